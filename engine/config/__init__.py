@@ -1,0 +1,1 @@
+"""Typed, torch-free run configuration. ``engine.config.run`` holds the run kinds, ``recipes`` the named ones."""

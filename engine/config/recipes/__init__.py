@@ -1,0 +1,44 @@
+"""Named, complete run configurations: one function per recipe, registered in ``RECIPES``.
+
+To add one: write a function that returns a run configuration and put it in ``RECIPES``. People
+override single settings by dotted name (``trainer.iterations=5``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from engine.config.recipes import quickstart
+from engine.config.run import (
+    CurateRun,
+    EvaluateRun,
+    RolloutRun,
+    SftRun,
+    TrainRun,
+    parse_run_config,
+    with_overrides,
+)
+from engine.errors import ConfigError
+
+AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun
+
+RECIPES: Mapping[str, Callable[[], AnyRun]] = {
+    "quickstart": quickstart.train,
+    "quickstart-evaluate": quickstart.evaluate,
+    "quickstart-oracle": quickstart.oracle,
+    "quickstart-dataset": quickstart.dataset,
+    "quickstart-sft": quickstart.sft,
+}
+
+
+def resolve(recipe: str, overrides: Mapping[str, Any] | None = None) -> AnyRun:
+    """The complete configuration of a recipe with dotted overrides applied.
+
+    Raises:
+        ConfigError: no such recipe, or an override names an unknown or impossible setting.
+    """
+    if recipe not in RECIPES:
+        raise ConfigError(f"unknown recipe '{recipe}'; known: {', '.join(sorted(RECIPES))}")
+    data = RECIPES[recipe]().model_dump(mode="json")
+    return parse_run_config(with_overrides({**data, "recipe": recipe}, overrides or {}))

@@ -1,0 +1,85 @@
+"""The quickstart: a 1.6M-parameter agent learns to mend real packages on two CPU cores."""
+
+from __future__ import annotations
+
+from engine.config.rollout import (
+    AgentConfig,
+    DatasetConfig,
+    GradingConfig,
+    OraclePolicyConfig,
+    RolloutConfig,
+    SandboxConfig,
+)
+from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
+from engine.config.training import CurationConfig, SftConfig
+
+DATASET = "quickstart"
+PACKAGES = ("boltons==25.0.0", "more-itertools==10.8.0", "cachetools==6.2.2")
+"""Source distributions the quickstart's tasks are made from; the warm start never sees them."""
+
+AGENT = AgentConfig(
+    prompt="compact_v1",
+    max_steps=6,
+    max_context=1024,
+    max_response=192,
+    command_timeout_s=10.0,
+    rollout_timeout_s=120.0,
+    observation_chars=2_000,
+    snippet_lines=0,
+    step_reminder=False,
+)
+_DATASET = DatasetConfig(name=DATASET)
+_GRADING = GradingConfig(timeout_s=30.0)
+_SANDBOX = SandboxConfig(memory_mb=256, disk_mb=64, max_live=64, max_starting=4)
+
+
+def train() -> TrainRun:
+    """GRPO++ on the quickstart's training tasks with real tests in real sandboxes."""
+    return TrainRun(
+        name="quickstart", dataset=_DATASET, agent=AGENT, grading=_GRADING, sandbox=_SANDBOX
+    )
+
+
+def evaluate() -> EvaluateRun:
+    """The shipped checkpoint on the held-out tasks."""
+    return EvaluateRun(
+        name="quickstart evaluation",
+        dataset=DatasetConfig(name=DATASET, split="heldout"),
+        agent=AGENT,
+        grading=_GRADING,
+        sandbox=_SANDBOX,
+        rollout=RolloutConfig(group_size=16),
+    )
+
+
+def oracle() -> RolloutRun:
+    """The gold patches through the tools: every task must be solved."""
+    return RolloutRun(
+        name="quickstart oracle",
+        dataset=_DATASET,
+        policy=OraclePolicyConfig(),
+        grading=_GRADING,
+        sandbox=_SANDBOX,
+        rollout=RolloutConfig(group_size=1),
+    )
+
+
+def dataset() -> CurateRun:
+    """Faults injected into well-known pure-Python packages, kept where real tests notice them."""
+    return CurateRun(
+        name="quickstart dataset",
+        curation=CurationConfig(
+            sources=tuple(f"pip:{package}" for package in PACKAGES),
+            output=DATASET,
+            extra_tasks=("wcmatch-45",),
+        ),
+    )
+
+
+def sft() -> SftRun:
+    """The warm start the shipped checkpoint was made with."""
+    return SftRun(
+        name="quickstart warm start",
+        agent=AGENT,
+        sft=SftConfig(excluded_packages=tuple(p.split("==")[0].replace("-", "_") for p in PACKAGES)),
+    )

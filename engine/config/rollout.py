@@ -1,0 +1,124 @@
+"""Settings of rollouts: dataset, sandbox, environment, agent, policy, scheduling."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from engine.config.base import Section
+
+
+class DatasetConfig(Section):
+    """Which tasks."""
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of a dataset under the data folder's ``datasets/``."""
+    split: str = "train"
+    """Which of the dataset's splits to draw from."""
+    limit: int | None = Field(default=None, ge=1)
+    """Use only the first so many tasks."""
+
+
+class SandboxConfig(Section):
+    """Where commands run, and what they may use."""
+
+    backend: Literal["local"] = "local"
+    """Sandbox backend."""
+    memory_mb: int = Field(default=512, ge=64)
+    """Memory limit of one sandbox, MiB."""
+    processes: int = Field(default=64, ge=8)
+    """Process limit of one sandbox."""
+    disk_mb: int = Field(default=256, ge=16)
+    """Limit on what one sandbox may write, MiB."""
+    max_live: int = Field(default=64, ge=1)
+    """How many sandboxes may exist at once."""
+    max_starting: int = Field(default=4, ge=1)
+    """How many sandboxes may be starting at once."""
+    start_retries: int = Field(default=2, ge=0)
+    """Fresh sandboxes tried after an infrastructure failure before a rollout is excluded."""
+
+
+class AgentConfig(Section):
+    """The agent loop's prompt, format and limits."""
+
+    prompt: str = "compact_v1"
+    """Versioned prompt under ``engine/agent/prompts``: ``deepswe_v1`` (full) or ``compact_v1`` (tiny models)."""
+    tool_format: Literal["xml", "function_calling"] = "xml"
+    """How the model writes tool calls."""
+    max_steps: int = Field(default=50, ge=1)
+    """Turns after which the rollout ends with ``max_steps``."""
+    max_context: int = Field(default=65_536, ge=64)
+    """Tokens of the whole conversation after which it ends with ``max_context``."""
+    max_response: int = Field(default=16_384, ge=8)
+    """Tokens of one turn after which it ends with ``max_response``."""
+    command_timeout_s: float = Field(default=90.0, gt=0)
+    """Deadline of one command; the agent sees the partial output."""
+    rollout_timeout_s: float = Field(default=1200.0, gt=0)
+    """Wall time after which it ends with ``rollout_timeout``."""
+    observation_chars: int = Field(default=10_000, ge=200)
+    """Longest observation shown to the model; head and tail are kept, the rest counted."""
+    snippet_lines: int = Field(default=4, ge=0)
+    """Lines shown around an edit by ``file_editor``."""
+    step_reminder: bool = True
+    """Append ``Steps Remaining: N`` to every observation."""
+
+
+class GradingConfig(Section):
+    """How patches are judged."""
+
+    timeout_s: float = Field(default=300.0, gt=0)
+    """Time for the tests of one grading (5 minutes in training, 30 in evaluation)."""
+    reuse_verdicts: bool = True
+    """Re-use the verdict of an identical patch on a task proven deterministic."""
+    max_parallel: int = Field(default=2, ge=1)
+    """How many gradings may run at once."""
+
+
+class TransformerPolicyConfig(Section):
+    """A transformer sampled by the engine's own batched KV-cache sampler."""
+
+    type: Literal["transformer"] = "transformer"
+    checkpoint: str = "builtin:quickstart"
+    """Folder with config.json, model.safetensors, tokenizer.json; ``builtin:<name>`` ships with the engine; ``run:<id>`` is a run's last checkpoint; ``fresh:<architecture>`` starts from random weights."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Nucleus sampling mass."""
+    max_batch: int = Field(default=64, ge=1)
+    """Sequences sampled at once."""
+
+
+class OraclePolicyConfig(Section):
+    """Applies the gold patch through the tools, then submits."""
+
+    type: Literal["oracle"] = "oracle"
+
+
+class NoopPolicyConfig(Section):
+    """Submits at once without touching anything."""
+
+    type: Literal["noop"] = "noop"
+
+
+class ReplayPolicyConfig(Section):
+    """Replays the responses of stored trajectories."""
+
+    type: Literal["replay"] = "replay"
+    source: str
+    """JSONL of trajectories (our own export)."""
+
+
+PolicyConfig = Annotated[
+    TransformerPolicyConfig | OraclePolicyConfig | NoopPolicyConfig | ReplayPolicyConfig,
+    Field(discriminator="type"),
+]
+
+
+class RolloutConfig(Section):
+    """How many rollouts, how many at once."""
+
+    group_size: int = Field(default=8, ge=1)
+    """Sibling rollouts per task."""
+    max_concurrent: int = Field(default=64, ge=1)
+    """Trajectories in flight at once."""

@@ -1,0 +1,170 @@
+"""Complete run configurations: one class per kind, told apart by ``kind``.
+
+The resolved configuration is saved with the run as JSON and is all the engine reads.
+To add a setting: put a field with a docstring in the section it belongs to; to add a recipe: a
+function in ``engine.config.recipes`` that returns one of these classes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
+
+from engine.config.base import Section
+from engine.config.rollout import (
+    AgentConfig,
+    DatasetConfig,
+    GradingConfig,
+    PolicyConfig,
+    RolloutConfig,
+    SandboxConfig,
+    TransformerPolicyConfig,
+)
+from engine.config.training import (
+    AlgorithmConfig,
+    CurationConfig,
+    EvaluationConfig,
+    SftConfig,
+    TrainerConfig,
+)
+from engine.errors import ConfigError
+
+
+class _Run(Section):
+    name: str = Field(min_length=1, max_length=200)
+    """What people call this run."""
+    recipe: str = ""
+    """The recipe it was made from."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seeds task order, sampling and initial weights."""
+
+
+class TrainRun(_Run):
+    """Reinforcement learning: collect → grade → update."""
+
+    kind: Literal["train"] = "train"
+    dataset: DatasetConfig
+    sandbox: SandboxConfig = SandboxConfig()
+    agent: AgentConfig = AgentConfig()
+    grading: GradingConfig = GradingConfig()
+    policy: TransformerPolicyConfig = TransformerPolicyConfig()
+    rollout: RolloutConfig = RolloutConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+
+    @model_validator(mode="after")
+    def _possible(self) -> TrainRun:
+        if self.policy.temperature == 0:
+            raise ValueError("policy.temperature is 0: greedy siblings are identical, nothing is learned")
+        if self.rollout.group_size < 2 and self.algorithm.baseline == "leave_one_out":
+            raise ValueError("rollout.group_size must be at least 2 for the leave-one-out baseline")
+        if self.algorithm.normalisation_length and self.algorithm.aggregation != "constant_length":
+            raise ValueError(
+                "algorithm.normalisation_length has no effect unless algorithm.aggregation is 'constant_length'"
+            )
+        if self.trainer.minibatches > self.trainer.tasks_per_iteration:
+            raise ValueError("trainer.minibatches exceeds trainer.tasks_per_iteration")
+        if self.agent.max_response > self.agent.max_context:
+            raise ValueError("agent.max_response exceeds agent.max_context")
+        return self
+
+
+class RolloutRun(_Run):
+    """Collect graded trajectories without learning."""
+
+    kind: Literal["rollout"] = "rollout"
+    dataset: DatasetConfig
+    sandbox: SandboxConfig = SandboxConfig()
+    agent: AgentConfig = AgentConfig()
+    grading: GradingConfig = GradingConfig()
+    policy: PolicyConfig = TransformerPolicyConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+
+class EvaluateRun(_Run):
+    """pass@1 with an interval on a split."""
+
+    kind: Literal["evaluate"] = "evaluate"
+    dataset: DatasetConfig
+    sandbox: SandboxConfig = SandboxConfig()
+    agent: AgentConfig = AgentConfig()
+    grading: GradingConfig = GradingConfig(timeout_s=1800.0)
+    policy: PolicyConfig = TransformerPolicyConfig()
+    rollout: RolloutConfig = RolloutConfig()
+
+
+class SftRun(_Run):
+    """Supervised warm start."""
+
+    kind: Literal["sft"] = "sft"
+    sft: SftConfig = SftConfig()
+    agent: AgentConfig = AgentConfig()
+
+
+class CurateRun(_Run):
+    """Make a dataset from source trees."""
+
+    kind: Literal["curate"] = "curate"
+    curation: CurationConfig
+    sandbox: SandboxConfig = SandboxConfig()
+
+
+RunConfig = Annotated[
+    TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun, Field(discriminator="kind")
+]
+_ADAPTER: TypeAdapter[TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun] = TypeAdapter(RunConfig)
+
+
+def parse_run_config(data: Mapping[str, Any]) -> TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun:
+    """Validate a configuration.
+
+    Raises:
+        ConfigError: names every wrong setting, what it got and what is allowed.
+    """
+    try:
+        return _ADAPTER.validate_python(dict(data))
+    except ValidationError as error:
+        raise ConfigError(_explain(error)) from None
+
+
+def load_run_config(path: Path) -> TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun:
+    """Read a resolved configuration from JSON. Raises ConfigError."""
+    try:
+        data = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"cannot read the run configuration {path}: {error}") from error
+    return parse_run_config(data)
+
+
+def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy of ``data`` with dotted keys replaced, e.g. ``{"trainer.iterations": 5}``.
+
+    Raises:
+        ConfigError: a key leads through something that is not a section.
+    """
+    result: dict[str, Any] = json.loads(json.dumps(dict(data)))
+    for key, value in overrides.items():
+        *parents, last = key.split(".")
+        node: Any = result
+        for parent in parents:
+            node = node.setdefault(parent, {}) if isinstance(node, dict) else None
+        if not isinstance(node, dict):
+            raise ConfigError(f"unknown setting '{key}'")
+        node[last] = value
+    return result
+
+
+def _explain(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        location = ".".join(str(part) for part in item["loc"][1:]) or str(item["loc"][0] if item["loc"] else "")
+        if item["type"] == "extra_forbidden":
+            lines.append(f"unknown setting '{location}'")
+        else:
+            lines.append(f"{location}: {item['msg']}" if location else item["msg"])
+    return "; ".join(lines)

@@ -1,0 +1,139 @@
+"""Settings of the objective, the trainer, supervised fine-tuning, evaluation and curation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from engine.config.base import Section
+from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
+
+
+class AlgorithmConfig(Section):
+    """GRPO++: every ingredient under its own name (``engine.algorithms`` holds the equations)."""
+
+    baseline: Literal["leave_one_out", "group_mean", "none"] = "leave_one_out"
+    """What is subtracted from a reward."""
+    std_normalisation: Literal["none", "group"] = "none"
+    """Whether advantages are divided by the group's standard deviation."""
+    clip_low: float = Field(default=0.2, gt=0, lt=1)
+    """ε_low of the surrogate's clip."""
+    clip_high: float = Field(default=0.28, gt=0)
+    """ε_high of the surrogate's clip."""
+    aggregation: Literal["constant_length", "token_mean", "sequence_mean"] = "constant_length"
+    """Sum over a trajectory's model tokens, then how it is normalised."""
+    normalisation_length: int | None = Field(default=None, ge=1)
+    """Divisor of ``constant_length``; None is the agent's ``max_context``."""
+    filtered_reasons: tuple[TerminationReason, ...] = (
+        TerminationReason.MAX_CONTEXT,
+        TerminationReason.MAX_RESPONSE,
+        TerminationReason.MAX_STEPS,
+        TerminationReason.ROLLOUT_TIMEOUT,
+        TerminationReason.ENV_TIMEOUT,
+    )
+    """Compact filtering: trajectories that ended so carry no loss."""
+    filtered_baseline: Literal["drop", "keep_real_reward", "keep_zero"] = "drop"
+    """What a filtered trajectory does to its group's baseline."""
+    denominator: Literal["all", "kept"] = "all"
+    """Whether filtered trajectories count in the loss's denominator."""
+    kl_coefficient: float = Field(default=0.0, ge=0, le=0)
+    """GRPO++ has no KL term."""
+    entropy_coefficient: float = Field(default=0.0, ge=0, le=0)
+    """GRPO++ has no entropy term."""
+
+    @model_validator(mode="after")
+    def _no_infrastructure_reason(self) -> AlgorithmConfig:
+        wrong = sorted(set(self.filtered_reasons) & INFRASTRUCTURE_REASONS)
+        if wrong:
+            raise ValueError(
+                f"filtered_reasons names {', '.join(wrong)}: infrastructure failures are always "
+                "excluded from the group and cannot be filtered"
+            )
+        return self
+
+
+class TrainerConfig(Section):
+    """The update."""
+
+    iterations: int = Field(default=60, ge=1)
+    """Passes of collect → grade → update."""
+    tasks_per_iteration: int = Field(default=8, ge=1)
+    """Groups per iteration."""
+    minibatches: int = Field(default=2, ge=1)
+    """Optimizer steps per iteration; with 1 the clip never acts."""
+    learning_rate: float = Field(default=2e-4, gt=0)
+    """AdamW learning rate."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW weight decay."""
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    """Gradient clipping."""
+    tokens_per_microbatch: int = Field(default=8192, ge=64)
+    """Padded tokens of one forward pass; never changes the result."""
+    threads: int = Field(default=2, ge=1)
+    """CPU threads of torch."""
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Iterations between checkpoints."""
+    keep_checkpoints: int = Field(default=2, ge=1)
+    """How many of the last checkpoints are kept."""
+
+
+class EvaluationConfig(Section):
+    """Evaluation on fixed tasks; never enters the training stream."""
+
+    split: str = "heldout"
+    """Held-out split."""
+    samples: int = Field(default=256, ge=1)
+    """Trajectories per evaluation, spread evenly over the tasks."""
+    train_samples: int = Field(default=256, ge=0)
+    """Trajectories sampled on the training tasks before and after training; 0 skips it."""
+    every: int | None = Field(default=None, ge=1)
+    """Also evaluate every so many iterations; None is only before and after."""
+
+
+class SftConfig(Section):
+    """Supervised warm start on a stream of mutated real functions in the real tool format."""
+
+    minutes: float = Field(default=25.0, gt=0)
+    """Wall time of training."""
+    sequences_per_step: int = Field(default=16, ge=1)
+    """Episodes per optimizer step."""
+    max_tokens: int = Field(default=768, ge=64)
+    """Longest episode; longer ones are skipped."""
+    max_edits: int = Field(default=4, ge=1)
+    """Up to so many faults are injected in one function, each mended by one edit."""
+    prompt_weight: float = Field(default=0.3, ge=0, le=1)
+    """Loss weight of tokens the policy would not sample."""
+    muon_learning_rate: float = Field(default=0.02, gt=0)
+    """Learning rate of matrices."""
+    adam_learning_rate: float = Field(default=2e-3, gt=0)
+    """Learning rate of everything else."""
+    excluded_packages: tuple[str, ...] = ()
+    """Top-level packages that must not be in the stream (the quickstart's)."""
+    threads: int = Field(default=2, ge=1)
+    """CPU threads of torch."""
+
+
+class CurationConfig(Section):
+    """Makes tasks from a Python source tree with tests by injecting one fault at a time."""
+
+    sources: tuple[str, ...] = Field(min_length=1)
+    """Folders, git repositories, or ``pip:NAME==VERSION`` source distributions."""
+    output: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the dataset to write."""
+    train_tasks: int = Field(default=48, ge=1)
+    """Wanted training tasks."""
+    heldout_tasks: int = Field(default=16, ge=0)
+    """Wanted held-out tasks (from other files than the training tasks)."""
+    hint: Literal["none", "function", "line"] = "line"
+    """How exactly the statement locates the symptom."""
+    stability_runs: int = Field(default=3, ge=1)
+    """Runs over which the failing tests must be the same."""
+    max_function_lines: int = Field(default=40, ge=3)
+    """Longest function a fault is injected in."""
+    test_timeout_s: float = Field(default=30.0, gt=0)
+    """Time for one run of a source's tests."""
+    extra_tasks: tuple[str, ...] = ()
+    """Hand-written tasks to add, by name: ``wcmatch-45``."""
+    workers: int = Field(default=2, ge=1)
+    """Sandboxes used at once."""

@@ -1,0 +1,91 @@
+"""The engine's error tree.
+
+    TrainyardError
+    ├── ConfigError            the run's configuration is wrong (the user can fix it)
+    ├── DatasetError           a dataset or one of its rows is wrong; names row and field
+    ├── PreflightError         the machine lacks something; says what to do
+    ├── FencedError            a newer attempt of this run exists; this process must end
+    ├── SandboxError           a sandbox failed: infrastructure, never the agent's fault
+    │   ├── SandboxStartError
+    │   ├── SandboxDiedError
+    │   ├── SandboxTransportError
+    │   └── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
+    ├── PatchError             a patch does not apply
+    ├── ModelError             the policy could not produce a completion
+    └── CheckpointError        a checkpoint is missing, incomplete or of another model
+
+A command that fails, times out or prints too much is not an error: it is an ``ExecResult``.
+"""
+
+from __future__ import annotations
+
+
+class TrainyardError(Exception):
+    """Base of every error the engine raises on purpose."""
+
+
+class ConfigError(TrainyardError):
+    """The run's configuration is wrong; the message names the setting and what to do."""
+
+
+class DatasetError(TrainyardError):
+    """A dataset is missing or malformed.
+
+    Args:
+        message: what is wrong and what to do.
+        row: zero-based row number, where one row is to blame.
+        field: the field of that row.
+    """
+
+    def __init__(self, message: str, *, row: int | None = None, field: str | None = None) -> None:
+        self.row = row
+        self.field = field
+        where = "".join(
+            part
+            for part in (
+                f" (row {row}" if row is not None else "",
+                f", field '{field}'" if row is not None and field else "",
+                ")" if row is not None else "",
+            )
+        )
+        super().__init__(f"{message}{where}")
+
+
+class PreflightError(TrainyardError):
+    """The machine lacks something the run needs; the message says how to provide it."""
+
+
+class FencedError(TrainyardError):
+    """A newer attempt (a higher epoch) of this run exists; this process must stop writing."""
+
+
+class SandboxError(TrainyardError):
+    """Infrastructure failed, not the agent: never a reward of 0."""
+
+
+class SandboxStartError(SandboxError):
+    """The sandbox did not come up."""
+
+
+class SandboxDiedError(SandboxError):
+    """The sandbox or the agent process inside it ended while it was in use."""
+
+
+class SandboxTransportError(SandboxError):
+    """The byte stream to the in-sandbox agent broke or spoke nonsense."""
+
+
+class SandboxResourceError(SandboxError):
+    """A limit of the sandbox made the protocol itself impossible (e.g. no process slot left)."""
+
+
+class PatchError(TrainyardError):
+    """A patch does not apply to the tree it was given for."""
+
+
+class ModelError(TrainyardError):
+    """The policy could not produce a completion."""
+
+
+class CheckpointError(TrainyardError):
+    """A checkpoint is missing, incomplete or belongs to another model."""

@@ -1,0 +1,272 @@
+"""The append-only records a run writes, told apart by ``type``.
+
+Every event carries ``seq`` (1, 2, 3, … per run, across attempts) and ``epoch`` (the attempt). The
+orchestrator is a run's only writer. Other trainers may post the same events to the ingest API.
+To add one: a class here, a member of ``Event``, a projection in ``webapp.services.projections``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from engine.types import TerminationReason, TestKind, TestOutcome, Verdict
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Event(_Record):
+    seq: int = Field(ge=1)
+    epoch: int = Field(ge=1)
+    time: float
+    """Unix time, seconds."""
+
+
+class TrajectoryRef(_Record):
+    """The key under which one terminal trajectory exists in a run."""
+
+    iteration: int = Field(ge=0)
+    phase: str = Field(min_length=1, max_length=64)
+    task_id: str = Field(min_length=1, max_length=64)
+    index: int = Field(ge=0)
+
+
+class RunStarted(_Event):
+    """An attempt began."""
+
+    type: Literal["run_started"] = "run_started"
+    host: str
+    pid: int
+    resumed_from: int | None = None
+    """Iteration of the checkpoint it resumed from."""
+    total_iterations: int = 0
+
+
+class RunProgress(_Event):
+    """Where a run is, for runs and phases without iterations (curation, warm start, evaluation)."""
+
+    type: Literal["run_progress"] = "run_progress"
+    message: str
+    done: int
+    total: int
+
+
+class RunPaused(_Event):
+    """The run acknowledged a pause; nothing is in flight."""
+
+    type: Literal["run_paused"] = "run_paused"
+
+
+class RunResumed(_Event):
+    """The run goes on after a pause."""
+
+    type: Literal["run_resumed"] = "run_resumed"
+
+
+class RunFinished(_Event):
+    """The run ended on its own account."""
+
+    type: Literal["run_finished"] = "run_finished"
+    state: Literal["succeeded", "failed", "stopped"]
+    reason: str = ""
+    summary: dict[str, float | int | str | None] = Field(default_factory=dict)
+
+
+class IterationStarted(_Event):
+    """Collection of an iteration began."""
+
+    type: Literal["iteration_started"] = "iteration_started"
+    iteration: int
+    policy_version: int
+    task_ids: list[str]
+
+
+class TrajectoryStarted(_Event):
+    """A rollout was admitted; replaces whatever an older attempt left under the same key."""
+
+    type: Literal["trajectory_started"] = "trajectory_started"
+    ref: TrajectoryRef
+    sandbox_id: str = ""
+
+
+class StepFinished(_Event):
+    """One turn of a live trajectory."""
+
+    type: Literal["step_finished"] = "step_finished"
+    ref: TrajectoryRef
+    index: int = Field(ge=0)
+    thought: str
+    response: str
+    tool: str = ""
+    """Tool name; empty when nothing could be parsed."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    observation: str
+    error: str = ""
+    exit_code: int | None = None
+    done: bool = False
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    thinking_tokens: int = 0
+    truncated_chars: int = 0
+    model_seconds: float = 0.0
+    tool_seconds: float = 0.0
+    policy_version: int = 0
+
+
+class TestOutcomeRecord(_Record):
+    """One required test."""
+
+    test_id: str
+    kind: TestKind
+    outcome: TestOutcome
+    seconds: float = 0.0
+
+
+class TokenColumns(_Record):
+    """Columnar tokens of a trajectory; equal lengths."""
+
+    ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    steps: list[int]
+
+
+class TrajectoryFinished(_Event):
+    """The one terminal record of a trajectory."""
+
+    type: Literal["trajectory_finished"] = "trajectory_finished"
+    ref: TrajectoryRef
+    termination: TerminationReason
+    verdict: Verdict | None
+    reward: float | None
+    num_steps: int
+    patch: str = ""
+    tests: list[TestOutcomeRecord] = Field(default_factory=list)
+    test_log: str = ""
+    detail: str = ""
+    error: str = ""
+    reused_verdict: bool = False
+    attempts: int = 1
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    thinking_tokens: int = 0
+    policy_version_min: int = 0
+    policy_version_max: int = 0
+    queue_seconds: float = 0.0
+    sandbox_seconds: float = 0.0
+    model_seconds: float = 0.0
+    tool_seconds: float = 0.0
+    grading_seconds: float = 0.0
+    total_seconds: float = 0.0
+    tokens: TokenColumns | None = None
+
+
+class GroupMember(_Record):
+    """What the objective made of one sibling."""
+
+    index: int
+    advantage: float | None
+    """None when infrastructure failed or the trajectory was dropped from its group."""
+    baseline: float | None
+    loss_mask: bool
+    mask_reason: str = ""
+    """Why it carries no loss: a termination reason, ``infrastructure``; empty when it does."""
+
+
+class GroupFinished(_Event):
+    """Advantages of a group were computed."""
+
+    type: Literal["group_finished"] = "group_finished"
+    iteration: int
+    phase: str
+    task_id: str
+    members: list[GroupMember]
+
+
+class IterationFinished(_Event):
+    """An iteration's update was made (or skipped); all metrics are ``area/name``."""
+
+    type: Literal["iteration_finished"] = "iteration_finished"
+    iteration: int
+    policy_version: int
+    metrics: dict[str, float]
+    """E.g. reward/mean, solve/none, solve/partial, solve/all, steps/mean, tokens/response_mean,
+    tokens/thinking_per_step, termination/<reason>, time/{rollout,grading,update}, loss/value,
+    clip/high, clip/low, grad/norm, entropy/mean, funnel/*."""
+
+
+class EvaluationFinished(_Event):
+    """A split was evaluated at one policy version."""
+
+    type: Literal["evaluation_finished"] = "evaluation_finished"
+    iteration: int
+    name: str
+    """E.g. ``heldout`` or ``train``."""
+    policy_version: int
+    num_samples: int
+    num_tasks: int
+    num_solved: int
+    solve_rate: float
+    interval_low: float
+    interval_high: float
+    """95 % interval that treats tasks as the sampled units (cluster bootstrap or normal over tasks)."""
+
+
+class CheckpointSaved(_Event):
+    """A checkpoint is complete on disk."""
+
+    type: Literal["checkpoint_saved"] = "checkpoint_saved"
+    iteration: int
+    policy_version: int
+    path: str
+    checksum: str
+
+
+class Alert(_Event):
+    """Something a person should look at."""
+
+    type: Literal["alert"] = "alert"
+    severity: Literal["info", "warning", "error"]
+    code: str
+    message: str
+    iteration: int | None = None
+
+
+Event = Annotated[
+    RunStarted
+    | RunProgress
+    | RunPaused
+    | RunResumed
+    | RunFinished
+    | IterationStarted
+    | TrajectoryStarted
+    | StepFinished
+    | TrajectoryFinished
+    | GroupFinished
+    | IterationFinished
+    | EvaluationFinished
+    | CheckpointSaved
+    | Alert,
+    Field(discriminator="type"),
+]
+AnyEvent = (
+    RunStarted
+    | RunProgress
+    | RunPaused
+    | RunResumed
+    | RunFinished
+    | IterationStarted
+    | TrajectoryStarted
+    | StepFinished
+    | TrajectoryFinished
+    | GroupFinished
+    | IterationFinished
+    | EvaluationFinished
+    | CheckpointSaved
+    | Alert
+)
+EVENT_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(Event)

@@ -1,0 +1,126 @@
+"""The one protocol every sandbox backend implements.
+
+All commands run through a small agent inside the sandbox over a byte stream; exit codes never
+travel in the output stream; a deadline kills the whole process tree; partial output is kept.
+``engine.sandbox.conformance`` is the suite that a backend must pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxLimits:
+    """Resource limits of one sandbox; a breach hurts only the sandbox itself."""
+
+    memory_mb: int = 512
+    processes: int = 64
+    disk_mb: int = 256
+    cpus: float = 1.0
+    lifetime_s: float = 1200.0
+    """Absolute deadline: the reaper removes the sandbox after it, whoever holds it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxSpec:
+    """What to start and on whose behalf; ``run_id`` and the deadline travel on the object itself."""
+
+    image: str
+    workdir: str = "/testbed"
+    run_id: str = "adhoc"
+    name: str = ""
+    """Readable purpose, e.g. the rollout key; appears in the ledger."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """The outcome of one command. A non-zero exit or a timeout is a result, not an error."""
+
+    exit_code: int | None
+    """None when the deadline killed the command."""
+    stdout: bytes
+    stderr: bytes
+    timed_out: bool
+    seconds: float
+    dropped_bytes: int = 0
+    """Bytes the output cap cut from the middle (head and tail are kept)."""
+
+
+class Sandbox(Protocol):
+    """An isolated live box. Every method raises a ``SandboxError`` when the box itself fails."""
+
+    id: str
+    spec: SandboxSpec
+
+    async def exec(
+        self,
+        command: str | list[str],
+        *,
+        timeout_s: float,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_cap: int = 131_072,
+    ) -> ExecResult:
+        """Run a command (a string goes through ``/bin/sh -c``) and wait for it.
+
+        After ``timeout_s`` the command's whole process tree is killed, ``setsid`` children
+        included, within one more second; what it printed until then is returned. Background
+        processes that a finished command left behind are killed as well.
+        """
+
+    async def read_file(self, path: str, *, max_bytes: int = 10_485_760) -> bytes:
+        """Content of a regular file.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError, PermissionError: as the file system says.
+            ValueError: the file is larger than ``max_bytes``.
+        """
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        """Create or replace a file, making parent folders. Raises OSError as the file system says."""
+
+    async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
+        """Paths below ``path`` down to ``depth``, sorted, folders with a trailing slash, no dot-files."""
+
+    async def diff(self) -> str:
+        """A git-format patch of everything below the workdir against the image, however it was made.
+
+        Commits, index and ignore files inside the sandbox have no influence; the patch applies
+        to a fresh sandbox of the same image with ``apply_patch``.
+        """
+
+    async def apply_patch(self, patch: str) -> None:
+        """Apply a git-format patch to the workdir, completely or not at all.
+
+        Raises:
+            PatchError: it does not apply.
+        """
+
+    async def close(self) -> None:
+        """Kill everything inside and free every resource; safe to call twice."""
+
+
+class SandboxBackend(Protocol):
+    """Starts sandboxes of one kind."""
+
+    name: str
+
+    def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        """Lease a sandbox: the ledger entry is written before the sandbox exists.
+
+        Raises:
+            SandboxStartError: it did not come up (after the backend's own retries).
+        """
+
+    async def preflight(self) -> list[str]:
+        """What this machine lacks, one sentence with a remedy each; empty when all is well."""
+
+    async def reap(self, *, run_id: str | None = None) -> int:
+        """Remove orphans (dead owner or past deadline), of one run or of all; returns how many."""

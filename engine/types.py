@@ -1,0 +1,265 @@
+"""The words of Trainyard as types: tasks, steps, trajectories, groups, grades.
+
+Frozen, slotted dataclasses without behaviour. Everything that crosses a process boundary is
+converted to the pydantic events of ``engine.events.types``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class RunKind(StrEnum):
+    """What a run does."""
+
+    ROLLOUT = "rollout"
+    TRAIN = "train"
+    SFT = "sft"
+    VERIFIER = "verifier"
+    EVALUATE = "evaluate"
+    CURATE = "curate"
+
+
+class RunState(StrEnum):
+    """draft → queued → starting → running ⇄ paused → stopping → succeeded | failed | stopped."""
+
+    DRAFT = "draft"
+    QUEUED = "queued"
+    STARTING = "starting"
+    RUNNING = "running"
+    PAUSED = "paused"
+    STOPPING = "stopping"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+class TerminationReason(StrEnum):
+    """Why a rollout ended; exactly one per trajectory."""
+
+    SUBMITTED = "submitted"
+    MAX_STEPS = "max_steps"
+    MAX_CONTEXT = "max_context"
+    MAX_RESPONSE = "max_response"
+    ROLLOUT_TIMEOUT = "rollout_timeout"
+    ENV_TIMEOUT = "env_timeout"
+    ENV_ERROR = "env_error"
+    MODEL_ERROR = "model_error"
+    CANCELLED = "cancelled"
+
+
+INFRASTRUCTURE_REASONS = frozenset(
+    {TerminationReason.ENV_ERROR, TerminationReason.MODEL_ERROR, TerminationReason.CANCELLED}
+)
+"""Reasons that say nothing about the policy: excluded from a group's statistics, never reward 0."""
+
+
+class Verdict(StrEnum):
+    """What grading found."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    TEST_TIMEOUT = "test_timeout"
+    PATCH_FAILED = "patch_failed"
+    INFRA_ERROR = "infra_error"
+    TAMPERED = "tampered"
+
+
+class TestKind(StrEnum):
+    """Why a test counts: it must start to pass, or must go on passing."""
+
+    __test__ = False
+    FAIL_TO_PASS = "fail_to_pass"
+    PASS_TO_PASS = "pass_to_pass"
+
+
+class TestOutcome(StrEnum):
+    """How one test ended; ``missing`` when a required test did not report."""
+
+    __test__ = False
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    SKIPPED = "skipped"
+    XFAIL = "xfail"
+    XPASS = "xpass"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """A frozen row an agent may see: nothing here gives the answer away."""
+
+    id: str
+    """Content hash, 16 hex digits, of everything that defines the task and its grading."""
+    instance_id: str
+    """Readable name, unique in its dataset, e.g. ``boltons__iterutils-compare-3``."""
+    repo: str
+    base_commit: str
+    problem_statement: str
+    image: str
+    """What a sandbox backend starts; ``local:<name>`` for a folder under the dataset's ``images/``."""
+    workdir: str = "/testbed"
+    difficulty: Mapping[str, float] = field(default_factory=dict)
+    """Proxies such as ``function_lines``, ``num_tests``, ``patch_lines``."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """Provenance an agent may see: source, fault kind is NOT here (it belongs to the answer)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskAnswer:
+    """The gold-bearing half of a row; it enters a sandbox only for grading."""
+
+    gold_patch: str
+    test_patch: str = ""
+    test_files: Mapping[str, str] = field(default_factory=dict)
+    """Path relative to the workdir → content, written over the graded tree."""
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    test_command: str = ""
+    """Shell command run in the workdir; ``{junit}`` is replaced by the report's path."""
+    grade_rule: str = "f2p_p2p"
+    deterministic: bool = False
+    """True when curation saw the same outcome over repeated runs: verdicts may then be re-used."""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRow:
+    """One dataset row: the visible task, its answer, its split (``train``, ``heldout``, …)."""
+
+    task: Task
+    answer: TaskAnswer
+    split: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """A parsed and validated call; values are lossless (whitespace kept)."""
+
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One turn: what the model thought and did, and what it then saw."""
+
+    index: int
+    thought: str
+    response: str
+    """The model's whole raw text of this turn, thinking included."""
+    call: ToolCall | None
+    """None when nothing could be parsed; then ``error`` says why."""
+    observation: str
+    error: str = ""
+    exit_code: int | None = None
+    done: bool = False
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+    thinking_tokens: int = 0
+    truncated_chars: int = 0
+    """Characters of the observation that were cut before the model saw it."""
+    model_seconds: float = 0.0
+    tool_seconds: float = 0.0
+    policy_version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenRecord:
+    """The token ids of a whole trajectory as the model saw and sampled them; all arrays share length T."""
+
+    ids: tuple[int, ...] = ()
+    mask: tuple[int, ...] = ()
+    """1 where the policy sampled the token, 0 for prompt, observation and template tokens."""
+    logprobs: tuple[float, ...] = ()
+    """Log-probability under the sampling distribution (after temperature); 0.0 where mask is 0."""
+    versions: tuple[int, ...] = ()
+    """Policy version that sampled the token; -1 where mask is 0."""
+    steps: tuple[int, ...] = ()
+    """Index of the step the token belongs to; -1 for the initial prompt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestResult:
+    """One required test and how it ended."""
+
+    __test__ = False
+    test_id: str
+    kind: TestKind
+    outcome: TestOutcome
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grade:
+    """What grading found; ``reward`` is None when the verdict is ``infra_error``."""
+
+    verdict: Verdict
+    reward: float | None
+    tests: tuple[TestResult, ...] = ()
+    log: str = ""
+    seconds: float = 0.0
+    reused: bool = False
+    """True when the verdict of an identical patch on a deterministic task was re-used."""
+    detail: str = ""
+    """One sentence for people: which tests failed, why the patch did not apply, …"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """Where a rollout's wall time went, in seconds."""
+
+    queue: float = 0.0
+    sandbox: float = 0.0
+    model: float = 0.0
+    tools: float = 0.0
+    grading: float = 0.0
+    total: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutKey:
+    """Identifies a trajectory inside its run: one terminal record exists per key."""
+
+    iteration: int
+    """Training iteration (0, 1, …); for an evaluation the number of iterations completed before it."""
+    phase: str
+    """``train`` or ``eval:<name>``; evaluations never enter the training stream."""
+    task_id: str
+    index: int
+    """Position among the siblings of its group, 0 … n-1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """The record of one rollout."""
+
+    key: RolloutKey
+    steps: tuple[Step, ...]
+    termination: TerminationReason
+    patch: str = ""
+    grade: Grade | None = None
+    tokens: TokenRecord = field(default_factory=TokenRecord)
+    timings: Timings = field(default_factory=Timings)
+    error: str = ""
+    """Set for infrastructure failures: what happened, in one sentence."""
+    attempts: int = 1
+
+    @property
+    def reward(self) -> float | None:
+        """The grade's reward; None when infrastructure failed."""
+        return self.grade.reward if self.grade is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """The sibling trajectories of one task in one iteration."""
+
+    iteration: int
+    phase: str
+    task: Task
+    trajectories: tuple[Trajectory, ...]

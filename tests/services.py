@@ -1,0 +1,61 @@
+"""A throw-away data folder and lazily started PostgreSQL and Redis for the test session.
+
+Loaded by ``-p tests.services`` so that the addresses are in the environment before Django's settings
+are read; a server is started by the first test that asks for it. With DATABASE_URL or REDIS_URL in
+the environment those servers are used instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+_HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
+os.environ["TRAINYARD_HOME"] = str(_HOME)
+_OWN_POSTGRES = "DATABASE_URL" not in os.environ
+_OWN_REDIS = "REDIS_URL" not in os.environ
+
+from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis  # noqa: E402
+from webapp.supervisor.home import free_port  # noqa: E402
+
+_POSTGRES = EmbeddedPostgres(_HOME / "postgres", port=free_port(), password="test", durable=False)
+_REDIS = EmbeddedRedis(_HOME / "redis", port=free_port(), password="test", durable=False)
+if _OWN_POSTGRES:
+    os.environ["DATABASE_URL"] = _POSTGRES.url
+if _OWN_REDIS:
+    os.environ["REDIS_URL"] = _REDIS.url
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """Address of a running PostgreSQL."""
+    if _OWN_POSTGRES:
+        _POSTGRES.start()
+    yield os.environ["DATABASE_URL"]
+    if _OWN_POSTGRES:
+        _POSTGRES.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[str]:
+    """Address of a running Redis."""
+    if _OWN_REDIS:
+        _REDIS.start()
+    yield os.environ["REDIS_URL"]
+    if _OWN_REDIS:
+        _REDIS.stop()
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(postgres_server: str) -> None:
+    """Start PostgreSQL before pytest-django makes the test database."""
+
+
+def pytest_unconfigure() -> None:
+    """Remove the data folder."""
+    shutil.rmtree(_HOME, ignore_errors=True)

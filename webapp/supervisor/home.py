@@ -1,0 +1,141 @@
+"""The data folder: where Trainyard keeps databases, datasets, images and runs.
+
+``TRAINYARD_HOME`` names it; the default is ``.trainyard`` in the project's folder. Its secrets are
+made once and kept in ``secrets.json`` (mode 0600); ``services.json`` says on which ports the
+embedded servers were last started.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import TrainyardError
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+
+
+class AlreadyRunningError(TrainyardError):
+    """Another supervisor serves this data folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Secrets:
+    """Made once per data folder."""
+
+    django_key: str
+    postgres_password: str
+    redis_password: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """Loopback ports of the embedded servers and of the web server."""
+
+    postgres: int
+    redis: int
+    web: int
+
+
+def data_folder() -> Path:
+    """The data folder, made when it is missing."""
+    home = Path(os.environ.get("TRAINYARD_HOME", "") or PROJECT / ".trainyard").resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    return home
+
+
+def load_secrets(home: Path) -> Secrets:
+    """The folder's secrets; made on first use. Two first users agree on one set."""
+    path = home / "secrets.json"
+    if not path.exists():
+        fresh = {
+            "django_key": secrets.token_urlsafe(48),
+            "postgres_password": secrets.token_urlsafe(24),
+            "redis_password": secrets.token_urlsafe(24),
+        }
+        temporary = home / f".secrets.{os.getpid()}.{secrets.token_hex(4)}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            json.dump(fresh, file)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+    return Secrets(**json.loads(path.read_text()))
+
+
+def load_ports(home: Path) -> Ports | None:
+    """Ports of the last start, or None before the first."""
+    try:
+        return Ports(**json.loads((home / "services.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def save_ports(home: Path, ports: Ports) -> None:
+    """Remember the ports for commands in other terminals and for the next start."""
+    temporary = home / ".services.json"
+    temporary.write_text(
+        json.dumps({"postgres": ports.postgres, "redis": ports.redis, "web": ports.web})
+    )
+    temporary.replace(home / "services.json")
+
+
+def port_is_free(port: int) -> bool:
+    """Whether nothing listens on a loopback port."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+        return True
+
+
+def free_port(preferred: int | None = None) -> int:
+    """The preferred loopback port when it is free, else one the kernel picks."""
+    if preferred is not None and port_is_free(preferred):
+        return preferred
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@contextmanager
+def exclusive(home: Path) -> Iterator[None]:
+    """Hold the data folder's lock; the kernel frees it when the process dies.
+
+    Raises:
+        AlreadyRunningError: names the process that holds it and its address.
+    """
+    with (home / "supervisor.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().strip() or "another process"
+            raise AlreadyRunningError(
+                f"Trainyard already runs from {home} ({holder}). Stop it first (Ctrl-C in its "
+                "terminal), or use another data folder: TRAINYARD_HOME=FOLDER."
+            ) from None
+        lock.truncate(0)
+        ports = load_ports(home)
+        address = f", http://127.0.0.1:{ports.web}/" if ports else ""
+        lock.write(f"process {os.getpid()}{address}")
+        lock.flush()
+        yield
+
+
+def note_address(home: Path, url: str) -> None:
+    """Write the address into the lock file so that a second start can name it."""
+    (home / "supervisor.lock").write_text(f"process {os.getpid()}, {url}")
