@@ -1,0 +1,36 @@
+"""The tables, one module per feature. To add one: a module here, its names below, a migration."""
+
+from __future__ import annotations
+
+from webapp.models.accounts import ApiToken
+from webapp.models.alerts import Alert
+from webapp.models.annotations import Annotation
+from webapp.models.audit import AuditEntry
+from webapp.models.datasets import Dataset, Task, TaskAnswer
+from webapp.models.events import Event
+from webapp.models.experiments import Experiment
+from webapp.models.iterations import Checkpoint, Evaluation, Iteration
+from webapp.models.runs import Run, RunAttempt
+from webapp.models.trajectories import Group, Step, TestResult, TokenBlob, Trajectory
+
+__all__ = [
+    "Alert",
+    "Annotation",
+    "ApiToken",
+    "AuditEntry",
+    "Checkpoint",
+    "Dataset",
+    "Evaluation",
+    "Event",
+    "Experiment",
+    "Group",
+    "Iteration",
+    "Run",
+    "RunAttempt",
+    "Step",
+    "Task",
+    "TaskAnswer",
+    "TestResult",
+    "TokenBlob",
+    "Trajectory",
+]

@@ -1,0 +1,85 @@
+"""Datasets and their tasks; answers sit in a table of their own because only some people may see them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db import models
+
+
+class Dataset(models.Model):
+    """A set of frozen tasks, mirrored from a folder under the data folder or made by an import."""
+
+    name = models.CharField(max_length=200, unique=True)
+    provenance: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
+    """What ``dataset.json`` says: sources, counts, versions; for an import the file and its format."""
+    splits: models.JSONField[dict[str, int], dict[str, int]] = models.JSONField(default=dict, blank=True)
+    """Split → number of its active tasks."""
+    num_tasks = models.IntegerField(default=0)
+    checksum = models.CharField(max_length=64, blank=True, default="")
+    """SHA-256 over the files last synchronised; an unchanged folder is not read again."""
+    run = models.ForeignKey(
+        "webapp.Run", null=True, blank=True, on_delete=models.SET_NULL, related_name="datasets_made"
+    )
+    """The curation run that made it."""
+    created_at = models.DateTimeField(auto_now_add=True)
+    synced_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Task(models.Model):
+    """One row of a dataset, without anything that gives the answer away."""
+
+    dataset = models.ForeignKey(Dataset, on_delete=models.CASCADE, related_name="tasks")
+    key = models.CharField(max_length=64)
+    """The task's content hash: what events call ``task_id``."""
+    instance_id = models.CharField(max_length=300)
+    split = models.CharField(max_length=64)
+    position = models.IntegerField(default=0)
+    """Row number in the dataset."""
+    repo = models.CharField(max_length=300, blank=True, default="")
+    base_commit = models.CharField(max_length=100, blank=True, default="")
+    problem_statement = models.TextField(blank=True, default="")
+    image = models.CharField(max_length=500, blank=True, default="")
+    workdir = models.CharField(max_length=300, blank=True, default="")
+    difficulty: models.JSONField[dict[str, float], dict[str, float]] = models.JSONField(
+        default=dict, blank=True
+    )
+    metadata: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
+    active = models.BooleanField(default=True)
+    """False once a newer version of the dataset no longer has the row; its trajectories stay readable."""
+
+    class Meta:
+        ordering = ["dataset_id", "position"]
+        constraints = [models.UniqueConstraint(fields=["dataset", "key"], name="task_key")]
+        indexes = [
+            models.Index(fields=["dataset", "split", "position"], name="task_split"),
+            models.Index(fields=["key"], name="task_by_key"),
+            models.Index(fields=["dataset", "instance_id"], name="task_instance"),
+        ]
+
+    def __str__(self) -> str:
+        return self.instance_id
+
+
+class TaskAnswer(models.Model):
+    """The gold-bearing half of a task: shown to operators and admins only."""
+
+    task = models.OneToOneField(Task, on_delete=models.CASCADE, primary_key=True, related_name="answer")
+    gold_patch = models.TextField(blank=True, default="")
+    test_patch = models.TextField(blank=True, default="")
+    test_files: models.JSONField[dict[str, str], dict[str, str]] = models.JSONField(default=dict, blank=True)
+    fail_to_pass: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
+    pass_to_pass: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
+    test_command = models.TextField(blank=True, default="")
+    grade_rule = models.CharField(max_length=64, blank=True, default="")
+    deterministic = models.BooleanField(default=False)
+    metadata: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
+
+    def __str__(self) -> str:
+        return f"answer of task {self.task_id}"

@@ -1,0 +1,109 @@
+"""Runs and their attempts. ``webapp.services.states`` is the only writer of ``Run.state``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+
+from engine.types import RunKind, RunState
+from webapp.models.choices import choices
+from webapp.models.datasets import Dataset
+from webapp.models.experiments import Experiment
+
+
+class Run(models.Model):
+    """A job of one kind. Postgres holds the truth about it; queue and processes only follow."""
+
+    kind = models.CharField(max_length=16, choices=choices(RunKind))
+    name = models.CharField(max_length=200)
+    recipe = models.CharField(max_length=100, blank=True, default="")
+    config: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict)
+    """The resolved configuration: all the engine reads."""
+    experiment = models.ForeignKey(
+        Experiment, null=True, blank=True, on_delete=models.SET_NULL, related_name="runs"
+    )
+    dataset = models.ForeignKey(
+        Dataset, null=True, blank=True, on_delete=models.SET_NULL, related_name="runs"
+    )
+    parent = models.ForeignKey(
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="clones"
+    )
+    """The run it was cloned from."""
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    state = models.CharField(max_length=16, choices=choices(RunState), default=RunState.DRAFT.value)
+    desired = models.CharField(
+        max_length=8, choices=[("run", "run"), ("pause", "pause"), ("stop", "stop")], default="run"
+    )
+    """What people want; the engine reads it from every heartbeat's answer and acknowledges by event."""
+    reason = models.TextField(blank=True, default="")
+    """Why it failed or was stopped."""
+    summary: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
+
+    epoch = models.IntegerField(default=0)
+    """Number of the newest attempt; events of older attempts are refused."""
+    last_seq = models.BigIntegerField(default=0)
+    """Sequence number of the last stored event (what the engine is told as ``acked_seq``)."""
+    heartbeat_at = models.DateTimeField(null=True, blank=True)
+    token_hash = models.CharField(max_length=64, blank=True, default="")
+    """SHA-256 of the newest attempt's ingest token."""
+    run_dir = models.CharField(max_length=1000, blank=True, default="")
+
+    total_iterations = models.IntegerField(default=0)
+    current_iteration = models.IntegerField(null=True, blank=True)
+    """Newest iteration that began, counted from 0."""
+    policy_version = models.IntegerField(null=True, blank=True)
+    progress_message = models.CharField(max_length=500, blank=True, default="")
+    progress_done = models.BigIntegerField(default=0)
+    progress_total = models.BigIntegerField(default=0)
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    state_changed_at = models.DateTimeField(auto_now_add=True)
+    queued_at = models.DateTimeField(null=True, blank=True)
+    starting_at = models.DateTimeField(null=True, blank=True)
+    running_at = models.DateTimeField(null=True, blank=True)
+    """When it first ran."""
+    paused_at = models.DateTimeField(null=True, blank=True)
+    """When it last acknowledged a pause."""
+    stopping_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["state", "-id"], name="run_state"),
+            models.Index(fields=["kind", "-id"], name="run_kind"),
+            models.Index(fields=["dataset", "-id"], name="run_dataset"),
+            models.Index(fields=["experiment", "-id"], name="run_experiment"),
+        ]
+
+    def __str__(self) -> str:
+        return f"run {self.pk} ({self.name})"
+
+
+class RunAttempt(models.Model):
+    """One process started for a run. ``pid`` is meaningful only with ``host`` and ``process_started``."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts")
+    epoch = models.IntegerField()
+    launcher = models.CharField(max_length=16, default="local")
+    host = models.CharField(max_length=200, blank=True, default="")
+    pid = models.IntegerField(null=True, blank=True)
+    process_started = models.FloatField(null=True, blank=True)
+    """Start time of the process as the kernel tells it, Unix seconds: guards against re-used pids."""
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True, blank=True)
+    exit_code = models.IntegerField(null=True, blank=True)
+    reason = models.TextField(blank=True, default="")
+    """Why this attempt was made or given up."""
+
+    class Meta:
+        ordering = ["run_id", "epoch"]
+        constraints = [models.UniqueConstraint(fields=["run", "epoch"], name="attempt_epoch")]
+
+    def __str__(self) -> str:
+        return f"attempt {self.epoch} of run {self.run_id}"

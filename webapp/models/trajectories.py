@@ -1,0 +1,232 @@
+"""Groups, trajectories, steps, test results and tokens: what rollouts left behind.
+
+Columns the pages filter, sort or draw by are stored at ingest, never derived from text later. The
+wide and numerous tables (steps, tests, tokens) have natural composite keys and are filled with COPY.
+"""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.search import SearchVector
+from django.db import models
+
+from engine.types import TerminationReason, TestKind, TestOutcome, Verdict
+from webapp.models.choices import choices
+from webapp.models.datasets import Task
+from webapp.models.runs import Run
+
+
+class Group(models.Model):
+    """The sibling rollouts of one task in one iteration (or one evaluation)."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="groups", db_index=False)
+    iteration = models.IntegerField()
+    phase = models.CharField(max_length=64)
+    """``train`` or ``eval:<name>``."""
+    task_key = models.CharField(max_length=64)
+    task = models.ForeignKey(Task, null=True, blank=True, on_delete=models.SET_NULL, related_name="groups")
+    size = models.IntegerField(default=0)
+    """Siblings that were started."""
+    num_finished = models.IntegerField(default=0)
+    num_graded = models.IntegerField(default=0)
+    """Siblings with a reward: infrastructure failures have none."""
+    num_solved = models.IntegerField(default=0)
+    num_masked = models.IntegerField(default=0)
+    """Siblings the objective gave no loss."""
+    mean_reward = models.FloatField(null=True, blank=True)
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True, blank=True)
+    """When advantages were computed; for evaluations, when the last sibling ended."""
+
+    class Meta:
+        ordering = ["run_id", "iteration", "phase", "id"]
+        constraints = [
+            models.UniqueConstraint(fields=["run", "phase", "iteration", "task_key"], name="group_key")
+        ]
+
+    def __str__(self) -> str:
+        return f"group {self.task_key} in {self.phase} {self.iteration} of run {self.run_id}"
+
+
+class Trajectory(models.Model):
+    """The record of one rollout; one per (run, iteration, phase, task_key, index), whatever was retried."""
+
+    class State(models.TextChoices):
+        """Whether it is live."""
+
+        RUNNING = "running"
+        FINISHED = "finished"
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="trajectories", db_index=False)
+    group = models.ForeignKey(Group, on_delete=models.CASCADE, related_name="trajectories")
+    task = models.ForeignKey(
+        Task, null=True, blank=True, on_delete=models.SET_NULL, related_name="trajectories", db_index=False
+    )
+    """None while the task's dataset is not synchronised."""
+    iteration = models.IntegerField()
+    phase = models.CharField(max_length=64)
+    task_key = models.CharField(max_length=64)
+    index = models.IntegerField()
+    epoch = models.IntegerField()
+    """The attempt that made it."""
+    state = models.CharField(max_length=8, choices=State.choices, default=State.RUNNING)
+    sandbox_id = models.CharField(max_length=200, blank=True, default="")
+    started_at = models.DateTimeField()
+    active_at = models.DateTimeField()
+    """When its last step (or its start, or its end) was."""
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    termination = models.CharField(max_length=16, choices=choices(TerminationReason), blank=True, default="")
+    """Empty while it runs."""
+    verdict = models.CharField(max_length=16, choices=choices(Verdict), blank=True, default="")
+    """Empty when nothing was graded."""
+    reward = models.FloatField(null=True, blank=True)
+    num_steps = models.IntegerField(default=0)
+    patch = models.TextField(blank=True, default="")
+    patch_hash = models.CharField(max_length=16, blank=True, default="")
+    num_tests = models.IntegerField(default=0)
+    num_tests_passed = models.IntegerField(default=0)
+    test_log = models.TextField(blank=True, default="")
+    detail = models.TextField(blank=True, default="")
+    error = models.TextField(blank=True, default="")
+    reused_verdict = models.BooleanField(default=False)
+    attempts = models.IntegerField(default=1)
+    """Sandboxes tried."""
+
+    prompt_tokens = models.BigIntegerField(default=0)
+    generated_tokens = models.BigIntegerField(default=0)
+    thinking_tokens = models.BigIntegerField(default=0)
+    policy_version_min = models.IntegerField(default=0)
+    policy_version_max = models.IntegerField(default=0)
+
+    queue_seconds = models.FloatField(default=0.0)
+    sandbox_seconds = models.FloatField(default=0.0)
+    model_seconds = models.FloatField(default=0.0)
+    tool_seconds = models.FloatField(default=0.0)
+    grading_seconds = models.FloatField(default=0.0)
+    total_seconds = models.FloatField(default=0.0)
+
+    advantage = models.FloatField(null=True, blank=True)
+    baseline = models.FloatField(null=True, blank=True)
+    loss_mask = models.BooleanField(null=True, blank=True)
+    """None until the objective saw it (always for evaluations); False: it carried no loss."""
+    mask_reason = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["run", "phase", "iteration", "task_key", "index"], name="trajectory_key"
+            )
+        ]
+        indexes = [
+            models.Index(fields=["run", "-id"], name="trajectory_newest"),
+            models.Index(fields=["run", "verdict", "-id"], name="trajectory_verdict"),
+            models.Index(fields=["run", "termination", "-id"], name="trajectory_termination"),
+            models.Index(fields=["task", "-id"], name="trajectory_task"),
+            models.Index(
+                fields=["run", "active_at"], condition=models.Q(state="running"), name="trajectory_live"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"trajectory {self.pk}: {self.task_key} #{self.index}"
+
+
+class Step(models.Model):
+    """One turn: thought, action, observation."""
+
+    pk = models.CompositePrimaryKey("trajectory_id", "index")
+    trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="steps", db_index=False)
+    index = models.IntegerField()
+    time = models.DateTimeField()
+    """When it finished."""
+    action = models.CharField(max_length=16)
+    """Kind of action: command, search, view, edit, finish, other; ``none`` when nothing was parsed."""
+    tool = models.CharField(max_length=64, blank=True, default="")
+    arguments: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
+    thought = models.TextField(blank=True, default="")
+    response = models.TextField(blank=True, default="")
+    """The model's raw text of this turn."""
+    observation = models.TextField(blank=True, default="")
+    error = models.TextField(blank=True, default="")
+    exit_code = models.IntegerField(null=True, blank=True)
+    done = models.BooleanField(default=False)
+    prompt_tokens = models.IntegerField(default=0)
+    generated_tokens = models.IntegerField(default=0)
+    thinking_tokens = models.IntegerField(default=0)
+    truncated_chars = models.IntegerField(default=0)
+    model_seconds = models.FloatField(default=0.0)
+    tool_seconds = models.FloatField(default=0.0)
+    policy_version = models.IntegerField(default=0)
+    action_hash = models.CharField(max_length=16, blank=True, default="")
+    """Of tool and arguments: equal for repeated calls and for siblings that acted alike."""
+    search_text = models.TextField(blank=True, default="")
+    """Thought and arguments, shortened: what full-text search looks at (observations are not indexed)."""
+
+    class Meta:
+        ordering = ["trajectory_id", "index"]
+        indexes = [GinIndex(SearchVector("search_text", config="simple"), name="step_search")]
+
+    def __str__(self) -> str:
+        return f"step {self.index} of trajectory {self.trajectory_id}"
+
+
+class TestResult(models.Model):
+    """How one required test ended."""
+
+    __test__ = False
+
+    pk = models.CompositePrimaryKey("trajectory_id", "position")
+    trajectory = models.ForeignKey(
+        Trajectory, on_delete=models.CASCADE, related_name="test_results", db_index=False
+    )
+    position = models.IntegerField()
+    test_id = models.TextField()
+    kind = models.CharField(max_length=16, choices=choices(TestKind))
+    outcome = models.CharField(max_length=16, choices=choices(TestOutcome))
+    seconds = models.FloatField(default=0.0)
+
+    class Meta:
+        ordering = ["trajectory_id", "position"]
+
+    def __str__(self) -> str:
+        return f"{self.test_id}: {self.outcome}"
+
+
+class TokenBlob(models.Model):
+    """The tokens of a trajectory as little-endian columns of equal length."""
+
+    trajectory = models.OneToOneField(
+        Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="token_blob"
+    )
+    length = models.IntegerField()
+    ids = models.BinaryField()
+    """int32."""
+    mask = models.BinaryField()
+    """uint8; 1 where the policy sampled the token."""
+    logprobs = models.BinaryField()
+    """float32; 0 where the mask is 0."""
+    versions = models.BinaryField()
+    """int32; -1 where the mask is 0."""
+    steps = models.BinaryField()
+    """int32; -1 for the initial prompt."""
+
+    def __str__(self) -> str:
+        return f"{self.length} tokens of trajectory {self.trajectory_id}"
+
+    def window(self, start: int, stop: int) -> dict[str, list[int] | list[float]]:
+        """Columns of the tokens ``start … stop-1`` as lists."""
+        result: dict[str, list[int] | list[float]] = {}
+        for name, code in TOKEN_COLUMNS.items():
+            column = array.array(code)
+            column.frombytes(bytes(getattr(self, name))[start * column.itemsize : stop * column.itemsize])
+            result[name] = column.tolist()
+        return result
+
+
+TOKEN_COLUMNS = {"ids": "i", "mask": "B", "logprobs": "f", "versions": "i", "steps": "i"}
+"""Column → ``array`` type code (little-endian machines only, which is all torch runs on)."""
