@@ -1,0 +1,1 @@
+"""Tasks: fault injection, curation from source trees, importers and the dataset store."""

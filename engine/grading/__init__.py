@@ -1,0 +1,1 @@
+"""Judging patches with hidden tests in a fresh sandbox."""

@@ -1,0 +1,158 @@
+"""Single-line faults in real Python functions, enumerated from the syntax tree and made in the text.
+
+Curation injects one to make a task; the warm start trains on the same distribution. Edit spans come
+from node positions, so comments and formatting stay as they are. Every fault offered here has been
+parsed: the mutated function is valid Python with another syntax tree. To add a kind: write a rule
+in ``engine.datasets.fault_rules`` and name its family in ``FAMILIES`` there.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.datasets.fault_rules import FAMILIES, FunctionScope, propose
+
+FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One line of one function, changed."""
+
+    kind: str
+    """E.g. ``compare_flip``; the keys of ``fault_rules.FAMILIES``."""
+    family: str
+    """One short word for people and thoughts, e.g. ``comparison``."""
+    function: str
+    """Qualified name, e.g. ``LRU.get``."""
+    function_first_line: int
+    """Line of ``def``, counted from 1."""
+    function_last_line: int
+    line: int
+    original: str
+    """The whole line, indentation included, without its newline."""
+    mutated: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """A function or method that is not nested in another function."""
+
+    name: str
+    node: FunctionNode
+    first_line: int
+    last_line: int
+
+
+def apply_fault(source: str, fault: Fault) -> str:
+    """``source`` with the fault made. Raises ValueError when its line is not the fault's original."""
+    return _replace_line(source, fault.line, fault.original, fault.mutated)
+
+
+def revert_fault(source: str, fault: Fault) -> str:
+    """The inverse of ``apply_fault``. Raises ValueError when the fault is not in ``source``."""
+    return _replace_line(source, fault.line, fault.mutated, fault.original)
+
+
+def functions_of(tree: ast.AST) -> Iterator[Function]:
+    """Functions and methods in order of appearance; nested functions belong to the outer one."""
+    stack: list[tuple[ast.AST, str]] = [(tree, "")]
+    while stack:
+        node, prefix = stack.pop()
+        for child in reversed(list(ast.iter_child_nodes(node))):
+            if isinstance(child, FunctionNode):
+                continue
+            stack.append((child, prefix + child.name + "." if isinstance(child, ast.ClassDef) else prefix))
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, FunctionNode):
+                last = child.end_lineno or child.lineno
+                yield Function(name=prefix + child.name, node=child, first_line=child.lineno, last_line=last)
+
+
+def enumerate_faults(source: str, *, max_function_lines: int | None = None) -> list[Fault]:
+    """Every single-line fault of every function of a module, in order of appearance.
+
+    Args:
+        source: text of a module; one that does not parse has no faults.
+        max_function_lines: skip functions with more lines (``def`` line to last line).
+    """
+    tree = _parse(source)
+    if tree is None or "\r" in source.replace("\r\n", "\n"):
+        return []
+    lines = source.encode().split(b"\n")
+    faults: list[Fault] = []
+    for function in functions_of(tree):
+        length = function.last_line - function.first_line + 1
+        if max_function_lines is None or length <= max_function_lines:
+            faults.extend(_function_faults(function, lines))
+    return faults
+
+
+def _function_faults(function: Function, lines: list[bytes]) -> Iterator[Fault]:
+    own = lines[function.first_line - 1 : function.last_line]
+    reference = _parse_function(own)
+    if reference is None:
+        return
+    seen: set[tuple[int, bytes]] = set()
+    for edit in propose(FunctionScope(function.node, lines)):
+        line = lines[edit.line - 1]
+        mutated = line[: edit.start] + edit.replacement + line[edit.end :]
+        if (edit.line, mutated) in seen:
+            continue
+        seen.add((edit.line, mutated))
+        offset = edit.line - function.first_line
+        tree = _parse_function([*own[:offset], mutated, *own[offset + 1 :]])
+        if tree is None or not trees_differ(reference, tree):
+            continue
+        yield Fault(
+            kind=edit.kind,
+            family=FAMILIES[edit.kind],
+            function=function.name,
+            function_first_line=function.first_line,
+            function_last_line=function.last_line,
+            line=edit.line,
+            original=line.decode().removesuffix("\r"),
+            mutated=mutated.decode().removesuffix("\r"),
+        )
+
+
+def trees_differ(left: ast.AST, right: ast.AST) -> bool:
+    """Whether two syntax trees differ in anything but positions."""
+    stack: list[tuple[object, object]] = [(left, right)]
+    while stack:
+        a, b = stack.pop()
+        if type(a) is not type(b):
+            return True
+        if isinstance(a, ast.AST):
+            stack.extend((getattr(a, name, None), getattr(b, name, None)) for name in a._fields)
+        elif isinstance(a, list) and isinstance(b, list):
+            if len(a) != len(b):
+                return True
+            stack.extend(zip(a, b, strict=True))
+        elif a != b:
+            return True
+    return False
+
+
+def _parse_function(lines: list[bytes]) -> ast.Module | None:
+    indented = lines[0][:1] in (b" ", b"\t")
+    # An indented method parses inside a block; dedenting it could break multi-line strings.
+    return _parse(b"\n".join([b"if 1:", *lines] if indented else lines))
+
+
+def _parse(source: str | bytes) -> ast.Module | None:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _replace_line(source: str, number: int, old: str, new: str) -> str:
+    lines = source.split("\n")
+    if not 1 <= number <= len(lines) or lines[number - 1].removesuffix("\r") != old:
+        raise ValueError(f"line {number} is not {old!r}")
+    ending = "\r" if lines[number - 1].endswith("\r") else ""
+    lines[number - 1] = new + ending
+    return "\n".join(lines)
