@@ -1,1 +1,1 @@
-"""Typed, torch-free run configuration. ``engine.config.run`` holds the run kinds, ``recipes`` the named ones."""
+"""Typed, torch-free run configuration: ``run`` holds the run kinds, ``recipes`` the named ones."""

@@ -43,7 +43,7 @@ class AgentConfig(Section):
     """The agent loop's prompt, format and limits."""
 
     prompt: str = "compact_v1"
-    """Versioned prompt under ``engine/agent/prompts``: ``deepswe_v1`` (full) or ``compact_v1`` (tiny models)."""
+    """Versioned prompt of ``engine/agent/prompts``: ``deepswe_v1`` (full), ``compact_v1`` (tiny models)."""
     tool_format: Literal["xml", "function_calling"] = "xml"
     """How the model writes tool calls."""
     max_steps: int = Field(default=50, ge=1)
@@ -80,7 +80,8 @@ class TransformerPolicyConfig(Section):
 
     type: Literal["transformer"] = "transformer"
     checkpoint: str = "builtin:quickstart"
-    """Folder with config.json, model.safetensors, tokenizer.json; ``builtin:<name>`` ships with the engine; ``run:<id>`` is a run's last checkpoint; ``fresh:<architecture>`` starts from random weights."""
+    """Folder with config.json, model.safetensors and tokenizer.json; or ``builtin:<name>`` (ships with
+    the engine), ``run:<id>`` (a run's last checkpoint), ``fresh:<architecture>`` (random weights)."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)

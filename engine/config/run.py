@@ -65,7 +65,8 @@ class TrainRun(_Run):
             raise ValueError("rollout.group_size must be at least 2 for the leave-one-out baseline")
         if self.algorithm.normalisation_length and self.algorithm.aggregation != "constant_length":
             raise ValueError(
-                "algorithm.normalisation_length has no effect unless algorithm.aggregation is 'constant_length'"
+                "algorithm.normalisation_length has no effect unless algorithm.aggregation is "
+                "'constant_length'"
             )
         if self.trainer.minibatches > self.trainer.tasks_per_iteration:
             raise ValueError("trainer.minibatches exceeds trainer.tasks_per_iteration")
@@ -114,9 +115,7 @@ class CurateRun(_Run):
     sandbox: SandboxConfig = SandboxConfig()
 
 
-RunConfig = Annotated[
-    TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun, Field(discriminator="kind")
-]
+RunConfig = Annotated[TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun, Field(discriminator="kind")]
 _ADAPTER: TypeAdapter[TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun] = TypeAdapter(RunConfig)
 
 
@@ -162,7 +161,9 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 def _explain(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
-        location = ".".join(str(part) for part in item["loc"][1:]) or str(item["loc"][0] if item["loc"] else "")
+        location = ".".join(str(part) for part in item["loc"][1:]) or str(
+            item["loc"][0] if item["loc"] else ""
+        )
         if item["type"] == "extra_forbidden":
             lines.append(f"unknown setting '{location}'")
         else:

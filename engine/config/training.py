@@ -11,7 +11,10 @@ from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 
 
 class AlgorithmConfig(Section):
-    """GRPO++: every ingredient under its own name (``engine.algorithms`` holds the equations)."""
+    """GRPO++: every ingredient under its own name (``engine.algorithms`` holds the equations).
+
+    There is no KL term and no entropy term, so neither has a coefficient.
+    """
 
     baseline: Literal["leave_one_out", "group_mean", "none"] = "leave_one_out"
     """What is subtracted from a reward."""
@@ -37,10 +40,6 @@ class AlgorithmConfig(Section):
     """What a filtered trajectory does to its group's baseline."""
     denominator: Literal["all", "kept"] = "all"
     """Whether filtered trajectories count in the loss's denominator."""
-    kl_coefficient: float = Field(default=0.0, ge=0, le=0)
-    """GRPO++ has no KL term."""
-    entropy_coefficient: float = Field(default=0.0, ge=0, le=0)
-    """GRPO++ has no entropy term."""
 
     @model_validator(mode="after")
     def _no_infrastructure_reason(self) -> AlgorithmConfig:

@@ -119,7 +119,11 @@ class EmbeddedPostgres:
             if not self.durable:
                 command.append("--no-sync")
             done = subprocess.run(
-                _as_ordinary_user(command), capture_output=True, text=True, env=server_environment(), check=False
+                _as_ordinary_user(command),
+                capture_output=True,
+                text=True,
+                env=server_environment(),
+                check=False,
             )
         finally:
             password_file.unlink()
@@ -186,7 +190,7 @@ class EmbeddedRedis:
         settings = self.folder / "redis.conf"
         settings.touch(mode=0o600)
         settings.write_text(
-            f"bind 127.0.0.1\nport {self.port}\nrequirepass {self.password}\nsave \"\"\n"
+            f'bind 127.0.0.1\nport {self.port}\nrequirepass {self.password}\nsave ""\n'
             f"appendonly {'yes' if self.durable else 'no'}\ndir {self.folder}\ndaemonize no\n"
         )
         with self.log.open("ab") as log:
@@ -203,7 +207,10 @@ class EmbeddedRedis:
 
     @staticmethod
     def _binary() -> Path:
-        candidates = [Path(sysconfig.get_path("scripts")) / "redis-server", Path(sys.prefix) / "bin" / "redis-server"]
+        candidates = [
+            Path(sysconfig.get_path("scripts")) / "redis-server",
+            Path(sys.prefix) / "bin" / "redis-server",
+        ]
         for candidate in candidates:
             if candidate.exists():
                 return candidate

@@ -84,9 +84,7 @@ def load_ports(home: Path) -> Ports | None:
 def save_ports(home: Path, ports: Ports) -> None:
     """Remember the ports for commands in other terminals and for the next start."""
     temporary = home / ".services.json"
-    temporary.write_text(
-        json.dumps({"postgres": ports.postgres, "redis": ports.redis, "web": ports.web})
-    )
+    temporary.write_text(json.dumps({"postgres": ports.postgres, "redis": ports.redis, "web": ports.web}))
     temporary.replace(home / "services.json")
 
 

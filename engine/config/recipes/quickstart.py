@@ -35,9 +35,7 @@ _SANDBOX = SandboxConfig(memory_mb=256, disk_mb=64, max_live=64, max_starting=4)
 
 def train() -> TrainRun:
     """GRPO++ on the quickstart's training tasks with real tests in real sandboxes."""
-    return TrainRun(
-        name="quickstart", dataset=_DATASET, agent=AGENT, grading=_GRADING, sandbox=_SANDBOX
-    )
+    return TrainRun(name="quickstart", dataset=_DATASET, agent=AGENT, grading=_GRADING, sandbox=_SANDBOX)
 
 
 def evaluate() -> EvaluateRun:
