@@ -1,0 +1,130 @@
+"""What people want of a running attempt: run, pause or stop; and whether it may go on at all.
+
+Three voices are joined here: the heartbeat's answer (the web application), signals (the launcher,
+a terminal) and fencing. Without an ingest URL only signals count: the engine runs standalone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Literal
+
+import httpx
+import structlog
+
+Desired = Literal["run", "pause", "stop"]
+HEARTBEAT_S = 2.0
+
+log = structlog.get_logger("control")
+
+
+class Control:
+    """The desired state of this attempt; readable from any thread."""
+
+    def __init__(self) -> None:
+        self._desired: Desired = "run"
+        self._stop_reason = ""
+        self._fence_reason = ""
+        self._failure: Callable[[], str] = str
+
+    def desired(self) -> Desired:
+        """What the run should do now; a stop is never taken back."""
+        return "stop" if self._stop_reason else self._desired
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the run stops, in a few words; empty while it does not."""
+        return self._stop_reason
+
+    @property
+    def fence_reason(self) -> str:
+        """Why this attempt must end without another word; empty while it need not."""
+        return self._fence_reason
+
+    @property
+    def failure(self) -> str:
+        """Why the run's events cannot be delivered any more; empty while they can."""
+        return self._failure()
+
+    def watch_failure(self, failure: Callable[[], str]) -> None:
+        """Let ``failure`` (the shipper's) decide whether the run can be reported."""
+        self._failure = failure
+
+    def set_desired(self, desired: Desired) -> None:
+        """What the web application last asked for."""
+        if desired == "stop":
+            self.stop("a person stopped it")
+        else:
+            self._desired = desired
+
+    def stop(self, reason: str) -> None:
+        """Ask the run to end at once and in order."""
+        self._stop_reason = self._stop_reason or reason
+
+    def fence(self, reason: str) -> None:
+        """A newer attempt exists: this one must end and write nothing more."""
+        self._fence_reason = self._fence_reason or reason
+
+    def stop_on_signals(self) -> None:
+        """SIGTERM and SIGINT ask for a stop; call from the main thread."""
+
+        def handle(number: int, _frame: FrameType | None) -> None:
+            self.stop(f"received {signal.Signals(number).name}")
+
+        signal.signal(signal.SIGTERM, handle)
+        signal.signal(signal.SIGINT, handle)
+
+
+class Heartbeat:
+    """A daemon thread that reports this attempt as alive and brings back what is wanted.
+
+    Args:
+        control: receives the answers.
+        url: the run's heartbeat endpoint.
+        token: the run's bearer token.
+        epoch: this attempt's number.
+    """
+
+    def __init__(self, control: Control, *, url: str, token: str, epoch: int) -> None:
+        self._control = control
+        self._url = url
+        self._body = {"epoch": epoch, "pid": os.getpid(), "host": socket.gethostname()}
+        self._client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=5.0)
+        self._stopped = threading.Event()
+        self.last_seq: Callable[[], int] = lambda: 0
+        """Gives the last event of the spool, once there is one."""
+        self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop beating; safe to call twice."""
+        self._stopped.set()
+        self._thread.join()
+        self._client.close()
+
+    def _loop(self) -> None:
+        while not self._stopped.is_set() and not self._control.fence_reason:
+            try:
+                self._beat()
+            except (httpx.HTTPError, ValueError) as error:
+                log.warning("heartbeat_failed", why=f"{type(error).__name__}: {error}")
+            self._stopped.wait(HEARTBEAT_S)
+
+    def _beat(self) -> None:
+        response = self._client.post(self._url, json={**self._body, "seq": self.last_seq()})
+        if response.status_code != 409:
+            response.raise_for_status()
+        answer = response.json()
+        if not isinstance(answer, dict):
+            raise ValueError("the heartbeat's answer is not an object")
+        if response.status_code == 409:
+            self._control.fence(str(answer.get("detail") or "a newer attempt of this run exists"))
+            return
+        desired = answer.get("desired")
+        if desired in ("run", "pause", "stop"):
+            self._control.set_desired(desired)

@@ -1,0 +1,241 @@
+"""The durable spool: one JSON line per event, appended to ``events.jsonl`` in the run folder.
+
+Every event goes to disk before anything else sees it, so the web application may be down and
+nothing is lost. Three guarantees make it safe to ship, to resume and to replay:
+
+* an event is in the file completely or not at all: what a failed write left is cut off at once,
+  what a killed process left (a torn last line) when the spool is next opened;
+* ``seq`` continues over attempts, and one process at a time holds the folder (a lock);
+* only bytes that were fsynced are shipped (``wait_durable``), so that a machine crash cannot
+  leave the server with events that the spool no longer knows.
+
+To give another event the power to force an fsync before ``emit`` returns: add it to ``SYNCED``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engine.errors import FencedError, PreflightError, TrainyardError
+from engine.events.types import (
+    CheckpointSaved,
+    EvaluationFinished,
+    IterationFinished,
+    RunFinished,
+    RunPaused,
+)
+
+SPOOL_NAME = "events.jsonl"
+LOCK_NAME = "engine.lock"
+SYNCED: tuple[type[Any], ...] = (
+    IterationFinished,
+    EvaluationFinished,
+    CheckpointSaved,
+    RunPaused,
+    RunFinished,
+)
+"""Events that are on the disk itself when ``emit`` returns; all others follow within ``SYNC_INTERVAL_S``."""
+SYNC_INTERVAL_S = 0.1
+"""Events of this long share one fsync."""
+_TAIL_BLOCK = 65_536
+
+
+class SpoolLine(NamedTuple):
+    """One complete line: ``data`` without its newline, ``end`` the offset behind the newline."""
+
+    data: bytes
+    end: int
+
+
+class SpoolSink:
+    """An ``EventSink`` on a file; safe to use from several threads.
+
+    Args:
+        run_dir: the run folder, which exists.
+        epoch: this attempt's number.
+        lock_timeout_s: how long an earlier attempt's process may take to end.
+
+    Raises:
+        PreflightError: another process holds the run folder.
+        FencedError: the spool already has events of a newer attempt.
+        TrainyardError: the spool's last complete line is not an event.
+    """
+
+    def __init__(self, run_dir: Path, *, epoch: int, lock_timeout_s: float = 10.0) -> None:
+        self.path = run_dir / SPOOL_NAME
+        self.epoch = epoch
+        self._mutex = threading.Lock()
+        self._durable_changed = threading.Condition()
+        self._fenced = ""
+        self._failure: OSError | None = None
+        self._closed = False
+        self._dirty = threading.Event()
+        self._lock_fd = _lock(run_dir / LOCK_NAME, lock_timeout_s)
+        try:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._size, self.last_seq = self._recover()
+        except BaseException:
+            os.close(self._lock_fd)
+            raise
+        self._durable = self._size
+        self._syncer = threading.Thread(target=self._sync_loop, name="spool-sync", daemon=True)
+        self._syncer.start()
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        """Validate and append one event; return its ``seq``.
+
+        Raises:
+            FencedError: a newer attempt exists.
+            OSError: the disk is full or failing; nothing of the event is in the file.
+            pydantic.ValidationError: the fields do not make such an event.
+        """
+        with self._mutex:
+            if self._fenced:
+                raise FencedError(self._fenced)
+            if self._failure is not None:
+                raise self._failure
+            if self._closed:
+                raise TrainyardError("the spool is closed")
+            event = event_type(seq=self.last_seq + 1, epoch=self.epoch, time=time.time(), **fields)
+            self._append(event.model_dump_json().encode() + b"\n")
+            self.last_seq += 1
+            seq = self.last_seq
+        if issubclass(event_type, SYNCED):
+            self.sync()
+        else:
+            self._dirty.set()
+        return seq
+
+    def fence(self, reason: str) -> None:
+        """Refuse every further event: a newer attempt owns the run now."""
+        with self._mutex:
+            self._fenced = self._fenced or reason
+
+    def sync(self) -> None:
+        """Force everything appended so far to the disk. Raises OSError, then and ever after."""
+        with self._mutex:
+            size = self._size
+        try:
+            os.fdatasync(self._fd)
+        except OSError as error:
+            self._failure = error
+            raise
+        with self._durable_changed:
+            self._durable = max(self._durable, size)
+            self._durable_changed.notify_all()
+
+    def wait_durable(self, offset: int, timeout_s: float) -> int:
+        """The offset up to which lines are safe to ship; waits until it passes ``offset``."""
+        with self._durable_changed:
+            self._durable_changed.wait_for(lambda: self._durable > offset, timeout_s)
+            return self._durable
+
+    def close(self) -> None:
+        """Sync, close the file and release the run folder; safe to call twice."""
+        with self._mutex:
+            if self._closed:
+                return
+            self._closed = True
+        self._dirty.set()
+        self._syncer.join()
+        os.fdatasync(self._fd)
+        os.close(self._fd)
+        os.close(self._lock_fd)
+
+    def _append(self, line: bytes) -> None:
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+        except OSError as error:
+            os.ftruncate(self._fd, self._size)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+                raise OSError(
+                    error.errno,
+                    f"no space left to record events in {self.path}: free some disk space and resume the run",
+                ) from error
+            raise
+        self._size += len(line)
+
+    def _recover(self) -> tuple[int, int]:
+        size = os.fstat(self._fd).st_size
+        last, end = _last_line(self._fd, size)
+        if end < size:
+            os.ftruncate(self._fd, end)
+        if end == 0:
+            return 0, 0
+        try:
+            record = json.loads(last)
+            seq, epoch = int(record["seq"]), int(record["epoch"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise TrainyardError(f"the last line of {self.path} is not an event: {error}") from error
+        if epoch > self.epoch:
+            raise FencedError(
+                f"attempt {epoch} of this run already wrote events; this is attempt {self.epoch}"
+            )
+        return end, seq
+
+    def _sync_loop(self) -> None:
+        while not self._closed:
+            self._dirty.wait()
+            time.sleep(SYNC_INTERVAL_S)
+            self._dirty.clear()
+            with contextlib.suppress(OSError):  # the next emit raises it
+                self.sync()
+
+
+def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[SpoolLine]:
+    """Complete lines from byte ``offset`` (a line's start) up to ``end``; a torn tail is not yielded."""
+    try:
+        stream = path.open("rb")
+    except FileNotFoundError:
+        return
+    with stream:
+        stream.seek(offset)
+        for line in stream:
+            offset += len(line)
+            if not line.endswith(b"\n") or (end is not None and offset > end):
+                return
+            yield SpoolLine(line[:-1], offset)
+
+
+def _last_line(fd: int, size: int) -> tuple[bytes, int]:
+    """The last complete line (empty when there is none) and the offset behind it."""
+    tail, start = b"", size
+    while start > 0 and tail.count(b"\n") < 2:
+        step = min(_TAIL_BLOCK, start)
+        start -= step
+        tail = os.pread(fd, step, start) + tail
+    complete, newline, torn = tail.rpartition(b"\n")
+    if not newline:
+        return b"", 0
+    return complete.rpartition(b"\n")[2], size - len(torn)
+
+
+def _lock(path: Path, timeout_s: float) -> int:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+                os.close(fd)
+                raise PreflightError(
+                    f"another process (pid {holder}) is running {path.parent}: stop it first"
+                ) from None
+            time.sleep(0.05)
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, str(os.getpid()).encode(), 0)
+    return fd

@@ -1,0 +1,179 @@
+"""The spool: whole events only, continued over attempts, one process at a time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from engine.errors import FencedError, PreflightError, TrainyardError
+from engine.events.spool import SpoolSink, read_lines
+from engine.events.types import EVENT_ADAPTER, Alert, RunPaused, RunProgress
+
+
+def progress(sink: SpoolSink, message: str = "x") -> int:
+    return sink.emit(RunProgress, message=message, done=1, total=2)
+
+
+def sequence(run_dir: Path) -> list[tuple[int, int]]:
+    lines = read_lines(run_dir / "events.jsonl")
+    return [(event.epoch, event.seq) for event in (EVENT_ADAPTER.validate_json(line.data) for line in lines)]
+
+
+def test_events_are_whole_lines_with_increasing_seq(tmp_path: Path) -> None:
+    sink = SpoolSink(tmp_path, epoch=1)
+    assert [progress(sink, "line\nbreak"), progress(sink), sink.emit(RunPaused)] == [1, 2, 3]
+    sink.close()
+    assert sequence(tmp_path) == [(1, 1), (1, 2), (1, 3)]
+    first = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[0])
+    assert first["message"] == "line\nbreak"
+    assert (tmp_path / "events.jsonl").stat().st_mode & 0o777 == 0o600
+
+
+def test_an_invalid_event_leaves_no_trace(tmp_path: Path) -> None:
+    sink = SpoolSink(tmp_path, epoch=1)
+    with pytest.raises(ValidationError):
+        sink.emit(RunProgress, message="x", done="many", total=2)
+    assert progress(sink) == 1
+    sink.close()
+
+
+@pytest.mark.parametrize("torn", [b"{", b'{"seq":3,"epoch":1}', b"\0" * 5000, b"x" * 200_000])
+def test_a_torn_tail_is_cut_and_seq_continues(tmp_path: Path, torn: bytes) -> None:
+    sink = SpoolSink(tmp_path, epoch=1)
+    progress(sink)
+    progress(sink, "y" * 100_000)
+    sink.close()
+    with (tmp_path / "events.jsonl").open("ab") as stream:
+        stream.write(torn)
+    assert len(list(read_lines(tmp_path / "events.jsonl"))) == 2
+    sink = SpoolSink(tmp_path, epoch=2)
+    assert sink.last_seq == 2
+    assert progress(sink) == 3
+    sink.close()
+    assert sequence(tmp_path) == [(1, 1), (1, 2), (2, 3)]
+
+
+def test_a_spool_that_is_only_a_torn_line_starts_anew(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b'{"seq":1')
+    sink = SpoolSink(tmp_path, epoch=1)
+    assert progress(sink) == 1
+    sink.close()
+    assert sequence(tmp_path) == [(1, 1)]
+
+
+def test_a_foreign_last_line_is_an_error_not_a_guess(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b"hello\n")
+    with pytest.raises(TrainyardError, match="not an event"):
+        SpoolSink(tmp_path, epoch=1)
+    (tmp_path / "events.jsonl").write_bytes(b"")
+    SpoolSink(tmp_path, epoch=1, lock_timeout_s=0).close()
+
+
+def test_an_older_attempt_may_not_write_behind_a_newer_one(tmp_path: Path) -> None:
+    sink = SpoolSink(tmp_path, epoch=3)
+    progress(sink)
+    sink.close()
+    with pytest.raises(FencedError, match="attempt 3"):
+        SpoolSink(tmp_path, epoch=2)
+
+
+def test_fencing_stops_every_writer(tmp_path: Path) -> None:
+    sink = SpoolSink(tmp_path, epoch=1)
+    progress(sink)
+    sink.fence("attempt 2 exists")
+    with pytest.raises(FencedError, match="attempt 2"):
+        progress(sink)
+    sink.close()
+    assert sequence(tmp_path) == [(1, 1)]
+
+
+def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path: Path) -> None:
+    script = "import sys; from pathlib import Path; from engine.events.spool import SpoolSink\n" + textwrap.dedent(
+        f"""
+        sink = SpoolSink(Path({str(tmp_path)!r}), epoch=1)
+        print("locked", flush=True); sys.stdin.read()
+        """
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "locked\n"
+        with pytest.raises(PreflightError, match=f"pid {holder.pid}"):
+            SpoolSink(tmp_path, epoch=2, lock_timeout_s=0)
+    finally:
+        holder.kill()
+        holder.communicate()
+    SpoolSink(tmp_path, epoch=2, lock_timeout_s=5).close()
+
+
+def test_threads_never_interleave(tmp_path: Path) -> None:
+    sink = SpoolSink(tmp_path, epoch=1)
+
+    def write(name: str) -> None:
+        for number in range(200):
+            sink.emit(Alert, severity="info", code=f"{name}-{number}", message="z" * 3000)
+
+    threads = [threading.Thread(target=write, args=(str(i),)) for i in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sink.close()
+    assert sequence(tmp_path) == [(1, seq) for seq in range(1, 1601)]
+
+
+def test_a_full_disk_is_a_clear_error_and_leaves_whole_events(tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        f"""
+        import resource
+        from pathlib import Path
+        from engine.events.spool import SpoolSink
+        from engine.events.types import RunProgress
+        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
+        sink = SpoolSink(Path({str(tmp_path)!r}), epoch=1)
+        try:
+            while True:
+                sink.emit(RunProgress, message="x" * 7000, done=0, total=1)
+        except OSError as error:
+            print(sink.last_seq, error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        sink.emit(RunProgress, message="space again", done=0, total=1)
+        sink.close()
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("7 ")
+    assert "free some disk space" in done.stdout
+    assert sequence(tmp_path) == [(1, seq) for seq in range(1, 9)]
+
+
+def test_only_synced_bytes_are_offered_for_shipping(tmp_path: Path) -> None:
+    sink = SpoolSink(tmp_path, epoch=1)
+    assert sink.wait_durable(0, 0) == 0
+    sink.emit(RunPaused)
+    size = os.path.getsize(tmp_path / "events.jsonl")
+    assert sink.wait_durable(0, 0) == size
+    progress(sink)
+    assert sink.wait_durable(size, 10) > size
+    sink.close()
+
+
+def test_reading_goes_on_from_any_lines_end(tmp_path: Path) -> None:
+    sink = SpoolSink(tmp_path, epoch=1)
+    for _ in range(5):
+        progress(sink)
+    sink.close()
+    lines = list(read_lines(tmp_path / "events.jsonl"))
+    again = list(read_lines(tmp_path / "events.jsonl", lines[1].end, lines[3].end))
+    assert again == lines[2:4]
+    assert list(read_lines(tmp_path / "missing.jsonl")) == []
