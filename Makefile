@@ -1,0 +1,53 @@
+# Trainyard's commands. Each makes what it needs: `make demo` and `make test` work on a fresh machine
+# with Python 3.11 and make.
+
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+HEADLESS ?=
+PORT ?=
+SET ?=
+
+.PHONY: demo up test check lint types layers format bench install system clean
+
+demo: $(STAMP) system ## train a small agent on real code and show it (HEADLESS=1: end with the run)
+	@$(BIN)/python manage.py demo $(if $(HEADLESS),--headless) $(if $(PORT),--port $(PORT)) $(foreach s,$(SET),--set $(s))
+
+up: $(STAMP) system ## start the services alone
+	@$(BIN)/python manage.py up $(if $(PORT),--port $(PORT))
+
+test: $(STAMP) system-test ## every test
+	$(BIN)/python -m pytest
+
+check: $(STAMP) ## style, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/djlint templates --check --quiet
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/djlint templates --reformat --quiet
+
+bench: $(STAMP) system ## measure; tables and bench/results/*.json
+	@for name in $$(cd bench && ls *.py | grep -v -e __init__ -e harness | sed 's/\.py$$//'); do \
+		echo "== $$name"; $(BIN)/python -m bench.$$name $(if $(QUICK),--quick) || exit 1; done
+
+install: $(STAMP)
+
+$(STAMP): requirements/web.txt requirements/engine.txt requirements/dev.txt
+	@deploy/setup/python.sh "$(PYTHON)" "$(VENV)"
+	@touch $@
+
+system: ## bubblewrap, git: installed as root, else named
+	@deploy/setup/system.sh bwrap:bubblewrap git:git unshare:util-linux
+
+.PHONY: system-test
+system-test: ## also a browser for the end-to-end tests
+	@deploy/setup/system.sh bwrap:bubblewrap git:git unshare:util-linux chromium:chromium
+
+clean: ## remove the environment and the data folder
+	rm -rf $(VENV) .trainyard

@@ -1,0 +1,99 @@
+"""``manage.py demo``: from nothing to a trained agent, in front of the user's eyes.
+
+Starts the yard as ``manage.py up`` does and runs ``manage.py quickstart`` in it. Headless it ends with
+the run, and its last line is that command's line of JSON; else it keeps serving until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.management.commands.up import serve, stop_on_termination
+from webapp.supervisor.embedded import stop_process
+from webapp.supervisor.home import PROJECT
+from webapp.supervisor.processes import ChildFailedError
+from webapp.supervisor.yard import Yard, running_yard
+
+
+class Command(BaseCommand):
+    """Start, train, show."""
+
+    help = "Start everything, train the quickstart agent and show it; --headless ends with the run."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Options of the demo."""
+        parser.add_argument("--port", type=int, default=None, help="port of the web server (default 8000)")
+        parser.add_argument(
+            "--headless", action="store_true", help="end when the run ends; print one line of JSON"
+        )
+        parser.add_argument(
+            "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting of the run"
+        )
+
+    def handle(self, **options: Any) -> None:
+        """Run the demo; the exit code says whether the run succeeded."""
+        stop_on_termination()
+        started = time.monotonic()
+        summary = ""
+        code = 0
+        try:
+            with running_yard(settings.TRAINYARD_HOME, web_port=options["port"], say=self._say) as yard:
+                self._say(yard.manage("ensure_admin").strip())
+                code, summary = self._quickstart(yard, options)
+                if not options["headless"]:
+                    self._say(f"Still serving at {yard.url} - Ctrl-C stops everything.")
+                    serve(yard, self._say)
+        except KeyboardInterrupt:
+            self._say("Stopped.")
+            raise SystemExit(130 if options["headless"] else 0) from None
+        except (TrainyardError, ChildFailedError) as error:
+            raise CommandError(str(error)) from None
+        if summary:
+            result = json.loads(summary) | {"seconds": round(time.monotonic() - started, 1)}
+            self._say(json.dumps(result))
+        raise SystemExit(code)
+
+    def _say(self, line: str) -> None:
+        if line:
+            self.stdout.write(line)
+            self.stdout.flush()
+
+    def _quickstart(self, yard: Yard, options: dict[str, Any]) -> tuple[int, str]:
+        """Run the quickstart command, pass its lines on; returns its exit code and its JSON line."""
+        command = [sys.executable, str(PROJECT / "manage.py"), "quickstart", "--url", yard.url]
+        command += ["--fresh"] if options["headless"] else []
+        command += [part for setting in options["set"] for part in ("--set", setting)]
+        process = subprocess.Popen(
+            command, env=yard.environment, stdout=subprocess.PIPE, cwd=PROJECT, start_new_session=True
+        )
+        lines: list[str] = []
+        reader = threading.Thread(target=self._pass_on, args=(process, lines), daemon=True)
+        reader.start()
+        try:
+            while process.poll() is None:
+                for note in yard.processes.check():
+                    self._say(note)
+                time.sleep(0.3)
+        finally:
+            stop_process(process, first=signal.SIGTERM, seconds=3.0)
+        reader.join(5)
+        return process.returncode, lines[-1] if lines and lines[-1].startswith("{") else ""
+
+    def _pass_on(self, process: subprocess.Popen[bytes], lines: list[str]) -> None:
+        assert process.stdout is not None
+        for raw in process.stdout:
+            line = raw.decode(errors="replace").rstrip()
+            lines.append(line)
+            if not line.startswith("{"):
+                self._say(line)
