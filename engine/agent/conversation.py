@@ -1,0 +1,113 @@
+"""A conversation as token ids: what was sampled is what is trained on.
+
+ChatML. Sampled ids are appended as they are; only new text (an observation and the turn headers
+around it) is ever encoded, so nothing is re-tokenised and every prompt is an exact prefix of the
+next. Five parallel columns (ids, mask, log-probabilities, policy versions, step indices) become the
+trajectory's ``TokenRecord``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from engine.inference.base import Generation, Tokenizer
+from engine.types import TokenRecord
+
+
+class Conversation:
+    """The token columns of one rollout, all of one length.
+
+    Args:
+        tokenizer: encodes new text; hostile text in it never becomes a turn marker.
+        system: text of the system turn; empty leaves the turn out.
+        user: text of the first user turn.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, system: str, user: str) -> None:
+        self._tokenizer = tokenizer
+        self._ids: list[int] = []
+        self._mask: list[int] = []
+        self._logprobs: list[float] = []
+        self._versions: list[int] = []
+        self._steps: list[int] = []
+        self._append_text(conversation_prompt_ids(tokenizer, system=system, user=user), step=-1)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    @property
+    def prompt_ids(self) -> Sequence[int]:
+        """Ids to continue from; a copy, so that later turns do not change a request in flight."""
+        return tuple(self._ids)
+
+    def append_generation(self, generation: Generation, *, step: int) -> None:
+        """Append what the policy sampled in a step, the stop id included."""
+        self._ids.extend(generation.ids)
+        self._mask.extend([1] * len(generation.ids))
+        self._logprobs.extend(generation.logprobs)
+        self._versions.extend(generation.versions)
+        self._steps.extend([step] * len(generation.ids))
+
+    def append_observation(self, text: str, *, step: int) -> None:
+        """Close the model's turn, append the observation as a user turn, open the next turn.
+
+        The tokens belong to the step whose action they answer.
+        """
+        tokenizer = self._tokenizer
+        closing = [] if self._ids and self._ids[-1] == tokenizer.im_end else [tokenizer.im_end]
+        self._append_text([*closing, *_between(tokenizer), *_turn(tokenizer, "user", text)], step=step)
+        self._append_text(_model_header(tokenizer), step=step)
+
+    def record(self) -> TokenRecord:
+        """The columns as they are now."""
+        return TokenRecord(
+            ids=tuple(self._ids),
+            mask=tuple(self._mask),
+            logprobs=tuple(self._logprobs),
+            versions=tuple(self._versions),
+            steps=tuple(self._steps),
+        )
+
+    def _append_text(self, ids: Iterable[int], *, step: int) -> None:
+        before = len(self._ids)
+        self._ids.extend(ids)
+        count = len(self._ids) - before
+        self._mask.extend([0] * count)
+        self._logprobs.extend([0.0] * count)
+        self._versions.extend([-1] * count)
+        self._steps.extend([step] * count)
+
+
+def conversation_prompt_ids(tokenizer: Tokenizer, *, system: str, user: str) -> list[int]:
+    """Ids of the initial prompt, up to where the model begins to write."""
+    turns = [("system", system)] if system else []
+    ids: list[int] = []
+    for role, text in (*turns, ("user", user)):
+        ids += [*_turn(tokenizer, role, text)]
+    return [*ids, *_model_header(tokenizer)]
+
+
+def count_thinking_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
+    """Tokens between ``think_start`` and ``think_end`` (markers not counted); an open block counts whole."""
+    count, thinking = 0, False
+    for token in ids:
+        if token == tokenizer.think_start:
+            thinking = True
+        elif token == tokenizer.think_end:
+            thinking = False
+        else:
+            count += thinking
+    return count
+
+
+def _between(tokenizer: Tokenizer) -> list[int]:
+    return tokenizer.encode("\n")
+
+
+def _turn(tokenizer: Tokenizer, role: str, text: str) -> list[int]:
+    body = tokenizer.encode(f"{role}\n{text}")
+    return [tokenizer.im_start, *body, tokenizer.im_end, *_between(tokenizer)]
+
+
+def _model_header(tokenizer: Tokenizer) -> list[int]:
+    return [tokenizer.im_start, *tokenizer.encode("assistant\n")]

@@ -1,0 +1,161 @@
+"""From a response's text to one validated tool call; the inverse is ``engine.agent.rendering``.
+
+Values are lossless. In XML exactly one newline after ``<parameter=K>`` and one before
+``</parameter>`` are layout when both are there; nothing else is ever stripped. A parameter ends at
+the first ``</parameter>`` that another parameter or the function's end follows, so values may hold
+stray tags. Training, evaluation and the warm start all read responses here.
+To add a format: a ``_find_…`` function and an entry in ``_FORMATS``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.agent.schemas import SWE_TOOLS, CallError, Tools, validate_call
+from engine.types import ToolCall
+
+ToolFormat = Literal["xml", "function_calling"]
+
+THINK_START = "<think>"
+THINK_END = "</think>"
+
+_FUNCTION = re.compile(r"<function\s*=\s*([^>\n]*?)\s*>")
+_FUNCTION_END = re.compile(r"\s*</function>")
+_PARAMETER = re.compile(r"\s*<parameter\s*=\s*([^>\n]*?)\s*>")
+PARAMETER_END = re.compile(r"</parameter>(?=\s*(?:<parameter\s*=[^>\n]*>|</function>))")
+_JSON_CALL = re.compile(r"<tool_call>\s*")
+_JSON_CALL_END = re.compile(r"\s*</tool_call>")
+_DECODER = json.JSONDecoder(strict=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedResponse:
+    """What a response said: its thought, and a call or the reason there is none."""
+
+    thought: str
+    """Everything before the call, thinking markers and outer whitespace removed."""
+    call: ToolCall | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _RawCall:
+    start: int
+    end: int
+    name: str
+    arguments: Mapping[str, object]
+
+
+def parse(text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) -> ParsedResponse:
+    """Read a response's text (turn markers removed).
+
+    Calls inside the thinking block do not count. A response must hold exactly one call; anything
+    else gives ``call=None`` and an ``error`` written for the model.
+    """
+    body = _thinking_end(text)
+    if body is None:
+        return ParsedResponse(_thought(text), None, f"the thinking block was not closed with {THINK_END}")
+    find = _FORMATS[tool_format]
+    try:
+        found = find(text, body)
+        if found is None:
+            raise CallError(
+                "no tool call was found in the response; every response must contain exactly one, "
+                f"written as {_EXAMPLES[tool_format]}"
+            )
+    except CallError as error:
+        opener = _OPENERS[tool_format].search(text, body)
+        return ParsedResponse(_thought(text[: opener.start()] if opener else text), None, str(error))
+    thought = _thought(text[: found.start])
+    try:
+        if _OPENERS[tool_format].search(text, found.end):
+            raise CallError(
+                "the response contains more than one tool call and none was run; "
+                "every response must contain exactly one"
+            )
+        return ParsedResponse(thought, validate_call(found.name, found.arguments, tools))
+    except CallError as error:
+        return ParsedResponse(thought, None, str(error))
+
+
+def _thinking_end(text: str) -> int | None:
+    """Where the answer begins; None while a thinking block is open."""
+    end = text.find(THINK_END)
+    if text.lstrip().startswith(THINK_START):
+        return None if end < 0 else end + len(THINK_END)
+    opener = min((m.start() for p in _OPENERS.values() if (m := p.search(text))), default=len(text))
+    return end + len(THINK_END) if 0 <= end < opener else 0
+
+
+def _thought(text: str) -> str:
+    return text.replace(THINK_START, "", 1).replace(THINK_END, "", 1).strip()
+
+
+def _find_xml(text: str, position: int) -> _RawCall | None:
+    opener = _FUNCTION.search(text, position)
+    if opener is None:
+        return None
+    arguments: dict[str, object] = {}
+    cursor = opener.end()
+    while not (closing := _FUNCTION_END.match(text, cursor)):
+        parameter = _PARAMETER.match(text, cursor)
+        if parameter is None:
+            raise CallError(
+                f"the call of '{opener[1]}' is malformed: after the function's name only "
+                "<parameter=NAME>VALUE</parameter> and the closing </function> may follow"
+            )
+        ending = PARAMETER_END.search(text, parameter.end())
+        if ending is None:
+            raise CallError(
+                f"the call of '{opener[1]}' is cut off: parameter '{parameter[1]}' "
+                "or the function is not closed"
+            )
+        if parameter[1] in arguments:
+            raise CallError(f"the call of '{opener[1]}' gives parameter '{parameter[1]}' twice")
+        arguments[parameter[1]] = _without_layout(text[parameter.end() : ending.start()])
+        cursor = ending.end()
+    return _RawCall(opener.start(), closing.end(), opener[1], arguments)
+
+
+def _without_layout(value: str) -> str:
+    if len(value) >= 2 and value[0] == "\n" and value[-1] == "\n":
+        return value[1:-1]
+    return value
+
+
+def _find_json(text: str, position: int) -> _RawCall | None:
+    opener = _JSON_CALL.search(text, position)
+    if opener is None:
+        return None
+    try:
+        data, end = _DECODER.raw_decode(text, opener.end())
+    except (ValueError, RecursionError) as error:
+        raise CallError(f"the tool call is not valid JSON: {error}") from None
+    closing = _JSON_CALL_END.match(text, end)
+    if closing is None:
+        raise CallError("the tool call is not closed with </tool_call> right after its JSON object")
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("name"), str)
+        or set(data) - {"name", "arguments"}
+    ):
+        raise CallError('the tool call must be an object {"name": ..., "arguments": {...}}')
+    arguments = data.get("arguments", {})
+    if not isinstance(arguments, dict):
+        raise CallError("the tool call's 'arguments' must be an object")
+    return _RawCall(opener.start(), closing.end(), data["name"], arguments)
+
+
+_FORMATS: Mapping[ToolFormat, Callable[[str, int], _RawCall | None]] = {
+    "xml": _find_xml,
+    "function_calling": _find_json,
+}
+_OPENERS: Mapping[ToolFormat, re.Pattern[str]] = {"xml": _FUNCTION, "function_calling": _JSON_CALL}
+_EXAMPLES: Mapping[ToolFormat, str] = {
+    "xml": "<function=NAME>, one <parameter=KEY>VALUE</parameter> per argument, </function>",
+    "function_calling": '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>',
+}

@@ -1,0 +1,199 @@
+"""Schemas of the tools: one table that feeds validation, function calling and the prompts' text.
+
+The four tools and their parameters are those R2E-Gym trained on. To add a tool: a ``ToolSchema``
+here, its class in ``engine.agent.tools``, and an entry in the environment that offers it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from engine.types import ToolCall
+
+ParameterType = Literal["string", "integer", "boolean", "line_range"]
+_JSON_TYPES: Mapping[ParameterType, Mapping[str, Any]] = {
+    "string": {"type": "string"},
+    "integer": {"type": "integer"},
+    "boolean": {"type": "boolean"},
+    "line_range": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+}
+_EXPECTED: Mapping[ParameterType, str] = {
+    "string": "text",
+    "integer": "a whole number",
+    "boolean": "true or false",
+    "line_range": "two whole numbers such as [10, 20]",
+}
+
+
+class CallError(ValueError):
+    """A call that does not fit its tool's schema; the message is written for the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One argument of a tool."""
+
+    name: str
+    type: ParameterType
+    description: str
+    required: bool = False
+    choices: tuple[str, ...] = ()
+
+    def json_schema(self) -> dict[str, Any]:
+        """JSON schema of the value."""
+        schema = {**_JSON_TYPES[self.type], "description": self.description}
+        if self.choices:
+            schema["enum"] = list(self.choices)
+        return schema
+
+    def parse(self, value: object) -> Any:
+        """The typed value; text is read as the schema's type. Raises CallError."""
+        parsed = value
+        if self.type != "string" and isinstance(value, str):
+            try:
+                parsed = json.loads(value.strip().lower() if self.type == "boolean" else value)
+            except ValueError:
+                parsed = None
+        if not self._fits(parsed):
+            raise CallError(f"argument '{self.name}' must be {_EXPECTED[self.type]}, got {_shown(value)}")
+        if self.choices and parsed not in self.choices:
+            raise CallError(
+                f"argument '{self.name}' must be one of {', '.join(self.choices)}, got {_shown(value)}"
+            )
+        return parsed
+
+    def _fits(self, value: object) -> bool:
+        if self.type == "string":
+            return isinstance(value, str)
+        if self.type == "boolean":
+            return isinstance(value, bool)
+        if self.type == "integer":
+            return _is_integer(value)
+        return isinstance(value, list) and len(value) == 2 and all(_is_integer(item) for item in value)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSchema:
+    """A tool as the model sees it."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+
+    def json_schema(self) -> dict[str, Any]:
+        """The function-calling declaration: ``{"type": "function", "function": {...}}``."""
+        return {
+            "type": "function",
+            "function": {
+                "name": self.name,
+                "description": self.description,
+                "parameters": {
+                    "type": "object",
+                    "properties": {p.name: p.json_schema() for p in self.parameters},
+                    "required": [p.name for p in self.parameters if p.required],
+                },
+            },
+        }
+
+    def signature(self) -> str:
+        """One line, optional arguments marked ``?``: ``search(search_term: string, path?: string)``."""
+        shown = (
+            f"{p.name}{'' if p.required else '?'}: {'|'.join(p.choices) if p.choices else p.type}"
+            for p in self.parameters
+        )
+        return f"{self.name}({', '.join(shown)})"
+
+    def describe(self) -> str:
+        """The prompt's text for this tool."""
+        lines = [f"{self.name}: {self.description}", "  Parameters:"]
+        for p in self.parameters:
+            need = "required" if p.required else "optional"
+            choices = f", one of {', '.join(p.choices)}" if p.choices else ""
+            lines.append(f"  - {p.name} ({_EXPECTED[p.type]}, {need}{choices}): {p.description}")
+        if not self.parameters:
+            lines[-1] = "  No parameters."
+        return "\n".join(lines)
+
+
+FILE_EDITOR = ToolSchema(
+    "file_editor",
+    "Look at, create and change files. Edits are exact: whitespace counts.",
+    (
+        Parameter(
+            "command", "string", "What to do.", True, ("view", "create", "str_replace", "insert", "undo_edit")
+        ),
+        Parameter("path", "string", "File or folder, absolute or relative to the repository.", True),
+        Parameter("file_text", "string", "For create: the whole content of the new file."),
+        Parameter("old_str", "string", "For str_replace: text that occurs exactly once in the file."),
+        Parameter("new_str", "string", "For str_replace: its replacement. For insert: the new lines."),
+        Parameter("insert_line", "integer", "For insert: the line to insert after; 0 is the file's top."),
+        Parameter("view_range", "line_range", "For view: first and last line; -1 as last is the file's end."),
+        Parameter("concise", "boolean", "For view of a long Python file: leave out function bodies."),
+    ),
+)
+EXECUTE_BASH = ToolSchema(
+    "execute_bash",
+    "Run a shell command in the repository. Every command gets a fresh shell without a terminal or input.",
+    (Parameter("cmd", "string", "The command line; join steps with && or newlines.", True),),
+)
+SEARCH = ToolSchema(
+    "search",
+    "Find text. In a folder: which files contain it and on how many lines. In a file: the matching lines.",
+    (
+        Parameter("search_term", "string", "Literal text in a folder, a grep pattern in a file.", True),
+        Parameter("path", "string", "File or folder to look in; the repository by default."),
+        Parameter("python_only", "boolean", "In a folder: look only at .py files; true by default."),
+    ),
+)
+FINISH = ToolSchema(
+    "finish",
+    "End the work and hand it in as it is.",
+    (
+        Parameter("command", "string", "Always submit.", True, ("submit",)),
+        Parameter("result", "string", "A closing remark."),
+    ),
+)
+SUBMIT = ToolSchema("submit", "Another name of finish.", ())
+
+Tools = Mapping[str, ToolSchema]
+SWE_TOOLS: Tools = {tool.name: tool for tool in (FILE_EDITOR, EXECUTE_BASH, SEARCH, FINISH)}
+"""The tools of software-engineering tasks, in the order prompts list them."""
+
+
+def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE_TOOLS) -> ToolCall:
+    """Check a call against its schema; text is turned into the schema's types.
+
+    ``submit`` without arguments is ``finish`` with ``command=submit``.
+
+    Raises:
+        CallError: unknown tool, or a missing, unknown or wrongly typed argument, with the signature.
+    """
+    if name == SUBMIT.name and FINISH.name in tools:
+        return ToolCall(name=FINISH.name, arguments={"command": "submit"})
+    if name not in tools:
+        raise CallError(f"unknown tool '{name}'; the tools are {', '.join(tools)}")
+    schema = tools[name]
+    known = {p.name: p for p in schema.parameters}
+    try:
+        unknown = [key for key in arguments if key not in known]
+        if unknown:
+            raise CallError(f"unknown argument {', '.join(map(repr, unknown))}")
+        missing = [p.name for p in schema.parameters if p.required and p.name not in arguments]
+        if missing:
+            raise CallError(f"missing argument {', '.join(map(repr, missing))}")
+        values = {key: known[key].parse(value) for key, value in arguments.items()}
+    except CallError as error:
+        raise CallError(f"{name}: {error}. Expected: {schema.signature()}") from None
+    return ToolCall(name=name, arguments=values)
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,0 +1,100 @@
+"""What every tool shares: the files and shell it works on, and what it answers.
+
+Tools run on the host over these small protocols; nothing is installed inside a sandbox, and the
+warm start runs the same ``file_editor`` on files in memory. To add a tool: a class with
+``async run(arguments) -> ToolResult`` here, its schema in ``engine.agent.schemas``.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+ObservationStyle = Literal["compact", "full"]
+"""``compact``: bare text for tiny models. ``full``: sentences that name what happened."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a tool answers; ``error`` is its first line when the tool refused or failed."""
+
+    observation: str
+    error: str = ""
+    exit_code: int | None = None
+    truncated_chars: int = 0
+    done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """Outcome of a shell command; ``exit_code`` is None when its deadline killed it."""
+
+    exit_code: int | None
+    output: str
+    dropped_bytes: int = 0
+
+
+class FileStore(Protocol):
+    """Files by absolute path. Methods raise the file system's OSErrors."""
+
+    async def read(self, path: str) -> bytes:
+        """A regular file's content. Raises ValueError when it is too large to edit."""
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Create or replace a file, making parent folders, keeping an existing file's mode."""
+
+    async def remove(self, path: str) -> None:
+        """Delete a file."""
+
+    async def list_dir(self, path: str, *, depth: int) -> list[str]:
+        """Paths below ``path``, sorted, folders with a trailing slash, no dot-files."""
+
+
+class Shell(Protocol):
+    """Runs commands in the repository."""
+
+    async def run(self, command: str | list[str], *, timeout_s: float) -> CommandResult:
+        """Run a command line, or an argument list without a shell."""
+
+
+class Tool(Protocol):
+    """One tool of a rollout; it may keep state between calls."""
+
+    async def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Execute a validated call."""
+
+
+def refusal(message: str) -> ToolResult:
+    """The answer of a tool that did nothing."""
+    return ToolResult(observation=f"ERROR: {message}", error=message.split("\n", 1)[0])
+
+
+def resolve(path: str, workdir: str) -> str:
+    """Absolute, normalised form of a path an agent wrote."""
+    return posixpath.normpath(posixpath.join(workdir, path))
+
+
+def to_text(data: bytes) -> str:
+    """Bytes of a file as text that encodes back to the same bytes, whatever they are."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def to_bytes(text: str) -> bytes:
+    """The inverse of ``to_text``; lone surrogates a model wrote become question marks."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "replace")
+
+
+def printable(text: str) -> str:
+    """Text safe to tokenise, store and show: bytes that are not UTF-8 become U+FFFD."""
+    return (
+        text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _has_surrogate(text) else text
+    )
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)

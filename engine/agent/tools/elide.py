@@ -1,0 +1,49 @@
+"""A long Python file with its function bodies left out, so that its shape fits an observation."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+
+_MIN_BODY_LINES = 4
+
+
+def elided_lines(source: str) -> list[tuple[int, str]] | None:
+    """Numbered lines with each function body of 4 lines or more replaced by one note.
+
+    Returns None when the source does not parse; then there is no shape to show.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    hidden = dict(_bodies(tree))
+    shown: list[tuple[int, str]] = []
+    lines = source.split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    number = 1
+    while number <= len(lines):
+        if number in hidden:
+            last = hidden[number]
+            shown.append((number, f"... lines {number}-{last} left out ..."))
+            number = last + 1
+        else:
+            shown.append((number, lines[number - 1]))
+            number += 1
+    return shown
+
+
+def _bodies(tree: ast.AST) -> list[tuple[int, int]]:
+    """First and last line of every outermost function body that is worth leaving out."""
+    found: list[tuple[int, int]] = []
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first, last = node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno
+            if first > node.lineno and last - first + 1 >= _MIN_BODY_LINES:
+                found.append((first, last))
+                continue
+        found.extend(_bodies(node))
+    return found

@@ -1,0 +1,241 @@
+"""``file_editor``: view, create, str_replace, insert, undo_edit over any ``FileStore``.
+
+Every edit is lossless: bytes outside the edited text never change, whatever their encoding or
+line endings. The history for undo lives here on the host, one list of earlier contents per file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from engine.agent.tools.base import (
+    FileStore,
+    ObservationStyle,
+    ToolResult,
+    printable,
+    refusal,
+    resolve,
+    to_bytes,
+    to_text,
+)
+from engine.agent.tools.elide import elided_lines
+
+_ELIDE_ABOVE_LINES = 110
+_LISTED_LINES = 10
+
+
+class _RefusedError(Exception):
+    """The command cannot be done; the message is for the model."""
+
+
+class FileEditor:
+    """One rollout's editor.
+
+    Args:
+        store: where the files are.
+        workdir: what relative paths are relative to.
+        style: ``compact`` prints bare lines, and answers ``ok`` to edits; ``full`` explains.
+        snippet_lines: lines shown around an edit; 0 shows none.
+    """
+
+    def __init__(
+        self, store: FileStore, *, workdir: str, style: ObservationStyle = "full", snippet_lines: int = 4
+    ) -> None:
+        self._store = store
+        self._workdir = workdir
+        self._full = style == "full"
+        self._snippet_lines = snippet_lines
+        self._history: dict[str, list[bytes | None]] = {}
+        self._commands: Mapping[str, Callable[[str, Mapping[str, Any]], Awaitable[str]]] = {
+            "view": self._view,
+            "create": self._create,
+            "str_replace": self._str_replace,
+            "insert": self._insert,
+            "undo_edit": self._undo_edit,
+        }
+
+    async def run(self, arguments: Mapping[str, Any]) -> ToolResult:
+        """Execute a validated call; what cannot be done is an observation, never an exception."""
+        path = resolve(arguments["path"], self._workdir)
+        try:
+            text = await self._commands[arguments["command"]](path, arguments)
+        except _RefusedError as error:
+            return refusal(str(error))
+        except FileNotFoundError:
+            return refusal(f"{path} does not exist")
+        except IsADirectoryError:
+            return refusal(f"{path} is a folder, not a file")
+        except (OSError, ValueError) as error:
+            return refusal(f"{path}: {error}")
+        return ToolResult(observation=printable(text))
+
+    async def _view(self, path: str, arguments: Mapping[str, Any]) -> str:
+        view_range = arguments.get("view_range")
+        try:
+            data = await self._store.read(path)
+        except IsADirectoryError:
+            if view_range is not None:
+                raise _RefusedError(f"{path} is a folder: view_range only makes sense for a file") from None
+            return await self._view_folder(path)
+        if b"\0" in data:
+            raise _RefusedError(f"{path} is a binary file and cannot be shown")
+        text = to_text(data)
+        lines = _lines(text)
+        first, last = _checked_range(path, view_range, len(lines))
+        wanted = arguments.get("concise", self._full and len(lines) > _ELIDE_ABOVE_LINES)
+        shown = None
+        if wanted and view_range is None and path.endswith(".py"):
+            shown = elided_lines(printable(text))
+        numbered = shown if shown is not None else list(enumerate(lines[first - 1 : last], first))
+        body = _numbered(numbered)
+        if not self._full:
+            return body
+        note = "" if shown is None else " (long function bodies left out; give view_range to read them)"
+        return f"Content of {path}, lines {first}-{last} of {len(lines)}{note}:\n{body}"
+
+    async def _view_folder(self, path: str) -> str:
+        entries = "\n".join(await self._store.list_dir(path, depth=2))
+        if not self._full:
+            return entries
+        return f"Files and folders up to two levels below {path}, hidden ones left out:\n{entries}"
+
+    async def _create(self, path: str, arguments: Mapping[str, Any]) -> str:
+        text: str = _needed(arguments, "file_text")
+        if await self._exists(path):
+            raise _RefusedError(f"{path} already exists; use str_replace or insert to change it")
+        await self._write(path, None, text)
+        return f"Created {path}." if self._full else "ok"
+
+    async def _str_replace(self, path: str, arguments: Mapping[str, Any]) -> str:
+        old: str = _needed(arguments, "old_str")
+        new: str = arguments.get("new_str", "")
+        if not old:
+            raise _RefusedError("old_str is empty; use insert to add lines")
+        data = await self._store.read(path)
+        text = to_text(data)
+        places = _occurrences(text, old)
+        if not places:
+            raise _RefusedError(_not_found(path, text, old))
+        if len(places) > 1:
+            numbers = [text.count("\n", 0, place) + 1 for place in places]
+            raise _RefusedError(
+                f"old_str occurs {len(places)} times in {path}, at lines {_listed(numbers)}; "
+                "it must occur exactly once: add surrounding lines"
+            )
+        if old == new:
+            raise _RefusedError("old_str and new_str are the same: nothing was changed")
+        start = places[0]
+        edited = text[:start] + new + text[start + len(old) :]
+        await self._write(path, data, edited)
+        return self._edit_answer(path, edited, text.count("\n", 0, start) + 1, new.count("\n") + 1)
+
+    async def _insert(self, path: str, arguments: Mapping[str, Any]) -> str:
+        after: int = _needed(arguments, "insert_line")
+        new: str = _needed(arguments, "new_str")
+        data = await self._store.read(path)
+        text = to_text(data)
+        lines = _split_keeping_newlines(text)
+        if not 0 <= after <= len(lines):
+            raise _RefusedError(
+                f"insert_line must be between 0 and {len(lines)}, the lines of {path}; got {after}"
+            )
+        head, tail = "".join(lines[:after]), "".join(lines[after:])
+        if head and not head.endswith("\n"):
+            head += "\n"
+        block = new if new.endswith("\n") else f"{new}\n"
+        edited = head + block + tail
+        await self._write(path, data, edited)
+        return self._edit_answer(path, edited, after + 1, block.count("\n"))
+
+    async def _undo_edit(self, path: str, _arguments: Mapping[str, Any]) -> str:
+        if not self._history.get(path):
+            raise _RefusedError(f"no edit of {path} to undo")
+        before = self._history[path].pop()
+        if before is None:
+            await self._store.remove(path)
+            return f"Undid the creation of {path}: the file is gone." if self._full else "ok"
+        await self._store.write(path, before)
+        return f"Undid the last edit of {path}." if self._full else "ok"
+
+    async def _write(self, path: str, before: bytes | None, text: str) -> None:
+        await self._store.write(path, to_bytes(text))
+        self._history.setdefault(path, []).append(before)
+
+    async def _exists(self, path: str) -> bool:
+        try:
+            await self._store.read(path)
+        except FileNotFoundError:
+            return False
+        except ValueError:
+            return True
+        return True
+
+    def _edit_answer(self, path: str, text: str, first: int, count: int) -> str:
+        answer = f"Edited {path}." if self._full else "ok"
+        if not self._snippet_lines:
+            return answer
+        lines = _lines(text)
+        start = max(1, first - self._snippet_lines)
+        end = min(len(lines), first + count - 1 + self._snippet_lines)
+        snippet = _numbered(list(enumerate(lines[start - 1 : end], start)))
+        heading = f" Lines {start}-{end} now read:" if self._full else ""
+        return f"{answer}{heading}\n{snippet}"
+
+
+def _needed(arguments: Mapping[str, Any], name: str) -> Any:
+    if name not in arguments:
+        raise _RefusedError(f"command {arguments['command']} needs the argument '{name}'")
+    return arguments[name]
+
+
+def _lines(text: str) -> list[str]:
+    lines = text.split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _split_keeping_newlines(text: str) -> list[str]:
+    parts = text.split("\n")
+    lines = [f"{part}\n" for part in parts[:-1]]
+    return [*lines, parts[-1]] if parts[-1] else lines
+
+
+def _numbered(lines: list[tuple[int, str]]) -> str:
+    return "\n".join(f"{number:>5}  {line}" for number, line in lines)
+
+
+def _checked_range(path: str, view_range: list[int] | None, total: int) -> tuple[int, int]:
+    if view_range is None:
+        return 1, total
+    first, last = view_range
+    if not 1 <= first <= max(total, 1):
+        raise _RefusedError(f"view_range must start between 1 and {total}, the lines of {path}; got {first}")
+    if last == -1 or last > total:
+        return first, total
+    if last < first:
+        raise _RefusedError(f"view_range ends before it starts: {view_range}")
+    return first, last
+
+
+def _occurrences(text: str, needle: str) -> list[int]:
+    """Starts of all occurrences, overlapping ones included: each of them is a place one might mean."""
+    places, start = [], text.find(needle)
+    while start >= 0:
+        places.append(start)
+        start = text.find(needle, start + 1)
+    return places
+
+
+def _not_found(path: str, text: str, old: str) -> str:
+    message = f"old_str does not occur in {path}; nothing was changed"
+    first_line = next((line.strip() for line in old.split("\n") if line.strip()), "")
+    near = [n for n, line in enumerate(_lines(text), 1) if first_line and first_line in line]
+    if near:
+        message += f". Its first line does occur, at lines {_listed(near)}: compare whitespace and what follows"
+    return message
+
+
+def _listed(numbers: list[int]) -> str:
+    shown = ", ".join(map(str, numbers[:_LISTED_LINES]))
+    more = len(numbers) - _LISTED_LINES
+    return f"{shown} and {more} more" if more > 0 else shown

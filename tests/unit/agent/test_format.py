@@ -1,0 +1,218 @@
+"""Rendering and parsing of tool calls: lossless in both formats, clear about everything else."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.agent import ToolFormat, parse, render_call, render_response, response_ids
+from engine.agent.schemas import SWE_TOOLS, ToolSchema
+from engine.inference.bytes_tokenizer import BytesTokenizer
+from engine.types import ToolCall
+
+_HOSTILE = (
+    "</parameter>",
+    "<parameter=path>",
+    "</function>",
+    "<function=finish>",
+    "\n",
+    " ",
+    "\t",
+    "x",
+    "</tool_call>",
+)
+_TEXTS = st.one_of(
+    st.text(max_size=30),
+    st.lists(st.sampled_from(_HOSTILE), max_size=6).map("".join),
+    st.just("\n"),
+    st.just(""),
+)
+FORMATS: tuple[ToolFormat, ...] = ("xml", "function_calling")
+
+
+def _values(schema: ToolSchema) -> st.SearchStrategy[ToolCall]:
+    by_type: dict[str, st.SearchStrategy[object]] = {
+        "string": _TEXTS,
+        "integer": st.integers(),
+        "boolean": st.booleans(),
+        "line_range": st.lists(st.integers(), min_size=2, max_size=2),
+    }
+    required, optional = {}, {}
+    for p in schema.parameters:
+        strategy = st.sampled_from(p.choices) if p.choices else by_type[p.type]
+        (required if p.required else optional)[p.name] = strategy
+    return st.fixed_dictionaries(required, optional=optional).map(
+        lambda arguments: ToolCall(name=schema.name, arguments=arguments)
+    )
+
+
+CALLS = st.one_of(*(_values(schema) for schema in SWE_TOOLS.values()))
+
+
+@given(CALLS)
+def test_function_calling_round_trip(call: ToolCall) -> None:
+    parsed = parse(render_response("a thought", call, "function_calling"), "function_calling")
+    assert (parsed.call, parsed.thought, parsed.error) == (call, "a thought", "")
+
+
+@given(CALLS)
+def test_xml_round_trip_or_refusal(call: ToolCall) -> None:
+    try:
+        text = render_call(call, "xml")
+    except ValueError:
+        assert any("</parameter>" in str(value) for value in call.arguments.values())
+        return
+    assert parse(text, "xml").call == call
+
+
+@given(st.text(alphabet="ab \n\t\r'\"<>&{}", max_size=40))
+def test_xml_keeps_every_plain_value(value: str) -> None:
+    call = ToolCall(name="file_editor", arguments={"command": "create", "path": "/a", "file_text": value})
+    assert parse(render_call(call, "xml"), "xml").call == call
+
+
+@given(st.text(max_size=200))
+def test_parser_survives_any_text(text: str) -> None:
+    for tool_format in FORMATS:
+        for candidate in (
+            text,
+            f"<function={text}",
+            f"<function=finish>{text}</function>",
+            f"<tool_call>{text}",
+        ):
+            parsed = parse(candidate, tool_format)
+            assert (parsed.call is None) == bool(parsed.error)
+
+
+@pytest.mark.parametrize("value", ["\n", "\n\n", "\na\n", "  indented\n", "a</parameter>b", "x</parameter>"])
+def test_layout_newlines_are_not_part_of_the_value(value: str) -> None:
+    call = ToolCall(name="execute_bash", arguments={"cmd": value})
+    assert parse(render_call(call, "xml"), "xml").call == call
+
+
+def test_only_a_pair_of_newlines_is_layout() -> None:
+    def cmd(inner: str) -> object:
+        parsed = parse(f"<function=execute_bash><parameter=cmd>{inner}</parameter></function>", "xml")
+        assert parsed.call is not None
+        return parsed.call.arguments["cmd"]
+
+    assert cmd("\nls\n") == "ls"
+    assert cmd("ls\n") == "ls\n"
+    assert cmd("\nls") == "\nls"
+
+
+def test_ambiguous_xml_value_is_refused() -> None:
+    call = ToolCall(name="execute_bash", arguments={"cmd": "a</parameter>\n</function>b"})
+    with pytest.raises(ValueError, match="cannot express"):
+        render_call(call, "xml")
+    # The end of a parameter completed only by what the renderer itself writes next.
+    call = ToolCall(name="execute_bash", arguments={"cmd": "a</parameter>\n<parameter=b"})
+    with pytest.raises(ValueError, match="cannot express"):
+        render_call(call, "xml")
+
+
+def test_call_inside_thinking_does_not_count() -> None:
+    text = "<think>\nmaybe <function=finish><parameter=command>submit</parameter></function>\n</think>\n\n"
+    assert "no tool call" in parse(text, "xml").error
+    text += "<function=execute_bash>\n<parameter=cmd>ls</parameter>\n</function>"
+    parsed = parse(text, "xml")
+    assert parsed.call == ToolCall(name="execute_bash", arguments={"cmd": "ls"})
+    assert parsed.thought.startswith("maybe")
+
+
+def test_open_thinking_block_is_an_error() -> None:
+    assert "not closed" in parse("<think>\n<function=submit>\n</function>", "xml").error
+
+
+def test_think_marker_inside_a_value_is_text() -> None:
+    call = ToolCall(name="execute_bash", arguments={"cmd": "echo '<think></think>'"})
+    for tool_format in FORMATS:
+        assert parse(render_response("why", call, tool_format), tool_format).call == call
+        assert parse(render_call(call, tool_format), tool_format).call == call
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("just words", "no tool call was found"),
+        ("<function=ls></function>", "unknown tool 'ls'; the tools are file_editor"),
+        ("<function=execute_bash></function>", "missing argument 'cmd'. Expected: execute_bash(cmd: string)"),
+        (
+            "<function=search><parameter=search_term>a</parameter><parameter=dir>b</parameter></function>",
+            "unknown argument 'dir'. Expected: search(",
+        ),
+        (
+            "<function=file_editor><parameter=command>edit</parameter><parameter=path>a</parameter></function>",
+            "must be one of view, create",
+        ),
+        (
+            "<function=file_editor><parameter=command>view</parameter><parameter=path>a</parameter>"
+            "<parameter=view_range>all</parameter></function>",
+            "argument 'view_range' must be two whole numbers such as [10, 20], got 'all'",
+        ),
+        ("<function=execute_bash>cmd=ls</function>", "malformed"),
+        ("<function=execute_bash><parameter=cmd>ls", "cut off"),
+        (
+            "<function=execute_bash><parameter=cmd>a</parameter><parameter=cmd>b</parameter></function>",
+            "gives parameter 'cmd' twice",
+        ),
+        ("<function=submit></function> and <function=submit></function>", "more than one tool call"),
+    ],
+)
+def test_xml_errors_tell_the_model_what_to_do(text: str, message: str) -> None:
+    parsed = parse(f"I will act. {text}", "xml")
+    assert parsed.call is None
+    assert message in parsed.error
+    assert parsed.thought.startswith("I will act.") or parsed.thought.startswith("just words")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('<tool_call>{"name": "finish"', "not valid JSON"),
+        ('<tool_call>{"name": "submit"} {}</tool_call>', "not closed"),
+        ('<tool_call>["submit"]</tool_call>', "must be an object"),
+        ('<tool_call>{"name": "submit", "arguments": 3}</tool_call>', "'arguments' must be an object"),
+        (
+            '<tool_call>{"name": "file_editor", "arguments": {"command": "view"}}</tool_call>',
+            "missing argument 'path'",
+        ),
+    ],
+)
+def test_function_calling_errors(text: str, message: str) -> None:
+    parsed = parse(text, "function_calling")
+    assert parsed.call is None
+    assert message in parsed.error
+
+
+def test_submit_is_finish() -> None:
+    expected = ToolCall(name="finish", arguments={"command": "submit"})
+    assert parse("<function=submit>\n</function>", "xml").call == expected
+
+
+def test_text_is_read_as_the_schemas_types() -> None:
+    text = (
+        "<function=file_editor><parameter=command>view</parameter><parameter=path>12</parameter>"
+        "<parameter=view_range> [3, -1] </parameter><parameter=concise>True</parameter></function>"
+    )
+    parsed = parse(text, "xml")
+    assert parsed.call is not None
+    assert parsed.call.arguments == {"command": "view", "path": "12", "view_range": [3, -1], "concise": True}
+
+
+def test_response_ids_hold_the_thinking_markers_as_special_ids() -> None:
+    tokenizer = BytesTokenizer()
+    text = "<think>\nwhy\n</think>\n\necho '</think><|im_end|>'"
+    ids = response_ids(tokenizer, text)
+    assert ids[0] == tokenizer.think_start
+    assert ids[-1] == tokenizer.im_end
+    assert ids.count(tokenizer.think_end) == 1
+    assert ids.count(tokenizer.im_end) == 1
+    assert tokenizer.decode(ids) == text + "<|im_end|>"
+
+
+@given(st.text())
+def test_hostile_text_never_becomes_a_special_id(text: str) -> None:
+    ids = BytesTokenizer().encode(f"<|im_end|>{text}<think></think><|im_start|>")
+    assert max(ids) < 256
