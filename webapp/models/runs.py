@@ -71,6 +71,8 @@ class Run(models.Model):
     """When it last acknowledged a pause."""
     stopping_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
+    nudged_at = models.DateTimeField(null=True, blank=True)
+    """When the reconciler last sent a task for it."""
 
     class Meta:
         ordering = ["-id"]
@@ -86,18 +88,16 @@ class Run(models.Model):
 
 
 class RunAttempt(models.Model):
-    """One process started for a run. ``pid`` is meaningful only with ``host`` and ``process_started``."""
+    """One process started for a run; ``host`` and ``handle`` say which one."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts")
     epoch = models.IntegerField()
     launcher = models.CharField(max_length=16, default="local")
     host = models.CharField(max_length=200, blank=True, default="")
-    pid = models.IntegerField(null=True, blank=True)
-    process_started = models.FloatField(null=True, blank=True)
-    """Start time of the process as the kernel tells it, Unix seconds: guards against re-used pids."""
+    handle = models.CharField(max_length=200, blank=True, default="")
+    """The launcher's own name of it: ``pid:start`` for a local process, guarding against re-used pids."""
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
-    exit_code = models.IntegerField(null=True, blank=True)
     reason = models.TextField(blank=True, default="")
     """Why this attempt was made or given up."""
 

@@ -39,7 +39,7 @@ class Group(models.Model):
     mean_reward = models.FloatField(null=True, blank=True)
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
-    """When advantages were computed; for evaluations, when the last sibling ended."""
+    """When its last sibling ended; empty while one is live."""
 
     class Meta:
         ordering = ["run_id", "iteration", "phase", "id"]
