@@ -1,0 +1,107 @@
+// The frame on every page: theme and rail (cookies, so that the server paints them right at once),
+// the drawer on phones, the account menu, copying ids, row clicks, ticking durations.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const remember = (name, value) => {
+    document.cookie = `${name}=${value};path=/;max-age=31536000;samesite=lax`;
+  };
+  const darkBySystem = () => matchMedia("(prefers-color-scheme: dark)").matches;
+
+  const actions = {
+    theme() {
+      const dark = root.dataset.theme === "dark" || (root.dataset.theme !== "light" && darkBySystem());
+      root.dataset.theme = dark ? "light" : "dark";
+      remember("theme", root.dataset.theme);
+      document.dispatchEvent(new CustomEvent("trainyard:theme"));
+    },
+    rail() {
+      root.dataset.rail = root.dataset.rail === "collapsed" ? "open" : "collapsed";
+      remember("rail", root.dataset.rail);
+      window.dispatchEvent(new Event("resize"));
+    },
+    drawer(button) {
+      const open = root.dataset.drawer !== "open";
+      root.dataset.drawer = open ? "open" : "closed";
+      button.setAttribute("aria-expanded", String(open));
+    },
+    async copy(button) {
+      const text = button.dataset.copy || button.closest("[data-copy-root]")?.querySelector("[data-copy-text]")?.textContent || "";
+      try {
+        await navigator.clipboard.writeText(text);
+        announce("Copied");
+        const label = button.textContent;
+        button.textContent = "copied";
+        setTimeout(() => { button.textContent = label; }, 1200);
+      } catch {
+        announce("Copying is not allowed here");
+      }
+    },
+    "open-dialog"(button) {
+      document.getElementById(button.dataset.target)?.showModal();
+    },
+    "close-dialog"(button) {
+      button.closest("dialog")?.close();
+    },
+  };
+
+  function announce(text) {
+    const box = document.getElementById("announcer");
+    if (box) box.textContent = text;
+  }
+
+  function duration(seconds) {
+    const s = Math.max(0, Math.floor(seconds));
+    if (s < 60) return `${s} s`;
+    if (s < 3600) return `${Math.floor(s / 60)} min ${String(s % 60).padStart(2, "0")} s`;
+    const h = Math.floor(s / 3600);
+    return h < 48 ? `${h} h ${String(Math.floor((s % 3600) / 60)).padStart(2, "0")} min` : `${Math.floor(h / 24)} d ${h % 24} h`;
+  }
+
+  function tick() {
+    const now = Date.now() / 1000;
+    for (const node of document.querySelectorAll("[data-since]")) {
+      const text = duration(now - Number(node.dataset.since));
+      if (node.textContent !== text) node.textContent = text;
+    }
+  }
+
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest("[data-action]");
+    if (button && actions[button.dataset.action]) {
+      actions[button.dataset.action](button);
+      return;
+    }
+    if (root.dataset.drawer === "open" && !event.target.closest(".rail")) root.dataset.drawer = "closed";
+    for (const menu of document.querySelectorAll("details.user[open]")) {
+      if (!menu.contains(event.target)) menu.open = false;
+    }
+    const row = event.target.closest("tr[data-href]");
+    if (row && !event.target.closest("a, button, input, label, summary") && String(getSelection()) === "") {
+      if (event.ctrlKey || event.metaKey) window.open(row.dataset.href, "_blank", "noopener");
+      else location.assign(row.dataset.href);
+    }
+  });
+  document.addEventListener("auxclick", (event) => {
+    const row = event.target.closest("tr[data-href]");
+    if (row && event.button === 1 && !event.target.closest("a")) window.open(row.dataset.href, "_blank", "noopener");
+  });
+  document.addEventListener("change", (event) => {
+    if (event.target.matches("form[data-autosubmit] select, form[data-autosubmit] input[type=checkbox]")) {
+      event.target.form.requestSubmit();
+    }
+  });
+  // Empty filters stay out of the address.
+  document.addEventListener("submit", (event) => {
+    if (event.target.method !== "get") {
+      const question = event.submitter?.dataset.confirm;
+      if (question && !window.confirm(question)) event.preventDefault();
+      return;
+    }
+    for (const field of event.target.elements) if (field.name && field.value === "") field.disabled = true;
+    setTimeout(() => { for (const field of event.target.elements) field.disabled = false; }, 0);
+  });
+  tick();
+  setInterval(tick, 1000);
+  window.trainyard = { announce, duration, tick };
+})();

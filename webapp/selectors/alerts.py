@@ -1,0 +1,15 @@
+"""Reads of alerts."""
+
+from __future__ import annotations
+
+from webapp.models import Alert
+
+
+def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Alert], int]:
+    """Alerts nobody has acknowledged, newest first, and how many there are."""
+    alerts = Alert.objects.filter(acknowledged_at__isnull=True)
+    if run_id is not None:
+        alerts = alerts.filter(run_id=run_id)
+    else:
+        alerts = alerts.exclude(severity="info")
+    return list(alerts.select_related("run").defer("run__config").order_by("-time")[:limit]), alerts.count()

@@ -1,0 +1,192 @@
+"""Reads of what a run measured: chart series, solve rates, the funnel, the solve map, evaluations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Case, Count, Q, Sum, Value, When
+from django.db.models.functions import Coalesce
+
+from engine.types import INFRASTRUCTURE_REASONS
+from webapp.models import Evaluation, Group, Iteration, Run, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A finished iteration's metrics."""
+
+    index: int
+    metrics: dict[str, float]
+    seconds: float | None
+
+
+def points_after(run_id: int, after: int, *, limit: int = 5000) -> list[Point]:
+    """Finished iterations with an index above ``after`` (-1: all), oldest first; the newest ``limit``."""
+    rows = (
+        Iteration.objects.filter(run_id=run_id, index__gt=after, finished_at__isnull=False)
+        .order_by("-index")
+        .values_list("index", "metrics", "started_at", "finished_at")[:limit]
+    )
+    return [
+        Point(index, metrics, (finished - started).total_seconds() if finished else None)
+        for index, metrics, started, finished in reversed(rows)
+    ]
+
+
+def get_iteration(run_id: int, index: int) -> Iteration | None:
+    """One iteration."""
+    return Iteration.objects.filter(run_id=run_id, index=index).first()
+
+
+@dataclass(frozen=True, slots=True)
+class SolveRate:
+    """Share of graded training rollouts that were solved in one iteration."""
+
+    iteration: int
+    solved: int
+    graded: int
+
+    @property
+    def rate(self) -> float | None:
+        """None when nothing was graded."""
+        return self.solved / self.graded if self.graded else None
+
+
+def solve_rates(run_id: int, *, iterations: Sequence[int]) -> list[SolveRate]:
+    """Solve rates of the given iterations, in order."""
+    rows = (
+        Group.objects.filter(run_id=run_id, phase="train", iteration__in=list(iterations))
+        .order_by("iteration")
+        .values("iteration")
+        .annotate(solved=Sum("num_solved"), graded=Sum("num_graded"))
+        .values_list("iteration", "solved", "graded")
+    )
+    return [SolveRate(iteration, solved or 0, graded or 0) for iteration, solved, graded in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Funnel:
+    """From the rollouts of an iteration to the tokens that were trained on."""
+
+    iteration: int
+    started: int
+    unfinished: int
+    """Still running, or finished and not yet seen by the objective."""
+    infrastructure: int
+    masked: tuple[tuple[str, int], ...]
+    """Reason → trajectories without loss, infrastructure left out."""
+    zero_advantage: int
+    """Would carry loss, but every sibling got the same reward."""
+    trained: int
+    trained_tokens: int
+
+
+def funnel(run_id: int, iteration: int) -> Funnel | None:
+    """Where the rollouts of a training iteration went: one query; None before any started."""
+    fate = Case(
+        When(termination__in=[str(r) for r in INFRASTRUCTURE_REASONS], then=Value("infrastructure")),
+        When(loss_mask__isnull=True, then=Value("unfinished")),
+        When(loss_mask=False, then=Value("masked")),
+        When(advantage=0.0, then=Value("zero")),
+        default=Value("trained"),
+    )
+    rows = (
+        Trajectory.objects.filter(run_id=run_id, phase="train", iteration=iteration)
+        .order_by()
+        .annotate(fate=fate)
+        .values("fate", "mask_reason")
+        .annotate(n=Count("id"), tokens=Coalesce(Sum("generated_tokens"), 0))
+        .values_list("fate", "mask_reason", "n", "tokens")
+    )
+    counts: Counter[str] = Counter()
+    masked: Counter[str] = Counter()
+    tokens = 0
+    for name, reason, n, row_tokens in rows:
+        counts[name] += n
+        if name == "masked":
+            masked[reason or "unknown"] += n
+        if name == "trained":
+            tokens += row_tokens
+    if not counts:
+        return None
+    return Funnel(
+        iteration=iteration,
+        started=sum(counts.values()),
+        unfinished=counts["unfinished"],
+        infrastructure=counts["infrastructure"],
+        masked=tuple(sorted(masked.items(), key=lambda item: (-item[1], item[0]))),
+        zero_advantage=counts["zero"],
+        trained=counts["trained"],
+        trained_tokens=tokens,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SolveMap:
+    """Task × iteration: ``cells[task_key][iteration]`` is the group that ran there."""
+
+    tasks: tuple[tuple[str, str], ...]
+    """(key, readable name), by the iteration in which it was first solved, never-solved last."""
+    iterations: tuple[int, ...]
+    cells: dict[str, dict[int, tuple[int, int]]]
+    """(solved, graded)."""
+    num_iterations: int
+    num_tasks: int
+
+
+def solve_map(run_id: int, *, last_iterations: int = 60, max_tasks: int = 100) -> SolveMap:
+    """The newest iterations of the solve map; says how many there are in all."""
+    groups = Group.objects.filter(run_id=run_id, phase="train")
+    newest = groups.order_by("-iteration").values_list("iteration", flat=True).first()
+    totals = groups.order_by().aggregate(
+        iterations=Count("iteration", distinct=True), tasks=Count("task_key", distinct=True)
+    )
+    since = (newest if newest is not None else -1) - last_iterations + 1
+    rows = (
+        groups.filter(iteration__gte=since)
+        .order_by("iteration")
+        .values_list("task_key", "task__instance_id", "iteration", "num_solved", "num_graded")
+    )
+    cells: dict[str, dict[int, tuple[int, int]]] = {}
+    names: dict[str, str] = {}
+    first_solved: dict[str, int] = {}
+    iterations: set[int] = set()
+    for key, name, iteration, solved, graded in rows:
+        cells.setdefault(key, {})[iteration] = (solved, graded)
+        names[key] = name or key
+        iterations.add(iteration)
+        if solved:
+            first_solved.setdefault(key, iteration)
+    ordered = sorted(names, key=lambda key: (first_solved.get(key, 10**9), names[key]))[:max_tasks]
+    return SolveMap(
+        tasks=tuple((key, names[key]) for key in ordered),
+        iterations=tuple(sorted(iterations)),
+        cells={key: cells[key] for key in ordered},
+        num_iterations=totals["iterations"],
+        num_tasks=totals["tasks"],
+    )
+
+
+def evaluations(run_id: int) -> list[Evaluation]:
+    """Every evaluation of a run, by name, then iteration."""
+    return list(Evaluation.objects.filter(run_id=run_id).order_by("name", "iteration"))
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCounts:
+    """What is in flight."""
+
+    running: int
+    """Trajectories that are live."""
+    total: int
+    """Trajectories of the run so far."""
+
+
+def live_counts(run: Run) -> LiveCounts:
+    """How many trajectories are live and how many exist."""
+    counts = Trajectory.objects.filter(run=run).aggregate(
+        running=Count("id", filter=Q(state=Trajectory.State.RUNNING)), total=Count("id")
+    )
+    return LiveCounts(running=counts["running"], total=counts["total"])

@@ -1,0 +1,56 @@
+"""Cutting long lists: every page says which part of how many rows it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from django.db.models import Model, QuerySet
+
+Row = TypeVar("Row")
+ModelRow = TypeVar("ModelRow", bound=Model)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
+    """Rows ``first … last`` (counted from 1) of ``total``."""
+
+    rows: Sequence[Row]
+    total: int
+    number: int
+    size: int
+
+    @property
+    def first(self) -> int:
+        """Position of the first row shown; 0 when there is none."""
+        return (self.number - 1) * self.size + 1 if self.rows else 0
+
+    @property
+    def last(self) -> int:
+        """Position of the last row shown."""
+        return (self.number - 1) * self.size + len(self.rows)
+
+    @property
+    def previous_number(self) -> int | None:
+        """The page before, if any."""
+        return self.number - 1 if self.number > 1 else None
+
+    @property
+    def next_number(self) -> int | None:
+        """The page after, if any."""
+        return self.number + 1 if self.last < self.total else None
+
+
+def paginate(rows: QuerySet[ModelRow], *, number: int, size: int) -> Page[ModelRow]:
+    """Page ``number`` (from 1; a page past the end is the last) of a query: two queries."""
+    total = rows.count()
+    number = max(1, min(number, -(-total // size) or 1))
+    return Page(rows=list(rows[(number - 1) * size : number * size]), total=total, number=number, size=size)
+
+
+def map_page(page: Page[ModelRow], convert: Callable[[ModelRow], Row]) -> Page[Row]:
+    """The same page with every row converted."""
+    return Page(
+        rows=[convert(row) for row in page.rows], total=page.total, number=page.number, size=page.size
+    )

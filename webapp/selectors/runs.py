@@ -1,0 +1,152 @@
+"""Reads of runs: the list, the overview's bands, one run with what its header shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import F, FloatField, OuterRef, Q, QuerySet, Subquery
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
+from django.utils import timezone
+
+from engine.types import RunState
+from webapp.models import Checkpoint, Dataset, Event, Experiment, Iteration, Run
+from webapp.selectors.paging import Page, paginate
+
+ACTIVE_STATES = (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING, RunState.QUEUED)
+STALE_AFTER = timedelta(seconds=30)
+"""A running run whose last heartbeat is older looks dead (the engine sends one every 2 s)."""
+SORTS = {
+    "id": F("id"), "name": F("name"), "state": F("state"), "kind": F("kind"), "reward": F("reward"),
+    "started": F("running_at"), "progress": F("current_iteration"),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilters:
+    """What the list of runs is narrowed to and ordered by; empty means everything."""
+
+    state: str = ""
+    kind: str = ""
+    experiment: int | None = None
+    dataset: str = ""
+    q: str = ""
+    sort: str = "-id"
+    """A key of ``SORTS``, with a leading minus for descending."""
+
+
+def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
+    """Annotates ``reward``: mean reward of the newest finished iteration (None before one)."""
+    newest = (
+        Iteration.objects.filter(run=OuterRef("pk"), finished_at__isnull=False)
+        .order_by("-index")
+        .annotate(value=Cast(KT("metrics__reward/mean"), FloatField()))
+        .values("value")[:1]
+    )
+    return (
+        runs.select_related("experiment", "dataset", "created_by")
+        .defer("config")
+        .annotate(reward=Subquery(newest, output_field=FloatField()))
+    )
+
+
+def list_runs(filters: RunFilters, *, number: int, size: int = 50) -> Page[Run]:
+    """One page of runs, newest first unless sorted otherwise."""
+    runs = with_reward(Run.objects.all())
+    if filters.state == "active":
+        runs = runs.filter(state__in=ACTIVE_STATES)
+    elif filters.state:
+        runs = runs.filter(state=filters.state)
+    if filters.kind:
+        runs = runs.filter(kind=filters.kind)
+    if filters.experiment:
+        runs = runs.filter(experiment_id=filters.experiment)
+    if filters.dataset:
+        runs = runs.filter(dataset__name=filters.dataset)
+    if filters.q:
+        runs = runs.filter(Q(name__icontains=filters.q) | Q(recipe__icontains=filters.q))
+    column = SORTS.get(filters.sort.lstrip("-"), F("id"))
+    order = column.desc(nulls_last=True) if filters.sort.startswith("-") else column.asc(nulls_last=True)
+    return paginate(runs.order_by(order, "-id"), number=number, size=size)
+
+
+def active_runs(limit: int = 20) -> list[Run]:
+    """Runs that are queued or alive, newest first."""
+    return list(with_reward(Run.objects.filter(state__in=ACTIVE_STATES)).order_by("-id")[:limit])
+
+
+def finished_runs(limit: int = 10) -> list[Run]:
+    """Runs that ended, last ended first."""
+    ended = (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
+    return list(with_reward(Run.objects.filter(state__in=ended)).order_by("-finished_at", "-id")[:limit])
+
+
+def troubled_runs(*, now: datetime, limit: int = 20) -> list[Run]:
+    """Runs a person should look at: failed in the last three days, or alive in name only."""
+    failed = Q(state=RunState.FAILED, finished_at__gte=now - timedelta(days=3))
+    stale = Q(state__in=(RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)) & (
+        Q(heartbeat_at__lt=now - STALE_AFTER) | Q(heartbeat_at__isnull=True, running_at__lt=now - STALE_AFTER)
+    )
+    return list(with_reward(Run.objects.filter(failed | stale)).order_by("-id")[:limit])
+
+
+def is_stale(run: Run) -> bool:
+    """Whether a run claims to be alive but has not sent a heartbeat lately."""
+    if run.state not in (RunState.RUNNING, RunState.PAUSED, RunState.STOPPING):
+        return False
+    seen = run.heartbeat_at or run.running_at
+    return seen is not None and seen < timezone.now() - STALE_AFTER
+
+
+def reward_series(run_ids: Iterable[int], *, last: int = 60) -> dict[int, list[float | None]]:
+    """Mean reward of the last finished iterations of several runs: one query."""
+    series: dict[int, list[float | None]] = {run_id: [] for run_id in run_ids}
+    rows = (
+        Iteration.objects.filter(run_id__in=list(series), finished_at__isnull=False)
+        .order_by("run_id", "index")
+        .annotate(value=Cast(KT("metrics__reward/mean"), FloatField()))
+        .values_list("run_id", "value")
+    )
+    for run_id, value in rows:
+        series[run_id].append(value)
+    return {run_id: values[-last:] for run_id, values in series.items()}
+
+
+def get_run(run_id: int) -> Run | None:
+    """One run with experiment, dataset, parent and creator; None when there is none."""
+    return (
+        Run.objects.select_related("experiment", "dataset", "created_by", "parent").filter(pk=run_id).first()
+    )
+
+
+def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> list[Event]:
+    """Events newest first; step events are left out unless asked for by ``kind``."""
+    events = Event.objects.filter(run=run)
+    events = events.filter(type=kind) if kind else events.exclude(type="step_finished")
+    if before:
+        events = events.filter(seq__lt=before)
+    return list(events.order_by("-seq")[:size])
+
+
+def count_events(run: Run, *, kind: str) -> int:
+    """How many events ``run_events`` could show in all."""
+    events = Event.objects.filter(run=run)
+    return (events.filter(type=kind) if kind else events.exclude(type="step_finished")).count()
+
+
+def checkpoints(run: Run, limit: int = 200) -> tuple[Sequence[Checkpoint], int]:
+    """Newest checkpoints and how many there are."""
+    rows = Checkpoint.objects.filter(run=run).order_by("-iteration")
+    return list(rows[:limit]), rows.count()
+
+
+def experiment_choices() -> list[tuple[int, str]]:
+    """Every experiment as (id, name)."""
+    return list(Experiment.objects.order_by("name").values_list("id", "name"))
+
+
+def dataset_choices() -> list[str]:
+    """Names of every dataset."""
+    return list(Dataset.objects.order_by("name").values_list("name", flat=True))

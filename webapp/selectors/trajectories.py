@@ -1,0 +1,170 @@
+"""Reads of trajectories: one with its steps, and the search over thoughts and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.contrib.postgres.search import SearchQuery, SearchVector
+from django.db.models import QuerySet
+
+from webapp.models import Step, TaskAnswer, TestResult, Trajectory
+
+SEARCH_POOL = 5000
+"""A text search looks at so many matching steps at most; the page says when it did."""
+
+
+def get_trajectory(
+    run_id: int, *, phase: str, iteration: int, task_key: str, index: int
+) -> Trajectory | None:
+    """One trajectory with run, group and task."""
+    return (
+        Trajectory.objects.select_related("run", "group", "task__dataset")
+        .filter(run_id=run_id, phase=phase, iteration=iteration, task_key=task_key, index=index)
+        .first()
+    )
+
+
+def steps(trajectory_id: int, *, start: int = 0) -> list[Step]:
+    """Steps from ``start`` on; every step is there."""
+    return list(
+        Step.objects.filter(trajectory_id=trajectory_id, index__gte=start)
+        .defer("search_text")
+        .order_by("index")
+    )
+
+
+def get_step(trajectory_id: int, index: int) -> Step | None:
+    """One step."""
+    return Step.objects.filter(trajectory_id=trajectory_id, index=index).first()
+
+
+def tests(trajectory_id: int) -> list[TestResult]:
+    """Results of the required tests in the task's order."""
+    return list(TestResult.objects.filter(trajectory_id=trajectory_id).order_by("position"))
+
+
+def sibling_indexes(group_id: int) -> list[int]:
+    """Positions of the siblings of a group."""
+    return list(
+        Trajectory.objects.filter(group_id=group_id).order_by("index").values_list("index", flat=True)
+    )
+
+
+def gold_patch(task_id: int | None) -> str:
+    """The task's gold patch; empty when it is not known. Callers check the role first."""
+    if task_id is None:
+        return ""
+    return TaskAnswer.objects.filter(task_id=task_id).values_list("gold_patch", flat=True).first() or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryFilters:
+    """What a search is narrowed to; empty means everything."""
+
+    q: str = ""
+    """Words over thoughts and actions (``websearch`` syntax: quotes, ``or``, minus)."""
+    run: int | None = None
+    task: str = ""
+    """A task's key or a part of its readable name."""
+    verdict: str = ""
+    termination: str = ""
+    phase: str = ""
+    reward_min: float | None = None
+    reward_max: float | None = None
+    steps_min: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A step whose text matched."""
+
+    index: int
+    action: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """One page of trajectories, newest first, with the first matching steps of each."""
+
+    rows: Sequence[Trajectory]
+    matches: dict[int, list[Match]]
+    total: int
+    capped: bool
+    """True when more than ``SEARCH_POOL`` steps matched, so that older matches were not looked at."""
+    next_before: int | None
+    """Cursor of the next page."""
+
+
+def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
+    rows = Trajectory.objects.all()
+    if filters.run is not None:
+        rows = rows.filter(run_id=filters.run)
+    if filters.task:
+        by_key = rows.filter(task_key=filters.task)
+        rows = by_key if by_key.exists() else rows.filter(task__instance_id__icontains=filters.task)
+    if filters.verdict:
+        rows = rows.filter(verdict=filters.verdict)
+    if filters.termination == "running":
+        rows = rows.filter(state=Trajectory.State.RUNNING)
+    elif filters.termination:
+        rows = rows.filter(termination=filters.termination)
+    if filters.phase:
+        rows = rows.filter(phase__startswith=filters.phase)
+    if filters.reward_min is not None:
+        rows = rows.filter(reward__gte=filters.reward_min)
+    if filters.reward_max is not None:
+        rows = rows.filter(reward__lte=filters.reward_max)
+    if filters.steps_min is not None:
+        rows = rows.filter(num_steps__gte=filters.steps_min)
+    return rows
+
+
+def search(filters: TrajectoryFilters, *, before: int | None, size: int = 50) -> SearchResult:
+    """Trajectories that pass every filter; with words, those with a matching step."""
+    rows = _narrowed(filters)
+    capped = False
+    found = Step.objects.none()
+    if filters.q:
+        vector = SearchVector("search_text", config="simple")
+        words = SearchQuery(filters.q, config="simple", search_type="websearch")
+        found = Step.objects.annotate(document=vector).filter(document=words)
+        if filters.run is not None:
+            found = found.filter(trajectory__run_id=filters.run)
+        pool = list(
+            found.order_by("-trajectory_id").values_list("trajectory_id", flat=True)[: SEARCH_POOL + 1]
+        )
+        capped = len(pool) > SEARCH_POOL
+        rows = rows.filter(pk__in=set(pool[:SEARCH_POOL]))
+    total = rows.count()
+    if before:
+        rows = rows.filter(pk__lt=before)
+    shown = list(
+        rows.select_related("run", "task")
+        .defer("patch", "test_log", "detail", "error", "run__config", "task__problem_statement")
+        .order_by("-pk")[: size + 1]
+    )
+    more = len(shown) > size
+    shown = shown[:size]
+    return SearchResult(
+        rows=shown,
+        matches=_matches(found, [row.pk for row in shown]) if filters.q else {},
+        total=total,
+        capped=capped,
+        next_before=shown[-1].pk if more else None,
+    )
+
+
+def _matches(found: QuerySet[Step], trajectory_ids: list[int], per_row: int = 2) -> dict[int, list[Match]]:
+    result: dict[int, list[Match]] = {}
+    rows = (
+        found.filter(trajectory_id__in=trajectory_ids)
+        .order_by("trajectory_id", "index")
+        .values_list("trajectory_id", "index", "action", "search_text")
+    )
+    for trajectory_id, index, action, text in rows:
+        matches = result.setdefault(trajectory_id, [])
+        if len(matches) < per_row:
+            matches.append(Match(index, action, text[:240]))
+    return result

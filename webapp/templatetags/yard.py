@@ -1,0 +1,205 @@
+"""How values are written on pages: numbers with units, states as chips, small drawings as SVG.
+
+A value that is not known is "–", never 0. Drawings use SVG attributes because the content security
+policy forbids inline styles. To add a filter: a typed function here that returns plain text, or
+``format_html`` so that everything it is given is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django import template
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+register = template.Library()
+
+UNKNOWN = "–"
+MARKS = {
+    "passed": "✓", "succeeded": "✓", "failed": "✕", "error": "✕", "test_timeout": "◷", "patch_failed": "⊘",
+    "infra_error": "!", "tampered": "▲", "paused": "‖", "stopped": "■", "stopping": "■", "queued": "…",
+    "draft": "○", "starting": "…", "warning": "!", "info": "i", "skipped": "–", "missing": "?",
+    "xfail": "–", "xpass": "✓",
+}  # fmt: skip
+INFRASTRUCTURE = frozenset({"env_error", "model_error", "cancelled"})
+ACTION_LETTERS = {"command": "C", "search": "S", "view": "V", "edit": "E", "finish": "F", "other": "O"}
+
+
+@register.filter
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with ``digits`` significant digits (whole numbers in full)."""
+    if value is None or value != value:
+        return UNKNOWN
+    if float(value).is_integer() and abs(value) < 1e15:
+        return f"{int(value):,}".replace(",", "\u202f")
+    return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}".replace(",", "\u202f")
+
+
+@register.filter
+def signed(value: float | None, digits: int = 3) -> str:
+    """A number with its sign, ``+0.714``; a true minus sign."""
+    if value is None:
+        return UNKNOWN
+    text = f"{value:+.{digits}f}" if value else "0"
+    return text.replace("-", "−")
+
+
+@register.filter
+def fixed(value: float | None, digits: int = 2) -> str:
+    """A number with a fixed count of decimals."""
+    return UNKNOWN if value is None else f"{value:.{digits}f}".replace("-", "−")
+
+
+@register.filter
+def percent(value: float | None, digits: int = 1) -> str:
+    """A share as per cent."""
+    return UNKNOWN if value is None else f"{100 * value:.{digits}f}\u202f%"
+
+
+@register.filter
+def points(value: float | None) -> str:
+    """A difference of two shares in percentage points, signed."""
+    return UNKNOWN if value is None else f"{100 * value:+.1f}\u202fpp".replace("-", "−")
+
+
+@register.filter
+def seconds(value: float | None) -> str:
+    """A duration: ``0.42 s``, ``38 s``, ``4 min 05 s``, ``3 h 12 min``."""
+    if value is None:
+        return UNKNOWN
+    if value < 10:
+        return f"{value:.2f}\u202fs"
+    if value < 60:
+        return f"{value:.0f}\u202fs"
+    if value < 3600:
+        return f"{int(value // 60)}\u202fmin {int(value % 60):02d}\u202fs"
+    if value < 172_800:
+        return f"{int(value // 3600)}\u202fh {int(value % 3600 // 60):02d}\u202fmin"
+    return f"{int(value // 86_400)}\u202fd {int(value % 86_400 // 3600)}\u202fh"
+
+
+@register.filter
+def clock(value: datetime | None) -> str:
+    """A moment as ``2026-11-21 10:03:07``, UTC."""
+    return UNKNOWN if value is None else value.strftime("%Y-%m-%d %H:%M:%S")
+
+
+@register.filter
+def epoch(value: datetime | None) -> str:
+    """A moment as Unix seconds, for ``data-since`` (the page counts on from it)."""
+    return "" if value is None else f"{value.timestamp():.0f}"
+
+
+@register.filter
+def dash(value: object) -> object:
+    """The value, or "–" for None and empty text."""
+    return UNKNOWN if value is None or value == "" else value
+
+
+@register.filter
+def words(value: str) -> str:
+    """``max_context`` → ``max context``."""
+    return str(value).replace("_", " ")
+
+
+@register.filter
+def action_letter(value: str) -> str:
+    """The one-letter second cue of an action's colour."""
+    return ACTION_LETTERS.get(value, "!")
+
+
+@register.simple_tag
+def chip(value: str, label: str = "") -> SafeString:
+    """A state, verdict, severity or test outcome as a coloured chip with a mark."""
+    if not value:
+        return SafeString('<span class="muted">–</span>')
+    if value in ("running", "starting"):
+        mark = SafeString('<span class="pulse"></span>')
+    else:
+        mark = format_html('<span class="mark" aria-hidden="true">{}</span>', MARKS.get(value, "·"))
+    return format_html('<span class="chip {}">{}{}</span>', value, mark, label or words(value))
+
+
+@register.simple_tag
+def termination_chip(value: str) -> SafeString:
+    """A termination reason; infrastructure failures are violet, limits plain."""
+    if not value:
+        return SafeString('<span class="muted">–</span>')
+    kind = "infra" if value in INFRASTRUCTURE else ""
+    mark = format_html('<span class="mark" aria-hidden="true">{}</span>', "!") if kind else ""
+    return format_html('<span class="chip {}">{}{}</span>', kind, mark, words(value))
+
+
+@register.simple_tag
+def mask_chip(loss_mask: bool | None, reason: str) -> SafeString:
+    """Whether a trajectory carried loss, and why not."""
+    if loss_mask is None:
+        return SafeString('<span class="muted">–</span>')
+    if loss_mask:
+        return SafeString('<span class="chip">trained</span>')
+    return format_html(
+        '<span class="chip masked"><span>masked: {}</span></span>', words(reason or "no reason given")
+    )
+
+
+@register.simple_tag
+def sparkline(values: Sequence[float | None], label: str = "") -> SafeString:
+    """The last values of a series as a 120 × 28 line; "–" without two of them."""
+    known = [(i, v) for i, v in enumerate(values) if v is not None]
+    if len(known) < 2:
+        return SafeString('<span class="muted">–</span>')
+    low, high = min(v for _, v in known), max(v for _, v in known)
+    span = (high - low) or 1.0
+    last = known[-1][0] or 1
+    path = " ".join(f"{120 * i / last:.1f},{26 - 24 * (v - low) / span:.1f}" for i, v in known)
+    return format_html(
+        '<svg class="spark" viewBox="0 0 120 28" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<polyline points="{}"></polyline></svg>',
+        f"{label} from {number(known[0][1])} to {number(known[-1][1])}".strip(),
+        path,
+    )
+
+
+@register.simple_tag
+def progress(done: float | None, total: float | None) -> SafeString:
+    """A thin bar ``done`` of ``total``; empty while the total is unknown."""
+    share = min(1.0, (done or 0) / total) if total else 0.0
+    return format_html(
+        '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<rect width="{}" height="6"></rect></svg>',
+        f"{number(done)} of {number(total)}" if total else "progress unknown",
+        f"{100 * share:.2f}",
+    )
+
+
+@register.simple_tag
+def stacked_bar(parts: Sequence[tuple[str, str, float]], height: int = 14) -> SafeString:
+    """Shares as one horizontal bar; ``parts`` are (label, css class, amount)."""
+    total = sum(amount for _, _, amount in parts) or 1.0
+    x = 0.0
+    rects = []
+    for label, css, amount in parts:
+        width = 100 * amount / total
+        rects.append((css, f"{x:.3f}", f"{width:.3f}", height, f"{label}: {number(amount)}"))
+        x += width
+    body = format_html_join(
+        "", '<rect class="{}" x="{}" y="0" width="{}" height="{}"><title>{}</title></rect>', rects
+    )
+    return format_html(
+        '<svg class="stacked" viewBox="0 0 100 {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>',
+        height,
+        body,
+    )
+
+
+@register.simple_tag(takes_context=True)
+def query(context: template.Context, **changes: object) -> str:
+    """The page's query string with some parameters set; None or an empty value removes one."""
+    params = context["request"].GET.copy()
+    for key, value in changes.items():
+        params.pop(key, None)
+        if value not in (None, ""):
+            params[key] = str(value)
+    return f"?{params.urlencode()}" if params else "?"
