@@ -1,0 +1,113 @@
+"""What an evaluation says: pass@1 with an interval, and the unbiased pass@k.
+
+The question is how the policy does on *other tasks like these*, so tasks are the sampled units: several
+attempts at one task are one observation of it, not several. To add a statistic: a pure function here.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.types import INFRASTRUCTURE_REASONS, Trajectory, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationSummary:
+    """pass@1 over the graded trajectories of one evaluation."""
+
+    num_samples: int
+    """Graded trajectories; those infrastructure lost are not among them."""
+    num_tasks: int
+    num_solved: int
+    """Trajectories whose verdict is ``passed``, however they ended."""
+    solve_rate: float
+    """Mean over tasks of each task's share of solved attempts; 0 when nothing was graded."""
+    interval_low: float
+    interval_high: float
+    """95 % interval of ``solve_rate``; 0 … 1 when fewer than two tasks were graded."""
+    num_infrastructure: int
+    """Trajectories left out because infrastructure lost them."""
+
+
+def summarise(trajectories: Sequence[Trajectory]) -> EvaluationSummary:
+    """Count an evaluation's trajectories."""
+    tasks: dict[str, list[bool]] = defaultdict(list)
+    for trajectory in trajectories:
+        if trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None:
+            continue
+        solved = trajectory.grade is not None and trajectory.grade.verdict is Verdict.PASSED
+        tasks[trajectory.key.task_id].append(solved)
+    attempts = list(tasks.values())
+    rates = [statistics.fmean(task) for task in attempts]
+    num_samples = sum(map(len, attempts))
+    low, high = solve_interval(rates, num_samples)
+    return EvaluationSummary(
+        num_samples=num_samples,
+        num_tasks=len(attempts),
+        num_solved=sum(map(sum, attempts)),
+        solve_rate=statistics.fmean(rates) if rates else 0.0,
+        interval_low=low,
+        interval_high=high,
+        num_infrastructure=len(trajectories) - num_samples,
+    )
+
+
+def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, float]:
+    """95 % interval of the mean of per-task solve rates.
+
+    Wilson's score interval at the effective sample size n* = p(1 − p) / SE², SE² = s² / m over the m tasks,
+    with Student's t for m − 1 degrees of freedom (Korn and Graubard 1998; Wilson 1927). n* is at most the
+    number of samples, and m where every task was always or never solved. Unlike p ± t·SE it stays inside
+    0 … 1 and does not shrink to a point when all tasks agree.
+    """
+    m = len(rates)
+    if m < 2:
+        return 0.0, 1.0
+    p = statistics.fmean(rates)
+    error = statistics.variance(rates) / m
+    if p in (0.0, 1.0):
+        n = float(m)
+    else:
+        n = min(float(num_samples), p * (1 - p) / error) if error else float(num_samples)
+    t = _t_quantile(m - 1)
+    shrink = 1 + t * t / n
+    centre = (p + t * t / (2 * n)) / shrink
+    half = t / shrink * math.sqrt(p * (1 - p) / n + t * t / (4 * n * n))
+    return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))
+
+
+def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
+    """Unbiased chance that one of k attempts solves a task: 1 − C(n − c, k) / C(n, k).
+
+    The product form 1 − Π_{i=n−c+1}^{n} (1 − k / i) never builds large numbers (Chen et al. 2021,
+    arXiv:2107.03374).
+
+    Raises:
+        ValueError: fewer than k samples, or more solved than sampled.
+    """
+    if not 1 <= k <= num_samples:
+        raise ValueError(f"pass@{k} needs 1 ≤ k ≤ the number of samples, which is {num_samples}")
+    if not 0 <= num_solved <= num_samples:
+        raise ValueError(f"{num_solved} solved out of {num_samples} samples")
+    if num_samples - num_solved < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / i for i in range(num_samples - num_solved + 1, num_samples + 1))
+
+
+def _t_quantile(degrees: int) -> float:
+    """Student's t at 0.975: exact for 1 and 2 degrees of freedom, else within 1 % (Cornish–Fisher)."""
+    if degrees == 1:
+        return math.tan(0.475 * math.pi)
+    if degrees == 2:
+        return 0.95 * math.sqrt(2 / (4 * 0.975 * 0.025))
+    z, v = statistics.NormalDist().inv_cdf(0.975), degrees
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+    )
