@@ -25,6 +25,17 @@ def get_trajectory(
     )
 
 
+def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
+    """A run's newest trajectories and how many it has."""
+    rows = Trajectory.objects.filter(run_id=run_id)
+    shown = (
+        rows.select_related("task")
+        .defer("patch", "test_log", "detail", "error", "task__problem_statement")
+        .order_by("-pk")[:limit]
+    )
+    return list(shown), rows.count()
+
+
 def steps(trajectory_id: int, *, start: int = 0) -> list[Step]:
     """Steps from ``start`` on; every step is there."""
     return list(

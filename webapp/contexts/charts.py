@@ -1,0 +1,145 @@
+"""The charts of a run: which metrics each one draws, and the points as columns.
+
+The page gets ``ChartSet`` as JSON; the live stream sends later ``Columns`` in the same form. To add a
+chart: a ``ChartSpec`` in ``RUN_CHARTS`` (only charts with at least one known metric are drawn).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.types import TerminationReason
+from webapp.selectors.iterations import Point
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line or band: metric key, legend, colour token ``--chart-<n>``."""
+
+    key: str
+    label: str
+    colour: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSpec:
+    """One chart; ``stacked`` fills bands on top of each other."""
+
+    id: str
+    title: str
+    unit: str
+    series: tuple[Series, ...]
+    stacked: bool = False
+    span: tuple[float, float] | None = None
+    """Fixed range of the y axis, where it has one."""
+
+
+Columns = dict[str, list[float | None]]
+
+RUN_CHARTS = (
+    ChartSpec("reward", "Reward", "mean", (Series("reward/mean", "mean reward", 1),)),
+    ChartSpec(
+        "solve", "Groups solved", "share of groups",
+        (
+            Series("solve/none", "none", 2), Series("solve/partial", "partial", 5),
+            Series("solve/all", "all", 3),
+        ),
+        stacked=True, span=(0, 1),
+    ),
+    ChartSpec("steps", "Environment steps", "per rollout", (Series("steps/mean", "steps", 1),)),
+    ChartSpec(
+        "response", "Response length", "tokens per rollout",
+        (Series("tokens/response_mean", "generated", 1),),
+    ),
+    ChartSpec(
+        "thinking", "Thinking per step", "tokens per step",
+        (Series("tokens/thinking_per_step", "thinking", 4),),
+    ),
+    ChartSpec(
+        "termination", "Termination reasons", "share of rollouts",
+        tuple(
+            Series(f"termination/{reason}", str(reason).replace("_", " "), 1 + i % 8)
+            for i, reason in enumerate(TerminationReason)
+        ),
+        stacked=True,
+    ),
+    ChartSpec(
+        "time", "Time split", "seconds",
+        (
+            Series("time/rollout", "rollout", 1), Series("time/update", "update", 3),
+            Series("time/grading", "grading, summed over rollouts", 5),
+        ),
+    ),
+    ChartSpec("loss", "Loss", "", (Series("loss/value", "loss", 1),)),
+    ChartSpec("entropy", "Entropy", "nats", (Series("entropy/mean", "entropy", 8),)),
+    ChartSpec("grad", "Gradient norm", "", (Series("grad/norm", "norm", 6),)),
+    ChartSpec(
+        "clip", "Clipped tokens", "share", (Series("clip/high", "high", 2), Series("clip/low", "low", 1))
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ChartSet:
+    """Charts that have something to draw, with all their points as columns."""
+
+    specs: tuple[ChartSpec, ...]
+    x: list[float]
+    columns: Columns
+    x_label: str = "iteration"
+
+    def as_json(self) -> dict[str, object]:
+        """What ``js/charts.js`` reads."""
+        return {
+            "xLabel": self.x_label,
+            "specs": [
+                {
+                    "id": spec.id, "title": spec.title, "unit": spec.unit, "stacked": spec.stacked,
+                    "span": spec.span,
+                    "series": [{"key": s.key, "label": s.label, "colour": s.colour} for s in spec.series],
+                }
+                for spec in self.specs
+            ],
+            "x": self.x,
+            "columns": self.columns,
+        }  # fmt: skip
+
+
+def columns_of(points: Sequence[Point]) -> tuple[list[float], Columns]:
+    """Every charted metric as a column over the points; None where one was not reported."""
+    keys = [series.key for spec in RUN_CHARTS for series in spec.series]
+    return (
+        [float(point.index) for point in points],
+        {key: [point.metrics.get(key) for point in points] for key in keys},
+    )
+
+
+def run_charts(points: Sequence[Point]) -> ChartSet:
+    """The charts of a run; series that were never reported are left out.
+
+    Without any point the first row (what training is watched by) is announced as empty charts.
+    """
+    x, columns = columns_of(points)
+    if not points:
+        return ChartSet(RUN_CHARTS[:6], x, columns)
+    known = {key for key, values in columns.items() if any(value is not None for value in values)}
+    known -= {key for key in known if key.startswith("termination/") and not any(columns[key])}
+    specs = []
+    for spec in RUN_CHARTS:
+        series = tuple(s for s in spec.series if s.key in known)
+        if series:
+            specs.append(ChartSpec(spec.id, spec.title, spec.unit, series, spec.stacked, spec.span))
+    return ChartSet(tuple(specs), x, {key: columns[key] for key in columns if key in known})
+
+
+def comparison_chart(series: dict[int, list[float | None]], names: dict[int, str]) -> ChartSet:
+    """Mean reward of several runs over iterations in one chart."""
+    length = max((len(values) for values in series.values()), default=0)
+    columns = {f"run/{run_id}": values + [None] * (length - len(values)) for run_id, values in series.items()}
+    lines = tuple(
+        Series(f"run/{run_id}", f"run {run_id} {names[run_id]}"[:60], 1 + i % 8)
+        for i, run_id in enumerate(series)
+    )
+    spec = ChartSpec("reward", "Reward", "mean", lines)
+    return ChartSet((spec,) if lines else (), [float(i) for i in range(length)], columns)

@@ -1,0 +1,90 @@
+"""A run's configuration as a table: every setting with its meaning, its value and the recipe's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from engine.config.recipes import RECIPES
+from engine.config.run import parse_run_config
+from engine.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting."""
+
+    key: str
+    """Dotted, as overrides name it."""
+    name: str
+    value: str
+    base: str
+    """The recipe's value."""
+    changed: bool
+    help: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingSection:
+    """The settings of one section, in the order of the configuration."""
+
+    name: str
+    help: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def num_changed(self) -> int:
+        """How many differ from the recipe."""
+        return sum(setting.changed for setting in self.settings)
+
+
+def show(value: object) -> str:
+    """A setting's value for people: lists with commas, "–" for none, yes and no."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(show(item) for item in value) or "–"
+    return str(value)
+
+
+def describe(config: Mapping[str, Any], recipe: str) -> tuple[SettingSection, ...]:
+    """Sections of a resolved configuration against its recipe.
+
+    A configuration that this version no longer accepts is still shown, without explanations.
+    """
+    base: Mapping[str, Any] = RECIPES[recipe]().model_dump(mode="json") if recipe in RECIPES else {}
+    try:
+        model: BaseModel | None = parse_run_config(config)
+    except ConfigError:
+        model = None
+    general = {key: value for key, value in config.items() if not isinstance(value, Mapping)}
+    sections = [_section("run", "", general, base, model, known=bool(base))]
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            part = getattr(model, key, None)
+            sections.append(_section(key, f"{key}.", value, base.get(key) or {}, part, known=bool(base)))
+    return tuple(sections)
+
+
+def _section(
+    name: str,
+    prefix: str,
+    values: Mapping[str, Any],
+    base: Mapping[str, Any],
+    model: BaseModel | None,
+    *,
+    known: bool,
+) -> SettingSection:
+    fields = type(model).model_fields if model is not None else {}
+    settings = []
+    for key, value in values.items():
+        changed = known and key != "recipe" and (key not in base or base[key] != value)
+        help_text = fields[key].description or "" if key in fields else ""
+        settings.append(Setting(f"{prefix}{key}", key, show(value), show(base.get(key)), changed, help_text))
+    doc = (type(model).__doc__ or "").strip().split("\n")[0] if model is not None and prefix else ""
+    return SettingSection(name, doc, tuple(settings))

@@ -1,0 +1,128 @@
+"""Datasets, one dataset, one task."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from webapp.contexts.config_view import show
+from webapp.contexts.diffs import Diff, patch_diff
+from webapp.contexts.frame import Crumb
+from webapp.contexts.runs import page_number
+from webapp.models import Dataset, Task, TaskAnswer, Trajectory
+from webapp.selectors import datasets as reads
+from webapp.selectors import trajectories as trajectory_reads
+from webapp.selectors.datasets import RunOnTask
+from webapp.selectors.paging import Page
+from webapp.selectors.trajectories import TrajectoryFilters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetListContext:
+    """Every dataset."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    datasets: tuple[Dataset, ...]
+    can_operate: bool
+
+
+def build_dataset_list(*, can_operate: bool) -> DatasetListContext:
+    """The list."""
+    return DatasetListContext(
+        section="datasets",
+        crumbs=(Crumb("Datasets"),),
+        datasets=tuple(reads.list_datasets()),
+        can_operate=can_operate,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetContext:
+    """One dataset with its tasks."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    dataset: Dataset
+    facts: tuple[tuple[str, str], ...]
+    page: Page[Task]
+    split: str
+    q: str
+    params: Mapping[str, str]
+
+
+def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str, str], ...]:
+    """A nested mapping as (dotted name, value) rows for people."""
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        name = f"{prefix}{key}".replace("_", " ")
+        if isinstance(value, Mapping):
+            rows += flat_facts(value, f"{prefix}{key} · ")
+        elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+            for number, item in enumerate(value, start=1):
+                rows += flat_facts(
+                    item if isinstance(item, Mapping) else {"": item}, f"{prefix}{key} {number} · "
+                )
+        else:
+            rows.append((name, show(value)))
+    return tuple(rows)
+
+
+def build_dataset(dataset: Dataset, params: Mapping[str, str]) -> DatasetContext:
+    """The page."""
+    split, q = params.get("split", ""), params.get("q", "").strip()
+    return DatasetContext(
+        section="datasets",
+        crumbs=(Crumb("Datasets", reverse("dataset-list")), Crumb(dataset.name)),
+        dataset=dataset,
+        facts=flat_facts(dataset.provenance),
+        page=reads.list_tasks(dataset, split=split, q=q, number=page_number(params)),
+        split=split,
+        q=q,
+        params=dict(params),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskContext:
+    """One task, its answer for those who may see it, and who tried it."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    task: Task
+    difficulty: tuple[tuple[str, str], ...]
+    metadata: tuple[tuple[str, str], ...]
+    answer: TaskAnswer | None
+    gold: Diff | None
+    test_files: tuple[str, ...]
+    shows_answer: bool
+    runs: tuple[RunOnTask, ...]
+    trajectories: tuple[Trajectory, ...]
+    num_trajectories: int
+
+
+def build_task(task: Task, *, shows_answer: bool) -> TaskContext:
+    """The page."""
+    answer = reads.get_answer(task) if shows_answer else None
+    found = trajectory_reads.search(TrajectoryFilters(task=task.key), before=None, size=25)
+    dataset_url = reverse("dataset-detail", args=[task.dataset.name])
+    return TaskContext(
+        section="datasets",
+        crumbs=(
+            Crumb("Datasets", reverse("dataset-list")),
+            Crumb(task.dataset.name, dataset_url),
+            Crumb(task.instance_id),
+        ),
+        task=task,
+        difficulty=flat_facts(task.difficulty),
+        metadata=flat_facts(task.metadata),
+        answer=answer,
+        gold=patch_diff(answer.gold_patch) if answer else None,
+        test_files=tuple(sorted(answer.test_files)) if answer else (),
+        shows_answer=shows_answer,
+        runs=tuple(reads.runs_on_task(task)),
+        trajectories=tuple(found.rows),
+        num_trajectories=found.total,
+    )

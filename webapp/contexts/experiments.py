@@ -1,0 +1,75 @@
+"""Experiments: the list, and one with its runs compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from webapp.contexts.charts import comparison_chart
+from webapp.contexts.frame import Crumb
+from webapp.contexts.overview import RunRow, run_rows
+from webapp.contexts.runs import page_number
+from webapp.models import Experiment, Run
+from webapp.selectors import experiments as reads
+from webapp.selectors import runs as run_reads
+from webapp.selectors.paging import Page
+from webapp.selectors.runs import RunFilters
+
+MAX_COMPARED = 8
+"""Lines in the comparison chart: more cannot be told apart."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentListContext:
+    """Every experiment."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    experiments: tuple[Experiment, ...]
+
+
+def build_experiment_list() -> ExperimentListContext:
+    """The list."""
+    return ExperimentListContext(
+        section="experiments", crumbs=(Crumb("Experiments"),), experiments=tuple(reads.list_experiments())
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentContext:
+    """One experiment."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    experiment: Experiment
+    page: Page[Run]
+    rows: tuple[RunRow, ...]
+    charts: Mapping[str, object]
+    num_compared: int
+    params: Mapping[str, str]
+    can_operate: bool
+
+
+def build_experiment(
+    experiment: Experiment, params: Mapping[str, str], *, can_operate: bool
+) -> ExperimentContext:
+    """The page; the chart compares the first runs of the page shown."""
+    filters = RunFilters(experiment=experiment.pk, sort=params.get("sort", "-id"))
+    page = run_reads.list_runs(filters, number=page_number(params))
+    rewards = run_reads.reward_series([run.pk for run in page.rows], last=5000)
+    compared = {run.pk: rewards[run.pk] for run in page.rows if rewards[run.pk]}
+    compared = dict(list(compared.items())[:MAX_COMPARED])
+    chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
+    return ExperimentContext(
+        section="experiments",
+        crumbs=(Crumb("Experiments", reverse("experiment-list")), Crumb(experiment.name)),
+        experiment=experiment,
+        page=page,
+        rows=run_rows(list(page.rows), {key: values[-60:] for key, values in rewards.items()}),
+        charts=chart.as_json(),
+        num_compared=len(compared),
+        params=dict(params),
+        can_operate=can_operate,
+    )

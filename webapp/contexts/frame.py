@@ -1,0 +1,62 @@
+"""What every page has: the breadcrumb with stable ids, and where the live stream starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from webapp.models import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Crumb:
+    """One part of the breadcrumb; the last one has no address."""
+
+    label: str
+    url: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCursor:
+    """Where a page's live stream starts: it shows the run as of event ``seq``."""
+
+    run_id: int
+    seq: int
+    page: str
+    """``run``, ``iteration``, ``group`` or ``trajectory``: what the socket renders."""
+    target: str = ""
+    """For a trajectory: its address inside the run, ``phase/iteration/task/index``."""
+
+
+def run_url(run: Run | int) -> str:
+    """Address of a run."""
+    return reverse("run-detail", args=[run if isinstance(run, int) else run.pk])
+
+
+def iteration_url(run_id: int, phase: str, iteration: int) -> str:
+    """Address of an iteration, or of an evaluation."""
+    return reverse("iteration-detail", args=[run_id, phase, iteration])
+
+
+def group_url(run_id: int, phase: str, iteration: int, task_key: str) -> str:
+    """Address of a group."""
+    return reverse("group-detail", args=[run_id, phase, iteration, task_key])
+
+
+def trajectory_url(run_id: int, phase: str, iteration: int, task_key: str, index: int) -> str:
+    """Address of a trajectory."""
+    return reverse("trajectory-detail", args=[run_id, phase, iteration, task_key, index])
+
+
+def phase_label(phase: str, iteration: int) -> str:
+    """``iteration 40`` or ``heldout evaluation at 40``."""
+    if phase == "train":
+        return f"iteration {iteration}"
+    return f"{phase.removeprefix('eval:')} evaluation at {iteration}"
+
+
+def run_crumbs(run: Run, *rest: Crumb) -> tuple[Crumb, ...]:
+    """Runs / run 12 / …"""
+    here = Crumb(f"run {run.pk}", run_url(run) if rest else "")
+    return (Crumb("Runs", reverse("run-list")), here, *rest)

@@ -1,0 +1,129 @@
+"""The header strip of a run: state, progress, time, solve rate, controls with their acknowledged state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from django.utils import timezone
+
+from engine.types import RunState
+from webapp.models import Run
+from webapp.selectors import iterations as iteration_reads
+from webapp.selectors import runs as run_reads
+from webapp.selectors.iterations import LiveCounts, Point, SolveRate
+
+ENDED = (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """A button: what it asks for and how it is worded."""
+
+    action: str
+    label: str
+    confirm: str = ""
+    css: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHeader:
+    """Everything in the strip; regular in what it shows while a run has not started or has no iterations."""
+
+    run: Run
+    stale: bool
+    waiting: str
+    """What was asked for and not yet acknowledged; empty when nothing is pending."""
+    controls: tuple[Control, ...]
+    iterations_done: int
+    progress_done: int
+    progress_total: int
+    elapsed_seconds: float | None
+    """None before it ran; for a live run the page counts on from ``running_at``."""
+    seconds_left: float | None
+    solve: SolveRate | None
+    solve_change: float | None
+    """Against the first finished iteration, as a difference of shares."""
+    rewards: tuple[float | None, ...]
+    counts: LiveCounts
+
+
+def controls_of(state: str, desired: str) -> tuple[Control, ...]:
+    """The buttons that make sense in a state."""
+    stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight was closed.", "danger")
+    match state:
+        case RunState.DRAFT:
+            return (Control("start", "Start", css="primary"),)
+        case RunState.QUEUED | RunState.STARTING:
+            return (stop,)
+        case RunState.RUNNING:
+            pause = Control("resume", "Do not pause") if desired == "pause" else Control("pause", "Pause")
+            return (stop,) if desired == "stop" else (pause, stop)
+        case RunState.PAUSED:
+            return (stop,) if desired == "stop" else (Control("resume", "Resume", css="primary"), stop)
+        case RunState.FAILED | RunState.STOPPED:
+            return (Control("resume", "Resume from the last checkpoint"),)
+        case _:
+            return ()
+
+
+def waiting_for(state: str, desired: str) -> str:
+    """What people asked for that the engine has not acknowledged."""
+    if state in ENDED or state in (RunState.DRAFT, RunState.QUEUED):
+        return ""
+    if state == RunState.STOPPING or desired == "stop":
+        return "stop asked for, waiting for the engine to acknowledge"
+    if desired == "pause" and state != RunState.PAUSED:
+        return "pause asked for, takes effect when the work in flight is done"
+    if desired == "run" and state == RunState.PAUSED:
+        return "resume asked for, waiting for the engine to acknowledge"
+    return ""
+
+
+def elapsed(run: Run, now: datetime) -> float | None:
+    """Seconds since the run first ran, up to its end."""
+    if run.running_at is None:
+        return None
+    return (
+        (run.finished_at if run.state in ENDED and run.finished_at else now) - run.running_at
+    ).total_seconds()
+
+
+def seconds_left(run: Run, points: list[Point], elapsed_seconds: float | None) -> float | None:
+    """From the pace of the last ten iterations, or of the progress; None while there is no pace."""
+    if run.state != RunState.RUNNING:
+        return None
+    paces = [point.seconds for point in points[-10:] if point.seconds is not None]
+    if paces and run.total_iterations:
+        return sum(paces) / len(paces) * max(0, run.total_iterations - len(points))
+    if run.progress_done and run.progress_total and elapsed_seconds:
+        return elapsed_seconds / run.progress_done * (run.progress_total - run.progress_done)
+    return None
+
+
+def build_header(run: Run, points: list[Point]) -> RunHeader:
+    """The strip for a run whose finished iterations are ``points``."""
+    rates: list[SolveRate] = []
+    if points:
+        rates = iteration_reads.solve_rates(run.pk, iterations=[points[0].index, points[-1].index])
+    last = rates[-1] if rates else None
+    change = None
+    if len(rates) > 1 and rates[0].rate is not None and rates[-1].rate is not None:
+        change = rates[-1].rate - rates[0].rate
+    spent = elapsed(run, timezone.now())
+    by_iteration = run.total_iterations > 0
+    return RunHeader(
+        run=run,
+        stale=run_reads.is_stale(run),
+        waiting=waiting_for(run.state, run.desired),
+        controls=controls_of(run.state, run.desired),
+        iterations_done=len(points),
+        progress_done=len(points) if by_iteration else run.progress_done,
+        progress_total=run.total_iterations if by_iteration else run.progress_total,
+        elapsed_seconds=spent,
+        seconds_left=seconds_left(run, points, spent),
+        solve=last,
+        solve_change=change,
+        rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),
+        counts=iteration_reads.live_counts(run),
+    )

@@ -1,0 +1,207 @@
+"""The tabs of a run's page: one dataclass and one builder each.
+
+To add a tab: its name in ``TABS``, a dataclass, a branch in ``build_panel``, a template
+``runs/_tab_<name>.html``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.events.types import EVENT_ADAPTER
+from webapp.contexts.config_view import SettingSection, describe
+from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
+from webapp.contexts.frame import trajectory_url
+from webapp.contexts.solve_map import MapRow, map_rows
+from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
+from webapp.selectors import groups as group_reads
+from webapp.selectors import iterations as iteration_reads
+from webapp.selectors import runs as run_reads
+from webapp.selectors import trajectories as trajectory_reads
+from webapp.selectors.paging import Page
+
+TABS = ("groups", "trajectories", "tasks", "evaluation", "checkpoints", "events", "configuration")
+LABELS = {"tasks": "Solve map"}
+EVENT_KINDS = tuple(
+    sorted(
+        schema["properties"]["type"]["const"]
+        for schema in EVENT_ADAPTER.json_schema()["$defs"].values()
+        if "const" in schema.get("properties", {}).get("type", {})
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tab:
+    """One tab of the bar."""
+
+    name: str
+    label: str
+    url: str
+    current: bool
+
+
+def tabs_of(current: str, url: str) -> tuple[Tab, ...]:
+    """The bar with the current tab marked."""
+    return tuple(
+        Tab(name, LABELS.get(name, name.capitalize()), f"{url}?tab={name}", name == current) for name in TABS
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupsPanel:
+    """Groups, newest iteration first."""
+
+    page: Page[Group]
+    phase: str
+    phases: tuple[str, ...]
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoriesPanel:
+    """The newest trajectories; the search page has all of them."""
+
+    rows: tuple[Trajectory, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TasksPanel:
+    """The task × iteration solve map."""
+
+    rows: tuple[MapRow, ...]
+    iterations: tuple[int, ...]
+    num_iterations: int
+    num_tasks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationPanel:
+    """Evaluations with intervals, before and after."""
+
+    plots: tuple[EvaluationPlot, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsPanel:
+    """Checkpoints, newest first."""
+
+    rows: tuple[Checkpoint, ...]
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """An event in words."""
+
+    event: Event
+    text: str
+    url: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventsPanel:
+    """The event log, newest first, and the attempts."""
+
+    rows: tuple[EventRow, ...]
+    total: int
+    kind: str
+    kinds: tuple[str, ...]
+    next_before: int | None
+    first_page: bool
+    attempts: tuple[RunAttempt, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigurationPanel:
+    """Every setting with the recipe's value beside it."""
+
+    sections: tuple[SettingSection, ...]
+    recipe: str
+    num_changed: int
+
+
+Panel = (
+    GroupsPanel
+    | TrajectoriesPanel
+    | TasksPanel
+    | EvaluationPanel
+    | CheckpointsPanel
+    | EventsPanel
+    | ConfigurationPanel
+)
+
+
+def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
+    """The current tab's content."""
+    match tab:
+        case "trajectories":
+            return _trajectories(run)
+        case "tasks":
+            found = iteration_reads.solve_map(run.pk)
+            return TasksPanel(
+                rows=map_rows(run.pk, found), iterations=found.iterations,
+                num_iterations=found.num_iterations, num_tasks=found.num_tasks,
+            )  # fmt: skip
+        case "evaluation":
+            return EvaluationPanel(plots=evaluation_plot(iteration_reads.evaluations(run.pk)))
+        case "checkpoints":
+            rows, total = run_reads.checkpoints(run)
+            return CheckpointsPanel(rows=tuple(rows), total=total)
+        case "events":
+            return _events(run, params)
+        case "configuration":
+            sections = describe(run.config, run.recipe)
+            changed = sum(section.num_changed for section in sections)
+            return ConfigurationPanel(sections=sections, recipe=run.recipe, num_changed=changed)
+        case _:
+            return _groups(run, params)
+
+
+def _groups(run: Run, params: Mapping[str, str]) -> GroupsPanel:
+    number = params.get("page", "")
+    phase, outcome = params.get("phase", ""), params.get("outcome", "")
+    page = group_reads.list_groups(
+        run.pk, phase=phase, outcome=outcome, number=int(number) if number.isdecimal() else 1
+    )
+    return GroupsPanel(page=page, phase=phase, phases=tuple(group_reads.phases(run.pk)), outcome=outcome)
+
+
+def _trajectories(run: Run) -> TrajectoriesPanel:
+    rows, total = trajectory_reads.newest(run.pk)
+    return TrajectoriesPanel(rows=tuple(rows), total=total)
+
+
+def _events(run: Run, params: Mapping[str, str]) -> EventsPanel:
+    kind, before = params.get("type", ""), params.get("before", "")
+    cursor = int(before) if before.isdecimal() else None
+    rows = run_reads.run_events(run, kind=kind, before=cursor)
+    return EventsPanel(
+        rows=tuple(EventRow(event, *_words(run.pk, event)) for event in rows),
+        total=run_reads.count_events(run, kind=kind),
+        kind=kind,
+        kinds=EVENT_KINDS,
+        next_before=rows[-1].seq if len(rows) == 100 else None,
+        first_page=cursor is None,
+        attempts=tuple(run.attempts.order_by("-epoch")),
+    )
+
+
+def _words(run_id: int, event: Event) -> tuple[str, str]:
+    """An event as one sentence, and the page it is about."""
+    payload = event.payload
+    ref = payload.get("ref")
+    url = ""
+    parts: list[str] = []
+    if isinstance(ref, dict):
+        url = trajectory_url(run_id, ref["phase"], ref["iteration"], ref["task_id"], ref["index"])
+        parts.append(f"{ref['phase']} {ref['iteration']} · {ref['task_id']} #{ref['index']}")
+    for key in ("message", "reason", "name", "path", "tool", "termination", "verdict"):
+        if payload.get(key):
+            parts.append(str(payload[key])[:200])
+    for key in ("iteration", "policy_version", "reward", "solve_rate", "done", "total", "resumed_from"):
+        if isinstance(payload.get(key), int | float):
+            parts.append(f"{key.replace('_', ' ')} {payload[key]:g}")
+    return " · ".join(parts), url

@@ -1,0 +1,191 @@
+"""One trajectory: its steps, what came of it; and the search over all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.urls import reverse
+
+from engine.types import TerminationReason, Verdict
+from webapp.contexts.advantage import formula
+from webapp.contexts.diffs import Diff, patch_diff
+from webapp.contexts.frame import (
+    Crumb,
+    LiveCursor,
+    group_url,
+    iteration_url,
+    phase_label,
+    run_crumbs,
+    trajectory_url,
+)
+from webapp.contexts.steps import StepView, step_views
+from webapp.models import Run, TestResult, Trajectory
+from webapp.selectors import trajectories as reads
+from webapp.selectors.trajectories import Match, TrajectoryFilters
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingLink:
+    """Another rollout of the group."""
+
+    index: int
+    url: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryContext:
+    """The page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    live: LiveCursor
+    run: Run
+    trajectory: Trajectory
+    title: str
+    task_url: str
+    group_url: str
+    siblings: tuple[SiblingLink, ...]
+    steps: tuple[StepView, ...]
+    formula: str
+    tests: tuple[TestResult, ...]
+    time_parts: tuple[tuple[str, str, float], ...]
+    patch: Diff | None
+    gold: Diff | None
+    shows_gold: bool
+    """Whether this person may see the gold patch."""
+
+
+def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
+    """(label, css class, seconds) of where the wall time went."""
+    parts = [
+        ("queued", "t-queue", trajectory.queue_seconds),
+        ("sandbox start", "t-sandbox", trajectory.sandbox_seconds),
+        ("model", "t-model", trajectory.model_seconds), ("tools", "t-tools", trajectory.tool_seconds),
+        ("grading", "t-grading", trajectory.grading_seconds),
+    ]  # fmt: skip
+    return tuple((label, css, seconds) for label, css, seconds in parts if seconds > 0)
+
+
+def build_trajectory(
+    run: Run, *, phase: str, iteration: int, task_key: str, index: int, shows_gold: bool
+) -> TrajectoryContext | None:
+    """The page; None when there is no such trajectory."""
+    trajectory = reads.get_trajectory(
+        run.pk, phase=phase, iteration=iteration, task_key=task_key, index=index
+    )
+    if trajectory is None:
+        return None
+    rows = reads.steps(trajectory.pk)
+    task = trajectory.task
+    title = task.instance_id if task else task_key
+    parent = group_url(run.pk, phase, iteration, task_key)
+    return TrajectoryContext(
+        section="runs",
+        crumbs=run_crumbs(
+            run,
+            Crumb(phase_label(phase, iteration), iteration_url(run.pk, phase, iteration)),
+            Crumb(title, parent),
+            Crumb(f"rollout {index}"),
+        ),
+        live=LiveCursor(run.pk, run.last_seq, "trajectory", f"{phase}/{iteration}/{task_key}/{index}"),
+        run=run,
+        trajectory=trajectory,
+        title=title,
+        task_url=task_address(trajectory),
+        group_url=parent,
+        siblings=tuple(
+            SiblingLink(i, trajectory_url(run.pk, phase, iteration, task_key, i), i == index)
+            for i in reads.sibling_indexes(trajectory.group_id)
+        ),
+        steps=step_views(
+            rows,
+            most_thinking=max((step.thinking_tokens for step in rows), default=0),
+            most_seconds=max((step.model_seconds + step.tool_seconds for step in rows), default=0.0),
+        ),
+        formula=formula(trajectory),
+        tests=tuple(reads.tests(trajectory.pk)),
+        time_parts=time_parts(trajectory),
+        patch=patch_diff(trajectory.patch),
+        gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_gold else None,
+        shows_gold=shows_gold,
+    )
+
+
+def task_address(trajectory: Trajectory) -> str:
+    """The task's page; empty while its dataset is not synchronised."""
+    task = trajectory.task
+    return reverse("task-detail", args=[task.dataset.name, task.key]) if task else ""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchRow:
+    """A trajectory that was found, with the steps whose text matched."""
+
+    trajectory: Trajectory
+    matches: tuple[Match, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchContext:
+    """The search page."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    filters: TrajectoryFilters
+    filtered: bool
+    rows: tuple[SearchRow, ...]
+    total: int
+    capped: bool
+    next_before: int | None
+    first_page: bool
+    verdicts: tuple[str, ...]
+    terminations: tuple[str, ...]
+    params: Mapping[str, str]
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < 1e12 else None
+
+
+def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
+    """Filters from a query string; values that make no sense are ignored."""
+    run, least = params.get("run", ""), params.get("steps", "")
+    return TrajectoryFilters(
+        q=params.get("q", "").strip()[:200],
+        run=int(run) if run.isdecimal() and len(run) < 18 else None,
+        task=params.get("task", "").strip(),
+        verdict=params.get("verdict", ""),
+        termination=params.get("termination", ""),
+        phase=params.get("phase", ""),
+        reward_min=_number(params.get("reward_min", "")),
+        reward_max=_number(params.get("reward_max", "")),
+        steps_min=int(least) if least.isdecimal() and len(least) < 9 else None,
+    )
+
+
+def build_search(params: Mapping[str, str]) -> SearchContext:
+    """One page of found trajectories, newest first."""
+    filters = parse_filters(params)
+    cursor = params.get("before", "")
+    before = int(cursor) if cursor.isdecimal() and len(cursor) < 18 else None
+    result = reads.search(filters, before=before)
+    return SearchContext(
+        section="trajectories",
+        crumbs=(Crumb("Trajectories"),),
+        filters=filters,
+        filtered=filters != TrajectoryFilters(),
+        rows=tuple(SearchRow(row, tuple(result.matches.get(row.pk, ()))) for row in result.rows),
+        total=result.total,
+        capped=result.capped,
+        next_before=result.next_before,
+        first_page=before is None,
+        verdicts=tuple(str(verdict) for verdict in Verdict),
+        terminations=("running", *(str(reason) for reason in TerminationReason)),
+        params=dict(params),
+    )
