@@ -31,6 +31,7 @@ class Control:
         self._stop_reason = ""
         self._fence_reason = ""
         self._failure: Callable[[], str] = str
+        self._on_fence: Callable[[str], None] = lambda _: None
 
     def desired(self) -> Desired:
         """What the run should do now; a stop is never taken back."""
@@ -66,9 +67,16 @@ class Control:
         """Ask the run to end at once and in order."""
         self._stop_reason = self._stop_reason or reason
 
+    def on_fence(self, callback: Callable[[str], None]) -> None:
+        """Call ``callback`` with the reason when fenced, or now if that already happened."""
+        self._on_fence = callback
+        if self._fence_reason:
+            callback(self._fence_reason)
+
     def fence(self, reason: str) -> None:
         """A newer attempt exists: this one must end and write nothing more."""
         self._fence_reason = self._fence_reason or reason
+        self._on_fence(self._fence_reason)
 
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT ask for a stop; call from the main thread."""

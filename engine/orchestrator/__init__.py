@@ -1,0 +1,91 @@
+"""The only joiner: one module per kind of run, all with the shape ``async (config, run) -> Outcome``.
+
+``execute`` runs any of them to its terminal event. Kinds are imported when they run: curating a
+dataset must not load torch. To add a kind: a module here, a configuration in ``engine.config.run``,
+an entry in ``_KINDS``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from engine.config.recipes import AnyRun
+from engine.errors import FencedError, TrainyardError
+from engine.events.types import RunFinished
+from engine.orchestrator.context import Outcome, RunContext, RunStopped
+
+EXIT_OK, EXIT_FAILED, EXIT_FENCED = 0, 1, 3
+FAILURE_NAME = "failure.json"
+"""In the run folder after a failure: ``{"epoch", "reason"}``, for when the event cannot be delivered."""
+
+_KINDS = {
+    "train": "engine.orchestrator.train:train",
+    "rollout": "engine.orchestrator.collect:rollout",
+    "evaluate": "engine.orchestrator.collect:evaluate",
+    "sft": "engine.orchestrator.sft:warm_start",
+    "curate": "engine.orchestrator.curate:make_dataset",
+}
+
+log = structlog.get_logger("orchestrator")
+
+
+def execute(config: AnyRun, run: RunContext) -> int:
+    """Run to the end, whatever happens, and record how it ended.
+
+    Returns:
+        The process's exit code: 0 succeeded or stopped, 1 failed, 3 fenced.
+    """
+    try:
+        outcome = asyncio.run(perform(config, run))
+    except FencedError as error:
+        log.warning("fenced", reason=str(error))
+        return EXIT_FENCED
+    except RunStopped as stop:
+        outcome = Outcome(state="stopped", reason=str(stop))
+    except TrainyardError as error:
+        log.exception("run_failed")
+        outcome = Outcome(state="failed", reason=str(error))
+    except Exception as error:
+        log.exception("run_failed")
+        outcome = Outcome(state="failed", reason=f"{type(error).__name__}: {error}")
+    return record(run, outcome)
+
+
+async def perform(config: AnyRun, run: RunContext) -> Outcome:
+    """The run itself; for notebooks, where a loop is already running.
+
+    Raises:
+        RunStopped, TrainyardError: it ended early; no terminal event was written.
+    """
+    module, _, name = _KINDS[config.kind].partition(":")
+    kind: Callable[[AnyRun, RunContext], Awaitable[Outcome]] = getattr(importlib.import_module(module), name)
+    return await kind(config, run)
+
+
+def note_failure(run: RunContext, reason: str) -> None:
+    """Leave the reason in the run folder."""
+    try:
+        (run.run_dir / FAILURE_NAME).write_text(json.dumps({"epoch": run.epoch, "reason": reason}) + "\n")
+    except OSError:
+        log.exception("failure_not_noted", reason=reason)
+
+
+def record(run: RunContext, outcome: Outcome) -> int:
+    """Write the terminal event; returns the process's exit code."""
+    log.info("run_finished", state=outcome.state, reason=outcome.reason, **outcome.summary)
+    if outcome.state == "failed":
+        note_failure(run, outcome.reason)
+    try:
+        run.sink.emit(RunFinished, state=outcome.state, reason=outcome.reason[:2000], summary=outcome.summary)
+    except FencedError:
+        return EXIT_FENCED
+    except OSError as error:
+        log.exception("run_finished_not_recorded")
+        note_failure(run, str(error))
+        return EXIT_FAILED
+    return EXIT_FAILED if outcome.state == "failed" else EXIT_OK

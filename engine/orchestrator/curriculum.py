@@ -1,0 +1,61 @@
+"""Which training tasks an iteration uses: seeded passes over the split, each task once per pass."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from engine.errors import ConfigError
+from engine.types import TaskRow
+
+
+class TaskCursor:
+    """A position in an endless sequence of shuffled passes; its state fits in a checkpoint.
+
+    An iteration never gets a task twice: where a pass ends inside an iteration, tasks the iteration
+    already has wait for the next one.
+
+    Args:
+        rows: the training tasks, in the dataset's order.
+        seed: the run's seed; pass ``k`` is shuffled by ``(seed, k)``.
+    """
+
+    def __init__(self, rows: Sequence[TaskRow], *, seed: int) -> None:
+        self._rows = {row.task.id: row for row in rows}
+        self._seed = seed
+        self._passes = 0
+        self._remaining: list[str] = []
+
+    def take(self, count: int) -> list[TaskRow]:
+        """The next iteration's tasks. Raises ConfigError when the split has fewer than ``count``."""
+        if count > len(self._rows):
+            raise ConfigError(
+                f"trainer.tasks_per_iteration is {count}, but the split has only {len(self._rows)} tasks"
+            )
+        taken: list[str] = []
+        while len(taken) < count:
+            if not any(task_id not in taken for task_id in self._remaining):
+                self._remaining += self._next_pass()
+            task_id = next(task_id for task_id in self._remaining if task_id not in taken)
+            self._remaining.remove(task_id)
+            taken.append(task_id)
+        return [self._rows[task_id] for task_id in taken]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as JSON."""
+        return {"passes": self._passes, "remaining": list(self._remaining)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go to a saved position. Raises ConfigError when the split changed since."""
+        gone = [task_id for task_id in state["remaining"] if task_id not in self._rows]
+        if gone:
+            raise ConfigError(f"task {gone[0]} of the checkpoint is no longer in the dataset's split")
+        self._passes = int(state["passes"])
+        self._remaining = list(state["remaining"])
+
+    def _next_pass(self) -> list[str]:
+        order = list(self._rows)
+        random.Random(f"{self._seed}:pass:{self._passes}").shuffle(order)
+        self._passes += 1
+        return order

@@ -1,0 +1,123 @@
+"""From the engine's own types to events. To show more of a step or a trajectory, start here."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from engine.events.sink import EventSink
+from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
+from engine.types import RolloutKey, Step, TokenRecord, Trajectory
+
+TRAIN_PHASE = "train"
+
+
+class EventObserver:
+    """Turns what the rollout scheduler reports into events.
+
+    Token columns travel only with trajectories of the training phase: they are what was trained on.
+    """
+
+    def __init__(self, sink: EventSink) -> None:
+        self._sink = sink
+        self.num_finished = 0
+
+    def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
+        """A rollout was admitted (again, when infrastructure failed it)."""
+        self._sink.emit(TrajectoryStarted, ref=ref(key), sandbox_id=sandbox_id)
+
+    def step_finished(self, key: RolloutKey, step: Step) -> None:
+        """One turn is over."""
+        self._sink.emit(StepFinished, ref=ref(key), **step_fields(step))
+
+    def trajectory_finished(self, trajectory: Trajectory) -> None:
+        """The terminal record."""
+        self.num_finished += 1
+        self._sink.emit(TrajectoryFinished, **trajectory_fields(trajectory))
+
+
+def ref(key: RolloutKey) -> dict[str, Any]:
+    """The key as an event's ``ref``."""
+    return dataclasses.asdict(key)
+
+
+def step_fields(step: Step) -> dict[str, Any]:
+    """Everything of a ``step_finished`` event but its ``ref``."""
+    fields = {
+        name: clean(getattr(step, name)) for name in ("thought", "response", "observation", "error")
+    } | {
+        name: getattr(step, name)
+        for name in (
+            "index",
+            "exit_code",
+            "done",
+            "prompt_tokens",
+            "generated_tokens",
+            "thinking_tokens",
+            "truncated_chars",
+            "model_seconds",
+            "tool_seconds",
+            "policy_version",
+        )
+    }
+    if step.call is not None:
+        fields |= {"tool": clean(step.call.name), "arguments": clean(step.call.arguments)}
+    return fields
+
+
+def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
+    """Everything of a ``trajectory_finished`` event."""
+    steps, timings = trajectory.steps, trajectory.timings
+    versions = [step.policy_version for step in steps] or [0]
+    with_tokens = trajectory.key.phase == TRAIN_PHASE and trajectory.tokens.ids
+    return {
+        "ref": ref(trajectory.key),
+        "termination": trajectory.termination,
+        "num_steps": len(steps),
+        "patch": clean(trajectory.patch),
+        "error": clean(trajectory.error),
+        "attempts": trajectory.attempts,
+        "prompt_tokens": steps[0].prompt_tokens if steps else 0,
+        "generated_tokens": sum(step.generated_tokens for step in steps),
+        "thinking_tokens": sum(step.thinking_tokens for step in steps),
+        "policy_version_min": min(versions),
+        "policy_version_max": max(versions),
+        "queue_seconds": timings.queue,
+        "sandbox_seconds": timings.sandbox,
+        "model_seconds": timings.model,
+        "tool_seconds": timings.tools,
+        "grading_seconds": timings.grading,
+        "total_seconds": timings.total,
+        "tokens": _columns(trajectory.tokens) if with_tokens else None,
+        **_grade_fields(trajectory),
+    }
+
+
+def clean(value: Any) -> Any:
+    """Hostile text as valid Unicode: lone surrogates, which JSON cannot carry, become ``?``."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "replace").decode()
+    if isinstance(value, Mapping):
+        return {clean(name): clean(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [clean(item) for item in value]
+    return value
+
+
+def _grade_fields(trajectory: Trajectory) -> dict[str, Any]:
+    grade = trajectory.grade
+    if grade is None:
+        return {"verdict": None, "reward": None}
+    return {
+        "verdict": grade.verdict,
+        "reward": grade.reward,
+        "tests": [dataclasses.asdict(test) | {"test_id": clean(test.test_id)} for test in grade.tests],
+        "test_log": clean(grade.log),
+        "detail": clean(grade.detail),
+        "reused_verdict": grade.reused,
+    }
+
+
+def _columns(tokens: TokenRecord) -> dict[str, list[Any]]:
+    return {name: list(column) for name, column in dataclasses.asdict(tokens).items()}

@@ -1,0 +1,215 @@
+"""The engine's process: ``python -m engine.run <run-dir>``, or a recipe on its own.
+
+    python -m engine.run .trainyard/runs/r1
+    python -m engine.run --recipe quickstart-oracle --set rollout.group_size=1 --home .trainyard
+
+A run folder holds ``config.json`` (the resolved configuration) and ``launch.json`` (identity, epoch,
+where events go). Heartbeats start before anything heavy is imported. Logs are JSON lines on stderr.
+Exit codes: 0 succeeded or stopped, 1 failed, 3 fenced by a newer attempt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import logging
+import os
+import secrets
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import structlog
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from engine.config.recipes import resolve
+from engine.config.run import load_run_config
+from engine.errors import ConfigError, FencedError, TrainyardError
+from engine.events.console import ConsoleSink
+from engine.events.control import Control, Heartbeat
+from engine.events.shipper import Shipper
+from engine.events.sink import EventSink
+from engine.events.spool import SpoolSink
+from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
+from engine.orchestrator.context import Outcome, RunContext
+
+CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
+DRAIN_S = 30.0
+"""How long a finished run waits for the server to take its last events; the spool keeps them."""
+DRAIN_STOPPED_S = 3.0
+"""The same for a run that was told to stop."""
+
+log = structlog.get_logger("run")
+
+
+class Launch(BaseModel):
+    """``launch.json``: who this attempt is and where its events go."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    run_id: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    epoch: int = Field(ge=1)
+    ingest_url: str | None
+    token: str
+    home: Path
+
+    @classmethod
+    def load(cls, run_dir: Path) -> Launch:
+        """Read it from a run folder. Raises ConfigError."""
+        try:
+            return cls.model_validate_json((run_dir / LAUNCH_NAME).read_text())
+        except OSError as error:
+            raise ConfigError(f"{run_dir} is not a run folder: {error}") from error
+        except ValidationError as error:
+            raise ConfigError(f"{run_dir / LAUNCH_NAME}: {error}") from error
+
+    def endpoint(self, name: str) -> str:
+        """URL of one of the run's ingest endpoints."""
+        return f"{(self.ingest_url or '').rstrip('/')}/api/v1/runs/{self.run_id}/{name}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run to the end; returns the exit code."""
+    options = _parse(arguments)
+    try:
+        if options.recipe:
+            run_dir = create_run_dir(options.recipe, _overrides(options.set), home=options.home)
+            print(f"run folder {run_dir}", flush=True)
+            with (run_dir / LOG_NAME).open("a") as stream:
+                _log_to(stream)
+                return run_attempt(run_dir, Launch.load(run_dir), console=sys.stdout)
+        _log_to(sys.stderr)
+        return run_attempt(options.run_dir, Launch.load(options.run_dir))
+    except TrainyardError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_FENCED if isinstance(error, FencedError) else EXIT_FAILED
+
+
+def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path) -> Path:
+    """A new run folder for a recipe, to be run without a web application. Raises ConfigError."""
+    config = resolve(recipe, overrides)
+    run_id = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    run_dir = home.resolve() / "runs" / run_id
+    run_dir.mkdir(parents=True)
+    (run_dir / CONFIG_NAME).write_text(config.model_dump_json(indent=2) + "\n")
+    launch = Launch(run_id=run_id, epoch=1, ingest_url=None, token="", home=home.resolve())
+    (run_dir / LAUNCH_NAME).write_text(launch.model_dump_json(indent=2) + "\n")
+    return run_dir
+
+
+def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None) -> int:
+    """One attempt of the run in ``run_dir``, with everything around it.
+
+    Raises:
+        PreflightError: another process is running the folder.
+        FencedError: the spool already belongs to a newer attempt.
+    """
+    structlog.contextvars.bind_contextvars(run_id=launch.run_id, epoch=launch.epoch)
+    control = Control()
+    control.stop_on_signals()
+    with contextlib.ExitStack() as stack:
+        heartbeat = stack.enter_context(_heartbeat(launch, control))
+        spool = stack.enter_context(contextlib.closing(SpoolSink(run_dir, epoch=launch.epoch)))
+        control.on_fence(spool.fence)
+        sink: EventSink = ConsoleSink(spool, console) if console else spool
+        run = RunContext(
+            run_id=launch.run_id,
+            epoch=launch.epoch,
+            run_dir=run_dir,
+            home=launch.home,
+            sink=sink,
+            control=control,
+        )
+        if heartbeat is None:
+            return _perform(run)
+        heartbeat.last_seq = lambda: spool.last_seq
+        shipper = Shipper(spool, url=launch.endpoint("events"), token=launch.token, on_fenced=control.fence)
+        stack.callback(shipper.close)
+        control.watch_failure(lambda: shipper.failure)
+        return _deliver(run, shipper, _perform(run))
+
+
+def _perform(run: RunContext) -> int:
+    try:
+        config = load_run_config(run.run_dir / CONFIG_NAME)
+    except ConfigError as error:
+        return record(run, Outcome(state="failed", reason=str(error)))
+    return execute(config, run)
+
+
+def _deliver(run: RunContext, shipper: Shipper, code: int) -> int:
+    """Ship what is left; the exit code of the attempt after that."""
+    patience = DRAIN_STOPPED_S if run.control.stop_reason else DRAIN_S
+    delivered = code != EXIT_FENCED and shipper.drain(patience)
+    if code == EXIT_FENCED or run.control.fence_reason:
+        return EXIT_FENCED
+    if shipper.failure:
+        note_failure(run, shipper.failure)
+        return EXIT_FAILED
+    if not delivered:
+        log.warning("events_not_delivered", acked_seq=shipper.acked_seq, remedy="the spool keeps them")
+    return code
+
+
+@contextlib.contextmanager
+def _heartbeat(launch: Launch, control: Control) -> Iterator[Heartbeat | None]:
+    if launch.ingest_url is None:
+        yield None
+        return
+    heartbeat = Heartbeat(control, url=launch.endpoint("heartbeat"), token=launch.token, epoch=launch.epoch)
+    with contextlib.closing(heartbeat):
+        yield heartbeat
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m engine.run", description="Run one run of the engine.")
+    parser.add_argument("run_dir", nargs="?", type=Path, help="a run folder with config.json and launch.json")
+    parser.add_argument("--recipe", help="make a run folder from a recipe and run that")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting of the recipe"
+    )
+    parser.add_argument(
+        "--home",
+        type=Path,
+        default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")),
+        help="the data folder",
+    )
+    options = parser.parse_args(arguments)
+    if (options.run_dir is None) == (options.recipe is None):
+        parser.error("give either a run folder or --recipe")
+    if options.set and not options.recipe:
+        parser.error("--set needs --recipe: a run folder's configuration is fixed")
+    return options
+
+
+def _overrides(settings: Sequence[str]) -> dict[str, Any]:
+    overrides: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {setting}: expected KEY=VALUE")
+        try:
+            overrides[key] = json.loads(value)
+        except ValueError:
+            overrides[key] = value
+    return overrides
+
+
+def _log_to(stream: TextIO) -> None:
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,231 @@
+"""The small parts of the orchestrator: task order, spread, metrics, projection, pausing and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import ConfigError, FencedError
+from engine.events.control import Control
+from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
+from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.curriculum import TaskCursor
+from engine.orchestrator.metrics import iteration_metrics
+from engine.orchestrator.projection import step_fields, trajectory_fields
+from engine.types import (
+    Grade,
+    Group,
+    RolloutKey,
+    Step,
+    Task,
+    TaskAnswer,
+    TaskRow,
+    TerminationReason,
+    TokenRecord,
+    ToolCall,
+    Trajectory,
+    Verdict,
+)
+
+
+def row(name: str) -> TaskRow:
+    task = Task(
+        id=name, instance_id=name, repo="toy", base_commit="", problem_statement="", image="local:toy"
+    )
+    return TaskRow(task=task, answer=TaskAnswer(gold_patch=""), split="train")
+
+
+def trajectory(
+    *,
+    reward: float | None = 1.0,
+    termination: TerminationReason = TerminationReason.SUBMITTED,
+    phase: str = "train",
+    steps: Sequence[Step] = (),
+    index: int = 0,
+) -> Trajectory:
+    verdict = {1.0: Verdict.PASSED, 0.0: Verdict.FAILED}.get(reward if reward is not None else -1.0)
+    return Trajectory(
+        key=RolloutKey(iteration=0, phase=phase, task_id="t", index=index),
+        steps=tuple(steps),
+        termination=termination,
+        grade=Grade(verdict=verdict or Verdict.INFRA_ERROR, reward=reward),
+        tokens=TokenRecord(ids=(1, 2), mask=(0, 1), logprobs=(0.0, -1.5), versions=(-1, 3), steps=(-1, 0)),
+    )
+
+
+def step(**fields: Any) -> Step:
+    defaults: dict[str, Any] = {
+        "index": 0,
+        "thought": "",
+        "response": "",
+        "call": ToolCall(name="finish", arguments={"command": "submit"}),
+        "observation": "",
+    }
+    return Step(**{**defaults, **fields})
+
+
+class MemorySink:
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, Any]]] = []
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        self.events.append((event_type.__name__, fields))
+        return len(self.events)
+
+
+def context(sink: MemorySink, control: Control) -> RunContext:
+    return RunContext(
+        run_id="r", epoch=1, run_dir=Path("unused"), home=Path("unused"), sink=sink, control=control
+    )
+
+
+def names(rows: Sequence[TaskRow]) -> list[str]:
+    return [r.task.id for r in rows]
+
+
+def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
+    rows = [row(f"t{i}") for i in range(7)]
+    cursor = TaskCursor(rows, seed=5)
+    drawn = [names(cursor.take(3)) for _ in range(70)]
+    assert all(len(set(iteration)) == 3 for iteration in drawn)
+    counts = {name: sum(name in iteration for iteration in drawn) for name in names(rows)}
+    assert set(counts.values()) == {30}
+    assert drawn[0] + drawn[1] != names(rows)[:6]
+
+
+def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:
+    rows = [row(f"t{i}") for i in range(5)]
+    first = TaskCursor(rows, seed=1)
+    for _ in range(4):
+        first.take(2)
+    state = json.loads(json.dumps(first.state_dict()))
+    second = TaskCursor(rows, seed=1)
+    second.load_state_dict(state)
+    assert [names(second.take(2)) for _ in range(9)] == [names(first.take(2)) for _ in range(9)]
+    with pytest.raises(ConfigError, match="no longer"):
+        TaskCursor([row("other")], seed=1).load_state_dict({"passes": 1, "remaining": ["t0"]})
+
+
+def test_more_tasks_per_iteration_than_tasks_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="only 2"):
+        TaskCursor([row("a"), row("b")], seed=0).take(3)
+
+
+def test_metrics_keep_infrastructure_apart() -> None:
+    def group(*rewards: float | None) -> Group:
+        members = tuple(trajectory(reward=r, index=i) for i, r in enumerate(rewards))
+        return Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
+
+    metrics = iteration_metrics([group(1.0, 0.0), group(1.0, None), group(0.0, 0.0)])
+    assert metrics["reward/mean"] == pytest.approx(2 / 5)
+    assert metrics["solve/rate"] == pytest.approx(2 / 5)
+    assert metrics["infra/rate"] == pytest.approx(1 / 6)
+    assert [metrics[f"solve/{share}"] for share in ("none", "partial", "all")] == [pytest.approx(1 / 3)] * 3
+    assert metrics["verdict/infra_error"] == pytest.approx(1 / 6)
+    assert metrics["termination/submitted"] == 1.0
+
+
+def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
+    steps = [
+        step(prompt_tokens=10, generated_tokens=4, thinking_tokens=2),
+        step(index=1, prompt_tokens=30, generated_tokens=8, thinking_tokens=4, call=None),
+    ]
+    members = (trajectory(steps=steps), trajectory(steps=steps[:1], index=1))
+    metrics = iteration_metrics([Group(iteration=0, phase="train", task=row("t").task, trajectories=members)])
+    assert metrics["steps/mean"] == 1.5
+    assert metrics["tokens/response_mean"] == 8
+    assert metrics["tokens/thinking_per_step"] == pytest.approx(8 / 3)
+    assert metrics["tokens/prompt_mean"] == 10
+    assert metrics["steps/unparsed"] == pytest.approx(1 / 3)
+
+
+def test_a_hostile_step_becomes_a_valid_event() -> None:
+    hostile = step(
+        thought="\ud800 lone",
+        observation="nul \0 and \x1b[2J",
+        call=ToolCall(name="execute_bash", arguments={"cmd": "\udfff", "n": [1, "\ud801"]}),
+    )
+    reference = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
+    event = StepFinished(seq=1, epoch=1, time=0.0, ref=reference, **step_fields(hostile))
+    again = EVENT_ADAPTER.validate_json(event.model_dump_json())
+    assert isinstance(again, StepFinished)
+    assert again.thought == "? lone"
+    assert again.observation == "nul \0 and \x1b[2J"
+    assert again.arguments == {"cmd": "?", "n": [1, "?"]}
+
+
+@pytest.mark.parametrize(("phase", "travels"), [("train", True), ("eval:heldout", False)])
+def test_tokens_travel_with_training_trajectories_only(phase: str, travels: bool) -> None:
+    fields = trajectory_fields(trajectory(phase=phase, steps=[step(generated_tokens=3, policy_version=4)]))
+    event = TrajectoryFinished(seq=1, epoch=1, time=0.0, **fields)
+    assert (event.tokens is not None) == travels
+    assert event.generated_tokens == 3
+    assert (event.policy_version_min, event.policy_version_max) == (4, 4)
+    assert event.reward == 1.0
+
+
+async def test_a_pause_is_acknowledged_and_ends() -> None:
+    sink, control = MemorySink(), Control()
+    run = context(sink, control)
+    await run.safe_point()
+    assert sink.events == []
+    control.set_desired("pause")
+    waiting = asyncio.create_task(run.safe_point())
+    while not sink.events:
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    control.set_desired("run")
+    await waiting
+    assert [name for name, _ in sink.events] == ["RunPaused", "RunResumed"]
+
+
+async def test_a_paused_run_can_be_stopped() -> None:
+    sink, control = MemorySink(), Control()
+    control.set_desired("pause")
+    waiting = asyncio.create_task(context(sink, control).safe_point())
+    while not sink.events:
+        await asyncio.sleep(0.01)
+    control.set_desired("stop")
+    with pytest.raises(RunStopped):
+        await waiting
+    assert [name for name, _ in sink.events] == ["RunPaused"]
+
+
+@pytest.mark.parametrize("how", ["stop", "fence"])
+async def test_work_in_flight_is_cancelled_and_cleans_up(how: str) -> None:
+    control = Control()
+    cleaned = asyncio.Event()
+    started = asyncio.Event()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            await asyncio.sleep(0.05)
+            cleaned.set()
+
+    running = asyncio.create_task(context(MemorySink(), control).interruptible(work()))
+    await started.wait()
+    control.stop("a person stopped it") if how == "stop" else control.fence("attempt 2 exists")
+    with pytest.raises(RunStopped if how == "stop" else FencedError):
+        await running
+    assert cleaned.is_set()
+
+
+async def test_a_result_or_an_error_of_the_work_comes_through() -> None:
+    run = context(MemorySink(), Control())
+
+    async def answer(fail: bool) -> int:
+        if fail:
+            raise ValueError("no")
+        return 42
+
+    assert await run.interruptible(answer(False)) == 42
+    with pytest.raises(ValueError, match="no"):
+        await run.interruptible(answer(True))
