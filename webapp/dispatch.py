@@ -1,0 +1,54 @@
+"""The only place that sends Celery tasks: by name, on commit, never failing the caller.
+
+``workers`` implements the names. Postgres is the truth and the queue a hint: when Redis is away the
+message is lost and the reconciler sends it again. To add a task: a name here, a function there.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import StrEnum
+from functools import cache
+from typing import Any
+
+import kombu.exceptions
+import redis.exceptions
+from celery import Celery
+from django.conf import settings
+from django.db import transaction
+
+log = logging.getLogger(__name__)
+
+
+class TaskName(StrEnum):
+    """What workers can be asked to do; every task takes ids and may be sent twice."""
+
+    LAUNCH_RUN = "trainyard.launch_run"
+    STOP_RUN = "trainyard.stop_run"
+    RECONCILE = "trainyard.reconcile"
+    REAP = "trainyard.reap"
+    SYNC_DATASET = "trainyard.sync_dataset"
+
+
+@cache
+def _producer() -> Celery:
+    app = Celery("trainyard", broker=settings.CELERY_BROKER_URL, set_as_current=False)
+    app.conf.update(
+        task_ignore_result=True,
+        broker_connection_timeout=2,
+        broker_transport_options={"socket_timeout": 2, "socket_connect_timeout": 2, "max_retries": 0},
+    )
+    return app
+
+
+def send(name: TaskName, *arguments: int | str) -> None:
+    """Send now; a broker that is away is logged, not raised."""
+    try:
+        _producer().send_task(name, args=list(arguments), retry=False)
+    except (kombu.exceptions.OperationalError, redis.exceptions.RedisError, OSError) as error:
+        log.warning("task %s%r was not sent, the reconciler will: %s", name.value, arguments, error)
+
+
+def send_on_commit(name: TaskName, *arguments: Any) -> None:
+    """Send once the surrounding transaction is committed (at once outside of one)."""
+    transaction.on_commit(lambda: send(name, *arguments))

@@ -1,0 +1,116 @@
+"""Attempts: claiming a run for a launch or a relaunch, and giving up on one.
+
+Every attempt has a number, the epoch. Raising it fences whatever older process may still live:
+its events and heartbeats are refused from then on.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from engine.types import RunState
+from webapp.models import Alert, Run, RunAttempt
+from webapp.services import audit, notifications, states
+
+MAX_ATTEMPTS = 5
+ATTEMPTS_WITHIN = timedelta(minutes=10)
+"""More relaunches in this time mean that the next one would fail as well."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """The right, and all that is needed, to start one attempt."""
+
+    run_id: int
+    epoch: int
+    token: str
+    config: dict[str, Any]
+
+
+def ingest_token(run_id: int) -> str:
+    """The run's ingest token: the same for every attempt, so that an old one learns it is fenced."""
+    digest = hmac.new(settings.SECRET_KEY.encode(), f"ingest:{run_id}".encode(), hashlib.sha256).digest()
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+@transaction.atomic
+def claim_launch(*, run_id: int, launcher: str = "local") -> Claim | None:
+    """Take a queued run for launching; None when somebody else did or it is no longer queued."""
+    if not states.move(run_id=run_id, to=RunState.STARTING, only_from=RunState.QUEUED):
+        return None
+    return _new_attempt(run_id, launcher, "launched")
+
+
+@transaction.atomic
+def claim_relaunch(*, run_id: int, epoch: int, reason: str, launcher: str = "local") -> Claim | None:
+    """Replace the lost attempt ``epoch``; None when it was replaced already or the run has ended."""
+    run = Run.objects.select_for_update().get(pk=run_id)
+    if run.epoch != epoch or not states.move(run_id=run_id, to=RunState.STARTING):
+        return None
+    _end(run_id, reason)
+    Alert.objects.create(
+        run=run, severity="warning", code="run.relaunched", time=timezone.now(),
+        message=f"Attempt {epoch} was lost ({reason}); attempt {epoch + 1} goes on from the last checkpoint.",
+    )  # fmt: skip
+    audit.record(actor=None, action="run.relaunch", run_id=run_id, changes={"reason": reason})
+    return _new_attempt(run_id, launcher, reason)
+
+
+def _new_attempt(run_id: int, launcher: str, reason: str) -> Claim:
+    token = ingest_token(run_id)
+    Run.objects.filter(pk=run_id).update(
+        epoch=F("epoch") + 1,
+        token_hash=hashlib.sha256(token.encode()).hexdigest(),
+        heartbeat_at=None,
+    )
+    run = Run.objects.get(pk=run_id)
+    RunAttempt.objects.create(run=run, epoch=run.epoch, launcher=launcher, reason=reason)
+    notifications.run_changed(run_id, run.last_seq)
+    return Claim(run_id=run_id, epoch=run.epoch, token=token, config=run.config)
+
+
+def record_process(*, run_id: int, epoch: int, host: str, handle: str, run_dir: str) -> None:
+    """Note which process an attempt became."""
+    RunAttempt.objects.filter(run_id=run_id, epoch=epoch).update(host=host, handle=handle)
+    Run.objects.filter(pk=run_id).update(run_dir=run_dir)
+
+
+def too_many(*, run_id: int) -> bool:
+    """Whether ``MAX_ATTEMPTS`` were made within ``ATTEMPTS_WITHIN``."""
+    since = timezone.now() - ATTEMPTS_WITHIN
+    return RunAttempt.objects.filter(run_id=run_id, created_at__gt=since).count() >= MAX_ATTEMPTS
+
+
+@transaction.atomic
+def give_up(*, run_id: int, to: RunState, reason: str) -> bool:
+    """End a run whose process is gone, and fence it; True if this call ended it."""
+    if not states.move(run_id=run_id, to=to, reason=reason):
+        return False
+    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1)
+    run = Run.objects.get(pk=run_id)
+    if to == RunState.FAILED:
+        Alert.objects.create(
+            run=run, severity="error", code="run.failed", time=timezone.now(), message=reason
+        )
+    audit.record(actor=None, action=f"run.{to.value}", run_id=run_id, changes={"reason": reason})
+    notifications.run_changed(run_id, run.last_seq)
+    return True
+
+
+def nudged(*, run_id: int) -> None:
+    """Note that a task was just sent again for this run."""
+    Run.objects.filter(pk=run_id).update(nudged_at=timezone.now())
+
+
+def _end(run_id: int, reason: str) -> None:
+    RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(ended_at=timezone.now(), reason=reason)

@@ -1,0 +1,154 @@
+"""Mirrors dataset folders in Postgres, so that pages and queries need no file.
+
+The folder's JSON lines are read as they are: ``webapp`` does not import the engine's dataset code,
+which has validated them when it wrote them. A task that left its dataset stays, inactive, because
+trajectories refer to it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import connection, transaction
+from django.utils import timezone
+
+from engine.errors import DatasetError
+from webapp.models import Dataset, Run, Task, TaskAnswer
+from webapp.services import audit
+from webapp.services.cleaning import without_nul
+
+_FILES = ("dataset.json", "tasks.jsonl", "answers.jsonl")
+_TASK_FIELDS = (
+    "instance_id", "split", "position", "repo", "base_commit", "problem_statement", "image", "workdir",
+    "difficulty", "metadata", "active",
+)  # fmt: skip
+_ANSWER_FIELDS = (
+    "gold_patch", "test_patch", "test_files", "fail_to_pass", "pass_to_pass", "test_command",
+    "grade_rule", "deterministic", "metadata",
+)  # fmt: skip
+_BATCH = 500
+Row = Mapping[str, Any]
+
+
+def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> Dataset:
+    """Bring Postgres up to date with ``home/datasets/<name>``; unchanged folders cost one hash.
+
+    Args:
+        name: the dataset's folder.
+        run_id: the curation run that made it, if one did.
+        actor: who asked; None is the system.
+
+    Raises:
+        DatasetError: the folder is missing or malformed; nothing was changed.
+    """
+    folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
+    try:
+        contents = [(folder / file).read_bytes() for file in _FILES]
+    except OSError as error:
+        raise DatasetError(f"cannot read the dataset '{name}' in {folder}: {error.strerror}") from error
+    checksum = hashlib.sha256(b"\0".join(contents)).hexdigest()
+    with transaction.atomic():
+        dataset, _ = Dataset.objects.get_or_create(name=name)
+        dataset = Dataset.objects.select_for_update().get(pk=dataset.pk)
+        if dataset.checksum != checksum:
+            header = _json(contents[0], _FILES[0])
+            provenance = header.get("provenance", header) if isinstance(header, dict) else {}
+            store_tasks(
+                dataset=dataset,
+                tasks=_json_lines(contents[1], _FILES[1]),
+                answers=_json_lines(contents[2], _FILES[2]),
+                provenance=provenance,
+                checksum=checksum,
+            )
+            audit.record(
+                actor=actor, action="dataset.sync", run_id=run_id, target=f"dataset {name}",
+                changes={"num_tasks": dataset.num_tasks, "checksum": checksum},
+            )  # fmt: skip
+        if run_id is not None:
+            Dataset.objects.filter(pk=dataset.pk).update(run_id=run_id)
+    return dataset
+
+
+@transaction.atomic
+def store_tasks(
+    *,
+    dataset: Dataset,
+    tasks: Sequence[Row],
+    answers: Sequence[Row],
+    provenance: Mapping[str, Any],
+    checksum: str = "",
+) -> None:
+    """Replace a dataset's tasks by these rows (``id`` is the task's key) and link what refers to them."""
+    try:
+        made = [_task(dataset, position, row) for position, row in enumerate(tasks)]
+    except KeyError as error:
+        raise DatasetError(f"a task of '{dataset.name}' has no field {error}") from None
+    stored = Task.objects.bulk_create(
+        made, batch_size=_BATCH, update_conflicts=True, unique_fields=["dataset", "key"],
+        update_fields=list(_TASK_FIELDS),
+    )  # fmt: skip
+    ids = {task.key: task.pk for task in stored}
+    TaskAnswer.objects.bulk_create(
+        [
+            TaskAnswer(task_id=ids[row["id"]], **_picked(row, _ANSWER_FIELDS))
+            for row in answers
+            if row.get("id") in ids
+        ],
+        batch_size=_BATCH, update_conflicts=True, unique_fields=["task"], update_fields=list(_ANSWER_FIELDS),
+    )  # fmt: skip
+    Task.objects.filter(dataset=dataset).exclude(pk__in=ids.values()).update(active=False)
+    dataset.splits = dict(Counter(task.split for task in stored))
+    dataset.num_tasks = len(stored)
+    dataset.provenance = dict(provenance)
+    dataset.checksum = checksum
+    dataset.synced_at = timezone.now()
+    dataset.save()
+    _link(dataset)
+
+
+def _task(dataset: Dataset, position: int, row: Row) -> Task:
+    fields = _picked(row, _TASK_FIELDS) | {"position": position, "active": True}
+    fields.setdefault("split", "train")
+    return Task(dataset=dataset, key=row["id"], **{"instance_id": row["instance_id"]} | fields)
+
+
+def _picked(row: Row, names: Sequence[str]) -> dict[str, Any]:
+    return {name: without_nul(row[name]) for name in names if name in row}
+
+
+def _link(dataset: Dataset) -> None:
+    """Connect runs, groups and trajectories that came before their dataset did."""
+    Run.objects.filter(dataset=None, config__dataset__name=dataset.name).update(dataset=dataset)
+    with connection.cursor() as cursor:
+        for table in ("webapp_group", "webapp_trajectory"):
+            cursor.execute(
+                f"UPDATE {table} x SET task_id = k.id FROM webapp_task k, webapp_run r"  # noqa: S608
+                " WHERE x.task_id IS NULL AND x.run_id = r.id AND r.dataset_id = %s"
+                " AND k.dataset_id = r.dataset_id AND k.key = x.task_key",
+                [dataset.pk],
+            )
+
+
+def _json(content: bytes, file: str) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError as error:
+        raise DatasetError(f"{file} is not JSON: {error}") from None
+
+
+def _json_lines(content: bytes, file: str) -> list[Row]:
+    # Split at newlines only: JSON strings may hold other line separators as they are.
+    rows = [
+        _json(line, f"{file}, line {n}") for n, line in enumerate(content.split(b"\n"), 1) if line.strip()
+    ]
+    for number, row in enumerate(rows):
+        if not isinstance(row, dict):
+            raise DatasetError(f"{file}: not an object", row=number)
+    return rows

@@ -1,0 +1,34 @@
+"""Signs of life of attempts, answered with what people want."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils import timezone
+
+from webapp.models import Run
+from webapp.services import ingest, states
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a beating attempt is told."""
+
+    desired: str
+    epoch: int
+    acked_seq: int
+
+
+def beat(*, run_id: int, token: str, epoch: int) -> Answer:
+    """Note that attempt ``epoch`` lives.
+
+    Raises:
+        BadTokenError: not this run's token.
+        StaleEpochError: a newer attempt exists.
+    """
+    run = ingest.authenticate(run_id=run_id, token=token)
+    if epoch != run.epoch:
+        raise ingest.StaleEpochError(run.epoch)
+    Run.objects.filter(pk=run_id, epoch=epoch).update(heartbeat_at=timezone.now())
+    over = run.state in states.TERMINAL or run.state == states.S.STOPPING
+    return Answer("stop" if over else run.desired, run.epoch, run.last_seq)

@@ -1,0 +1,45 @@
+"""Tells browsers that something changed: after commit, and never failing the writer.
+
+The message carries no data: a consumer reads what is new from Postgres. A lost message (Redis away)
+costs freshness only; the next one, or a reload, brings everything.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import redis.exceptions
+from asgiref.sync import async_to_sync
+from channels.layers import get_channel_layer
+from django.db import transaction
+
+log = logging.getLogger(__name__)
+
+RUNS_GROUP = "runs"
+"""Hears about every run; overview and run list subscribe to it."""
+
+
+def run_group(run_id: int) -> str:
+    """Channels group of one run's page."""
+    return f"run.{run_id}"
+
+
+def run_changed(run_id: int, seq: int) -> None:
+    """After commit, tell the run's watchers that events up to ``seq`` are stored."""
+    transaction.on_commit(lambda: _send(run_id, seq))
+
+
+def _send(run_id: int, seq: int) -> None:
+    message = {"type": "run.changed", "run_id": run_id, "seq": seq}
+    try:
+        async_to_sync(_send_all)(message)
+    except (redis.exceptions.RedisError, OSError) as error:
+        log.warning("watchers of run %d were not told: %s", run_id, error)
+
+
+async def _send_all(message: dict[str, object]) -> None:
+    layer = get_channel_layer()
+    if layer is None:
+        return
+    for group in (run_group(int(str(message["run_id"]))), RUNS_GROUP):
+        await layer.group_send(group, message)

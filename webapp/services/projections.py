@@ -1,0 +1,185 @@
+"""Turns events into rows: every table of a run but ``Event`` can be rebuilt from its events.
+
+``Projection`` walks a batch in order. Trajectory events are buffered and written in bulk
+(``trajectory_store``); everything rare is written at once, after the buffer. The result does not
+depend on how the events were cut into batches, and replaying the log gives the same rows.
+To project a new event type: a ``case`` in ``_apply`` and a method here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.db import connection
+
+from engine.events import types as e
+from engine.types import RunKind, RunState
+from webapp.dispatch import TaskName, send_on_commit
+from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run, RunAttempt
+from webapp.services import removal, states
+from webapp.services.trajectory_rows import moment
+from webapp.services.trajectory_store import TrajectoryStore
+
+
+class Projection:
+    """Applies events to one run whose row the caller has locked."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._trajectories = TrajectoryStore(run)
+        self._fields: dict[str, Any] = {}
+
+    def apply(self, events: Iterable[e.AnyEvent]) -> None:
+        """Project events, in order, inside the caller's transaction."""
+        for event in events:
+            self._apply(event)
+        self._trajectories.flush()
+        if self._fields:
+            Run.objects.filter(pk=self._run.pk).update(**self._fields)
+            self._fields = {}
+
+    def _apply(self, event: e.AnyEvent) -> None:
+        match event:
+            case e.StepFinished():
+                self._trajectories.step(event)
+            case e.TrajectoryStarted():
+                self._trajectories.started(event)
+            case e.TrajectoryFinished():
+                self._trajectories.finished(event)
+            case e.GroupFinished():
+                self._trajectories.judged(event)
+            case e.RunStarted():
+                self._run_started(event)
+            case e.RunProgress():
+                self._fields |= {
+                    "progress_message": event.message[:500],
+                    "progress_done": event.done,
+                    "progress_total": event.total,
+                }
+            case e.RunPaused():
+                states.move(run_id=self._run.pk, to=RunState.PAUSED)
+            case e.RunResumed():
+                states.move(run_id=self._run.pk, to=RunState.RUNNING, only_from=RunState.PAUSED)
+            case e.RunFinished():
+                self._run_finished(event)
+            case e.IterationStarted():
+                self._iteration_started(event)
+            case e.IterationFinished():
+                self._iteration_finished(event)
+            case e.EvaluationFinished():
+                self._evaluation_finished(event)
+            case e.CheckpointSaved():
+                self._checkpoint_saved(event)
+            case e.Alert():
+                self._alert(event)
+
+    def _run_started(self, event: e.RunStarted) -> None:
+        self._trajectories.flush()
+        removal.remove_from(run_id=self._run.pk, iteration=event.resumed_from)
+        current = event.resumed_from - 1 if event.resumed_from else None
+        self._fields |= {
+            "total_iterations": event.total_iterations,
+            "current_iteration": current,
+            "progress_message": "",
+            "progress_done": 0,
+            "progress_total": 0,
+        }
+        RunAttempt.objects.filter(run=self._run, epoch=event.epoch).update(host=event.host[:200])
+        states.move(run_id=self._run.pk, to=RunState.RUNNING)
+
+    def _run_finished(self, event: e.RunFinished) -> None:
+        self._trajectories.flush()
+        states.move(run_id=self._run.pk, to=RunState(event.state), reason=event.reason, summary=event.summary)
+        if event.state == "succeeded" and self._run.kind == RunKind.CURATE:
+            name = event.summary.get("dataset") or self._run.config["curation"]["output"]
+            send_on_commit(TaskName.SYNC_DATASET, str(name), self._run.pk)
+
+    def _iteration_started(self, event: e.IterationStarted) -> None:
+        Iteration.objects.update_or_create(
+            run=self._run,
+            index=event.iteration,
+            defaults={
+                "policy_version": event.policy_version,
+                "num_tasks": len(event.task_ids),
+                "started_at": moment(event.time),
+                "finished_at": None,
+                "metrics": {},
+                "profile": {},
+            },
+        )
+        self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}
+
+    def _iteration_finished(self, event: e.IterationFinished) -> None:
+        self._trajectories.flush()
+        found = {
+            "policy_version": event.policy_version,
+            "finished_at": moment(event.time),
+            "metrics": event.metrics,
+            "profile": iteration_profile(self._run.pk, event.iteration),
+        }
+        Iteration.objects.update_or_create(
+            run=self._run,
+            index=event.iteration,
+            defaults=found,
+            create_defaults=found | {"started_at": moment(event.time)},
+        )
+        self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}
+
+    def _evaluation_finished(self, event: e.EvaluationFinished) -> None:
+        names = (
+            "policy_version", "num_samples", "num_tasks", "num_solved", "solve_rate",
+            "interval_low", "interval_high",
+        )  # fmt: skip
+        Evaluation.objects.update_or_create(
+            run=self._run,
+            iteration=event.iteration,
+            name=event.name[:64],
+            defaults={name: getattr(event, name) for name in names} | {"finished_at": moment(event.time)},
+        )
+
+    def _checkpoint_saved(self, event: e.CheckpointSaved) -> None:
+        Checkpoint.objects.update_or_create(
+            run=self._run,
+            iteration=event.iteration,
+            defaults={
+                "policy_version": event.policy_version,
+                "path": event.path[:1000],
+                "checksum": event.checksum[:128],
+                "saved_at": moment(event.time),
+            },
+        )
+
+    def _alert(self, event: e.Alert) -> None:
+        Alert.objects.create(
+            run=self._run,
+            seq=event.seq,
+            severity=event.severity,
+            code=event.code[:100],
+            message=event.message,
+            iteration=event.iteration,
+            time=moment(event.time),
+        )
+
+
+def iteration_profile(run_id: int, iteration: int) -> dict[str, Any]:
+    """Means over an iteration's training steps by step index, and how often each action was taken."""
+    where = (
+        "FROM webapp_step s JOIN webapp_trajectory t ON t.id = s.trajectory_id"
+        " WHERE t.run_id = %s AND t.phase = 'train' AND t.iteration = %s"
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*), round(avg(s.thinking_tokens), 2)::float,"
+            f" round(avg(s.generated_tokens), 2)::float {where} GROUP BY s.index ORDER BY s.index",
+            [run_id, iteration],
+        )
+        columns = list(zip(*cursor.fetchall(), strict=True)) or [(), (), ()]
+        cursor.execute(f"SELECT s.action, count(*) {where} GROUP BY 1 ORDER BY 1", [run_id, iteration])
+        actions = dict(cursor.fetchall())
+    return {
+        "steps": list(columns[0]),
+        "thinking": list(columns[1]),
+        "generated": list(columns[2]),
+        "actions": actions,
+    }

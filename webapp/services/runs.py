@@ -1,0 +1,176 @@
+"""Creating runs and asking for changes of their state.
+
+People only ever ask: ``desired`` and ``state`` are set here, a task is sent on commit, and the engine
+acknowledges by event. Every function checks by conditional update, so two clicks do one thing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from engine.config.recipes import resolve
+from engine.config.run import parse_run_config, with_overrides
+from engine.errors import ConfigError
+from engine.types import RunState
+from webapp.dispatch import TaskName, send_on_commit
+from webapp.models import Dataset, Experiment, Run
+from webapp.services import audit, notifications, states
+from webapp.services.states import IllegalTransitionError
+
+
+@transaction.atomic
+def create(
+    *,
+    recipe: str,
+    overrides: Mapping[str, Any] | None = None,
+    actor: User | None = None,
+    experiment: Experiment | None = None,
+) -> Run:
+    """A draft from a recipe with dotted overrides (``{"trainer.iterations": 5}``).
+
+    Raises:
+        ConfigError: unknown recipe, unknown or impossible setting.
+    """
+    config = resolve(recipe, overrides).model_dump(mode="json")
+    return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, parent=None)
+
+
+@transaction.atomic
+def clone(*, run: Run, overrides: Mapping[str, Any] | None = None, actor: User | None = None) -> Run:
+    """A new draft with another run's configuration and some differences. Raises ConfigError."""
+    config = parse_run_config(with_overrides(run.config, overrides or {})).model_dump(mode="json")
+    return _save(config=config, overrides=overrides, actor=actor, experiment=run.experiment, parent=run)
+
+
+def _save(
+    *,
+    config: dict[str, Any],
+    overrides: Mapping[str, Any] | None,
+    actor: User | None,
+    experiment: Experiment | None,
+    parent: Run | None,
+) -> Run:
+    name = dataset_name(config)
+    run = Run.objects.create(
+        kind=config["kind"],
+        name=config["name"],
+        recipe=config["recipe"],
+        config=config,
+        experiment=experiment,
+        dataset=Dataset.objects.filter(name=name).first() if name else None,
+        parent=parent,
+        created_by=actor,
+        total_iterations=config.get("trainer", {}).get("iterations", 0),
+    )
+    changes: dict[str, Any] = {"recipe": run.recipe, "overrides": dict(overrides or {})}
+    if parent is not None:
+        changes["cloned_from"] = parent.pk
+    audit.record(actor=actor, action="run.create", run_id=run.pk, changes=changes)
+    notifications.run_changed(run.pk, 0)
+    return run
+
+
+def dataset_name(config: Mapping[str, Any]) -> str | None:
+    """The dataset a configuration draws tasks from; None for kinds without."""
+    section = config.get("dataset")
+    return section["name"] if isinstance(section, dict) else None
+
+
+@transaction.atomic
+def start(*, run: Run, actor: User | None = None) -> None:
+    """Queue a draft.
+
+    Raises:
+        ConfigError: its dataset is not there.
+        IllegalTransitionError: it is no draft.
+    """
+    _check_dataset(run)
+    states.require(run_id=run.pk, to=RunState.QUEUED, only_from=RunState.DRAFT)
+    send_on_commit(TaskName.LAUNCH_RUN, run.pk)
+    _done(run, actor, "run.start")
+
+
+def _check_dataset(run: Run) -> None:
+    name = dataset_name(run.config)
+    if name is None:
+        return
+    folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
+    if not Dataset.objects.filter(name=name).exists() and not folder.is_dir():
+        raise ConfigError(
+            f"the dataset '{name}' is not here: make it with a curate run (recipe quickstart-dataset makes "
+            "'quickstart'), or choose another one with dataset.name"
+        )
+
+
+@transaction.atomic
+def stop(*, run: Run, actor: User | None = None) -> None:
+    """Ask a run to end: at once when nothing runs yet, else gracefully, and by force after a while.
+
+    Raises IllegalTransitionError when it has ended already.
+    """
+    for waiting in (RunState.DRAFT, RunState.QUEUED):
+        if states.move(
+            run_id=run.pk, to=RunState.STOPPED, only_from=waiting, reason="stopped before it began"
+        ):
+            return _done(run, actor, "run.stop")
+    states.require(run_id=run.pk, to=RunState.STOPPING, desired="stop")
+    send_on_commit(TaskName.STOP_RUN, run.pk)
+    return _done(run, actor, "run.stop")
+
+
+@transaction.atomic
+def pause(*, run: Run, actor: User | None = None) -> None:
+    """Ask a run to pause after what is in flight. Raises IllegalTransitionError."""
+    live = [RunState.STARTING.value, RunState.RUNNING.value]
+    if not Run.objects.filter(pk=run.pk, state__in=live).update(desired="pause"):
+        raise _illegal(run, RunState.PAUSED)
+    _done(run, actor, "run.pause")
+
+
+@transaction.atomic
+def resume(*, run: Run, actor: User | None = None) -> None:
+    """Let a paused run go on, or queue a failed or stopped one to go on from its last checkpoint.
+
+    Raises:
+        ConfigError: its dataset is not there.
+        IllegalTransitionError: it is neither.
+    """
+    live = [RunState.STARTING.value, RunState.RUNNING.value, RunState.PAUSED.value]
+    if Run.objects.filter(pk=run.pk, state__in=live, desired="pause").update(desired="run"):
+        return _done(run, actor, "run.resume")
+    _check_dataset(run)
+    for ended in (RunState.FAILED, RunState.STOPPED):
+        if states.move(
+            run_id=run.pk, to=RunState.QUEUED, only_from=ended, reason="", summary={}, finished_at=None,
+            desired="run",
+        ):  # fmt: skip
+            send_on_commit(TaskName.LAUNCH_RUN, run.pk)
+            return _done(run, actor, "run.resume")
+    raise _illegal(run, RunState.RUNNING)
+
+
+@transaction.atomic
+def rename(*, run: Run, name: str, actor: User | None = None) -> None:
+    """Call a run something else. Raises ConfigError for an empty or overlong name."""
+    if not 0 < len(name.strip()) <= 200:
+        raise ConfigError("a run's name has 1 to 200 characters")
+    old, run.name = run.name, name.strip()
+    run.save(update_fields=["name"])
+    _done(run, actor, "run.rename", {"name": {"old": old, "new": run.name}})
+
+
+def _illegal(run: Run, wanted: RunState) -> IllegalTransitionError:
+    state = Run.objects.values_list("state", flat=True).get(pk=run.pk)
+    return IllegalTransitionError(run.pk, state, wanted.value)
+
+
+def _done(run: Run, actor: User | None, action: str, changes: Mapping[str, Any] | None = None) -> None:
+    audit.record(actor=actor, action=action, run_id=run.pk, changes=changes)
+    run.refresh_from_db()
+    notifications.run_changed(run.pk, run.last_seq)

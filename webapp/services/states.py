@@ -1,0 +1,122 @@
+"""The state machine of a run: the only writer of ``Run.state``.
+
+    draft ─▶ queued ─▶ starting ─▶ running ⇄ paused
+      │        │          │  ▲        │        │
+      │        │          │  └────────┴────────┘   relaunch under a higher epoch
+      ▼        ▼          ▼           ▼
+    stopped  stopped   stopping ─▶ stopped | succeeded | failed      (failed, stopped) ─▶ queued: resume
+
+Moves are conditional updates: whoever finds the run in a state that allows the move wins, everybody
+else is told ``False``. ``TIMEOUTS`` gives every non-terminal state its way out (workers.reconciler).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db.models import F
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from engine.errors import TrainyardError
+from engine.types import RunState, TerminationReason
+from webapp.models import Run, RunAttempt, Trajectory
+
+S = RunState
+TERMINAL = frozenset({S.SUCCEEDED, S.FAILED, S.STOPPED})
+LIVE = frozenset({S.STARTING, S.RUNNING, S.PAUSED, S.STOPPING})
+"""States in which a process should exist."""
+
+TRANSITIONS: dict[RunState, frozenset[RunState]] = {
+    S.DRAFT: frozenset({S.QUEUED, S.STOPPED}),
+    S.QUEUED: frozenset({S.STARTING, S.STOPPED, S.FAILED}),
+    S.STARTING: frozenset({S.RUNNING, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
+    S.RUNNING: frozenset({S.STARTING, S.PAUSED, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
+    S.PAUSED: frozenset({S.STARTING, S.RUNNING, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
+    S.STOPPING: frozenset({S.SUCCEEDED, S.FAILED, S.STOPPED}),
+    S.SUCCEEDED: frozenset(),
+    S.FAILED: frozenset({S.QUEUED}),
+    S.STOPPED: frozenset({S.QUEUED}),
+}
+_SET_ONCE = {S.RUNNING: "running_at"}
+_SET_ALWAYS = {
+    S.QUEUED: "queued_at",
+    S.STARTING: "starting_at",
+    S.PAUSED: "paused_at",
+    S.STOPPING: "stopping_at",
+    S.SUCCEEDED: "finished_at",
+    S.FAILED: "finished_at",
+    S.STOPPED: "finished_at",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Timeout:
+    """After ``after`` without the sign of life that the state asks for, the run goes ``to``."""
+
+    after: timedelta
+    to: RunState
+    reason: str
+
+
+TIMEOUTS: dict[RunState, Timeout] = {
+    S.DRAFT: Timeout(timedelta(days=30), S.STOPPED, "never started within 30 days"),
+    S.QUEUED: Timeout(timedelta(days=7), S.FAILED, "no worker picked it up within 7 days"),
+    S.STARTING: Timeout(timedelta(seconds=90), S.FAILED, "its process did not report within 90 s"),
+    S.RUNNING: Timeout(timedelta(seconds=15), S.FAILED, "its process fell silent"),
+    S.PAUSED: Timeout(timedelta(seconds=15), S.FAILED, "its process fell silent while paused"),
+    S.STOPPING: Timeout(timedelta(seconds=10), S.STOPPED, "it did not stop in time and was ended"),
+}
+"""For starting, running and paused a relaunch from the last checkpoint is tried first."""
+
+
+class IllegalTransitionError(TrainyardError):
+    """The run is not in a state that allows what was asked."""
+
+    def __init__(self, run_id: int, state: str, wanted: str) -> None:
+        self.state = state
+        super().__init__(f"run {run_id} is {state}: it cannot become {wanted}")
+
+
+def allowed_from(to: RunState) -> list[str]:
+    """The states from which a run may move to ``to``."""
+    return [source.value for source, targets in TRANSITIONS.items() if to in targets]
+
+
+def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fields: Any) -> bool:
+    """Move a run if its state allows it, and set ``fields`` with it; True if this call moved it."""
+    sources = allowed_from(to)
+    if only_from is not None:
+        sources = [state for state in sources if state == only_from]
+    now = timezone.now()
+    times: dict[str, Any] = {"state_changed_at": now}
+    if to in _SET_ONCE:
+        times[_SET_ONCE[to]] = Coalesce(F(_SET_ONCE[to]), now)
+    if to in _SET_ALWAYS:
+        times[_SET_ALWAYS[to]] = now
+    moved = Run.objects.filter(pk=run_id, state__in=sources).update(state=to.value, **(times | fields))
+    if moved and to in TERMINAL:
+        _close(run_id)
+    return bool(moved)
+
+
+def require(*, run_id: int, to: RunState, only_from: RunState | None = None, **fields: Any) -> None:
+    """Like ``move``, but raises IllegalTransitionError when the run's state does not allow it."""
+    if not move(run_id=run_id, to=to, only_from=only_from, **fields):
+        state = Run.objects.values_list("state", flat=True).get(pk=run_id)
+        raise IllegalTransitionError(run_id, state, to.value)
+
+
+def _close(run_id: int) -> None:
+    """Nothing of an ended run is live any more."""
+    now = timezone.now()
+    Run.objects.filter(pk=run_id).update(desired="run")
+    RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(ended_at=now)
+    Trajectory.objects.filter(run_id=run_id, state=Trajectory.State.RUNNING).update(
+        state=Trajectory.State.FINISHED,
+        termination=TerminationReason.CANCELLED.value,
+        error="the run ended before this rollout did",
+        finished_at=F("active_at"),
+    )

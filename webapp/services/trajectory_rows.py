@@ -1,0 +1,125 @@
+"""Turns trajectory events into column values: pure functions without queries."""
+
+from __future__ import annotations
+
+import array
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from engine.events.types import GroupMember, StepFinished, TrajectoryFinished, TrajectoryStarted
+from engine.types import TestOutcome
+from webapp.models import Trajectory
+from webapp.models.trajectories import TOKEN_COLUMNS
+
+SEARCH_CHARS = 2_000
+"""Of a step, so much is found by full-text search (PostgreSQL refuses vectors above 1 MB)."""
+_ACTIONS = {"execute_bash": "command", "search": "search", "finish": "finish", "submit": "finish"}
+_PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
+
+STEP_COLUMNS = (
+    "trajectory_id", "index", "time", "action", "tool", "arguments", "thought", "response",
+    "observation", "error", "exit_code", "done", "prompt_tokens", "generated_tokens",
+    "thinking_tokens", "truncated_chars", "model_seconds", "tool_seconds", "policy_version",
+    "action_hash", "search_text",
+)  # fmt: skip
+TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seconds")
+TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", *TOKEN_COLUMNS)
+
+
+def moment(seconds: float) -> datetime:
+    """Unix seconds as an aware UTC time."""
+    return datetime.fromtimestamp(seconds, tz=UTC)
+
+
+def action_kind(tool: str, arguments: Mapping[str, Any]) -> str:
+    """command, search, view, edit, finish, other; ``none`` when no call was parsed."""
+    if not tool:
+        return "none"
+    if tool == "file_editor":
+        return "view" if arguments.get("command") == "view" else "edit"
+    return _ACTIONS.get(tool, "other")
+
+
+def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:
+    """Values in the order of ``STEP_COLUMNS``."""
+    arguments = json.dumps(event.arguments, ensure_ascii=False)
+    digest = hashlib.blake2b(f"{event.tool}\0{arguments}".encode(), digest_size=8).hexdigest()
+    values = " ".join(str(value) for value in event.arguments.values())
+    search = f"{event.thought[:SEARCH_CHARS]}\n{values}"[:SEARCH_CHARS]
+    return (
+        trajectory_id, event.index, moment(event.time), action_kind(event.tool, event.arguments),
+        event.tool[:64], arguments, event.thought, event.response, event.observation, event.error,
+        event.exit_code, event.done, event.prompt_tokens, event.generated_tokens,
+        event.thinking_tokens, event.truncated_chars, event.model_seconds, event.tool_seconds,
+        event.policy_version, digest, search,
+    )  # fmt: skip
+
+
+def test_rows(trajectory_id: int, event: TrajectoryFinished) -> Iterator[tuple[object, ...]]:
+    """Values in the order of ``TEST_COLUMNS``."""
+    for position, test in enumerate(event.tests):
+        yield (trajectory_id, position, test.test_id, test.kind.value, test.outcome.value, test.seconds)
+
+
+def token_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:
+    """Values in the order of ``TOKEN_BLOB_COLUMNS``; None without tokens.
+
+    Raises:
+        ValueError, OverflowError: the columns differ in length or a value does not fit its column.
+    """
+    if event.tokens is None:
+        return None
+    columns = [array.array(code, getattr(event.tokens, name)) for name, code in TOKEN_COLUMNS.items()]
+    if len({len(column) for column in columns}) != 1:
+        raise ValueError("the token columns differ in length")
+    return (trajectory_id, len(columns[0]), *(column.tobytes() for column in columns))
+
+
+def start(trajectory: Trajectory, event: TrajectoryStarted) -> None:
+    """Set what a start says on a fresh row."""
+    trajectory.sandbox_id = event.sandbox_id[:200]
+    trajectory.started_at = trajectory.active_at = moment(event.time)
+    trajectory.epoch = event.epoch
+
+
+def advance(trajectory: Trajectory, event: StepFinished) -> None:
+    """Count one more step of a live trajectory."""
+    trajectory.num_steps = max(trajectory.num_steps, event.index + 1)
+    trajectory.prompt_tokens += event.prompt_tokens
+    trajectory.generated_tokens += event.generated_tokens
+    trajectory.thinking_tokens += event.thinking_tokens
+    trajectory.active_at = moment(event.time)
+
+
+def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
+    """Set everything the terminal record says."""
+    for name in _COPIED:
+        setattr(trajectory, name, getattr(event, name))
+    trajectory.state = Trajectory.State.FINISHED
+    trajectory.epoch = event.epoch
+    trajectory.finished_at = trajectory.active_at = moment(event.time)
+    trajectory.termination = event.termination.value
+    trajectory.verdict = event.verdict.value if event.verdict is not None else ""
+    patch = event.patch.encode()
+    trajectory.patch_hash = hashlib.blake2b(patch, digest_size=8).hexdigest() if patch else ""
+    trajectory.num_tests = len(event.tests)
+    trajectory.num_tests_passed = sum(test.outcome in _PASSED for test in event.tests)
+
+
+def judge(trajectory: Trajectory, member: GroupMember) -> None:
+    """Set what the objective made of it."""
+    trajectory.advantage = member.advantage
+    trajectory.baseline = member.baseline
+    trajectory.loss_mask = member.loss_mask
+    trajectory.mask_reason = member.mask_reason[:64]
+
+
+_COPIED = (
+    "reward", "num_steps", "patch", "test_log", "detail", "error", "reused_verdict", "attempts",
+    "prompt_tokens", "generated_tokens", "thinking_tokens", "policy_version_min",
+    "policy_version_max", "queue_seconds", "sandbox_seconds", "model_seconds", "tool_seconds",
+    "grading_seconds", "total_seconds",
+)  # fmt: skip

@@ -1,0 +1,275 @@
+"""Collects a batch's trajectory events and writes them in a handful of statements.
+
+Events are folded per trajectory key in the order they came: a start forgets what came before it,
+steps accumulate, the first terminal record stays. ``flush`` then costs the same number of queries
+for one trajectory as for a thousand. The caller holds the run's row lock, so nobody else inserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from django.db import connection
+
+from engine.events.types import (
+    GroupFinished,
+    GroupMember,
+    StepFinished,
+    TrajectoryFinished,
+    TrajectoryRef,
+    TrajectoryStarted,
+)
+from webapp.models import Group, Run, Step, Task, TestResult, TokenBlob, Trajectory
+from webapp.services import trajectory_rows as rows
+from webapp.services.copying import copy_rows
+
+Key = tuple[str, int, str, int]
+"""phase, iteration, task key, index: identifies a trajectory inside its run."""
+GroupKey = tuple[str, int, str]
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What a batch said about one trajectory, in order of arrival."""
+
+    time: float
+    epoch: int
+    started: TrajectoryStarted | None = None
+    steps: dict[int, StepFinished] = field(default_factory=dict)
+    finished: TrajectoryFinished | None = None
+    member: GroupMember | None = None
+
+
+class TrajectoryStore:
+    """Trajectory events of one locked run, buffered between flushes."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._pending: dict[Key, _Pending] = {}
+
+    def started(self, event: TrajectoryStarted) -> None:
+        """A rollout was admitted; whatever was under its key is replaced."""
+        self._pending[_key(event.ref)] = _Pending(event.time, event.epoch, started=event)
+
+    def step(self, event: StepFinished) -> None:
+        """One more turn."""
+        self._of(event.ref, event.time, event.epoch).steps[event.index] = event
+
+    def finished(self, event: TrajectoryFinished) -> None:
+        """The terminal record; a second one under the same key changes nothing."""
+        pending = self._of(event.ref, event.time, event.epoch)
+        if pending.finished is None:
+            pending.finished = event
+
+    def judged(self, event: GroupFinished) -> None:
+        """Advantages and masks of a group's members."""
+        for member in event.members:
+            key = (event.phase, event.iteration, event.task_id, member.index)
+            self._pending.setdefault(key, _Pending(event.time, event.epoch)).member = member
+
+    def flush(self) -> None:
+        """Write everything that is buffered."""
+        if not self._pending:
+            return
+        pending, self._pending = self._pending, {}
+        groups = self._groups(pending)
+        existing = _fetch(self._run.pk, pending)
+        pending = {key: p for key, p in pending.items() if key in existing or _is_made(p)}
+        for key, p in pending.items():
+            _drop_late(p, existing.get(key))
+        replaced = [existing[key].pk for key, p in pending.items() if p.started and key in existing]
+        _delete_parts(replaced)
+        known_steps = {key: t.num_steps for key, t in existing.items() if not pending[key].started}
+        trajectories = {
+            key: _fold(p, self._row(key, p, existing.get(key), groups)) for key, p in pending.items()
+        }
+        live = {key for key, p in pending.items() if key in existing and _only_steps(p)}
+        _save_whole([t for key, t in trajectories.items() if key not in live])
+        _save_live([trajectories[key] for key in live])
+        _write_parts(trajectories, pending, known_steps)
+        _refresh_groups({groups[key[:3]].pk for key in pending.keys() - live})
+
+    def _of(self, ref: TrajectoryRef, time: float, epoch: int) -> _Pending:
+        return self._pending.setdefault(_key(ref), _Pending(time, epoch))
+
+    def _row(
+        self, key: Key, pending: _Pending, existing: Trajectory | None, groups: dict[GroupKey, Group]
+    ) -> Trajectory:
+        """The stored row, or a fresh one (under the old id, so that links and annotations stay)."""
+        if existing is not None and pending.started is None:
+            return existing
+        group = groups[key[:3]]
+        time = rows.moment(pending.time)
+        return Trajectory(
+            pk=existing.pk if existing is not None else None,
+            run=self._run, group=group, task_id=group.task_id, epoch=pending.epoch,
+            started_at=time, active_at=time, phase=key[0], iteration=key[1], task_key=key[2], index=key[3],
+        )  # fmt: skip
+
+    def _groups(self, pending: dict[Key, _Pending]) -> dict[GroupKey, Group]:
+        wanted = {key[:3]: p for key, p in reversed(pending.items()) if _is_made(p)}
+        found = _fetch_groups(self._run.pk, {key[:3] for key in pending})
+        missing = [key for key in reversed(wanted) if key not in found]
+        tasks = dict(
+            Task.objects.filter(
+                dataset=self._run.dataset_id, key__in={key[2] for key in missing}
+            ).values_list("key", "pk")
+        )
+        made = Group.objects.bulk_create(
+            Group(
+                run=self._run, phase=phase, iteration=iteration, task_key=task_key,
+                task_id=tasks.get(task_key), started_at=rows.moment(wanted[phase, iteration, task_key].time),
+            )
+            for phase, iteration, task_key in missing
+        )  # fmt: skip
+        return found | {(group.phase, group.iteration, group.task_key): group for group in made}
+
+
+def _key(ref: TrajectoryRef) -> Key:
+    return (ref.phase, ref.iteration, ref.task_id, ref.index)
+
+
+def _is_made(pending: _Pending) -> bool:
+    """Whether these events make a trajectory that is not there yet (a judgement alone does not)."""
+    return bool(pending.started or pending.steps or pending.finished)
+
+
+def _only_steps(pending: _Pending) -> bool:
+    return not (pending.started or pending.finished or pending.member)
+
+
+def _drop_late(pending: _Pending, existing: Trajectory | None) -> None:
+    """Nothing but a new start changes a finished trajectory."""
+    if existing is not None and existing.state == Trajectory.State.FINISHED and not pending.started:
+        pending.steps.clear()
+        pending.finished = None
+
+
+def _fold(pending: _Pending, trajectory: Trajectory) -> Trajectory:
+    if pending.started:
+        rows.start(trajectory, pending.started)
+    for step in pending.steps.values():
+        rows.advance(trajectory, step)
+    if pending.finished:
+        rows.finish(trajectory, pending.finished)
+    if pending.member:
+        rows.judge(trajectory, pending.member)
+    return trajectory
+
+
+def _fetch(run_id: int, keys: Iterable[Key]) -> dict[Key, Trajectory]:
+    columns = [list(column) for column in zip(*keys, strict=True)]
+    found = Trajectory.objects.raw(
+        "SELECT t.* FROM unnest(%s::text[], %s::int[], %s::text[], %s::int[])"
+        " AS k(phase, iteration, task_key, index)"
+        " JOIN webapp_trajectory t USING (phase, iteration, task_key, index) WHERE t.run_id = %s",
+        [*columns, run_id],
+    )
+    return {(t.phase, t.iteration, t.task_key, t.index): t for t in found}
+
+
+def _fetch_groups(run_id: int, keys: set[GroupKey]) -> dict[GroupKey, Group]:
+    columns = [list(column) for column in zip(*keys, strict=True)]
+    found = Group.objects.raw(
+        "SELECT g.* FROM unnest(%s::text[], %s::int[], %s::text[]) AS k(phase, iteration, task_key)"
+        " JOIN webapp_group g USING (phase, iteration, task_key) WHERE g.run_id = %s",
+        [*columns, run_id],
+    )
+    return {(g.phase, g.iteration, g.task_key): g for g in found}
+
+
+_LIVE_COLUMNS = ("num_steps", "prompt_tokens", "generated_tokens", "thinking_tokens", "active_at")
+_UPDATED = [
+    column.name
+    for column in Trajectory._meta.concrete_fields
+    if column.name not in ("id", "run", "phase", "iteration", "task_key", "index")
+]
+
+
+def _save_whole(trajectories: list[Trajectory]) -> None:
+    if trajectories:
+        Trajectory.objects.bulk_create(
+            trajectories,
+            update_conflicts=True,
+            unique_fields=["run", "phase", "iteration", "task_key", "index"],
+            update_fields=_UPDATED,
+        )
+
+
+def _save_live(trajectories: list[Trajectory]) -> None:
+    """Only the counters of live trajectories: the frequent case, kept narrow."""
+    if not trajectories:
+        return
+    columns = [[getattr(t, name) for t in trajectories] for name in _LIVE_COLUMNS]
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE webapp_trajectory t SET num_steps = k.n, prompt_tokens = k.p,"
+            " generated_tokens = k.g, thinking_tokens = k.t, active_at = k.a FROM"
+            " unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[],"
+            " %s::timestamptz[]) AS k(id, n, p, g, t, a) WHERE t.id = k.id",
+            [[t.pk for t in trajectories], *columns],
+        )
+
+
+def _write_parts(
+    trajectories: dict[Key, Trajectory],
+    pending: dict[Key, _Pending],
+    known_steps: dict[Key, int],
+) -> None:
+    """Steps, test results and tokens, after their trajectories have ids."""
+    again = [
+        (trajectories[key].pk, index)
+        for key, p in pending.items()
+        for index in p.steps
+        if index < known_steps.get(key, 0)
+    ]
+    _delete_steps(again)
+    copy_rows(
+        Step,
+        rows.STEP_COLUMNS,
+        (rows.step_row(trajectories[key].pk, e) for key, p in pending.items() for e in p.steps.values()),
+    )
+    ended = [(trajectories[key].pk, p.finished) for key, p in pending.items() if p.finished]
+    if not ended:
+        return
+    tests = (row for pk, event in ended for row in rows.test_rows(pk, event))
+    copy_rows(TestResult, rows.TEST_COLUMNS, tests)
+    tokens = (rows.token_row(pk, event) for pk, event in ended)
+    copy_rows(TokenBlob, rows.TOKEN_BLOB_COLUMNS, (row for row in tokens if row is not None))
+
+
+def _delete_parts(trajectory_ids: list[int]) -> None:
+    if trajectory_ids:
+        for part in (Step, TestResult, TokenBlob):
+            part.objects.filter(trajectory_id__in=trajectory_ids).delete()
+
+
+def _delete_steps(keys: list[tuple[int, int]]) -> None:
+    if keys:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "DELETE FROM webapp_step s USING unnest(%s::bigint[], %s::int[]) AS k(id, index)"
+                " WHERE s.trajectory_id = k.id AND s.index = k.index",
+                [[key[0] for key in keys], [key[1] for key in keys]],
+            )
+
+
+def _refresh_groups(group_ids: set[int]) -> None:
+    """Recompute what a group says about its siblings from the siblings themselves."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            UPDATE webapp_group g SET size = s.size, num_finished = s.finished, num_graded = s.graded,
+                num_solved = s.solved, num_masked = s.masked, mean_reward = s.mean,
+                started_at = s.started_at,
+                finished_at = CASE WHEN s.finished = s.size THEN s.finished_at END
+            FROM (SELECT group_id, count(*) AS size, count(*) FILTER (WHERE state = 'finished') AS finished,
+                    count(reward) AS graded, count(*) FILTER (WHERE verdict = 'passed') AS solved,
+                    count(*) FILTER (WHERE loss_mask IS FALSE) AS masked, avg(reward) AS mean,
+                    min(started_at) AS started_at, max(finished_at) AS finished_at
+                FROM webapp_trajectory WHERE group_id = ANY(%s) GROUP BY group_id) s
+            WHERE g.id = s.group_id
+            """,
+            [list(group_ids)],
+        )
