@@ -49,7 +49,7 @@ class ExecResult:
     timed_out: bool
     seconds: float
     dropped_bytes: int = 0
-    """Bytes the output cap cut from the middle (head and tail are kept)."""
+    """Bytes the output cap cut from the middle (each stream keeps head and tail, ``output_cap`` bytes in all)."""
 
 
 class Sandbox(Protocol):
@@ -84,16 +84,22 @@ class Sandbox(Protocol):
         """
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        """Create or replace a file, making parent folders. Raises OSError as the file system says."""
+        """Create a file with ``mode`` and its parent folders, or replace one's content, keeping its own mode.
+
+        Raises OSError as the file system says; then the old content is still there.
+        """
 
     async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
-        """Paths below ``path`` down to ``depth``, sorted, folders with a trailing slash, no dot-files."""
+        """Paths below ``path``, relative to it, down to ``depth``: sorted, folders with a trailing slash, no dot-files."""
 
     async def diff(self) -> str:
         """A git-format patch of everything below the workdir against the image, however it was made.
 
         Commits, index and ignore files inside the sandbox have no influence; the patch applies
-        to a fresh sandbox of the same image with ``apply_patch``.
+        to a fresh sandbox of the same image with ``apply_patch``. ``.git`` and caches are left out.
+
+        Raises:
+            PatchError: the changed files hold more than the backend is willing to carry.
         """
 
     async def apply_patch(self, patch: str) -> None:
@@ -120,7 +126,10 @@ class SandboxBackend(Protocol):
         """
 
     async def preflight(self) -> list[str]:
-        """What this machine lacks, one sentence with a remedy each; empty when all is well."""
+        """What this machine lacks, one sentence with a remedy each; empty when all is well.
+
+        An entry that begins with ``Weaker:`` names a limit that is enforced less strictly here; it prevents nothing.
+        """
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """Remove orphans (dead owner or past deadline), of one run or of all; returns how many."""

@@ -1,0 +1,195 @@
+"""File operations inside the sandbox, all with the rights of the sandboxed user.
+
+To add one: a function ``request dict -> reply dict`` that may raise OSError, registered in ``OPERATIONS``.
+"""
+
+# pathlib and contextlib would double the start-up time
+# ruff: noqa: PTH, UP031, SIM105, S606
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from .wire import MAX_FRAME
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_MAX_ENTRIES = 10_000
+_STAGED = ".trainyard-%d"
+
+
+def _create(path: str, data: bytes, mode: int) -> None:
+    """Write a new file; nothing of it remains when that fails."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.fchmod(fd, mode)
+    except OSError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _read_regular(path: str, limit: int) -> bytes:
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        data = bytearray()
+        while len(data) <= limit:
+            part = os.read(fd, min(1 << 20, limit + 1 - len(data)))
+            if not part:
+                return bytes(data)
+            data += part
+        raise OSError(errno.EFBIG, "larger than %d bytes" % limit)
+    finally:
+        os.close(fd)
+
+
+def read(request: dict[str, Any]) -> dict[str, object]:
+    """Content of the regular file ``path``, at most ``max_bytes`` (EFBIG above)."""
+    return {"data": _read_regular(request["path"], request["max_bytes"])}
+
+
+def write(request: dict[str, Any]) -> dict[str, object]:
+    """Create ``path`` with ``mode``, or replace its content atomically, keeping its mode."""
+    path = os.path.realpath(request["path"])
+    mode = request["mode"]
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.lexists(path):
+        current = os.lstat(path).st_mode
+        if stat.S_ISDIR(current):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not stat.S_ISREG(current):
+            raise OSError(errno.EINVAL, "not a regular file")
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        mode = stat.S_IMODE(current)
+    temporary = os.path.join(os.path.dirname(path), _STAGED % time.monotonic_ns())
+    _create(temporary, request["data"], mode)
+    try:
+        os.replace(temporary, path)
+    except OSError:
+        os.unlink(temporary)
+        raise
+    return {}
+
+
+def list_dir(request: dict[str, Any]) -> dict[str, object]:
+    """Names below ``path`` down to ``depth``: sorted, folders with a trailing slash, no dot-files."""
+    found: list[str] = []
+    queue = [(request["path"], "", request["depth"])]
+    while queue and len(found) < _MAX_ENTRIES:
+        folder, prefix, depth = queue.pop()
+        try:
+            entries = list(os.scandir(folder))
+        except OSError:
+            if not prefix:
+                raise
+            continue
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            is_folder = entry.is_dir(follow_symlinks=False)
+            found.append(prefix + entry.name + ("/" if is_folder else ""))
+            if is_folder and depth > 1:
+                queue.append((entry.path, prefix + entry.name + "/", depth - 1))
+    return {"paths": sorted(found)[:_MAX_ENTRIES]}
+
+
+def tree(request: dict[str, Any]) -> dict[str, object]:
+    """Every regular file and symlink below ``path``, as one NUL-joined blob of ``mode size ctime_ns``, name, …"""
+    skip = {os.fsencode(name) for name in request["skip"]}
+    rows: list[bytes] = []
+    queue = [(os.fsencode(request["path"]), b"")]
+    while queue:
+        folder, prefix = queue.pop()
+        for entry in os.scandir(folder):
+            if entry.name in skip:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                queue.append((entry.path, prefix + entry.name + b"/"))
+                continue
+            info = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(info.st_mode) or stat.S_ISLNK(info.st_mode):
+                rows.append(b"%o %d %d" % (info.st_mode, info.st_size, info.st_ctime_ns))
+                rows.append(prefix + entry.name)
+    return {"tree": b"\0".join(rows)}
+
+
+def _inside(root: str, name: str) -> str:
+    """The path of ``name`` below ``root``, unless a symlink or ``..`` on the way leads elsewhere (ELOOP)."""
+    folder = os.path.realpath(root)
+    for part in name.split("/")[:-1]:
+        folder = os.path.join(folder, part)
+        if part == ".." or os.path.islink(folder):
+            raise OSError(errno.ELOOP, "%s leads out of %s" % (name, root))
+    return os.path.join(root, name)
+
+
+def fetch(request: dict[str, Any]) -> dict[str, object]:
+    """``[mode, content or link target]`` of the files ``names`` below ``path``; None for one that is not there."""
+    found: list[list[object] | None] = []
+    for name in request["names"]:
+        try:
+            path = _inside(request["path"], name)
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                found.append([mode, os.fsencode(os.readlink(path))])
+            else:
+                found.append([mode, _read_regular(path, MAX_FRAME)])
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            found.append(None)
+    return {"files": found}
+
+
+def commit(request: dict[str, Any]) -> dict[str, object]:
+    """Put ``files`` (name, mode, content or link target) below ``path`` and remove ``deleted``.
+
+    Every new file is on the disk before the first old one goes, so that a full disk changes nothing.
+    """
+    root = request["path"]
+    for name in [*request["deleted"], *(row[0] for row in request["files"])]:
+        _inside(root, name)
+    staged: list[tuple[str, str]] = []
+    try:
+        for number, (name, mode, data) in enumerate(request["files"]):
+            temporary = os.path.join(root, _STAGED % number)
+            if stat.S_ISLNK(mode):
+                os.symlink(os.fsdecode(data), temporary)
+            else:
+                _create(temporary, data, stat.S_IMODE(mode))
+            staged.append((temporary, name))
+    except OSError:
+        for temporary, _ in staged:
+            os.unlink(temporary)
+        raise
+    for name in request["deleted"]:
+        os.unlink(os.path.join(root, name))
+        _prune(root, os.path.dirname(name))
+    for temporary, name in staged:
+        os.makedirs(os.path.dirname(os.path.join(root, name)), exist_ok=True)
+        os.replace(temporary, os.path.join(root, name))
+    return {}
+
+
+def _prune(root: str, folder: str) -> None:
+    while folder:
+        try:
+            os.rmdir(os.path.join(root, folder))
+        except OSError:
+            return
+        folder = os.path.dirname(folder)
+
+
+OPERATIONS = {"read": read, "write": write, "list": list_dir, "tree": tree, "fetch": fetch, "commit": commit}

@@ -1,0 +1,94 @@
+"""The agent's loop: one frame in, one frame out, until the host closes the stream."""
+
+# pathlib and contextlib would double the start-up time
+# ruff: noqa: PTH, UP031, SIM105, S606
+from __future__ import annotations
+
+import errno
+import os
+
+from .files import OPERATIONS
+from .processes import Command, harden, sweep
+from .wire import MAX_FRAME, decode, frame
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+
+class Stream:
+    """The protocol's two ends, moved away from 0, 1 and 2 so that no child ever inherits them."""
+
+    def __init__(self) -> None:
+        self.fd_in = os.dup(0)
+        self.fd_out = os.dup(1)
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in (0, 1, 2):
+            os.dup2(null, fd)
+        os.close(null)
+
+    def read_frame(self) -> dict[str, Any]:
+        """The next frame. Raises EOFError at the end of the stream, ValueError on nonsense."""
+        size = int.from_bytes(self._read_exactly(4), "big")
+        if size > MAX_FRAME:
+            raise ValueError("frame too large")
+        value = decode(self._read_exactly(size))
+        if not isinstance(value, dict):
+            raise ValueError("a frame is not a table")
+        return value
+
+    def _read_exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = os.read(self.fd_in, min(size - len(data), 1 << 20))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+    def write_frame(self, value: object) -> None:
+        """Send one frame, however large."""
+        view = memoryview(frame(value))
+        while view:
+            view = view[os.write(self.fd_out, view) :]
+
+
+def _execute(request: dict[str, Any], stream: Stream) -> dict[str, object]:
+    try:
+        command = Command(request, stream.fd_in, stream.read_frame)
+    except OSError as error:
+        return {"errno": error.errno, "message": "no process could be started", "resource": True}
+    return command.run()
+
+
+def _answer(request: dict[str, Any], stream: Stream) -> dict[str, object]:
+    try:
+        if request["op"] == "exec":
+            return _execute(request, stream)
+        return OPERATIONS[request["op"]](request)
+    except OSError as error:
+        return {"errno": error.errno or errno.EIO, "message": error.strerror or str(error)}
+    except MemoryError:
+        return {"errno": errno.ENOMEM, "message": "out of memory", "resource": True}
+
+
+def main() -> None:
+    """Serve stdin and stdout until the host closes them, then kill what is left."""
+    harden()
+    stream = Stream()
+    try:
+        stream.write_frame({"hello": 1, "pid": os.getpid()})
+        while True:
+            request = stream.read_frame()
+            if request["op"] == "cancel":  # it crossed with the answer
+                continue
+            reply = _answer(request, stream)
+            reply["id"] = request["id"]
+            try:
+                stream.write_frame(reply)
+            except ValueError as error:
+                stream.write_frame({"id": request["id"], "errno": errno.EFBIG, "message": str(error)})
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass
+    finally:
+        sweep()

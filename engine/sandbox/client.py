@@ -1,0 +1,140 @@
+"""The host's end of the agent protocol: one request at a time over a byte stream, with typed errors.
+
+Every backend hands over a reader and a writer, whatever carries them. A reply that does not come within the
+request's time plus a grace means a broken transport; after that the client refuses all further use, because
+what an unknown state returns cannot be trusted. A cancelled caller leaves a cancellation behind, and its late
+reply is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Callable
+from typing import Any
+
+from engine.errors import SandboxDiedError, SandboxError, SandboxResourceError, SandboxTransportError
+from engine.sandbox.agent.wire import MAX_FRAME, decode, frame
+
+GRACE_S = 10.0
+"""How long after its own deadline the agent may still answer before it counts as lost."""
+
+
+class AgentClient:
+    """Calls operations of the agent behind ``reader`` and ``writer``.
+
+    Args:
+        post_mortem: says why the sandbox ended, if the backend knows more than "it is gone".
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        *,
+        post_mortem: Callable[[], str] = lambda: "",
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._post_mortem = post_mortem
+        self._lock = asyncio.Lock()
+        self._next_id = 0
+        self._size: int | None = None
+        self._broken: SandboxError | None = None
+
+    async def hello(self, timeout_s: float) -> None:
+        """Wait for the agent's greeting. Raises SandboxError when it does not come."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                greeting = await self._read_frame()
+        except TimeoutError:
+            raise self._break(
+                SandboxTransportError(f"no greeting from the agent within {timeout_s:g} s")
+            ) from None
+        if greeting.get("hello") != 1:
+            raise self._break(SandboxTransportError("the agent speaks another protocol version"))
+
+    async def call(self, op: str, *, timeout_s: float = 30.0, **payload: Any) -> dict[str, Any]:
+        """Perform one operation and return its reply.
+
+        Raises:
+            OSError: the operation failed the way a system call fails (the matching subclass).
+            SandboxError: the sandbox itself failed.
+        """
+        async with self._lock:
+            if self._broken is not None:
+                raise self._broken
+            self._next_id += 1
+            number = self._next_id
+            request = frame({"op": op, "id": number, **payload})
+            try:
+                async with asyncio.timeout(timeout_s + GRACE_S):
+                    reply = await self._exchange(number, request)
+            except TimeoutError:
+                text = f"no reply to '{op}' within {timeout_s:g} + {GRACE_S:g} s"
+                raise self._break(SandboxTransportError(text)) from None
+            except asyncio.CancelledError:
+                self._writer.write(frame({"op": "cancel"}))
+                raise
+        if "errno" in reply:
+            raise _failure(reply)
+        return reply
+
+    async def _exchange(self, number: int, request: bytes) -> dict[str, Any]:
+        try:
+            self._writer.write(request)
+            await self._writer.drain()
+        except OSError:
+            raise self._break(self._died()) from None
+        while True:
+            reply = await self._read_frame()
+            if reply.get("id") == number:
+                return reply
+            if not isinstance(reply.get("id"), int) or reply["id"] > number:
+                raise self._break(SandboxTransportError("the agent answered a question nobody asked"))
+
+    async def _read_frame(self) -> dict[str, Any]:
+        # Cancellation may strike between length and body: the length is kept for whoever reads next.
+        try:
+            if self._size is None:
+                self._size = int.from_bytes(await self._reader.readexactly(4), "big")
+            if self._size > MAX_FRAME:
+                raise ValueError(f"a frame of {self._size} bytes")
+            body = await self._reader.readexactly(self._size)
+            self._size = None
+            value = decode(body)
+        except (asyncio.IncompleteReadError, OSError):
+            raise self._break(self._died()) from None
+        except ValueError as error:
+            raise self._break(SandboxTransportError(f"the agent sent nonsense: {error}")) from None
+        if not isinstance(value, dict):
+            raise self._break(SandboxTransportError("the agent sent no table"))
+        return value
+
+    def fail(self, error: SandboxError) -> None:
+        """Refuse all further calls with ``error``; whoever waits for a reply gets it too."""
+        self._break(error)
+
+    def _break(self, error: SandboxError) -> SandboxError:
+        if self._broken is None:
+            self._broken = error
+            self._writer.close()
+        return self._broken
+
+    def _died(self) -> SandboxDiedError:
+        detail = self._post_mortem()
+        return SandboxDiedError("the sandbox ended while it was in use" + (f": {detail}" if detail else ""))
+
+    async def close(self) -> None:
+        """Close the stream; safe to call twice."""
+        self._break(SandboxDiedError("the sandbox is closed"))
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+
+def _failure(reply: dict[str, Any]) -> Exception:
+    number, message = reply["errno"], str(reply["message"])
+    if reply.get("resource"):
+        return SandboxResourceError(f"{message} ({os.strerror(number)})")
+    return OSError(number, message)

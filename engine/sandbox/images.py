@@ -1,0 +1,165 @@
+"""Images of the local backend: a folder with ``image.json`` and ``rootfs/``, a partial tree over the host's
+base system.
+
+``rootfs`` must hold at least the workdir; each of its top-level folders becomes a writable layer of the
+sandbox. It is never written to afterwards. Files belong to an unprivileged user, so that even the superuser's
+sandboxes are nobody outside. To let images carry something else, add a field to ``Image`` and use it in
+``engine.sandbox.local``.
+"""
+
+# walks whole trees
+# ruff: noqa: PTH
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.errors import SandboxStartError
+
+BASE_FOLDERS = frozenset(
+    (
+        "bin",
+        "dev",
+        "etc",
+        "lib",
+        "lib32",
+        "lib64",
+        "libx32",
+        "proc",
+        "run",
+        "sbin",
+        "sys",
+        "tmp",
+        "usr",
+        "var",
+    )
+)
+"""Top-level folders that come from the host or are synthesised; an image cannot replace them."""
+_OWNER = 65533
+"""Owner of image files made by root: no account of that number exists on common distributions."""
+_PREFIX = "local:"
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A built image."""
+
+    name: str
+    rootfs: Path
+    workdir: str
+    env: Mapping[str, str]
+    binds: Mapping[str, str]
+    """Extra read-only mounts: path in the sandbox to path on this machine."""
+    layers: tuple[str, ...]
+    """Top-level folders of ``rootfs``."""
+    uid: int
+    gid: int
+    version: tuple[int, int]
+    """Changes whenever the image is built again."""
+
+
+def image_folder(home: Path, name: str) -> Path:
+    """Where the image ``name`` (with or without ``local:``) lives."""
+    name = name.removeprefix(_PREFIX)
+    if not name or name.startswith(".") or "/" in name:
+        raise SandboxStartError(
+            f"'{name}' is not an image name: one path component that does not begin with a dot"
+        )
+    return home / "images" / name
+
+
+def image_exists(home: Path, name: str) -> bool:
+    """Whether ``build_image`` finished for that name."""
+    return (image_folder(home, name) / "image.json").is_file()
+
+
+def load_image(home: Path, name: str) -> Image:
+    """Read an image's description.
+
+    Raises:
+        SandboxStartError: there is no such image, or it is damaged; says what to do.
+    """
+    folder = image_folder(home, name)
+    try:
+        path = folder / "image.json"
+        described = json.loads(path.read_text())
+        written, rootfs = path.stat(), folder / "rootfs"
+        workdir = rootfs / described["workdir"].lstrip("/")
+        owner = workdir.stat()
+        return Image(
+            name=folder.name,
+            rootfs=rootfs.resolve(),
+            workdir=described["workdir"],
+            env=described.get("env", {}),
+            binds=described.get("binds", {}),
+            layers=tuple(sorted(entry.name for entry in rootfs.iterdir())),
+            uid=owner.st_uid,
+            gid=owner.st_gid,
+            version=(written.st_ino, written.st_mtime_ns),
+        )
+    except FileNotFoundError as error:
+        raise SandboxStartError(
+            f"image '{folder.name}' is not built here: {error.filename} is missing; build its dataset first"
+        ) from error
+    except (KeyError, ValueError, OSError) as error:
+        raise SandboxStartError(
+            f"image '{folder.name}' at {folder} is damaged ({error}); build it again"
+        ) from error
+
+
+def build_image(
+    home: Path,
+    name: str,
+    tree: Path,
+    *,
+    workdir: str = "/testbed",
+    env: Mapping[str, str] | None = None,
+    binds: Mapping[str, str] | None = None,
+) -> None:
+    """Make the image ``name`` whose workdir holds a copy of ``tree``; it appears complete or not at all.
+
+    Args:
+        home: the data folder.
+        name: one path component.
+        tree: content of the workdir (symlinks and modes are kept).
+        workdir: absolute path in the sandbox, not below a folder of the base system.
+        env: environment of every command.
+        binds: read-only mounts, path in the sandbox to path on this machine.
+    """
+    if not workdir.startswith("/") or workdir.split("/")[1] in BASE_FOLDERS | {""}:
+        raise ValueError(f"workdir '{workdir}' must be an absolute path outside of the base system's folders")
+    folder = image_folder(home, name)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=".building-", dir=folder.parent))
+    try:
+        staging.chmod(0o755)
+        target = staging / "rootfs" / workdir.lstrip("/")
+        shutil.copytree(tree, target, symlinks=True)
+        if os.geteuid() == 0:
+            _give_away(staging / "rootfs")
+        description = {"workdir": workdir, "env": dict(env or {}), "binds": dict(binds or {})}
+        (staging / "image.json").write_text(json.dumps(description, indent=2, sort_keys=True))
+        _swap(staging, folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _give_away(folder: Path) -> None:
+    for parent, _, names in os.walk(folder):
+        for path in (parent, *(os.path.join(parent, name) for name in names)):
+            os.chown(path, _OWNER, _OWNER, follow_symlinks=False)
+
+
+def _swap(staging: Path, folder: Path) -> None:
+    if not folder.exists():
+        staging.rename(folder)
+        return
+    old = Path(tempfile.mkdtemp(prefix=".old-", dir=folder.parent))
+    folder.rename(old / "image")
+    staging.rename(folder)
+    shutil.rmtree(old)

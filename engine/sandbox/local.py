@@ -1,0 +1,279 @@
+"""The local backend: bubblewrap sandboxes on this machine, no container engine, no privileges needed.
+
+A sandbox is an overlay of the image over a size-limited tmpfs, with its own user, process, network, mount,
+IPC and UTS namespaces, no capabilities and no network; its init is the agent. A ledger file exists from
+before the first to after the last process of it. Limits come from control groups where they can be had, else
+from rlimits; ``preflight`` says which. Another limit or mount goes into ``_request``.
+"""
+
+# walks whole trees
+# ruff: noqa: PTH
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.errors import SandboxDiedError, SandboxError, SandboxStartError
+from engine.sandbox import cgroups
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.base_system import HOME, WRITABLE, BaseSystem, prepare
+from engine.sandbox.client import AgentClient
+from engine.sandbox.images import Image, load_image
+from engine.sandbox.ledger import Ledger, LedgerEntry, process_start
+from engine.sandbox.patches import IGNORED, FileState
+from engine.sandbox.reaper import reap
+from engine.sandbox.remote import AgentSandbox, Stamp
+from engine.sandbox.spawning import Spawner
+
+_START_S = 30.0
+_ATTEMPTS = 3
+_CLOSE_S = 10.0
+_INODES_PER_MB = 64
+_STREAM_LIMIT = 1 << 20
+
+
+class _Box:
+    """One running sandbox: the processes, the ledger entry and the groups behind an ``AgentSandbox``."""
+
+    def __init__(self, spawner: Spawner, ledger: Ledger, entry: LedgerEntry, errors: int) -> None:
+        self.spawner = spawner
+        self.ledger = ledger
+        self.entry = entry
+        self.errors = errors
+        self.lifetime: asyncio.TimerHandle | None = None
+
+    def post_mortem(self) -> str:
+        """What is known about an unexpected end."""
+        if cgroups.oom_killed(self.entry.cgroups):
+            return "it went over its memory limit"
+        return self.stderr()
+
+    def stderr(self) -> str:
+        """What bubblewrap and the agent complained about so far."""
+        try:
+            return os.read(self.errors, 4096).decode(errors="replace").strip()
+        except (BlockingIOError, OSError):
+            return ""
+
+    async def end(self) -> None:
+        """Kill everything and free everything."""
+        if self.lifetime is not None:
+            self.lifetime.cancel()
+        sandbox = self.entry.id
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                if not self.spawner.is_gone(sandbox):
+                    self.spawner.kill(sandbox)
+                    await self.spawner.gone(sandbox)
+        except TimeoutError:
+            pass  # its groups are killed below, and the ledger keeps what stays
+        self.spawner.forget(sandbox)
+        os.close(self.errors)
+        if not cgroups.remove(self.entry.cgroups):
+            await asyncio.to_thread(cgroups.kill, self.entry.cgroups)
+            if not cgroups.remove(self.entry.cgroups):
+                return
+        self.ledger.remove(self.entry)
+
+
+class _ImageTree:
+    """The pristine workdir of an image, listed once and shared by its sandboxes."""
+
+    def __init__(self, image: Image, workdir: str) -> None:
+        self._root = os.path.join(image.rootfs, workdir.lstrip("/"))
+        self._stamps: dict[str, Stamp] | None = None
+
+    def stamps(self) -> Mapping[str, Stamp]:
+        if self._stamps is None:
+            self._stamps = dict(self._walk())
+        return self._stamps
+
+    def _walk(self) -> list[tuple[str, Stamp]]:
+        found: list[tuple[str, Stamp]] = []
+        queue = [(self._root, "")]
+        while queue:
+            folder, prefix = queue.pop()
+            for entry in os.scandir(folder):
+                if entry.name in IGNORED:
+                    continue
+                info = entry.stat(follow_symlinks=False)
+                if stat.S_ISDIR(info.st_mode):
+                    queue.append((entry.path, f"{prefix}{entry.name}/"))
+                else:
+                    found.append((prefix + entry.name, (info.st_mode, info.st_size, info.st_ctime_ns)))
+        return found
+
+    def state(self, name: str) -> FileState | None:
+        path = os.path.join(self._root, name)
+        try:
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                return FileState(mode, os.fsencode(os.readlink(path)))
+            return FileState(mode, Path(path).read_bytes()) if stat.S_ISREG(mode) else None
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+
+class LocalBackend:
+    """Sandboxes on this machine.
+
+    Args:
+        home: the data folder; images below ``images/``, ledger and base files below ``sandboxes/``.
+    """
+
+    name = "local"
+
+    def __init__(self, home: Path) -> None:
+        self.home = home.absolute()
+        self.ledger = Ledger(self.home / "sandboxes")
+        self.groups = cgroups.detect()
+        self.copies = False
+        """Whether overlays turned out to be impossible, so that images are copied instead."""
+        self._base: BaseSystem | None = None
+        self._spawner: Spawner | None = None
+        self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._trees: dict[tuple[object, ...], _ImageTree] = {}
+
+    @contextlib.asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        """See ``SandboxBackend.open``."""
+        image = load_image(self.home, spec.image)
+        if not (image.rootfs / spec.workdir.lstrip("/")).is_dir():
+            raise SandboxStartError(
+                f"image '{image.name}' has no folder {spec.workdir} (its workdir is {image.workdir})"
+            )
+        sandbox = await self._start(spec, image)
+        try:
+            yield sandbox
+        finally:
+            await sandbox.close()
+
+    async def preflight(self) -> list[str]:
+        """See ``SandboxBackend.preflight``; entries that begin with ``Weaker:`` do not prevent a start."""
+        from engine.sandbox.preflight import preflight  # it probes by opening a sandbox of this very backend
+
+        return await preflight(self)
+
+    async def reap(self, *, run_id: str | None = None) -> int:
+        """See ``SandboxBackend.reap``."""
+        return await asyncio.to_thread(reap, self.ledger, run_id)
+
+    async def _start(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
+        attempt = 1
+        while True:
+            try:
+                return await self._start_once(spec, image)
+            except SandboxError as error:
+                if "mount overlay" in str(error) and not self.copies:
+                    self.copies = True
+                    continue
+                if attempt == _ATTEMPTS:
+                    raise SandboxStartError(
+                        f"sandbox of image '{image.name}' did not start: {error}"
+                    ) from error
+            await asyncio.sleep(0.05 * 2**attempt)
+            attempt += 1
+
+    async def _start_once(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
+        spawner = await self._live_spawner()
+        sandbox_id = f"sb-{secrets.token_hex(6)}"
+        entry = self._entry(sandbox_id, spec)
+        self.ledger.write(entry)
+        errors, errors_write = os.pipe()
+        os.set_blocking(errors, False)
+        box = _Box(spawner, self.ledger, entry, errors)
+        ours, theirs = socket.socketpair()
+        try:
+            if self.groups is not None:
+                self.groups.create(sandbox_id, spec.limits)
+            pid = await spawner.spawn(self._request(entry, spec, image), theirs, errors_write)
+            box.entry = self.ledger.started(entry, pid)
+            theirs.close()
+            os.close(errors_write)
+            errors_write = -1
+            reader, writer = await asyncio.open_connection(sock=ours, limit=_STREAM_LIMIT)
+            client = AgentClient(reader, writer, post_mortem=box.post_mortem)
+            await client.hello(_START_S)
+        except BaseException:
+            ours.close()
+            await box.end()
+            raise
+        finally:
+            theirs.close()
+            if errors_write >= 0:
+                os.close(errors_write)
+        box.lifetime = spawner.loop.call_later(spec.limits.lifetime_s, _expire, box, client)
+        env = {**self._env(), **image.env, **spec.env}
+        return AgentSandbox(
+            sandbox_id, spec, client, env=env, pristine=self._tree(image, spec.workdir), end=box.end
+        )
+
+    def _entry(self, sandbox_id: str, spec: SandboxSpec) -> LedgerEntry:
+        return LedgerEntry(
+            id=sandbox_id,
+            run_id=spec.run_id,
+            name=spec.name,
+            image=spec.image,
+            owner_pid=os.getpid(),
+            owner_start=process_start(os.getpid()) or 0,
+            deadline=time.monotonic() + spec.limits.lifetime_s,
+            cgroups=self.groups.plan(sandbox_id) if self.groups is not None else (),
+        )
+
+    def _env(self) -> dict[str, str]:
+        path = self._base_system().path
+        return {"PATH": path, "HOME": HOME, "USER": "agent", "LANG": "C.UTF-8", "TERM": "dumb"}
+
+    def _base_system(self) -> BaseSystem:
+        if self._base is None:
+            self._base = prepare(self.home / "sandboxes")
+        return self._base
+
+    def _tree(self, image: Image, workdir: str) -> _ImageTree:
+        key = (image.name, image.version, workdir)
+        return self._trees.setdefault(key, _ImageTree(image, workdir))
+
+    def _request(self, entry: LedgerEntry, spec: SandboxSpec, image: Image) -> dict[str, Any]:
+        base, limits = self._base_system(), spec.limits
+        rlimits = {} if self.groups else {"TRAINYARD_RLIMITS": f"{limits.memory_mb << 20},{limits.processes}"}
+        return {
+            "id": entry.id,
+            "bwrap": shutil.which("bwrap") or "/usr/bin/bwrap",
+            "rootfs": str(image.rootfs),
+            "layers": image.layers,
+            "copy": self.copies,
+            "uid": image.uid,
+            "gid": image.gid,
+            "disk_bytes": limits.disk_mb << 20,
+            "inodes": max(4096, limits.disk_mb * _INODES_PER_MB),
+            "writable": WRITABLE,
+            "binds": [*base.binds, *((source, target) for target, source in image.binds.items())],
+            "links": base.links,
+            "cgroups": entry.cgroups,
+            "env": rlimits,
+            "argv": base.agent_argv,
+        }
+
+    async def _live_spawner(self) -> Spawner:
+        loop = asyncio.get_running_loop()
+        if self._spawner_lock is None or self._spawner_lock[0] is not loop:
+            self._spawner_lock = (loop, asyncio.Lock())
+        async with self._spawner_lock[1]:
+            spawner = self._spawner
+            if spawner is None or not spawner.alive or spawner.loop is not loop:
+                spawner = self._spawner = await Spawner.start()
+            return spawner
+
+
+def _expire(box: _Box, client: AgentClient) -> None:
+    client.fail(SandboxDiedError("the sandbox reached the end of its lifetime"))
+    box.spawner.kill(box.entry.id)

@@ -1,0 +1,286 @@
+"""The helper process that turns spawn requests into bubblewrap sandboxes; run as a script, one per backend.
+
+It exists for three reasons: the sandbox's mounts live in a private mount namespace that only a small
+single-threaded process can make cheaply; ``--die-with-parent`` is bound to a thread, and this process has
+exactly one, which lives as long as its owner does (a pidfd tells); and forking it costs nothing, whereas the
+owner may hold gigabytes of model. Requests and events are JSON messages on a SOCK_SEQPACKET socket; a spawn
+request carries two descriptors: the agent's stream and its error output. The host side is
+``engine.sandbox.spawning``. To give sandboxes another mount, add it to ``_populate``.
+"""
+
+# raw paths, between fork and exec
+# ruff: noqa: PTH, SIM105, S108, S606
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import sys
+from typing import Any
+
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode())
+    _check(result, f"mount {kind or 'bind'} {source} on {target}")
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _escape(path: str) -> str:
+    return "".join("\\" + char if char in ":,\\" else char for char in path)
+
+
+def _enter_namespaces() -> bool:
+    """Private mounts, and for an ordinary user a user namespace to be allowed them; True in the latter case."""
+    uid, gid = os.geteuid(), os.getegid()
+    ordinary = uid != 0
+    _check(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if ordinary else 0)), "unshare")
+    if ordinary:
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+    return ordinary
+
+
+def _writable(path: str, mode: int, request: dict[str, Any]) -> None:
+    os.makedirs(path, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(path, request["uid"], request["gid"])
+    os.chmod(path, mode)
+
+
+def _layer(request: dict[str, Any], stage: str, name: str, *, ordinary: bool) -> None:
+    """Make the image's top-level folder ``name`` writable: an overlay, or a copy where that is impossible."""
+    lower = os.path.join(request["rootfs"], name)
+    merged, upper, work = (f"{stage}/{part}/{name}" for part in ("root", "upper", "work"))
+    mode = os.stat(lower).st_mode & 0o7777
+    os.makedirs(work)
+    _writable(merged, mode, request)
+    _writable(upper, mode, request)
+    if not request["copy"]:
+        options = f"lowerdir={_escape(lower)},upperdir={upper},workdir={work},volatile"
+        _mount(
+            "overlay", merged, "overlay", _MS_NODEV | _MS_NOSUID, options + (",userxattr" if ordinary else "")
+        )
+        return
+    code = os.spawnv(os.P_WAIT, "/bin/cp", ["cp", "-a", lower + "/.", merged])
+    if code != 0:
+        raise OSError(code, f"copying {lower} into the sandbox failed (is disk_mb too small?)")
+
+
+def _populate(request: dict[str, Any], stage: str, *, ordinary: bool) -> None:
+    size, inodes = request["disk_bytes"], request["inodes"]
+    _mount("tmpfs", stage, "tmpfs", _MS_NODEV | _MS_NOSUID, f"size={size},nr_inodes={inodes},mode=755")
+    root = f"{stage}/root"
+    for folder in ("", "/dev", "/proc", "/sys", "/run", "/var"):
+        os.mkdir(root + folder)
+    os.symlink("../tmp", f"{root}/var/tmp")
+    for path in request["writable"]:
+        os.makedirs(root + path, exist_ok=True)
+        _writable(f"{stage}/rw{path}", 0o1777, request)
+    for name, target in request["links"]:
+        os.symlink(target, root + name)
+    for name in request["layers"]:
+        _layer(request, stage, name, ordinary=ordinary)
+    for source, target in request["binds"]:
+        os.makedirs(root + target, exist_ok=True)
+        _mount(source, root + target, "", _MS_BIND | _MS_REC)
+
+
+def _arguments(request: dict[str, Any], stage: str) -> list[str]:
+    root = f"{stage}/root"
+    arguments = [request["bwrap"], "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
+    arguments += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
+    arguments += ["--die-with-parent", "--as-pid-1", "--new-session", "--ro-bind", root, "/"]
+    for name in request["layers"]:
+        arguments += ["--bind", f"{root}/{name}", f"/{name}"]
+    for path in request["writable"]:
+        arguments += ["--bind", f"{stage}/rw{path}", path]
+    arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    arguments += ["--bind", f"{stage}/rw/tmp", "/dev/shm", "--clearenv"]
+    for key, value in request["env"].items():
+        arguments += ["--setenv", key, value]
+    return [*arguments, "--chdir", "/", "--", *request["argv"]]
+
+
+def _stage_for(request: dict[str, Any]) -> str:
+    """A folder every Linux has, to mount over in our own namespace, that hides nothing we still need."""
+    sources = [request["rootfs"], *(source for source, _ in request["binds"])]
+    for stage in _STAGES:
+        if os.path.isdir(stage) and not any(f"{source}/".startswith(f"{stage}/") for source in sources):
+            return stage
+    raise OSError(f"none of {', '.join(_STAGES)} can serve as mount point")
+
+
+def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> None:
+    """In the forked child: build the file system and turn into bubblewrap."""
+    stream, errors = fds
+    try:
+        os.dup2(errors, 2)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != spawner:
+            os._exit(1)
+        for folder in request["cgroups"]:
+            _write(f"{folder}/cgroup.procs", str(os.getpid()))
+        ordinary = _enter_namespaces()
+        stage = _stage_for(request)
+        _populate(request, stage, ordinary=ordinary)
+        if os.geteuid() == 0 and request["uid"] != 0:
+            os.setgroups([])
+            os.setgid(request["gid"])
+            os.setuid(request["uid"])
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
+        os.dup2(stream, 0)
+        os.dup2(stream, 1)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.execve(request["bwrap"], _arguments(request, stage), {})
+    except BaseException as error:
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(1)
+
+
+class Spawner:
+    """Serves spawn and kill requests until the owner is gone."""
+
+    def __init__(self, control: socket.socket, owner: int) -> None:
+        self.control = control
+        self.owner_fd = os.pidfd_open(owner)
+        self.ids: dict[int, str] = {}
+        self.children: dict[str, int] = {}
+        self.dying: dict[int, str] = {}
+        self.ended: dict[str, int] = {}
+        self.wake_fd, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        os.set_blocking(self.wake_fd, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+
+    def serve(self) -> None:
+        """Loop until the control socket or the owner ends; then kill every sandbox."""
+        poller = select.poll()
+        for fd in (self.control.fileno(), self.owner_fd, self.wake_fd):
+            poller.register(fd, select.POLLIN)
+        try:
+            while True:
+                ready = {fd for fd, _ in poller.poll()}
+                if self.owner_fd in ready:
+                    return
+                if self.wake_fd in ready:
+                    self._reap()
+                if self.control.fileno() in ready and not self._handle():
+                    return
+        finally:
+            for pid in self.ids:
+                os.kill(pid, signal.SIGKILL)
+
+    def _handle(self) -> bool:
+        message, fds, _, _ = socket.recv_fds(self.control, 1 << 20, 2)
+        if not message:
+            return False
+        request = json.loads(message)
+        if request["op"] == "spawn":
+            self._spawn(request, fds)
+        elif request["id"] in self.children:
+            self._kill(self.children[request["id"]])
+        return True
+
+    def _spawn(self, request: dict[str, Any], fds: list[int]) -> None:
+        spawner = os.getpid()
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._send({"id": request["id"], "event": "gone", "detail": str(error)})
+        else:
+            if pid == 0:
+                _become_sandbox(request, fds, spawner)
+            self.ids[pid] = request["id"]
+            self.children[request["id"]] = pid
+            self._send({"id": request["id"], "event": "started", "pid": pid})
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _kill(self, pid: int) -> None:
+        # The init inside dies with the monitor; until then it is our grandchild and becomes our child.
+        for inner in self._inner(pid):
+            self.dying[inner] = self.ids[pid]
+            os.kill(inner, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)
+
+    @staticmethod
+    def _inner(pid: int) -> list[int]:
+        try:
+            with open(f"/proc/{pid}/task/{pid}/children") as file:
+                return [int(part) for part in file.read().split()]
+        except OSError:
+            return []
+
+    def _reap(self) -> None:
+        try:
+            os.read(self.wake_fd, 4096)
+        except BlockingIOError:
+            pass
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                pid, status = 0, 0
+            if pid == 0:
+                break
+            self.dying.pop(pid, None)
+            sandbox = self.ids.pop(pid, None)
+            if sandbox is not None:
+                del self.children[sandbox]
+                self.ended[sandbox] = os.waitstatus_to_exitcode(status)
+        self._report_gone()
+
+    def _report_gone(self) -> None:
+        for inner in [pid for pid in self.dying if not os.path.exists(f"/proc/{pid}")]:
+            del self.dying[inner]
+        waiting = set(self.dying.values())
+        for sandbox in [name for name in self.ended if name not in waiting]:
+            self._send({"id": sandbox, "event": "gone", "detail": f"status {self.ended.pop(sandbox)}"})
+
+    def _send(self, event: dict[str, Any]) -> None:
+        try:
+            self.control.send(json.dumps(event).encode())
+        except OSError:  # the owner is going away; the main loop notices
+            pass
+
+
+def main() -> None:
+    """Detach from the owner and serve it; arguments: the owner's pid, the control socket's descriptor."""
+    owner, control = int(sys.argv[1]), int(sys.argv[2])
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    Spawner(socket.socket(fileno=control), owner).serve()
+
+
+if __name__ == "__main__":
+    main()

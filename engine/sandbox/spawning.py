@@ -1,0 +1,119 @@
+"""The owner's end of the spawner process: asks for sandboxes, hears when they are gone.
+
+Bound to one event loop and one spawner; when either ends, ``alive`` turns false and the backend makes a new
+one. ``engine.sandbox.spawner`` is the other end; a new request needs a branch there and a method here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from engine.errors import SandboxStartError
+
+_SCRIPT = Path(__file__).with_name("spawner.py")
+_REPLY_S = 30.0
+
+
+class Spawner:
+    """A running spawner process; make one with ``Spawner.start``."""
+
+    def __init__(self, control: socket.socket) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.alive = True
+        self._control = control
+        self._started: dict[str, asyncio.Future[int]] = {}
+        self._gone: dict[str, asyncio.Future[str]] = {}
+        self.loop.add_reader(control, self._receive)
+
+    @classmethod
+    async def start(cls) -> Spawner:
+        """Start the process; it ends by itself when this process or the socket does."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        argv = [sys.executable, "-I", "-S", str(_SCRIPT), str(os.getpid()), str(theirs.fileno())]
+        try:
+            await asyncio.to_thread(
+                subprocess.run, argv, pass_fds=[theirs.fileno()], check=True, stdin=subprocess.DEVNULL, env={}
+            )
+        except (OSError, subprocess.CalledProcessError) as error:
+            ours.close()
+            raise SandboxStartError(f"the spawner process did not start: {error}") from error
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        return cls(ours)
+
+    def __del__(self) -> None:
+        self._control.close()
+
+    async def spawn(self, request: dict[str, Any], stream: socket.socket, errors: int) -> int:
+        """Start a sandbox and return its process id; ``gone`` tells when it has ended."""
+        sandbox = request["id"]
+        self._started[sandbox] = self.loop.create_future()
+        self._gone[sandbox] = self.loop.create_future()
+        try:
+            message = json.dumps({"op": "spawn", **request}).encode()
+            socket.send_fds(self._control, [message], [stream.fileno(), errors])
+            async with asyncio.timeout(_REPLY_S):
+                return await self._started[sandbox]
+        except (OSError, TimeoutError) as error:
+            self._lost()
+            raise SandboxStartError(f"the spawner process does not answer: {error}") from error
+        finally:
+            del self._started[sandbox]
+
+    def kill(self, sandbox: str) -> None:
+        """Ask for a sandbox's immediate end."""
+        try:
+            self._control.send(json.dumps({"op": "kill", "id": sandbox}).encode())
+        except OSError:
+            self._lost()
+
+    def is_gone(self, sandbox: str) -> bool:
+        """Whether nothing of the sandbox runs any more."""
+        return sandbox not in self._gone or self._gone[sandbox].done()
+
+    async def gone(self, sandbox: str) -> str:
+        """Wait until nothing of the sandbox runs any more; returns what is known about its end."""
+        return await asyncio.shield(self._gone[sandbox])
+
+    def forget(self, sandbox: str) -> None:
+        """Drop the record of a sandbox that is gone."""
+        self._gone.pop(sandbox, None)
+
+    def _receive(self) -> None:
+        try:
+            message = self._control.recv(1 << 16)
+        except BlockingIOError:
+            return
+        except OSError:
+            message = b""
+        if not message:
+            self._lost()
+            return
+        event = json.loads(message)
+        sandbox = event["id"]
+        if event["event"] == "started":
+            _resolve(self._started.get(sandbox), event["pid"])
+        else:
+            _resolve(self._gone.get(sandbox), event["detail"])
+            _resolve(self._started.get(sandbox), 0)
+
+    def _lost(self) -> None:
+        self.alive = False
+        self.loop.remove_reader(self._control)
+        for future in self._gone.values():
+            _resolve(future, "the spawner process ended")
+        for started in self._started.values():
+            _resolve(started, 0)
+
+
+def _resolve(future: asyncio.Future[Any] | None, value: object) -> None:
+    if future is not None and not future.done():
+        future.set_result(value)
