@@ -48,7 +48,7 @@ log = structlog.get_logger("run")
 class Launch(BaseModel):
     """``launch.json``: who this attempt is and where its events go."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
     run_id: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     epoch: int = Field(ge=1)
     ingest_url: str | None

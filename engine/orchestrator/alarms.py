@@ -28,7 +28,7 @@ class Alarms:
             self._run.alert(
                 "error",
                 "gradient_not_finite",
-                f"{metrics['update/nonfinite']:.0f} optimizer step(s) were skipped: the gradient was not finite",
+                f"{metrics['update/nonfinite']:.0f} step(s) were skipped: the gradient was not finite",
                 iteration,
             )
 
@@ -36,7 +36,7 @@ class Alarms:
         """What must survive a restart, as JSON."""
         return {"uniform_in_a_row": self._uniform_in_a_row}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self._uniform_in_a_row = int(state["uniform_in_a_row"])
 

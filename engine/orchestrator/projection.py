@@ -21,7 +21,6 @@ class EventObserver:
 
     def __init__(self, sink: EventSink) -> None:
         self._sink = sink
-        self.num_finished = 0
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         """A rollout was admitted (again, when infrastructure failed it)."""
@@ -33,7 +32,6 @@ class EventObserver:
 
     def trajectory_finished(self, trajectory: Trajectory) -> None:
         """The terminal record."""
-        self.num_finished += 1
         self._sink.emit(TrajectoryFinished, **trajectory_fields(trajectory))
 
 

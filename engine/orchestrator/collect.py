@@ -1,0 +1,87 @@
+"""Runs that only sample: graded trajectories of a split, or an evaluation of a policy on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from engine.config.run import EvaluateRun, RolloutRun
+from engine.events.types import IterationFinished, IterationStarted
+from engine.orchestrator.context import Outcome, RunContext
+from engine.orchestrator.evaluations import run_evaluation
+from engine.orchestrator.metrics import iteration_metrics
+from engine.orchestrator.policies import open_policy
+from engine.orchestrator.projection import TRAIN_PHASE
+from engine.orchestrator.stage import announce, build_scheduler, load_rows, open_backend, peak_memory_mb
+from engine.rollout.scheduler import GroupRequest
+
+
+async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
+    """Every task of the split ``group_size`` times, as one iteration without an update."""
+    started = time.monotonic()
+    announce(run, total_iterations=1)
+    backend = await open_backend(config.sandbox, run)
+    requests = _requests(config, run, TRAIN_PHASE)
+    policy = open_policy(config.policy, config.agent, run.home)
+    try:
+        run.sink.emit(
+            IterationStarted,
+            iteration=0,
+            policy_version=policy.version,
+            task_ids=[request.row.task.id for request in requests],
+        )
+        scheduler = build_scheduler(config, run, backend, policy)
+        groups = await run.interruptible(scheduler.collect(requests))
+    finally:
+        await policy.close()
+    seconds = time.monotonic() - started
+    metrics = iteration_metrics(groups) | {"time/rollout": seconds, "time/iteration": seconds}
+    run.sink.emit(IterationFinished, iteration=0, policy_version=policy.version, metrics=metrics)
+    return Outcome(
+        state="succeeded",
+        summary={
+            "iterations": 1,
+            "trajectories": sum(len(group.trajectories) for group in groups),
+            "solve_rate_last": metrics["solve/rate"],
+            **_cost(started),
+        },
+    )
+
+
+async def evaluate(config: EvaluateRun, run: RunContext) -> Outcome:
+    """pass@1 of the policy on the split, ``group_size`` attempts at every task."""
+    started = time.monotonic()
+    announce(run)
+    backend = await open_backend(config.sandbox, run)
+    split = config.dataset.split
+    requests = _requests(config, run, f"eval:{split}")
+    policy = open_policy(config.policy, config.agent, run.home)
+    try:
+        scheduler = build_scheduler(config, run, backend, policy)
+        summary = await run_evaluation(run, scheduler, requests, name=split, policy_version=policy.version)
+    finally:
+        await policy.close()
+    return Outcome(
+        state="succeeded",
+        summary={
+            "trajectories": summary.num_samples,
+            "solve_rate_last": summary.solve_rate,
+            "interval_low": summary.interval_low,
+            "interval_high": summary.interval_high,
+            **_cost(started),
+        },
+    )
+
+
+def _requests(config: RolloutRun | EvaluateRun, run: RunContext, phase: str) -> Sequence[GroupRequest]:
+    return [
+        GroupRequest(row=row, iteration=0, phase=phase, size=config.rollout.group_size)
+        for row in load_rows(config.dataset, run.home)
+    ]
+
+
+def _cost(started: float) -> dict[str, float | int | str | None]:
+    return {
+        "seconds": round(time.monotonic() - started, 1),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
+    }

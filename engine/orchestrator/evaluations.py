@@ -1,0 +1,51 @@
+"""Evaluations: so many samples, spread evenly over fixed tasks, apart from the training stream."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.evaluation.metrics import EvaluationSummary, summarise
+from engine.events.types import EvaluationFinished
+from engine.orchestrator.context import RunContext
+from engine.rollout.scheduler import GroupRequest, RolloutScheduler
+from engine.types import TaskRow
+
+
+def spread(rows: Sequence[TaskRow], samples: int, *, iteration: int, phase: str) -> list[GroupRequest]:
+    """One request per task: the samples divided evenly, or every k-th task when samples are fewer.
+
+    Example: 5 samples on 3 tasks are groups of 2, 2 and 1; 2 samples on 6 tasks use tasks 0 and 3.
+    """
+    if samples < len(rows):
+        rows = [rows[i * len(rows) // samples] for i in range(samples)]
+    base, extra = divmod(samples, len(rows))
+    return [
+        GroupRequest(row=row, iteration=iteration, phase=phase, size=base + (i < extra))
+        for i, row in enumerate(rows)
+    ]
+
+
+async def run_evaluation(
+    run: RunContext,
+    scheduler: RolloutScheduler,
+    requests: Sequence[GroupRequest],
+    *,
+    name: str,
+    policy_version: int,
+) -> EvaluationSummary:
+    """Collect the requests and record the result as one event."""
+    groups = await run.interruptible(scheduler.collect(requests))
+    summary = summarise([trajectory for group in groups for trajectory in group.trajectories])
+    run.sink.emit(
+        EvaluationFinished,
+        iteration=requests[0].iteration,
+        name=name,
+        policy_version=policy_version,
+        num_samples=summary.num_samples,
+        num_tasks=summary.num_tasks,
+        num_solved=summary.num_solved,
+        solve_rate=summary.solve_rate,
+        interval_low=summary.interval_low,
+        interval_high=summary.interval_high,
+    )
+    return summary

@@ -1,0 +1,48 @@
+"""Opens the policy a configuration names. To add one: a case here, its settings in ``engine.config.rollout``.
+
+Models are imported when a run needs one: the oracle must not wait for torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import assert_never
+
+from engine.config.rollout import (
+    AgentConfig,
+    NoopPolicyConfig,
+    OraclePolicyConfig,
+    PolicyConfig,
+    ReplayPolicyConfig,
+    TransformerPolicyConfig,
+)
+from engine.inference.base import Policy
+from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy
+
+
+def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
+    """A policy for sampling only.
+
+    Raises:
+        CheckpointError: its checkpoint is missing or unusable.
+        ModelError: the stored trajectories cannot be read.
+    """
+    match config:
+        case TransformerPolicyConfig():
+            return _transformer(config, home)
+        case OraclePolicyConfig():
+            return OraclePolicy(tool_format=agent.tool_format)
+        case NoopPolicyConfig():
+            return NoopPolicy(tool_format=agent.tool_format)
+        case ReplayPolicyConfig():
+            return ReplayPolicy.from_file(Path(config.source))
+        case _:
+            assert_never(config)
+
+
+def _transformer(config: TransformerPolicyConfig, home: Path) -> Policy:
+    from engine.inference.checkpoints import load_policy_checkpoint
+    from engine.inference.sampler import TransformerPolicy
+
+    model, tokenizer = load_policy_checkpoint(config.checkpoint, home=home)
+    return TransformerPolicy(model, tokenizer, max_batch=config.max_batch, name=config.checkpoint)

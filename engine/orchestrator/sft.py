@@ -1,0 +1,43 @@
+"""Supervised warm start: trains a fresh policy on generated episodes, saved where runs keep checkpoints."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+
+from engine.config.run import SftRun
+from engine.events.types import CheckpointSaved
+from engine.orchestrator.context import Outcome, RunContext, RunStopped
+from engine.orchestrator.stage import announce, peak_memory_mb
+from engine.trainer.sft import train_sft
+
+
+async def warm_start(config: SftRun, run: RunContext) -> Outcome:
+    """Train for the configured minutes; the policy is then ``run:<id>`` for other runs.
+
+    A stop ends the training early and keeps what was learned; there is no resuming.
+    """
+    started = time.monotonic()
+    announce(run)
+    folder = run.run_dir / "checkpoints" / "00000"
+    metrics = await asyncio.to_thread(
+        train_sft, config, out=folder, progress=run.progress, should_stop=lambda: _must_end(run)
+    )
+    checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    run.sink.emit(CheckpointSaved, iteration=0, policy_version=0, path=str(folder), checksum=checksum)
+    summary: dict[str, float | int | str | None] = {
+        **metrics,
+        "seconds": round(time.monotonic() - started, 1),
+        "peak_memory_mb": round(peak_memory_mb(), 1),
+    }
+    try:
+        run.check()
+    except RunStopped as stop:
+        return Outcome(state="stopped", reason=str(stop), summary=summary)
+    return Outcome(state="succeeded", summary=summary)
+
+
+def _must_end(run: RunContext) -> bool:
+    control = run.control
+    return control.desired() == "stop" or bool(control.fence_reason or control.failure)

@@ -1,0 +1,238 @@
+"""Reinforcement learning: collect → grade → update, until the iterations are done.
+
+    run_started
+    evaluate at 0 ─▶ checkpoint 0                      (a fresh run; a resumed one skips it)
+    for n in iterations:
+        safe point  (pause, stop)
+        collect     tasks_per_iteration groups ─▶ rollouts in sandboxes, graded while others run
+        update      objective ─▶ weights in place ─▶ published to the policy under a new version
+        report      group_finished × groups, iteration_finished
+        evaluate at n + 1 if due ─▶ checkpoint n + 1 if due
+    run_finished
+
+Everything random is a function of the run's seed and of what the checkpoint holds, so an attempt that
+resumes makes the same iterations again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from engine.config.rollout import DatasetConfig
+from engine.config.run import TrainRun
+from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
+from engine.inference.checkpoints import load_policy_checkpoint
+from engine.inference.sampler import TransformerPolicy
+from engine.orchestrator.alarms import Alarms
+from engine.orchestrator.context import Outcome, RunContext, RunStopped
+from engine.orchestrator.curriculum import TaskCursor
+from engine.orchestrator.evaluations import run_evaluation, spread
+from engine.orchestrator.metrics import iteration_metrics
+from engine.orchestrator.progress import HELDOUT, TRAIN, Progress
+from engine.orchestrator.projection import TRAIN_PHASE
+from engine.orchestrator.stage import announce, build_scheduler, load_rows, open_backend
+from engine.rollout.budget import BudgetedBackend
+from engine.rollout.scheduler import GroupRequest
+from engine.trainer.checkpoint import Checkpoint, load_latest, prune, restore_training, save_checkpoint
+from engine.trainer.trainer import Trainer, UpdateResult
+from engine.types import Group
+
+
+async def train(config: TrainRun, run: RunContext) -> Outcome:
+    """Train from the configured policy, or go on from the run's last checkpoint."""
+    checkpoint = load_latest(run.run_dir)
+    announce(
+        run,
+        resumed_from=checkpoint.iteration if checkpoint else None,
+        total_iterations=config.trainer.iterations,
+    )
+    backend = await open_backend(config.sandbox, run)
+    loop = TrainingLoop(config, run, backend, checkpoint)
+    try:
+        await loop.run(fresh=checkpoint is None)
+    except RunStopped as stop:
+        return Outcome(state="stopped", reason=str(stop), summary=loop.progress.summary())
+    finally:
+        await loop.policy.close()
+    return Outcome(state="succeeded", summary=loop.progress.summary())
+
+
+class Saved(Protocol):
+    """A part whose state a checkpoint keeps, as JSON."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state now."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a saved state."""
+
+
+class TrainingLoop:
+    """One attempt: the policy, its trainer, and where they are.
+
+    Args:
+        config: of the run.
+        run: this attempt.
+        backend: sandboxes that work.
+        checkpoint: what to go on from; None begins with the configured policy.
+    """
+
+    def __init__(
+        self, config: TrainRun, run: RunContext, backend: BudgetedBackend, checkpoint: Checkpoint | None
+    ) -> None:
+        self._config = config
+        self._run = run
+        self._rows = load_rows(config.dataset, run.home)
+        self._heldout = load_rows(
+            DatasetConfig(name=config.dataset.name, split=config.evaluation.split), run.home
+        )
+        self._cursor = TaskCursor(self._rows, seed=config.seed)
+        self._alarms = Alarms(run)
+        self.progress = Progress()
+        source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
+        self._model, self._tokenizer = load_policy_checkpoint(source, home=run.home)
+        self._trainer = Trainer(
+            self._model,
+            algorithm=config.algorithm,
+            config=config.trainer,
+            max_context=config.agent.max_context,
+            seed=config.seed,
+        )
+        if checkpoint is not None:
+            self._restore(checkpoint)
+        self.policy = TransformerPolicy(
+            self._model,
+            self._tokenizer,
+            version=self.progress.policy_version,
+            max_batch=config.policy.max_batch,
+        )
+        self._scheduler = build_scheduler(config, run, backend, self.policy)
+
+    async def run(self, *, fresh: bool) -> None:
+        """All iterations that are left. Raises RunStopped."""
+        if fresh:
+            await self._evaluate()
+            self._save_checkpoint()
+        while self.progress.iteration < self._config.trainer.iterations:
+            await self._run.safe_point()
+            started = time.monotonic()
+            groups = await self._collect()
+            collected = time.monotonic()
+            result = self._trainer.update(groups, temperature=self._config.policy.temperature)
+            self._publish(result)
+            self._report(groups, result, rollout_s=collected - started, total_s=time.monotonic() - started)
+            if self._is_due(self._config.evaluation.every):
+                await self._evaluate()
+            if self._is_due(self._config.trainer.checkpoint_every):
+                self._save_checkpoint()
+
+    async def _collect(self) -> list[Group]:
+        iteration = self.progress.iteration
+        rows = self._cursor.take(self._config.trainer.tasks_per_iteration)
+        self._run.sink.emit(
+            IterationStarted,
+            iteration=iteration,
+            policy_version=self.progress.policy_version,
+            task_ids=[row.task.id for row in rows],
+        )
+        size = self._config.rollout.group_size
+        requests = [GroupRequest(row=row, iteration=iteration, phase=TRAIN_PHASE, size=size) for row in rows]
+        return await self._run.interruptible(self._scheduler.collect(requests))
+
+    def _publish(self, result: UpdateResult) -> None:
+        """Let the sampler use the changed weights, under a new version if they did change."""
+        if result.optimizer_steps:
+            self.progress.policy_version += 1
+            self.policy.set_version(self.progress.policy_version)
+
+    def _report(
+        self, groups: Sequence[Group], result: UpdateResult, *, rollout_s: float, total_s: float
+    ) -> None:
+        iteration = self.progress.iteration
+        for group, members in zip(groups, result.members, strict=True):
+            self._run.sink.emit(
+                GroupFinished,
+                iteration=iteration,
+                phase=group.phase,
+                task_id=group.task.id,
+                members=[dataclasses.asdict(member) for member in members],
+            )
+        metrics = iteration_metrics(groups) | result.metrics
+        metrics["time/rollout"] = rollout_s
+        metrics["time/update"] = total_s - rollout_s
+        metrics["time/iteration"] = total_s
+        self._alarms.after_iteration(iteration, groups, metrics)
+        self.progress.iteration += 1
+        self.progress.trajectories += sum(len(group.trajectories) for group in groups)
+        self.progress.solve_rates.append(metrics["solve/rate"])
+        self._run.sink.emit(
+            IterationFinished,
+            iteration=iteration,
+            policy_version=self.progress.policy_version,
+            metrics=metrics,
+        )
+
+    def _is_due(self, every: int | None) -> bool:
+        """Whether something done every so many iterations, and always at the end, is due now."""
+        done = self.progress.iteration
+        return done == self._config.trainer.iterations or (every is not None and done % every == 0)
+
+    async def _evaluate(self) -> None:
+        settings = self._config.evaluation
+        for name, rows, samples in (
+            (HELDOUT, self._heldout, settings.samples),
+            (TRAIN, self._rows, settings.train_samples),
+        ):
+            if samples == 0:
+                continue
+            requests = spread(rows, samples, iteration=self.progress.iteration, phase=f"eval:{name}")
+            summary = await run_evaluation(
+                self._run,
+                self._scheduler,
+                requests,
+                name=name,
+                policy_version=self.progress.policy_version,
+            )
+            self.progress.add_evaluation(name, summary)
+
+    def _save_checkpoint(self) -> None:
+        settings = self._config.trainer
+        saved = save_checkpoint(
+            self._run.run_dir,
+            self.progress.iteration,
+            model=self._model,
+            tokenizer=self._tokenizer,
+            trainer=self._trainer,
+            cursor={name: part.state_dict() for name, part in self._saved_parts().items()},
+            provenance={
+                "run": self._run.run_id,
+                "recipe": self._config.recipe,
+                "from": self._config.policy.checkpoint,
+                "iterations": self.progress.iteration,
+            },
+        )
+        self._announce_checkpoint(saved)
+        prune(self._run.run_dir, settings.keep_checkpoints)
+
+    def _announce_checkpoint(self, saved: Checkpoint) -> None:
+        self._run.sink.emit(
+            CheckpointSaved,
+            iteration=saved.iteration,
+            policy_version=self.progress.policy_version,
+            path=str(saved.path),
+            checksum=saved.checksum,
+        )
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Everything but the weights, which were loaded with the model."""
+        for name, part in self._saved_parts().items():
+            part.load_state_dict(checkpoint.cursor[name])
+        restore_training(checkpoint, self._trainer)
+        # The attempt before may have been killed between the checkpoint and its event.
+        self._announce_checkpoint(checkpoint)
+
+    def _saved_parts(self) -> dict[str, Saved]:
+        return {"progress": self.progress, "tasks": self._cursor, "alarms": self._alarms}
