@@ -1,0 +1,136 @@
+"""Git-format patches as text: made from two texts, taken apart by file, filtered by path."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+_TEST_FOLDERS = frozenset({"tests", "test", "r2e_tests"})
+_CONFIGURATION = frozenset(
+    {
+        "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
+        "sitecustomize.py", "usercustomize.py",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePatch:
+    """The part of a patch that concerns one file."""
+
+    paths: tuple[str, ...]
+    """Every path it names: one, or old and new of a rename."""
+    text: str
+
+
+def is_test_path(path: str) -> bool:
+    """Whether a path holds tests or configures the test runner: agents' versions of it never count."""
+    parts = PurePosixPath(path).parts
+    name = parts[-1] if parts else ""
+    return (
+        name in _CONFIGURATION
+        or name.endswith((".pth", "_test.py"))
+        or (name.startswith("test_") and name.endswith(".py"))
+        or any(part in _TEST_FOLDERS for part in parts[:-1])
+    )
+
+
+def make_patch(path: str, before: str, after: str) -> str:
+    """A git-format patch that turns ``before`` into ``after``; empty when they are equal."""
+    if before == after:
+        return ""
+    lines = [f"diff --git a/{path} b/{path}\n"]
+    differences = difflib.unified_diff(
+        _split(before),
+        _split(after),
+        f"a/{path}",
+        f"b/{path}",
+    )
+    for line in differences:
+        lines.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
+    return "".join(lines)
+
+
+def split_patch(patch: str) -> list[FilePatch]:
+    """Parts of a git-format patch, in order; text before the first file header is dropped.
+
+    Hunks are walked by their line counts, so a hostile patch cannot hide a second file's header
+    behind what looks like another file's content.
+    """
+    parts: list[tuple[list[str], list[str]]] = []
+    old_left = new_left = 0
+    for line in patch.split("\n"):
+        if old_left > 0 or new_left > 0:
+            old_left -= line[:1] in (" ", "-", "")
+            new_left -= line[:1] in (" ", "+", "")
+            parts[-1][1].append(line)
+            continue
+        if line.startswith("diff --git ") or (not parts and line.startswith("--- ")):
+            parts.append(([], []))
+        if not parts:
+            continue
+        hunk = re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line)
+        if hunk:
+            old_left, new_left = (int(count) if count is not None else 1 for count in hunk.groups())
+        parts[-1][0].extend(_header_paths(line))
+        parts[-1][1].append(line)
+    return [
+        FilePatch(paths=tuple(dict.fromkeys(paths)), text="\n".join(lines).rstrip("\n") + "\n")
+        for paths, lines in parts
+    ]
+
+
+def keep_files(patch: str, wanted: Callable[[str], bool]) -> tuple[str, list[str]]:
+    """The parts whose every path is wanted, and the paths of the parts that were dropped."""
+    kept: list[str] = []
+    dropped: list[str] = []
+    for part in split_patch(patch):
+        if all(wanted(path) for path in part.paths):
+            kept.append(part.text)
+        else:
+            dropped.extend(part.paths)
+    return "".join(kept), dropped
+
+
+def patch_hash(patch: str) -> str:
+    """Hash of what a patch does: blob hashes and trailing white space of the headers do not count."""
+    lines = [line for line in patch.split("\n") if not re.match(r"index [0-9a-f]+\.\.[0-9a-f]+", line)]
+    return hashlib.sha256("\n".join(lines).strip("\n").encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def count_changed_lines(patch: str) -> int:
+    """Added plus removed lines."""
+    return sum(1 for line in patch.split("\n") if re.match(r"[+-](?![+-]{2} )", line))
+
+
+def _split(text: str) -> list[str]:
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _header_paths(line: str) -> list[str]:
+    """Paths that a line outside hunks names."""
+    match = re.match(r"(?:---|\+\+\+) (.+)", line)
+    if match:
+        name = _unquote(match[1].split("\t")[0].rstrip("\r"))
+        return [] if name == "/dev/null" else [name.partition("/")[2] or name]
+    match = re.match(r"(?:rename|copy) (?:from|to) (.+)", line)
+    if match:
+        return [_unquote(match[1].rstrip("\r"))]
+    match = re.match(r"diff --git (.+)", line)
+    if match:
+        both = re.fullmatch(r'"?a/(.+?)"? "?b/(.+?)"?', match[1].rstrip("\r"))
+        quoted = '"' if match[1].startswith('"') else ""
+        return [_unquote(quoted + name + quoted) for name in both.groups()] if both else [match[1]]
+    return []
+
+
+def _unquote(name: str) -> str:
+    """Undo git's C-style quoting of unusual paths."""
+    if not (len(name) > 1 and name[0] == name[-1] == '"'):
+        return name
+    plain = re.sub(rb"\\([0-7]{3})", lambda m: bytes([int(m[1], 8) & 255]), name[1:-1].encode())
+    return re.sub(rb"\\(.)", rb"\1", plain).decode("utf-8", "replace")

@@ -1,0 +1,177 @@
+"""Datasets on disk: ``home/datasets/<name>/{dataset.json,tasks.jsonl,answers.jsonl}``.
+
+The visible half of every row is in ``tasks.jsonl``; gold patches and required tests are apart, in
+``answers.jsonl``, readable by the owner only. A dataset appears, or is replaced, all at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from engine.errors import DatasetError
+from engine.types import Task, TaskAnswer, TaskRow
+
+FORMAT = 1
+T = TypeVar("T")
+_TASK: TypeAdapter[Task] = TypeAdapter(Task)
+_ANSWER: TypeAdapter[TaskAnswer] = TypeAdapter(TaskAnswer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """Rows in file order, and where they came from."""
+
+    name: str
+    rows: tuple[TaskRow, ...]
+    provenance: Mapping[str, Any]
+
+    def split(self, name: str) -> tuple[TaskRow, ...]:
+        """Rows of one split. Raises DatasetError when the dataset has no such split."""
+        rows = tuple(row for row in self.rows if row.split == name)
+        if not rows:
+            known = ", ".join(sorted({row.split for row in self.rows})) or "none"
+            raise DatasetError(f"dataset '{self.name}' has no split '{name}'; it has: {known}")
+        return rows
+
+
+def dataset_path(home: Path, name: str) -> Path:
+    """Folder of a dataset, whether or not it exists."""
+    return home / "datasets" / name
+
+
+def with_content_id(row: TaskRow) -> TaskRow:
+    """``row`` with ``task.id`` set to 16 hex digits over everything that defines task and grading."""
+    content = json.dumps(
+        [{**asdict(row.task), "id": ""}, asdict(row.answer)], sort_keys=True, separators=(",", ":")
+    )
+    return replace(row, task=replace(row.task, id=hashlib.sha256(content.encode()).hexdigest()[:16]))
+
+
+def save_dataset(home: Path, name: str, rows: Sequence[TaskRow], provenance: Mapping[str, Any]) -> Dataset:
+    """Write a dataset atomically, replacing one of the same name.
+
+    Raises:
+        DatasetError: two rows share an id or an instance id.
+    """
+    for attribute in ("id", "instance_id"):
+        seen: dict[str, int] = {}
+        for number, row in enumerate(rows):
+            value = getattr(row.task, attribute)
+            if value in seen:
+                raise DatasetError(
+                    f"{attribute} '{value}' is already that of row {seen[value]}", row=number, field=attribute
+                )
+            seen[value] = number
+    target = dataset_path(home, name)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
+    try:
+        _write(staging, name, rows, provenance)
+        _swap(staging, target)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return Dataset(name=name, rows=tuple(rows), provenance=dict(provenance))
+
+
+def load_dataset(home: Path, name: str) -> Dataset:
+    """Read a dataset.
+
+    Raises:
+        DatasetError: missing or malformed; names file, row and field.
+    """
+    folder = dataset_path(home, name)
+    try:
+        header = json.loads((folder / "dataset.json").read_text())
+    except FileNotFoundError:
+        raise DatasetError(
+            f"there is no dataset '{name}' in {folder.parent}; make it with a curate run"
+        ) from None
+    except ValueError as error:
+        raise DatasetError(f"{folder / 'dataset.json'} is not JSON: {error}") from error
+    if header.get("format") != FORMAT:
+        raise DatasetError(f"dataset '{name}' has format {header.get('format')}, this version reads {FORMAT}")
+    tasks = _read_lines(folder / "tasks.jsonl")
+    answers = _read_lines(folder / "answers.jsonl")
+    if len(tasks) != len(answers):
+        raise DatasetError(f"dataset '{name}' has {len(tasks)} tasks but {len(answers)} answers")
+    rows = tuple(
+        _row(number, task, answer) for number, (task, answer) in enumerate(zip(tasks, answers, strict=True))
+    )
+    return Dataset(name=name, rows=rows, provenance=header.get("provenance", {}))
+
+
+def _write(folder: Path, name: str, rows: Sequence[TaskRow], provenance: Mapping[str, Any]) -> None:
+    splits: dict[str, int] = {}
+    for row in rows:
+        splits[row.split] = splits.get(row.split, 0) + 1
+    header = {"format": FORMAT, "name": name, "splits": splits, "provenance": dict(provenance)}
+    (folder / "dataset.json").write_text(json.dumps(header, indent=1, sort_keys=True) + "\n")
+    with (folder / "tasks.jsonl").open("w") as file:
+        file.writelines(json.dumps({**asdict(row.task), "split": row.split}) + "\n" for row in rows)
+    descriptor = os.open(folder / "answers.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.writelines(json.dumps({"id": row.task.id, **asdict(row.answer)}) + "\n" for row in rows)
+    folder.chmod(0o755)
+
+
+def _swap(staging: Path, target: Path) -> None:
+    if not target.exists():
+        staging.rename(target)
+        return
+    retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
+    target.rename(retired / "old")
+    staging.rename(target)
+    shutil.rmtree(retired)
+
+
+def _read_lines(path: Path) -> list[dict[str, Any]]:
+    rows = []
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise DatasetError(f"cannot read {path}: {error.strerror}") from error
+    # Not splitlines: JSON strings may hold U+2028 and its like unescaped.
+    for number, line in enumerate(text.split("\n")):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise DatasetError(f"{path.name}: not JSON: {error}", row=number) from error
+        if not isinstance(row, dict):
+            raise DatasetError(f"{path.name}: not an object", row=number)
+        rows.append(row)
+    return rows
+
+
+def _row(number: int, task: dict[str, Any], answer: dict[str, Any]) -> TaskRow:
+    split = task.pop("split", None)
+    if not isinstance(split, str) or not split:
+        raise DatasetError("tasks.jsonl: missing", row=number, field="split")
+    if answer.pop("id", None) != task.get("id"):
+        raise DatasetError("answers.jsonl: belongs to another task", row=number, field="id")
+    return TaskRow(
+        task=_validated(_TASK, task, "tasks.jsonl", number),
+        answer=_validated(_ANSWER, answer, "answers.jsonl", number),
+        split=split,
+    )
+
+
+def _validated(adapter: TypeAdapter[T], data: dict[str, Any], file: str, number: int) -> T:
+    try:
+        return adapter.validate_python(data, extra="forbid")
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise DatasetError(f"{file}: {first['msg']}", row=number, field=field) from None

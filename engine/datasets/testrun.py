@@ -1,0 +1,196 @@
+"""Runs tests in a sandbox and reads the signed report: curation and grading share this one path.
+
+The report leaves the sandbox as a file outside the workdir, never through the output; see
+``engine.datasets.pytest_driver`` for what is signed and why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import re
+import secrets
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from xml.etree import ElementTree
+
+from engine.datasets.toolchain import DRIVER, MOUNT
+from engine.sandbox.base import Sandbox
+from engine.types import TestOutcome
+
+TEST_ENVIRONMENT: Mapping[str, str] = {
+    "PYTHONPATH": MOUNT,
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+}
+_SEVERITY = (
+    TestOutcome.PASSED, TestOutcome.XPASS, TestOutcome.XFAIL, TestOutcome.SKIPPED, TestOutcome.FAILED,
+    TestOutcome.ERROR,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestCase:
+    """One ``testcase`` element of a JUnit report."""
+
+    __test__ = False
+    address: tuple[str, str]
+    """``classname`` and ``name``."""
+    outcome: TestOutcome
+    seconds: float
+    exception: str
+    """Class of what was raised; empty when it passed or is unknown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestRun:
+    """What one run of tests showed."""
+
+    __test__ = False
+    cases: Mapping[tuple[str, str], TestCase] = field(default_factory=dict)
+    ids: tuple[str, ...] = ()
+    """Node ids in the order they ran."""
+    lines: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
+    """Node id → file → executed lines; only of a traced run."""
+    timed_out: bool = False
+    problem: str = ""
+    """Why there is no report; empty when there is one."""
+    forged: bool = False
+    """A report was there but not ours, or pytest was altered while it ran."""
+    log: str = ""
+    seconds: float = 0.0
+
+    def case(self, node_id: str) -> TestCase:
+        """The case of a test; ``missing`` when it did not report."""
+        address = junit_address(node_id)
+        missing = TestCase(address=address, outcome=TestOutcome.MISSING, seconds=0.0, exception="")
+        return self.cases.get(address, missing)
+
+    def outcomes(self, node_ids: Iterable[str]) -> dict[str, TestOutcome]:
+        """Node id → outcome."""
+        return {node_id: self.case(node_id).outcome for node_id in node_ids}
+
+
+def driver_command(tests: Sequence[str], roots: Sequence[str], *, trace_roots: Sequence[str] = ()) -> str:
+    """Shell command that runs ``tests``; ``{junit}`` stands for the report's path.
+
+    Args:
+        tests: node ids, files or ``@file``.
+        roots: import roots of the code under test, relative to the workdir.
+        trace_roots: record executed lines of these folders.
+    """
+    parts = ["python3", "-S", "-P", "-B", DRIVER, "--junit", "{junit}"]
+    parts += [part for root in roots for part in ("--root", root)]
+    if trace_roots:
+        parts.append("--trace")
+    parts += [part for root in trace_roots for part in ("--trace-root", root)]
+    return " ".join(part if part == "{junit}" else shlex.quote(part) for part in [*parts, "--", *tests])
+
+
+async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> TestRun:
+    """Run a test command (see ``driver_command``) in the sandbox's workdir and read its report.
+
+    Raises:
+        SandboxError: the sandbox failed; a failing, hanging or vanishing test process is a result.
+    """
+    secret = secrets.token_hex(16)
+    report = f"/tmp/trainyard-{secrets.token_hex(8)}.json"  # noqa: S108  inside the sandbox
+    result = await sandbox.exec(
+        command.replace("{junit}", report),
+        timeout_s=timeout_s,
+        env=TEST_ENVIRONMENT,
+        stdin=secret.encode() + b"\n",
+    )
+    log = (result.stdout + result.stderr).decode("utf-8", "replace")
+    if result.timed_out:
+        return TestRun(
+            timed_out=True, problem="the tests hit their deadline", log=log, seconds=result.seconds
+        )
+    try:
+        data = await sandbox.read_file(report, max_bytes=67_108_864)
+    except OSError:
+        problem = f"the test process ended without a report (exit code {result.exit_code})"
+        return TestRun(problem=problem, log=log, seconds=result.seconds)
+    return _read_report(data, secret, log, result.seconds)
+
+
+def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
+    signature, _, payload = data.partition(b"\n")
+    expected = hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(signature, expected.encode()):
+        return TestRun(forged=True, problem="the report is not the test runner's", log=log, seconds=seconds)
+    envelope: dict[str, Any] = json.loads(payload)
+    problem = "" if envelope["junit"] else f"the tests did not run (exit code {envelope['exit_code']})"
+    return TestRun(
+        cases=parse_junit(envelope["junit"]) if envelope["junit"] else {},
+        ids=tuple(envelope["ids"]),
+        lines=envelope["lines"],
+        forged=bool(envelope["altered"]),
+        problem="the test runner was altered while it ran" if envelope["altered"] else problem,
+        log=log,
+        seconds=seconds,
+    )
+
+
+def junit_address(node_id: str) -> tuple[str, str]:
+    """``classname`` and ``name`` under which pytest reports a node id.
+
+    ``tests/test_a.py::TestX::test_y[a::b]`` → ``("tests.test_a.TestX", "test_y[a::b]")``.
+    """
+    path, bracket, parameters = node_id.partition("[")
+    names = path.split("::")
+    names[0] = re.sub(r"\.py$", "", names[0].replace("/", "."))
+    names[-1] += bracket + parameters
+    return ".".join(names[:-1]), _escaped(names[-1])
+
+
+def parse_junit(xml: str) -> dict[tuple[str, str], TestCase]:
+    """Cases of a JUnit report by address; of several entries for one test the worst counts."""
+    cases: dict[tuple[str, str], TestCase] = {}
+    for element in ElementTree.fromstring(xml).iter("testcase"):  # noqa: S314
+        case = _case(element)
+        known = cases.get(case.address)
+        if known is None or _SEVERITY.index(case.outcome) > _SEVERITY.index(known.outcome):
+            cases[case.address] = case
+    return cases
+
+
+def _case(element: ElementTree.Element) -> TestCase:
+    outcome, exception = TestOutcome.PASSED, ""
+    for child in element:
+        if child.tag == "failure":
+            outcome, exception = TestOutcome.FAILED, _exception(child.get("message", ""))
+        elif child.tag == "error":
+            outcome, exception = TestOutcome.ERROR, _exception(child.get("message", ""))
+        elif child.tag == "skipped":
+            outcome = TestOutcome.XFAIL if child.get("type") == "pytest.xfail" else TestOutcome.SKIPPED
+    return TestCase(
+        address=(element.get("classname", ""), element.get("name", "")),
+        outcome=outcome,
+        seconds=float(element.get("time", "0") or 0),
+        exception=exception,
+    )
+
+
+def _exception(message: str) -> str:
+    """Class name at the start of a failure's message."""
+    message = re.sub(r'^failed on (?:setup|teardown) with "', "", message)
+    if message.startswith("assert "):
+        return "AssertionError"
+    match = re.match(r"([A-Za-z_][\w.]*)(?::|\"?\s*$|\"?\n)", message)
+    return match[1].rsplit(".", 1)[-1] if match else ""
+
+
+def _escaped(name: str) -> str:
+    """As pytest writes characters that XML cannot hold."""
+    return re.sub(
+        r"[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]",
+        lambda match: f"#x{ord(match[0]):02X}" if ord(match[0]) <= 0xFF else f"#x{ord(match[0]):04X}",
+        name,
+    )
