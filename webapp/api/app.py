@@ -1,0 +1,62 @@
+"""Puts the routers together and turns errors into JSON.
+
+Only the schema (``openapi.json``) is served: ninja's documentation page loads its scripts from a CDN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from ninja import NinjaAPI
+
+from engine.errors import ConfigError, DatasetError
+from webapp.api import datasets, ingest, runs, trajectories
+from webapp.services import ingest as ingest_service
+from webapp.services.states import IllegalTransitionError
+
+api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None)
+api.add_router("", ingest.router)
+api.add_router("", runs.router)
+api.add_router("", datasets.router)
+api.add_router("", trajectories.router)
+
+
+def _answer(status: int, **fields: Any) -> HttpResponse:
+    return api.create_response(HttpRequest(), fields, status=status)
+
+
+@api.exception_handler(ConfigError)
+@api.exception_handler(DatasetError)
+def _unusable(_request: HttpRequest, error: Exception) -> HttpResponse:
+    return _answer(422, detail=str(error))
+
+
+@api.exception_handler(IllegalTransitionError)
+def _conflict(_request: HttpRequest, error: IllegalTransitionError) -> HttpResponse:
+    return _answer(409, detail=str(error), state=error.state)
+
+
+@api.exception_handler(ingest_service.BadTokenError)
+def _bad_token(_request: HttpRequest, error: Exception) -> HttpResponse:
+    return _answer(401, detail=str(error))
+
+
+@api.exception_handler(ingest_service.TooLargeError)
+def _too_large(_request: HttpRequest, error: Exception) -> HttpResponse:
+    return _answer(413, detail=str(error))
+
+
+@api.exception_handler(ingest_service.MalformedError)
+def _malformed(_request: HttpRequest, error: ingest_service.MalformedError) -> HttpResponse:
+    return _answer(422, detail=str(error), line=error.line)
+
+
+@api.exception_handler(ingest_service.GapError)
+def _gap(_request: HttpRequest, error: ingest_service.GapError) -> HttpResponse:
+    return _answer(409, detail=str(error), expected_seq=error.expected_seq)
+
+
+@api.exception_handler(ingest_service.StaleEpochError)
+def _fenced(_request: HttpRequest, error: ingest_service.StaleEpochError) -> HttpResponse:
+    return _answer(409, detail=str(error), epoch=error.epoch)

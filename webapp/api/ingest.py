@@ -1,0 +1,59 @@
+"""What engines call: batches of events, heartbeats. The protocol is in the README of ``webapp``."""
+
+from __future__ import annotations
+
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest
+from ninja import Router, Schema
+
+from webapp.api.auth import RunToken
+from webapp.services import heartbeats, ingest
+
+router = Router(tags=["engine"], auth=RunToken())
+
+
+class ReceiptOut(Schema):
+    """How far the run's events are stored."""
+
+    acked_seq: int
+    accepted: int
+    duplicates: int
+
+
+class BeatIn(Schema):
+    """A sign of life of one attempt."""
+
+    epoch: int
+    pid: int = 0
+    host: str = ""
+    seq: int = 0
+
+
+class BeatOut(Schema):
+    """What people want of the run."""
+
+    desired: str
+    epoch: int
+    acked_seq: int
+
+
+def token_of(request: HttpRequest) -> str:
+    """The bearer token that ``RunToken`` passed on."""
+    return str(getattr(request, "auth", ""))
+
+
+@router.post("/runs/{int:run_id}/events", response=ReceiptOut)
+def post_events(request: HttpRequest, run_id: int) -> ingest.Receipt:
+    """Store a batch of NDJSON events of one epoch with consecutive ``seq``, all or nothing."""
+    try:
+        body = request.body
+    except RequestDataTooBig:
+        raise ingest.TooLargeError("the batch is too large; send fewer events") from None
+    encoding = request.headers.get("Content-Encoding", "")
+    return ingest.ingest(run_id=run_id, token=token_of(request), body=body, encoding=encoding)
+
+
+@router.post("/runs/{int:run_id}/heartbeat", response=BeatOut)
+def post_heartbeat(request: HttpRequest, run_id: int, beat: BeatIn) -> heartbeats.Answer:
+    """Say that an attempt lives and learn what is wanted."""
+    return heartbeats.beat(run_id=run_id, token=token_of(request), epoch=beat.epoch)

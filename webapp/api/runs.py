@@ -1,0 +1,211 @@
+"""Runs for scripts: list, read, create, control, and what they measured."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Field, Router, Schema
+from ninja.errors import HttpError
+
+from engine.config.recipes import RECIPES
+from webapp.api.auth import caller, operator, viewer
+from webapp.models import Experiment, Run
+from webapp.selectors import iterations as iteration_reads
+from webapp.selectors import runs as run_reads
+from webapp.services import runs as run_writes
+
+router = Router(tags=["runs"])
+
+
+class RunOut(Schema):
+    """A run without its configuration."""
+
+    id: int
+    kind: str
+    name: str
+    recipe: str
+    state: str
+    desired: str
+    reason: str
+    epoch: int
+    last_seq: int
+    experiment_id: int | None
+    dataset_id: int | None
+    parent_id: int | None
+    total_iterations: int
+    current_iteration: int | None
+    policy_version: int | None
+    progress_message: str
+    progress_done: int
+    progress_total: int
+    summary: dict[str, Any]
+    created_at: datetime
+    queued_at: datetime | None
+    running_at: datetime | None
+    finished_at: datetime | None
+    heartbeat_at: datetime | None
+
+
+class RunDetail(RunOut):
+    """A run with its resolved configuration."""
+
+    config: dict[str, Any]
+
+
+class RunPage(Schema):
+    """One page of runs and how many there are."""
+
+    total: int
+    items: list[RunOut]
+
+
+class RunIn(Schema):
+    """A recipe and what differs from it, by dotted name."""
+
+    recipe: str
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    experiment: str | None = None
+    start: bool = False
+
+
+class CloneIn(Schema):
+    """What differs from the cloned run, by dotted name."""
+
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+
+class RecipeOut(Schema):
+    """A recipe with its complete configuration."""
+
+    name: str
+    kind: str
+    description: str
+    config: dict[str, Any]
+
+
+class PointOut(Schema):
+    """The metrics of one finished iteration."""
+
+    index: int
+    metrics: dict[str, float]
+    seconds: float | None
+
+
+class EvaluationOut(Schema):
+    """One evaluation with its 95 % interval."""
+
+    iteration: int
+    name: str
+    policy_version: int
+    num_samples: int
+    num_tasks: int
+    num_solved: int
+    solve_rate: float
+    interval_low: float
+    interval_high: float
+
+
+def find(run_id: int) -> Run:
+    """The run, or 404."""
+    run = run_reads.get_run(run_id)
+    if run is None:
+        raise HttpError(404, f"there is no run {run_id}")
+    return run
+
+
+@router.get("/recipes", auth=viewer, response=list[RecipeOut])
+def recipes(request: HttpRequest) -> list[RecipeOut]:
+    """Every recipe."""
+    return [
+        RecipeOut(
+            name=name,
+            kind=config.kind,
+            description=(recipe.__doc__ or "").strip(),
+            config=config.model_dump(mode="json"),
+        )
+        for name, recipe in RECIPES.items()
+        if (config := recipe())
+    ]
+
+
+@router.get("/runs", auth=viewer, response=RunPage)
+def list_runs(
+    request: HttpRequest, state: str = "", kind: str = "", q: str = "", page: int = 1, size: int = 50
+) -> dict[str, Any]:
+    """Runs, newest first; ``state=active`` for all that are queued or alive."""
+    filters = run_reads.RunFilters(state=state, kind=kind, q=q)
+    found = run_reads.list_runs(filters, number=page, size=max(1, min(size, 200)))
+    return {"total": found.total, "items": list(found.rows)}
+
+
+@router.post("/runs", auth=operator, response={201: RunDetail})
+def create_run(request: HttpRequest, body: RunIn) -> tuple[int, Run]:
+    """Create a draft; with ``start`` queue it at once."""
+    experiment = None
+    if body.experiment is not None:
+        experiment = Experiment.objects.filter(name=body.experiment).first()
+        if experiment is None:
+            raise HttpError(404, f"there is no experiment '{body.experiment}'")
+    user = caller(request)
+    run = run_writes.create(recipe=body.recipe, overrides=body.overrides, experiment=experiment, actor=user)
+    if body.start:
+        run_writes.start(run=run, actor=user)
+    return 201, run
+
+
+@router.get("/runs/{int:run_id}", auth=viewer, response=RunDetail)
+def get_run(request: HttpRequest, run_id: int) -> Run:
+    """One run."""
+    return find(run_id)
+
+
+@router.post("/runs/{int:run_id}/start", auth=operator, response=RunOut)
+def start_run(request: HttpRequest, run_id: int) -> Run:
+    """Queue a draft."""
+    run = find(run_id)
+    run_writes.start(run=run, actor=caller(request))
+    return run
+
+
+@router.post("/runs/{int:run_id}/stop", auth=operator, response=RunOut)
+def stop_run(request: HttpRequest, run_id: int) -> Run:
+    """Ask a run to end."""
+    run = find(run_id)
+    run_writes.stop(run=run, actor=caller(request))
+    return run
+
+
+@router.post("/runs/{int:run_id}/pause", auth=operator, response=RunOut)
+def pause_run(request: HttpRequest, run_id: int) -> Run:
+    """Ask a run to pause."""
+    run = find(run_id)
+    run_writes.pause(run=run, actor=caller(request))
+    return run
+
+
+@router.post("/runs/{int:run_id}/resume", auth=operator, response=RunOut)
+def resume_run(request: HttpRequest, run_id: int) -> Run:
+    """Let a paused run go on, or continue a failed or stopped one from its last checkpoint."""
+    run = find(run_id)
+    run_writes.resume(run=run, actor=caller(request))
+    return run
+
+
+@router.post("/runs/{int:run_id}/clone", auth=operator, response={201: RunDetail})
+def clone_run(request: HttpRequest, run_id: int, body: CloneIn) -> tuple[int, Run]:
+    """A new draft with the same configuration and some differences."""
+    return 201, run_writes.clone(run=find(run_id), overrides=body.overrides, actor=caller(request))
+
+
+@router.get("/runs/{int:run_id}/iterations", auth=viewer, response=list[PointOut])
+def iterations(request: HttpRequest, run_id: int, after: int = -1) -> list[iteration_reads.Point]:
+    """Metrics of finished iterations with an index above ``after``, oldest first."""
+    return iteration_reads.points_after(find(run_id).pk, after)
+
+
+@router.get("/runs/{int:run_id}/evaluations", auth=viewer, response=list[EvaluationOut])
+def evaluations(request: HttpRequest, run_id: int) -> list[Any]:
+    """Every evaluation of the run."""
+    return list(iteration_reads.evaluations(find(run_id).pk))

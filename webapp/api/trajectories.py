@@ -1,0 +1,168 @@
+"""Trajectories for scripts, as plain JSON."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from ninja.errors import HttpError
+
+from webapp.api.auth import viewer
+from webapp.api.runs import find as find_run
+from webapp.models import TokenBlob, Trajectory
+from webapp.selectors import trajectories as reads
+
+router = Router(tags=["trajectories"], auth=viewer)
+MAX_SIZE = 500
+
+
+class TrajectoryOut(Schema):
+    """A trajectory without its texts."""
+
+    id: int
+    run_id: int
+    iteration: int
+    phase: str
+    task_key: str
+    index: int
+    state: str
+    termination: str
+    verdict: str
+    reward: float | None
+    advantage: float | None
+    baseline: float | None
+    loss_mask: bool | None
+    mask_reason: str
+    num_steps: int
+    num_tests: int
+    num_tests_passed: int
+    prompt_tokens: int
+    generated_tokens: int
+    thinking_tokens: int
+    policy_version_min: int
+    policy_version_max: int
+    started_at: datetime
+    finished_at: datetime | None
+    total_seconds: float
+
+
+class StepOut(Schema):
+    """One turn."""
+
+    index: int
+    action: str
+    tool: str
+    arguments: dict[str, Any]
+    thought: str
+    response: str
+    observation: str
+    error: str
+    exit_code: int | None
+    done: bool
+    prompt_tokens: int
+    generated_tokens: int
+    thinking_tokens: int
+    truncated_chars: int
+    model_seconds: float
+    tool_seconds: float
+    policy_version: int
+
+
+class TestOut(Schema):
+    """How one required test ended."""
+
+    __test__ = False
+    test_id: str
+    kind: str
+    outcome: str
+    seconds: float
+
+
+class TrajectoryDetail(TrajectoryOut):
+    """A trajectory with its patch, tests and every step."""
+
+    patch: str
+    test_log: str
+    detail: str
+    error: str
+    queue_seconds: float
+    sandbox_seconds: float
+    model_seconds: float
+    tool_seconds: float
+    grading_seconds: float
+    steps: list[StepOut]
+    tests: list[TestOut]
+
+
+class TrajectoryPage(Schema):
+    """So many of ``total``; ``next_before`` is the cursor of the next page."""
+
+    total: int
+    items: list[TrajectoryOut]
+    next_before: int | None
+
+
+class TokensOut(Schema):
+    """Tokens ``start …`` of ``length``; columns of equal length."""
+
+    length: int
+    start: int
+    ids: list[int]
+    mask: list[int]
+    logprobs: list[float]
+    versions: list[int]
+    steps: list[int]
+
+
+@router.get("/runs/{int:run_id}/trajectories", response=TrajectoryPage)
+def list_trajectories(
+    request: HttpRequest,
+    run_id: int,
+    phase: str = "",
+    iteration: int | None = None,
+    verdict: str = "",
+    before: int | None = None,
+    size: int = 100,
+) -> dict[str, Any]:
+    """A run's trajectories, newest first; give ``next_before`` as ``before`` for the next page."""
+    rows = Trajectory.objects.filter(run=find_run(run_id))
+    if phase:
+        rows = rows.filter(phase=phase)
+    if iteration is not None:
+        rows = rows.filter(iteration=iteration)
+    if verdict:
+        rows = rows.filter(verdict=verdict)
+    size = max(1, min(size, MAX_SIZE))
+    page = rows.filter(pk__lt=before) if before is not None else rows
+    items = list(page.defer("patch", "test_log", "detail", "error").order_by("-pk")[: size + 1])
+    more = len(items) > size
+    items = items[:size]
+    return {"total": rows.count(), "items": items, "next_before": items[-1].pk if more else None}
+
+
+@router.get("/trajectories/{int:trajectory_id}", response=TrajectoryDetail)
+def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
+    """One trajectory with every step and test."""
+    trajectory = _find(trajectory_id)
+    fields = {field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields}
+    return fields | {"steps": reads.steps(trajectory.pk), "tests": reads.tests(trajectory.pk)}
+
+
+@router.get("/trajectories/{int:trajectory_id}/tokens", response=TokensOut)
+def get_tokens(request: HttpRequest, trajectory_id: int, start: int = 0, size: int = 4096) -> dict[str, Any]:
+    """A window of the tokens the policy saw and sampled."""
+    blob = TokenBlob.objects.filter(trajectory=_find(trajectory_id)).first()
+    if blob is None:
+        raise HttpError(404, "no tokens were recorded for this trajectory")
+    start = max(0, start)
+    window = blob.window(start, start + max(1, min(size, 65_536)))
+    return {"length": blob.length, "start": start} | window
+
+
+def _find(trajectory_id: int) -> Trajectory:
+    trajectory = Trajectory.objects.filter(pk=trajectory_id).first()
+    if trajectory is None:
+        raise HttpError(404, f"there is no trajectory {trajectory_id}")
+    return trajectory
