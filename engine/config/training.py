@@ -67,8 +67,8 @@ class TrainerConfig(Section):
     """AdamW weight decay."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Gradient clipping."""
-    tokens_per_microbatch: int = Field(default=8192, ge=64)
-    """Padded tokens of one forward pass; never changes the result."""
+    tokens_per_microbatch: int = Field(default=2048, ge=64)
+    """Padded tokens of one forward pass; never changes the result. Small ones suit a CPU's cache."""
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch."""
     checkpoint_every: int = Field(default=1, ge=1)

@@ -1,0 +1,208 @@
+"""Checkpoints of a training run: atomic, verified, and each a policy folder of its own.
+
+``checkpoints/00007/`` is the state after 7 completed iterations:
+
+    config.json, model.safetensors, tokenizer.json, …   the policy (``engine.inference.checkpoints``), float32
+    training.pt      optimizer and trainer state, torch's and Python's random state
+    cursor.json      the orchestrator's position, its own dictionary
+    manifest.json    size and SHA-256 of every file, and one checksum over all of them
+
+A checkpoint is written to a hidden folder, flushed to the disk and renamed: it is there completely or not at
+all. A run has one writer, so hidden folders found by the next save are leftovers and are removed.
+To keep something more across a restart: put it in the cursor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import random
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+import torch
+
+from engine.errors import CheckpointError
+from engine.inference.checkpoints import save_policy_checkpoint
+from engine.inference.tokenizer import BpeTokenizer
+from engine.inference.transformer import Transformer
+from engine.trainer.trainer import Trainer
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """A complete checkpoint on disk."""
+
+    iteration: int
+    """Completed iterations; 0 is the state before training."""
+    path: Path
+    """A policy folder: ``load_policy_checkpoint(str(path), home=…)`` gives its weights."""
+    checksum: str
+    """SHA-256 over the names and hashes of all files."""
+    cursor: Mapping[str, Any]
+
+
+def save_checkpoint(
+    run_dir: Path,
+    iteration: int,
+    *,
+    model: Transformer,
+    tokenizer: BpeTokenizer,
+    trainer: Trainer,
+    cursor: Mapping[str, Any],
+    provenance: Mapping[str, Any],
+) -> Checkpoint:
+    """Write ``run_dir/checkpoints/<iteration>``, replacing one of that number.
+
+    Args:
+        run_dir: the run's folder.
+        iteration: completed iterations.
+        model: the weights.
+        tokenizer: the model's.
+        trainer: its state and the random state of the process are kept.
+        cursor: where the orchestrator is; must be JSON.
+        provenance: how the weights came about; must be JSON.
+    """
+    root = run_dir / "checkpoints"
+    root.mkdir(parents=True, exist_ok=True)
+    _remove_leftovers(root)
+    draft, folder = root / f".saving-{iteration:05d}", root / f"{iteration:05d}"
+    save_policy_checkpoint(draft, model, tokenizer, provenance)
+    state = {
+        "trainer": trainer.state_dict(),
+        "torch_random": torch.get_rng_state(),
+        "python_random": random.getstate(),
+    }
+    torch.save(state, draft / "training.pt")
+    _write_json(draft / "cursor.json", cursor)
+    files = {path.name: _fingerprint(path) for path in sorted(draft.iterdir())}
+    manifest = {"format": FORMAT, "iteration": iteration, "files": files}
+    checksum = _checksum(manifest)
+    _write_json(draft / MANIFEST, {**manifest, "checksum": checksum})
+    for path in (*draft.iterdir(), draft):
+        _flush(path)
+    if folder.exists():
+        folder.rename(root / f".replaced-{iteration:05d}")
+    draft.rename(folder)
+    _flush(root)
+    _remove_leftovers(root)
+    return Checkpoint(iteration=iteration, path=folder, checksum=checksum, cursor=dict(cursor))
+
+
+def load_latest(run_dir: Path) -> Checkpoint | None:
+    """The newest intact checkpoint; None when there is none at all. Damaged ones are passed over and logged.
+
+    Raises:
+        CheckpointError: there are checkpoints and all are damaged: going on would silently start over.
+    """
+    folders = _folders(run_dir)
+    for folder in reversed(folders):
+        try:
+            return read_checkpoint(folder)
+        except CheckpointError as error:
+            _log.warning("checkpoint.damaged", path=str(folder), reason=str(error))
+    if folders:
+        raise CheckpointError(
+            f"none of the {len(folders)} checkpoints in {run_dir / 'checkpoints'} is intact; "
+            "restore one, or remove the folder to start over"
+        )
+    return None
+
+
+def read_checkpoint(folder: Path) -> Checkpoint:
+    """Verify every byte of a checkpoint.
+
+    Raises:
+        CheckpointError: a file is missing, unknown or not what the manifest says.
+    """
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        claimed, version = manifest.pop("checksum"), manifest["format"]
+        files, iteration = dict(manifest["files"]), int(manifest["iteration"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CheckpointError(f"{folder} has no readable {MANIFEST}: {error}") from error
+    if version != FORMAT:
+        raise CheckpointError(f"{folder} has checkpoint format {version}; this version reads {FORMAT}")
+    if claimed != _checksum(manifest):
+        raise CheckpointError(f"{folder / MANIFEST} does not match its own checksum")
+    present = {path.name for path in folder.iterdir()} - {MANIFEST}
+    if present != set(files):
+        raise CheckpointError(
+            f"{folder} has missing or extra files: {', '.join(sorted(present ^ set(files)))}"
+        )
+    for name, expected in files.items():
+        if _fingerprint(folder / name) != expected:
+            raise CheckpointError(f"{folder / name} is not the file the manifest describes")
+    cursor = json.loads((folder / "cursor.json").read_text())
+    return Checkpoint(iteration=iteration, path=folder, checksum=claimed, cursor=cursor)
+
+
+def restore_training(checkpoint: Checkpoint, trainer: Trainer) -> None:
+    """Put the trainer and the process's random state where they were; the weights come with the policy.
+
+    Raises:
+        CheckpointError: unreadable, or the state of another model.
+    """
+    try:
+        state = torch.load(checkpoint.path / "training.pt", map_location="cpu", weights_only=True)
+        version, numbers, gauss = state["python_random"]
+        trainer.load_state_dict(state["trainer"])
+        torch.set_rng_state(state["torch_random"])
+    except (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"cannot restore the training state of {checkpoint.path}: {error}") from error
+    random.setstate((version, tuple(numbers), gauss))
+
+
+def prune(run_dir: Path, keep: int) -> list[Path]:
+    """Remove what is older than the last ``keep`` complete checkpoints; returns the removed folders."""
+    complete = [folder for folder in _folders(run_dir) if (folder / MANIFEST).exists()]
+    if len(complete) <= keep:
+        return []
+    oldest_kept = complete[-keep]
+    removed = [folder for folder in _folders(run_dir) if folder < oldest_kept]
+    for folder in removed:
+        # Renamed first: a half-deleted folder must not pass for a checkpoint.
+        hidden = folder.rename(folder.with_name(f".pruned-{folder.name}"))
+        shutil.rmtree(hidden, ignore_errors=True)
+    return removed
+
+
+def _folders(run_dir: Path) -> list[Path]:
+    return sorted(path for path in (run_dir / "checkpoints").glob("[0-9]*") if path.is_dir())
+
+
+def _remove_leftovers(root: Path) -> None:
+    for path in root.glob(".*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _fingerprint(path: Path) -> dict[str, str | int]:
+    with path.open("rb") as file:
+        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(dict(data), indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,72 @@
+"""A small but complete training run: ``python -m tests.unit.engine.rl_training_script RUN_DIR ITERATIONS``.
+
+It resumes from the run's last checkpoint and saves one after every iteration. What it trains on comes from
+the weights, from torch's and from Python's random state, so a state that is not restored changes the result.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.config.training import AlgorithmConfig, TrainerConfig
+from engine.inference.checkpoints import load_policy_checkpoint
+from engine.inference.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
+from engine.inference.transformer import Transformer
+from engine.trainer.checkpoint import load_latest, prune, restore_training, save_checkpoint
+from engine.trainer.trainer import Trainer
+from tests.unit.engine.rl_model import make_groups, make_model
+
+TOKENIZER_SIZE = 256 + len(SPECIALS) + len(TAGS)
+CLOCKS = {"update/seconds", "update/tokens_per_s"}
+
+
+def make_tokenizer() -> BpeTokenizer:
+    return train_tokenizer(["x"], vocab_size=TOKENIZER_SIZE)
+
+
+def make_trainer(model: Transformer, *, threads: int = 1) -> Trainer:
+    config = TrainerConfig(minibatches=2, learning_rate=1e-2, weight_decay=0.01, threads=threads)
+    return Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=3)
+
+
+def run(run_dir: Path, iterations: int) -> None:
+    checkpoint = load_latest(run_dir)
+    history: list[dict[str, float]] = []
+    if checkpoint is None:
+        torch.manual_seed(11)
+        random.seed(11)
+        model, tokenizer = make_model(vocab=TOKENIZER_SIZE), make_tokenizer()
+        trainer, done = make_trainer(model), 0
+    else:
+        model, tokenizer = load_policy_checkpoint(str(checkpoint.path), home=run_dir)
+        trainer, done = make_trainer(model), checkpoint.iteration
+        restore_training(checkpoint, trainer)
+        history = list(checkpoint.cursor["history"])
+    for iteration in range(done, iterations):
+        history.append(_iterate(model, trainer))
+        save_checkpoint(
+            run_dir,
+            iteration + 1,
+            model=model,
+            tokenizer=tokenizer,
+            trainer=trainer,
+            cursor={"history": history},
+            provenance={"made_by": "test"},
+        )
+        prune(run_dir, keep=2)
+
+
+def _iterate(model: Transformer, trainer: Trainer) -> dict[str, Any]:
+    rewards = [[float(random.random() < 0.5) for _ in range(4)] for _ in range(4)]
+    groups = make_groups(model, rewards, seed=int(torch.randint(1_000_000, (1,))))
+    metrics = trainer.update(groups, temperature=1.0).metrics
+    return {name: value for name, value in metrics.items() if name not in CLOCKS}
+
+
+if __name__ == "__main__":
+    run(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,231 @@
+"""Checkpoints: complete or absent, verified, and a resumed run is the uninterrupted run."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from structlog.testing import capture_logs
+
+from engine.errors import CheckpointError
+from engine.inference.checkpoints import load_policy_checkpoint
+from engine.trainer.checkpoint import (
+    Checkpoint,
+    load_latest,
+    prune,
+    read_checkpoint,
+    restore_training,
+    save_checkpoint,
+)
+from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer, run
+
+torch.set_num_threads(1)
+MODEL = make_model(vocab=TOKENIZER_SIZE)
+TOKENIZER = make_tokenizer()
+
+
+def save(run_dir: Path, iteration: int, **cursor: Any) -> Checkpoint:
+    return save_checkpoint(
+        run_dir,
+        iteration,
+        model=MODEL,
+        tokenizer=TOKENIZER,
+        trainer=make_trainer(MODEL),
+        cursor=cursor,
+        provenance={"made_by": "test"},
+    )
+
+
+def names(run_dir: Path) -> list[str]:
+    return sorted(path.name for path in (run_dir / "checkpoints").iterdir())
+
+
+def final_state(run_dir: Path) -> tuple[bytes, dict[str, Any], Any]:
+    """Weights as stored, the whole training state, and every iteration's metrics."""
+    checkpoint = load_latest(run_dir)
+    assert checkpoint is not None
+    state = torch.load(checkpoint.path / "training.pt", weights_only=True)
+    return (checkpoint.path / "model.safetensors").read_bytes(), state, checkpoint.cursor["history"]
+
+
+def assert_same_end(a: Path, b: Path) -> None:
+    (weights, state, history), (other_weights, other_state, other_history) = final_state(a), final_state(b)
+    assert weights == other_weights
+    assert history == other_history
+    torch.testing.assert_close(state, other_state, rtol=0, atol=0)
+
+
+def test_three_updates_and_three_resumed_ones_are_six(tmp_path: Path) -> None:
+    run(tmp_path / "whole", 6)
+    run(tmp_path / "parts", 3)
+    torch.manual_seed(999)
+    random.seed(999)
+    run(tmp_path / "parts", 6)
+    assert_same_end(tmp_path / "whole", tmp_path / "parts")
+    history = final_state(tmp_path / "whole")[2]
+    assert len({metrics["loss/value"] for metrics in history}) == 6
+
+
+def test_a_run_killed_again_and_again_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    """SIGKILL at arbitrary moments, saving included; each killed attempt is its own process."""
+    run(tmp_path / "whole", 20)
+    rng = random.Random(1)
+    killed = tmp_path / "killed"
+    for milestone in (2, 7):
+        process = _start(killed)
+        _wait(lambda: _newest(killed) >= milestone, process)  # noqa: B023
+        time.sleep(rng.uniform(0.0, 0.02))
+        process.kill()
+        process.wait()
+        assert milestone <= _newest(killed) < 20
+        assert load_latest(killed) is not None
+    run(killed, 20)
+    assert_same_end(tmp_path / "whole", killed)
+    assert names(killed) == ["00019", "00020"]
+
+
+def _start(run_dir: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.unit.engine.rl_training_script", str(run_dir), "20"]
+    )
+
+
+def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    while not condition():
+        assert process.poll() is None, "the run ended before it could be killed"
+        time.sleep(0.002)
+
+
+def _newest(run_dir: Path) -> int:
+    return max((int(p.name) for p in (run_dir / "checkpoints").glob("[0-9]*")), default=0)
+
+
+def test_a_checkpoint_is_a_policy_folder_with_exact_weights(tmp_path: Path) -> None:
+    checkpoint = save(tmp_path, 7, epoch=2)
+    assert checkpoint.path == tmp_path / "checkpoints" / "00007"
+    assert names(tmp_path) == ["00007"]
+    model, tokenizer = load_policy_checkpoint(str(checkpoint.path), home=tmp_path)
+    for name, tensor in MODEL.state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor)
+    assert tokenizer.encode("a = 1") == TOKENIZER.encode("a = 1")
+    assert load_latest(tmp_path) == checkpoint
+    assert checkpoint.cursor == {"epoch": 2}
+    assert json.loads((checkpoint.path / "provenance.json").read_text()) == {"made_by": "test"}
+
+
+def truncate(folder: Path) -> None:
+    path = folder / "training.pt"
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def flip_a_bit(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def edit_cursor(folder: Path) -> None:
+    (folder / "cursor.json").write_text('{"n": 99}\n')
+
+
+def edit_manifest(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"iteration": 2', '"iteration": 3'))
+
+
+def future_format(folder: Path) -> None:
+    path = folder / "manifest.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+
+
+def spoil_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("[]")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "torn": (truncate, "training.pt is not the file"),
+    "bit rot": (flip_a_bit, "model.safetensors is not the file"),
+    "edited cursor": (edit_cursor, "cursor.json is not the file"),
+    "edited manifest": (edit_manifest, "its own checksum"),
+    "missing file": (
+        lambda folder: (folder / "tokenizer.json").unlink(),
+        "missing or extra files: tokenizer.json",
+    ),
+    "extra file": (lambda folder: (folder / "more").write_text("x"), "missing or extra files: more"),
+    "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "no readable manifest.json"),
+    "another manifest": (spoil_manifest, "no readable manifest.json"),
+    "another format": (future_format, "format 2"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(kind: str, tmp_path: Path) -> None:
+    damage, message = DAMAGE[kind]
+    first, second = save(tmp_path, 1, n=1), save(tmp_path, 2, n=2)
+    damage(second.path)
+    with pytest.raises(CheckpointError, match=message):
+        read_checkpoint(second.path)
+    with capture_logs() as logs:
+        assert load_latest(tmp_path) == first
+    assert [(entry["event"], entry["path"]) for entry in logs] == [("checkpoint.damaged", str(second.path))]
+
+
+def test_a_run_never_silently_starts_over(tmp_path: Path) -> None:
+    assert load_latest(tmp_path) is None
+    truncate(save(tmp_path, 1).path)
+    with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
+        load_latest(tmp_path)
+
+
+def test_leftovers_are_ignored_and_removed_and_a_checkpoint_can_be_replaced(tmp_path: Path) -> None:
+    save(tmp_path, 1, attempt=1)
+    leftover = tmp_path / "checkpoints" / ".saving-00002"
+    leftover.mkdir()
+    (leftover / "model.safetensors").write_text("torn")
+    latest = load_latest(tmp_path)
+    assert latest is not None
+    assert latest.iteration == 1
+    save(tmp_path, 1, attempt=2)
+    assert names(tmp_path) == ["00001"]
+    latest = load_latest(tmp_path)
+    assert latest is not None
+    assert latest.cursor == {"attempt": 2}
+
+
+def test_pruning_keeps_the_last_complete_ones(tmp_path: Path) -> None:
+    for iteration in (8, 9, 10, 11):
+        save(tmp_path, iteration)
+    (tmp_path / "checkpoints" / "00011" / "manifest.json").unlink()
+    assert [path.name for path in prune(tmp_path, keep=2)] == ["00008"]
+    assert names(tmp_path) == ["00009", "00010", "00011"]
+    assert prune(tmp_path, keep=2) == []
+    assert prune(tmp_path / "nothing", keep=1) == []
+
+
+def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
+    other = make_model()
+    trainer = make_trainer(other)
+    trainer.update(make_groups(other, [[1.0, 0.0]]), temperature=1.0)
+    checkpoint = save_checkpoint(
+        tmp_path, 1, model=MODEL, tokenizer=TOKENIZER, trainer=trainer, cursor={}, provenance={}
+    )
+    with pytest.raises(CheckpointError, match="does not belong to this model"):
+        restore_training(checkpoint, make_trainer(MODEL))
+
+
+def test_a_cursor_that_is_not_json_leaves_no_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError):
+        save(tmp_path, 1, reward=float("nan"))
+    assert load_latest(tmp_path) is None
+    save(tmp_path, 1)
+    assert names(tmp_path) == ["00001"]

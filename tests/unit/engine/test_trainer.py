@@ -1,0 +1,291 @@
+"""The trainer on a real, very small transformer."""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from engine.algorithms.advantages import group_members
+from engine.config.run import parse_run_config
+from engine.config.training import AlgorithmConfig, TrainerConfig
+from engine.errors import CheckpointError, ConfigError
+from engine.inference.transformer import Transformer
+from engine.trainer.trainer import Trainer
+from engine.types import Group, TerminationReason, TokenRecord
+from tests.unit.engine.objective_reference import Row, reference_loss
+from tests.unit.engine.rl_builders import make_group, make_trajectory
+from tests.unit.engine.rl_model import make_groups, make_model, recorded
+
+torch.set_num_threads(1)
+CONTEXT = 64
+REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.25]]
+
+
+def make_trainer(model: Transformer, *, algorithm: AlgorithmConfig | None = None, **settings: Any) -> Trainer:
+    config = TrainerConfig(**{"minibatches": 1, "learning_rate": 1e-3, "threads": 1, **settings})
+    return Trainer(
+        model, algorithm=algorithm or AlgorithmConfig(), config=config, max_context=CONTEXT, seed=5
+    )
+
+
+def weights(model: Transformer) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@contextmanager
+def gradient_of(model: Transformer) -> Iterator[list[torch.Tensor]]:
+    """The sum of all gradients that reach each parameter, before clipping."""
+    sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in model.parameters()]
+
+    def adder(total: torch.Tensor) -> Callable[[torch.Tensor], None]:
+        def add(grad: torch.Tensor) -> None:
+            total.add_(grad.double())
+
+        return add
+
+    handles = [
+        parameter.register_hook(adder(total))  # type: ignore[no-untyped-call]
+        for parameter, total in zip(model.parameters(), sums, strict=True)
+    ]
+    yield sums
+    for handle in handles:
+        handle.remove()
+
+
+def gradient(
+    groups: list[Group], *, algorithm: AlgorithmConfig | None = None, **settings: Any
+) -> torch.Tensor:
+    model = make_model()
+    with gradient_of(model) as sums:
+        make_trainer(model, algorithm=algorithm, **settings).update(groups, temperature=1.0)
+    return torch.cat([total.flatten() for total in sums])
+
+
+def relative(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).norm() / b.norm())
+
+
+def stale_groups(**kwargs: Any) -> list[Group]:
+    """Groups whose log-probabilities are another policy's, so that ratios are far from 1."""
+    return make_groups(make_model(seed=1), REWARDS, **kwargs)
+
+
+@pytest.mark.parametrize("aggregation", ["constant_length", "token_mean", "sequence_mean"])
+def test_loss_and_gradient_are_the_references(aggregation: str) -> None:
+    """The reference's closed-form slopes, pushed through the model one unpadded trajectory at a time."""
+    groups = stale_groups(
+        terminations={(1, 0): TerminationReason.MAX_CONTEXT, (2, 1): TerminationReason.ENV_ERROR}
+    )
+    algorithm = AlgorithmConfig(aggregation=aggregation)
+    model = make_model()
+    rows, tensors = [], []
+    for number, group in enumerate(groups):
+        for trajectory, member in zip(
+            group.trajectories, group_members(group.trajectories, algorithm), strict=True
+        ):
+            ids, mask = torch.tensor(trajectory.tokens.ids), torch.tensor(trajectory.tokens.mask)
+            table = torch.log_softmax(model(ids[None], torch.tensor([len(ids)]))[0].double(), dim=-1)
+            where = mask.nonzero().squeeze(1)
+            new = table[where - 1, ids[where]]
+            tensors.append(new)
+            state = "lost" if member.is_infrastructure else "kept" if member.loss_mask else "filtered"
+            old = tuple(trajectory.tokens.logprobs[i] for i in where.tolist())
+            rows.append(Row(number, trajectory.reward or 0.0, state, tuple(new.tolist()), old))
+    expected_loss, slopes = reference_loss(rows, algorithm.model_dump(), CONTEXT)
+    slope = torch.tensor([x for row in slopes for x in row], dtype=torch.float64)
+    torch.cat(tensors).backward(slope)  # type: ignore[no-untyped-call]
+    expected = torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None])
+    assert relative(gradient(groups, algorithm=algorithm), expected) < 1e-6
+    result = make_trainer(make_model(), algorithm=algorithm).update(groups, temperature=1.0)
+    assert result.metrics["loss/value"] == pytest.approx(expected_loss, rel=1e-5)
+
+
+@pytest.mark.parametrize("aggregation", ["constant_length", "token_mean", "sequence_mean"])
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_the_gradient_does_not_depend_on_cut_order_or_padding(aggregation: str, order: int) -> None:
+    algorithm = AlgorithmConfig(aggregation=aggregation)
+    groups = stale_groups()
+    whole = gradient(groups, algorithm=algorithm, tokens_per_microbatch=100_000)
+    rng = random.Random(order)
+    shuffled = [
+        replace(group, trajectories=tuple(rng.sample(group.trajectories, len(group.trajectories))))
+        for group in rng.sample(groups, len(groups))
+    ]
+    for budget in (64, 100, 300):
+        part = gradient(shuffled, algorithm=algorithm, tokens_per_microbatch=budget)
+        assert relative(part, whole) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("rewards", "termination"),
+    [
+        ([[1.0, 1.0], [0.0, 0.0, 0.0]], TerminationReason.SUBMITTED),
+        ([[1.0, 0.0], [0.0, 1.0]], TerminationReason.MAX_STEPS),
+        ([[None, None], [None]], TerminationReason.SUBMITTED),
+        ([[1.0], [0.0]], TerminationReason.SUBMITTED),
+        ([], TerminationReason.SUBMITTED),
+    ],
+)
+def test_without_signal_no_bit_changes_and_the_step_is_counted(
+    rewards: list[list[float | None]], termination: TerminationReason
+) -> None:
+    """Momentum and weight decay would move the weights if a step were made."""
+    model = make_model()
+    trainer = make_trainer(model, minibatches=2, weight_decay=0.1)
+    trainer.update(make_groups(model, REWARDS), temperature=1.0)
+    before, optimizer = weights(model), copy.deepcopy(trainer.state_dict()["optimizer"])
+    everywhere = {(g, i): termination for g in range(2) for i in range(3)}
+    result = trainer.update(make_groups(model, rewards, terminations=everywhere), temperature=1.0)
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+    torch.testing.assert_close(trainer.state_dict()["optimizer"], optimizer, rtol=0, atol=0)
+    assert result.optimizer_steps == 0
+    assert result.metrics["update/skipped"] == len(rewards)
+    assert "loss/value" not in result.metrics
+    assert all(math.isfinite(value) for value in result.metrics.values())
+
+
+def with_logprob(group: Group, value: float) -> Group:
+    tokens = group.trajectories[0].tokens
+    spoiled = replace(tokens, logprobs=tuple(value if m else 0.0 for m in tokens.mask))
+    return replace(
+        group, trajectories=(replace(group.trajectories[0], tokens=spoiled), *group.trajectories[1:])
+    )
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, -1e30])
+def test_a_gradient_that_is_not_finite_is_thrown_away_and_counted(value: float) -> None:
+    model = make_model()
+    trainer = make_trainer(model)
+    groups = make_groups(model, REWARDS)
+    before = weights(model)
+    spoiled = trainer.update([with_logprob(groups[0], value), *groups[1:]], temperature=1.0)
+    assert spoiled.metrics["update/nonfinite"] == 1
+    assert spoiled.optimizer_steps == 0
+    assert all(math.isfinite(number) for number in spoiled.metrics.values())
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(model), strict=True))
+    trainer.update(groups, temperature=1.0)
+    fresh = make_model()
+    untouched = make_trainer(fresh)
+    untouched.update([], temperature=1.0)
+    untouched.update(groups, temperature=1.0)
+    assert all(torch.equal(a, b) for a, b in zip(weights(fresh), weights(model), strict=True))
+
+
+def test_the_clip_never_acts_in_a_first_step_and_acts_in_later_ones() -> None:
+    model = make_model()
+    once = make_trainer(copy.deepcopy(model), learning_rate=0.1).update(
+        make_groups(model, REWARDS), temperature=1.0
+    )
+    assert (once.metrics["clip/high"], once.metrics["clip/low"]) == (0.0, 0.0)
+    assert once.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-5)
+    twice = make_trainer(model, learning_rate=0.1, minibatches=4).update(
+        make_groups(model, REWARDS), temperature=1.0
+    )
+    assert twice.optimizer_steps == 4
+    assert twice.metrics["clip/high"] > 0
+    assert twice.metrics["clip/low"] > 0
+    assert twice.metrics["mismatch/max"] < 1e-5
+
+
+def test_mismatch_sees_another_temperature_and_another_policy() -> None:
+    def mismatch(groups: list[Group], temperature: float) -> float:
+        return make_trainer(make_model()).update(groups, temperature=temperature).metrics["mismatch/mean"]
+
+    at_half = make_groups(make_model(), REWARDS, temperature=0.5)
+    assert mismatch(at_half, 0.5) < 1e-5
+    assert mismatch(at_half, 1.0) > 1e-2
+    assert mismatch(stale_groups(), 1.0) > 1e-2
+
+
+def test_training_on_a_nucleus_is_refused() -> None:
+    """Its recorded log-probabilities are renormalised, so every ratio would be off."""
+    with pytest.raises(ConfigError, match=r"policy\.top_p must be 1"):
+        parse_run_config(
+            {
+                "kind": "train",
+                "name": "n",
+                "dataset": {"name": "d"},
+                "policy": {"type": "transformer", "top_p": 0.9},
+            }
+        )
+
+
+def test_metrics_count_every_trajectory_once() -> None:
+    rewards: list[list[float | None]] = [[1.0, 0.0, 0.0, None], [1.0, 1.0], [0.0, 1.0, 1.0]]
+    terminations = {(0, 2): TerminationReason.MAX_STEPS, (2, 2): TerminationReason.CANCELLED}
+    model = make_model()
+    groups = make_groups(model, rewards, terminations=terminations)
+    result = make_trainer(model).update(groups, temperature=1.0)
+    metrics = result.metrics
+    assert {name: metrics[f"funnel/{name}"] for name in
+            ("trajectories", "infrastructure", "filtered", "zero_advantage", "trained")} == {
+        "trajectories": 9, "infrastructure": 2, "filtered": 1, "zero_advantage": 2, "trained": 4,
+    }  # fmt: skip
+    trained = [groups[0].trajectories[0], groups[0].trajectories[1], *groups[2].trajectories[:2]]
+    assert metrics["tokens/trained"] == sum(sum(t.tokens.mask) for t in trained)
+    assert metrics["groups/uniform"] == pytest.approx(1 / 3)
+    assert metrics["advantage/std"] == pytest.approx(math.sqrt(4 / 6))
+    assert 0 <= metrics["tokens/padding_share"] < 1
+    assert 0 < metrics["entropy/mean"] <= math.log(16)
+    assert [[m.mask_reason for m in members] for members in result.members] == [
+        ["", "", "max_steps", "infrastructure"], ["", ""], ["", "", "infrastructure"],
+    ]  # fmt: skip
+
+
+def test_steps_take_whole_groups_in_an_order_only_the_seed_and_the_update_decide() -> None:
+    def run(seed: int, updates: int) -> list[torch.Tensor]:
+        model = make_model()
+        config = TrainerConfig(minibatches=2, threads=1, learning_rate=1e-3)
+        trainer = Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=CONTEXT, seed=seed)
+        groups = make_groups(model, REWARDS)
+        for _ in range(updates):
+            random.seed()
+            trainer.update(groups, temperature=1.0)
+        return weights(model)
+
+    def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+        return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+    assert same(run(5, 2), run(5, 2))
+    assert any(not same(run(5, 1), run(seed, 1)) for seed in range(6, 12))
+
+
+def test_state_of_another_model_is_refused() -> None:
+    trainer = make_trainer(make_model())
+    with pytest.raises(CheckpointError, match="does not belong"):
+        trainer.load_state_dict({"updates": 3})
+
+
+def test_the_rewarded_token_becomes_likely() -> None:
+    """A one-step bandit: after a two-token prompt, token 3 is worth 1 and every other token 0."""
+    torch.manual_seed(0)
+    model = make_model()
+    trainer = make_trainer(model, learning_rate=3e-3, minibatches=2)
+
+    @torch.no_grad()
+    def probabilities() -> torch.Tensor:
+        return torch.softmax(model(torch.tensor([[1, 2]]), torch.tensor([2]))[0, -1], dim=-1)
+
+    def sample_group(task: str) -> Group:
+        trajectories = []
+        for index in range(8):
+            token = int(torch.multinomial(probabilities(), 1))
+            blank = TokenRecord(ids=(1, 2, token), mask=(0, 0, 1), logprobs=(0.0, 0.0, 0.0))
+            trajectories.append(
+                make_trajectory(float(token == 3), index=index, task_id=task, tokens=recorded(model, blank))
+            )
+        return make_group(trajectories, task)
+
+    before = probabilities()[3].item()
+    for _ in range(40):
+        trainer.update([sample_group(f"t{n}") for n in range(4)], temperature=1.0)
+    assert before < 0.2
+    assert probabilities()[3].item() > 0.9

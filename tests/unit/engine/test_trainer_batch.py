@@ -1,0 +1,97 @@
+"""Samples and microbatches: which positions are trained on, and that nothing is lost in cutting."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+
+from engine.algorithms.advantages import group_members
+from engine.config.training import AlgorithmConfig
+from engine.trainer.batch import Sample, make_microbatches, make_samples
+from engine.types import Group, TerminationReason, TokenRecord
+from tests.unit.engine.rl_builders import make_group, make_trajectory, random_tokens
+
+CPU = torch.device("cpu")
+RECORD = TokenRecord(
+    ids=(7, 8, 3, 4, 9, 5, 6),
+    mask=(0, 0, 1, 1, 0, 1, 0),
+    logprobs=(0.0, 0.0, -0.5, -0.25, 0.0, -1.5, 0.0),
+    versions=(-1, -1, 0, 0, -1, 0, -1),
+    steps=(-1, -1, 0, 0, 0, 1, 1),
+)
+
+
+def samples_of(*groups: Group, max_context: int = 10) -> list[Sample]:
+    algorithm = AlgorithmConfig()
+    members = [group_members(group.trajectories, algorithm) for group in groups]
+    return make_samples(groups, members, algorithm, max_context=max_context)
+
+
+def pair(first: TokenRecord, second: TokenRecord) -> Group:
+    return make_group([make_trajectory(1.0, tokens=first), make_trajectory(0.0, index=1, tokens=second)])
+
+
+def test_a_sample_by_hand() -> None:
+    """Each sampled token is predicted one position earlier; what follows the last one is not forwarded."""
+    winner, loser = samples_of(pair(RECORD, RECORD))
+    assert winner == Sample(
+        ids=(7, 8, 3, 4, 9),
+        positions=(1, 2, 4),
+        targets=(3, 4, 5),
+        old_logprobs=(-0.5, -0.25, -1.5),
+        advantage=1.0 / 20,
+    )
+    assert loser == replace(winner, advantage=-1.0 / 20)
+
+
+def test_trajectories_without_signal_count_in_the_normaliser_but_are_not_forwarded() -> None:
+    uniform = make_group([make_trajectory(0.0, index=i, tokens=RECORD) for i in range(2)])
+    filtered = make_group(
+        [make_trajectory(1.0, TerminationReason.MAX_STEPS, index=i, tokens=RECORD) for i in (0, 1)]
+    )
+    lost = make_group([make_trajectory(None, index=i, tokens=RECORD) for i in range(2)])
+    samples = samples_of(pair(RECORD, RECORD), uniform, filtered, lost)
+    assert [sample.advantage for sample in samples] == pytest.approx([1.0 / 60, -1.0 / 60])
+
+
+def test_a_trajectory_that_never_sampled_a_token_is_no_sample() -> None:
+    assert len(samples_of(pair(RECORD, TokenRecord()))) == 1
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        replace(RECORD, logprobs=RECORD.logprobs[:-1]),
+        replace(RECORD, ids=(*RECORD.ids, 1)),
+        replace(RECORD, mask=(1, *RECORD.mask[1:])),
+    ],
+)
+def test_an_inconsistent_token_record_is_refused(broken: TokenRecord) -> None:
+    with pytest.raises(AssertionError):
+        samples_of(pair(broken, RECORD))
+
+
+@pytest.mark.parametrize("budget", [8, 64, 200, 10_000])
+def test_microbatches_hold_every_sampled_token_once_within_the_budget(budget: int) -> None:
+    rng = random.Random(3)
+    records = [random_tokens(rng, vocab=50, length=rng.randint(4, 60)) for _ in range(24)]
+    samples = samples_of(*(pair(a, b) for a, b in zip(records[::2], records[1::2], strict=True)))
+    batches = make_microbatches(samples, tokens_per_microbatch=budget, device=CPU)
+    found = []
+    for batch in batches:
+        assert batch.ids.numel() <= budget or batch.ids.shape[0] == 1
+        context = batch.ids[batch.rows, batch.columns].tolist()
+        columns = (batch.targets, batch.old_logprobs, batch.advantages)
+        found += list(zip(context, *(column.tolist() for column in columns), strict=True))
+    wanted = [
+        (s.ids[position], target, torch.tensor(old).item(), torch.tensor(s.advantage).item())
+        for s in samples
+        for position, target, old in zip(s.positions, s.targets, s.old_logprobs, strict=True)
+    ]
+    assert sorted(found) == sorted(wanted)
+    assert sum(batch.real_tokens for batch in batches) == sum(len(s.ids) for s in samples)
+    if budget == 10_000:
+        assert len(batches) == 1
