@@ -63,8 +63,8 @@ class TrainRun(_Run):
             raise ValueError("policy.temperature is 0: greedy siblings are identical, nothing is learned")
         if self.policy.top_p < 1:
             raise ValueError(
-                "policy.top_p must be 1 in training: the sampler's log-probabilities are those of the nucleus, "
-                "the trainer's those of the whole vocabulary"
+                "policy.top_p must be 1 in training: the sampler's log-probabilities are those of the "
+                "nucleus, the trainer's those of the whole vocabulary"
             )
         if self.rollout.group_size < 2 and self.algorithm.baseline == "leave_one_out":
             raise ValueError("rollout.group_size must be at least 2 for the leave-one-out baseline")
