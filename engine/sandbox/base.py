@@ -49,7 +49,7 @@ class ExecResult:
     timed_out: bool
     seconds: float
     dropped_bytes: int = 0
-    """Bytes the output cap cut from the middle (each stream keeps head and tail, ``output_cap`` bytes in all)."""
+    """Bytes cut from the middle: each stream keeps head and tail, ``output_cap`` bytes of it in all."""
 
 
 class Sandbox(Protocol):
@@ -90,7 +90,7 @@ class Sandbox(Protocol):
         """
 
     async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
-        """Paths below ``path``, relative to it, down to ``depth``: sorted, folders with a trailing slash, no dot-files."""
+        """Paths relative to ``path``, down to ``depth``: sorted, folders end with a slash, no dot-files."""
 
     async def diff(self) -> str:
         """A git-format patch of everything below the workdir against the image, however it was made.
@@ -128,7 +128,7 @@ class SandboxBackend(Protocol):
     async def preflight(self) -> list[str]:
         """What this machine lacks, one sentence with a remedy each; empty when all is well.
 
-        An entry that begins with ``Weaker:`` names a limit that is enforced less strictly here; it prevents nothing.
+        An entry that begins with ``Weaker:`` names a limit that is enforced less strictly; it stops nothing.
         """
 
     async def reap(self, *, run_id: str | None = None) -> int:

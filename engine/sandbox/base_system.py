@@ -6,8 +6,6 @@ sandboxes another system folder, add it to ``_FOLDERS``; to give them another ``
 ``_ETC``.
 """
 
-# paths inside the sandbox are plain text
-# ruff: noqa: PTH, S108
 from __future__ import annotations
 
 import compileall
@@ -28,7 +26,9 @@ HOME = "/home/agent"
 AGENT = "/run/trainyard"
 WRITABLE = ("/tmp", HOME)
 _ETC = {
-    "passwd": f"root:x:0:0::/root:/bin/sh\nagent:x:1000:1000::{HOME}:/bin/sh\nnobody:x:65534:65534::/:/bin/false\n",
+    "passwd": "root:x:0:0::/root:/bin/sh\n"
+    f"agent:x:1000:1000::{HOME}:/bin/sh\n"
+    "nobody:x:65534:65534::/:/bin/false\n",
     "group": "root:x:0:\nagent:x:1000:\nnogroup:x:65534:\n",
     "hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",

@@ -4,7 +4,6 @@ A sandbox's groups are made below the caller's own, so that a container's or a s
 over them. To support another controller, add its files to ``_settings_v1`` and ``_settings_v2``.
 """
 
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import os

@@ -7,8 +7,6 @@ sandboxes are nobody outside. To let images carry something else, add a field to
 ``engine.sandbox.local``.
 """
 
-# walks whole trees
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import json

@@ -6,8 +6,6 @@ before the first to after the last process of it. Limits come from control group
 from rlimits; ``preflight`` says which. Another limit or mount goes into ``_request``.
 """
 
-# walks whole trees
-# ruff: noqa: PTH
 from __future__ import annotations
 
 import asyncio

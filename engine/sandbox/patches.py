@@ -6,8 +6,6 @@ git's binary patches, so a patch is always clean text. To support another kind o
 ``_read``.
 """
 
-# file names may be any bytes
-# ruff: noqa: PTH, S603
 from __future__ import annotations
 
 import os
@@ -106,7 +104,7 @@ def _is_text(state: FileState | None) -> bool:
 
 
 def make_patch(before: Tree, after: Tree) -> str:
-    """The git-format patch that turns the files ``before`` into ``after``; empty when there is no difference."""
+    """The git-format patch that turns ``before`` into ``after``; empty when there is no difference."""
     names = sorted(
         name for name in {*before, *after}
         if name not in after or not after[name].same(before.get(name))

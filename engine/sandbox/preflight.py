@@ -44,18 +44,19 @@ async def preflight(backend: LocalBackend) -> list[str]:
     weaker = []
     if backend.groups is None:
         weaker.append(
-            "Weaker: no writable control groups, so memory and processes are limited per process by rlimits and CPU "
-            "not at all: run as root, or under systemd with 'systemd-run --user --scope -p Delegate=yes'."
+            "Weaker: no writable control groups: memory is limited per process, processes by rlimit, CPU "
+            "not at all; run as root, or with delegated cgroup v2 controllers (systemd Delegate=yes)."
         )
     if backend.copies:
         weaker.append(
-            "Weaker: overlay mounts are not possible here, so every sandbox copies its image: use kernel 5.11 or newer."
+            "Weaker: overlay mounts are not possible here, so every sandbox copies its image: "
+            "use Linux 5.11 or newer, or run as root."
         )
     return weaker
 
 
 async def _probe(backend: LocalBackend) -> str | None:
-    """Run one command in a sandbox of a throw-away image below the data folder; what went wrong, if anything."""
+    """Run one command in a sandbox of a throw-away image; what went wrong, if anything."""
     backend.home.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         tree = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-preflight-")))

@@ -15,7 +15,7 @@ from engine.sandbox.ledger import Ledger, LedgerEntry
 
 
 def reap(ledger: Ledger, run_id: str | None = None) -> int:
-    """Remove every orphan of the ledger, or of one run; returns how many. Safe beside other reapers and live owners."""
+    """Remove all orphans, or one run's; returns how many. Safe beside other reapers and live owners."""
     removed = 0
     for entry in ledger.entries():
         if (run_id is None or entry.run_id == run_id) and entry.orphaned() and _remove(ledger, entry):

@@ -8,8 +8,6 @@ request carries two descriptors: the agent's stream and its error output. The ho
 ``engine.sandbox.spawning``. To give sandboxes another mount, add it to ``_populate``.
 """
 
-# raw paths, between fork and exec
-# ruff: noqa: PTH, SIM105, S108, S606
 from __future__ import annotations
 
 import ctypes
@@ -52,7 +50,7 @@ def _escape(path: str) -> str:
 
 
 def _enter_namespaces() -> bool:
-    """Private mounts, and for an ordinary user a user namespace to be allowed them; True in the latter case."""
+    """Get private mounts, and as an ordinary user a user namespace that allows them; True in that case."""
     uid, gid = os.geteuid(), os.getegid()
     ordinary = uid != 0
     _check(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if ordinary else 0)), "unshare")

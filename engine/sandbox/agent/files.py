@@ -3,8 +3,6 @@
 To add one: a function ``request dict -> reply dict`` that may raise OSError, registered in ``OPERATIONS``.
 """
 
-# pathlib and contextlib would double the start-up time
-# ruff: noqa: PTH, UP031, SIM105, S606
 from __future__ import annotations
 
 import errno
@@ -108,7 +106,7 @@ def list_dir(request: dict[str, Any]) -> dict[str, object]:
 
 
 def tree(request: dict[str, Any]) -> dict[str, object]:
-    """Every regular file and symlink below ``path``, as one NUL-joined blob of ``mode size ctime_ns``, name, …"""
+    """Every regular file and symlink below ``path``, NUL-joined: ``mode size ctime_ns``, name, …"""
     skip = {os.fsencode(name) for name in request["skip"]}
     rows: list[bytes] = []
     queue = [(os.fsencode(request["path"]), b"")]
@@ -138,7 +136,7 @@ def _inside(root: str, name: str) -> str:
 
 
 def fetch(request: dict[str, Any]) -> dict[str, object]:
-    """``[mode, content or link target]`` of the files ``names`` below ``path``; None for one that is not there."""
+    """``[mode, content or link target]`` of the files ``names`` below ``path``; None if absent."""
     found: list[list[object] | None] = []
     for name in request["names"]:
         try:

@@ -1,7 +1,5 @@
 """The agent's loop: one frame in, one frame out, until the host closes the stream."""
 
-# pathlib and contextlib would double the start-up time
-# ruff: noqa: PTH, UP031, SIM105, S606
 from __future__ import annotations
 
 import errno

@@ -4,8 +4,6 @@ Here because only a process inside the PID namespace can kill a tree for certain
 everything, as a subreaper it finds every orphan below itself.
 """
 
-# pathlib and contextlib would double the start-up time
-# ruff: noqa: PTH, UP031, SIM105, S606
 from __future__ import annotations
 
 import errno
@@ -173,7 +171,7 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], fds: tuple[int, int,
 
 
 def _limit() -> None:
-    """Where the host has no cgroups for us it asks for per-process limits instead: ``memory bytes,processes``."""
+    """Apply the per-process limits that a host without cgroups asks for: ``memory bytes,processes``."""
     wanted = os.environ.get("TRAINYARD_RLIMITS")
     if wanted:
         import resource

@@ -5,8 +5,6 @@ decoding hostile input can only raise ValueError. To carry one more type, add a 
 ``_decode``.
 """
 
-# pathlib and contextlib would double the start-up time
-# ruff: noqa: PTH, UP031, SIM105, S606
 from __future__ import annotations
 
 MAX_FRAME = 64 * 1024 * 1024
@@ -96,7 +94,7 @@ def _decode_dict(data: bytes, at: int, depth: int, number: int) -> tuple[dict[st
 
 
 def frame(value: object) -> bytes:
-    """One frame: four bytes of big-endian length, then the encoded value. Raises ValueError above ``MAX_FRAME``."""
+    """Four bytes of big-endian length, then the encoded value. Raises ValueError above ``MAX_FRAME``."""
     body = encode(value)
     if len(body) > MAX_FRAME:
         raise ValueError("a frame of %d bytes is larger than %d" % (len(body), MAX_FRAME))
