@@ -32,7 +32,7 @@ LIVE = frozenset({S.STARTING, S.RUNNING, S.PAUSED, S.STOPPING})
 TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     S.DRAFT: frozenset({S.QUEUED, S.STOPPED}),
     S.QUEUED: frozenset({S.STARTING, S.STOPPED, S.FAILED}),
-    S.STARTING: frozenset({S.RUNNING, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
+    S.STARTING: frozenset({S.STARTING, S.RUNNING, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
     S.RUNNING: frozenset({S.STARTING, S.PAUSED, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
     S.PAUSED: frozenset({S.STARTING, S.RUNNING, S.STOPPING, S.SUCCEEDED, S.FAILED, S.STOPPED}),
     S.STOPPING: frozenset({S.SUCCEEDED, S.FAILED, S.STOPPED}),
@@ -67,7 +67,7 @@ TIMEOUTS: dict[RunState, Timeout] = {
     S.STARTING: Timeout(timedelta(seconds=90), S.FAILED, "its process did not report within 90 s"),
     S.RUNNING: Timeout(timedelta(seconds=15), S.FAILED, "its process fell silent"),
     S.PAUSED: Timeout(timedelta(seconds=15), S.FAILED, "its process fell silent while paused"),
-    S.STOPPING: Timeout(timedelta(seconds=10), S.STOPPED, "it did not stop in time and was ended"),
+    S.STOPPING: Timeout(timedelta(seconds=7), S.STOPPED, "it did not stop in time and was ended"),
 }
 """For starting, running and paused a relaunch from the last checkpoint is tried first."""
 

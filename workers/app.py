@@ -1,0 +1,80 @@
+"""The Celery application: ``celery -A workers.app worker`` and ``… beat``.
+
+Every task takes ids, is short, and may run twice: the services claim by conditional update. To add
+one: a name in ``webapp.dispatch.TaskName``, a function here that calls one service or module.
+"""
+
+from __future__ import annotations
+
+import os
+
+import django
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
+django.setup()
+
+from django.conf import settings  # noqa: E402  (needs the app registry)
+
+from engine.errors import DatasetError  # noqa: E402
+from webapp.dispatch import TaskName  # noqa: E402
+from webapp.services import datasets  # noqa: E402
+from workers import lifecycle, reaper, reconciler  # noqa: E402
+
+RECONCILE_EVERY_S = 3.0
+REAP_EVERY_S = 30.0
+
+app = Celery("trainyard", broker=settings.CELERY_BROKER_URL)
+app.conf.update(
+    task_ignore_result=True,
+    task_acks_late=False,
+    worker_hijack_root_logger=False,
+    broker_connection_retry_on_startup=True,
+    worker_cancel_long_running_tasks_on_connection_loss=False,
+    timezone="UTC",
+    # Beat's own tasks expire before the next one, so that an outage leaves no backlog.
+    beat_schedule={
+        "reconcile": {
+            "task": TaskName.RECONCILE.value,
+            "schedule": RECONCILE_EVERY_S,
+            "options": {"expires": RECONCILE_EVERY_S},
+        },
+        "reap": {
+            "task": TaskName.REAP.value,
+            "schedule": REAP_EVERY_S,
+            "options": {"expires": REAP_EVERY_S},
+        },
+    },
+)
+
+
+@app.task(name=TaskName.LAUNCH_RUN.value)
+def launch_run(run_id: int) -> None:
+    """Start the process of a queued run."""
+    lifecycle.launch(run_id=run_id)
+
+
+@app.task(name=TaskName.STOP_RUN.value)
+def stop_run(run_id: int) -> None:
+    """Ask the process of a stopping run to end."""
+    lifecycle.ask_to_stop(run_id=run_id)
+
+
+@app.task(name=TaskName.RECONCILE.value)
+def reconcile() -> None:
+    """Bring rows and processes together."""
+    reconciler.reconcile()
+
+
+@app.task(name=TaskName.REAP.value)
+def reap() -> None:
+    """Remove sandboxes nobody owns."""
+    reaper.reap()
+
+
+@app.task(
+    name=TaskName.SYNC_DATASET.value, autoretry_for=(DatasetError,), max_retries=3, default_retry_delay=2
+)
+def sync_dataset(name: str, run_id: int | None = None) -> None:
+    """Mirror a dataset folder in Postgres."""
+    datasets.sync(name=name, run_id=run_id)

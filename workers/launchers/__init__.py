@@ -1,0 +1,13 @@
+"""Ways to start an engine process. ``LAUNCHERS`` maps the name kept with an attempt to its launcher.
+
+To add one (a Ray job, a Slurm job): a module with a class that fits ``base.Launcher``, a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workers.launchers.base import Launcher
+from workers.launchers.local import LocalLauncher
+
+LAUNCHERS: Mapping[str, Launcher] = {"local": LocalLauncher()}

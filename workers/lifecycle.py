@@ -1,0 +1,49 @@
+"""Starting attempts and asking them to stop: what the launch and stop tasks do."""
+
+from __future__ import annotations
+
+import logging
+import socket
+
+from engine.types import RunState
+from webapp.models import RunAttempt
+from webapp.services import attempts
+from workers import rundir
+from workers.launchers import LAUNCHERS
+
+log = logging.getLogger(__name__)
+
+
+def launch(*, run_id: int) -> bool:
+    """Start a queued run's process; False when another worker did or the run is no longer queued."""
+    claim = attempts.claim_launch(run_id=run_id)
+    if claim is not None:
+        start(claim)
+    return claim is not None
+
+
+def start(claim: attempts.Claim, launcher: str = "local") -> None:
+    """Turn a claim into a process; a process that cannot be started fails the run with the reason."""
+    try:
+        folder = rundir.prepare(claim)
+        handle = LAUNCHERS[launcher].launch(folder)
+    except OSError as error:
+        attempts.give_up(
+            run_id=claim.run_id, to=RunState.FAILED, reason=f"its process could not be started: {error}"
+        )
+        return
+    attempts.record_process(
+        run_id=claim.run_id,
+        epoch=claim.epoch,
+        host=socket.gethostname(),
+        handle=handle,
+        run_dir=str(folder),
+    )
+    log.info("run %d attempt %d started as %s", claim.run_id, claim.epoch, handle)
+
+
+def ask_to_stop(*, run_id: int) -> None:
+    """Signal the newest attempt; what ignores it is ended by the reconciler."""
+    attempt = RunAttempt.objects.filter(run_id=run_id).order_by("-epoch").first()
+    if attempt is not None and attempt.handle:
+        LAUNCHERS[attempt.launcher].ask_to_stop(host=attempt.host, handle=attempt.handle)

@@ -1,0 +1,184 @@
+"""Brings rows and processes together every few seconds.
+
+    queued, nobody came          send the launch task again
+    process gone                 store what its spool still has; if it ended in order that was all,
+                                 else start the next attempt from the last checkpoint
+    process silent, elsewhere    the same, under a higher epoch that fences it
+    process silent, here         wait while it writes its spool (the web server may be away), then end it
+    stopping for too long        end it
+    too many attempts            fail the run and say why
+
+Every action is claimed by a conditional update, so reconcilers on several workers do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from django.utils import timezone
+
+from engine.errors import TrainyardError
+from engine.types import RunState
+from webapp.dispatch import TaskName, send
+from webapp.models import Run, RunAttempt
+from webapp.services import attempts, ingest, states
+from workers import lifecycle, rundir
+from workers.launchers import LAUNCHERS
+from workers.launchers.base import ProcessState
+
+log = logging.getLogger(__name__)
+
+RESEND_AFTER = timedelta(seconds=10)
+HUNG_AFTER = timedelta(minutes=5)
+"""A process of this machine that neither beats nor writes for so long is hung."""
+CLAIM_GRACE = timedelta(seconds=15)
+"""Between the claim and the handle a worker may have died."""
+
+
+class Decision(StrEnum):
+    """What to do about one run."""
+
+    WAIT = "wait"
+    RESEND = "resend"
+    EXPIRE = "expire"
+    """Its state's timeout passed while nothing ran."""
+    RECOVER = "recover"
+    """Its process is gone or given up: take its last events, then resume or end the run."""
+
+
+def decide(
+    *,
+    state: RunState,
+    process: ProcessState | None,
+    silent: timedelta,
+    in_state: timedelta,
+    nudged: timedelta | None,
+) -> Decision:
+    """The rule, without side effects.
+
+    Args:
+        state: the run's state.
+        process: its newest attempt's process; None when none was recorded.
+        silent: since the last sign of life (heartbeat, event or, for a local process, its spool).
+        in_state: since the run came into its state.
+        nudged: since a launch task was last sent again; None when it never was.
+    """
+    timeout = states.TIMEOUTS.get(state)
+    if timeout is None:
+        return Decision.WAIT
+    if state not in states.LIVE:
+        if in_state > timeout.after:
+            return Decision.EXPIRE
+        due = state is RunState.QUEUED and min(in_state, nudged or in_state) > RESEND_AFTER
+        return Decision.RESEND if due else Decision.WAIT
+    if state is RunState.STOPPING:
+        over = process is ProcessState.DEAD or in_state > timeout.after
+        return Decision.RECOVER if over else Decision.WAIT
+    if process is None:
+        return Decision.RECOVER if in_state > CLAIM_GRACE else Decision.WAIT
+    patience = {
+        ProcessState.DEAD: timedelta(0),
+        ProcessState.UNREACHABLE: timeout.after,
+        ProcessState.ALIVE: HUNG_AFTER,
+    }[process]
+    return Decision.RECOVER if silent >= patience else Decision.WAIT
+
+
+def reconcile() -> None:
+    """Look at every run that has not ended; one run's trouble does not keep the others waiting."""
+    waiting = [state.value for state in states.TIMEOUTS]
+    for run in Run.objects.filter(state__in=waiting).defer("config", "summary").order_by("pk"):
+        try:
+            _reconcile_run(run)
+        except (TrainyardError, OSError) as error:
+            log.exception("run %d could not be reconciled: %s", run.pk, error)
+
+
+def _reconcile_run(run: Run) -> None:
+    now = timezone.now()
+    attempt = RunAttempt.objects.filter(run=run, epoch=run.epoch).first()
+    process = None
+    if attempt is not None and attempt.handle:
+        process = LAUNCHERS[attempt.launcher].poll(host=attempt.host, handle=attempt.handle)
+    decision = decide(
+        state=RunState(run.state),
+        process=process,
+        silent=now - _last_sign(run, local=process is ProcessState.ALIVE),
+        in_state=now - run.state_changed_at,
+        nudged=now - run.nudged_at if run.nudged_at is not None else None,
+    )
+    if decision is Decision.RESEND:
+        attempts.nudged(run_id=run.pk)
+        send(TaskName.LAUNCH_RUN, run.pk)
+    elif decision is Decision.EXPIRE:
+        timeout = states.TIMEOUTS[RunState(run.state)]
+        attempts.give_up(run_id=run.pk, to=timeout.to, reason=timeout.reason)
+    elif decision is Decision.RECOVER:
+        _recover(run, attempt, process)
+
+
+def _last_sign(run: Run, *, local: bool) -> datetime:
+    signs = [run.state_changed_at]
+    if run.heartbeat_at is not None:
+        signs.append(run.heartbeat_at)
+    if local:
+        written = rundir.spool_written_at(run.pk)
+        signs.append(datetime.fromtimestamp(written, tz=signs[0].tzinfo))
+    return max(signs)
+
+
+def _recover(run: Run, attempt: RunAttempt | None, process: ProcessState | None) -> None:
+    if attempt is not None and process is ProcessState.ALIVE:
+        _kill(attempt)
+    _take_last_events(run)
+    run.refresh_from_db()
+    if run.state in states.TERMINAL:
+        return
+    if run.state == RunState.STOPPING:
+        graceful = process is ProcessState.DEAD
+        reason = "stopped" if graceful else states.TIMEOUTS[RunState.STOPPING].reason
+        attempts.give_up(run_id=run.pk, to=RunState.STOPPED, reason=reason)
+        return
+    why = _why(run, process)
+    if attempts.too_many(run_id=run.pk):
+        minutes = int(attempts.ATTEMPTS_WITHIN.total_seconds() // 60)
+        reason = f"{why}; {attempts.MAX_ATTEMPTS} attempts within {minutes} minutes did not get further"
+        attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason=reason)
+        return
+    claim = attempts.claim_relaunch(run_id=run.pk, epoch=run.epoch, reason=why)
+    if claim is not None:
+        lifecycle.start(claim)
+
+
+def _kill(attempt: RunAttempt) -> None:
+    """End a process and wait until it no longer writes its spool."""
+    launcher = LAUNCHERS[attempt.launcher]
+    launcher.kill(host=attempt.host, handle=attempt.handle)
+    deadline = time.monotonic() + 5.0
+    while time.monotonic() < deadline:
+        if launcher.poll(host=attempt.host, handle=attempt.handle) is not ProcessState.ALIVE:
+            return
+        time.sleep(0.02)
+
+
+def _take_last_events(run: Run) -> None:
+    """What the process spooled but could not deliver; a broken spool must not keep the run waiting."""
+    path = rundir.run_dir(run.pk) / rundir.SPOOL
+    if not path.exists():
+        return
+    try:
+        ingest.ingest_spool(run_id=run.pk, path=path)
+    except (ingest.MalformedError, ingest.GapError, ingest.StaleEpochError) as error:
+        log.warning("run %d: the rest of its spool cannot be stored: %s", run.pk, error)
+
+
+def _why(run: Run, process: ProcessState | None) -> str:
+    if process is None:
+        return "no process was started"
+    if process is ProcessState.DEAD:
+        words = rundir.last_words(run.pk)
+        return f"its process ended unexpectedly ({words})" if words else "its process ended unexpectedly"
+    return states.TIMEOUTS[RunState(run.state)].reason

@@ -1,0 +1,58 @@
+"""The folder an engine works in: written before it starts, read when it is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from django.conf import settings
+
+from webapp.services.attempts import Claim
+
+SPOOL = "events.jsonl"
+
+
+def run_dir(run_id: int) -> Path:
+    """Where a run's folder is."""
+    return Path(settings.TRAINYARD_HOME) / "runs" / str(run_id)
+
+
+def prepare(claim: Claim) -> Path:
+    """Write ``config.json`` and ``launch.json`` (readable by the owner only); what is there stays."""
+    folder = run_dir(claim.run_id)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(claim.config, indent=1) + "\n")
+    launch = {
+        "run_id": str(claim.run_id),
+        "epoch": claim.epoch,
+        "ingest_url": settings.TRAINYARD_WEB_URL,
+        "token": claim.token,
+        "home": str(settings.TRAINYARD_HOME),
+    }
+    path = folder / "launch.json"
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        json.dump(launch, file)
+    return folder
+
+
+def last_words(run_id: int) -> str:
+    """The last line of the engine's log, for the sentence that says why a run failed."""
+    try:
+        with (run_dir(run_id) / "engine.log").open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - 4096))
+            lines = log.read().decode(errors="replace").replace("\0", "").splitlines()
+    except OSError:
+        return ""
+    return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
+
+
+def spool_written_at(run_id: int) -> float:
+    """When the spool was last written, Unix seconds; 0 when there is none."""
+    try:
+        return (run_dir(run_id) / SPOOL).stat().st_mtime
+    except OSError:
+        return 0.0
