@@ -1,0 +1,95 @@
+"""What the run commands share: reading overrides, finding runs, watching one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
+
+from engine.errors import TrainyardError
+from webapp.models import Run
+from webapp.services import runs
+from webapp.services.states import TERMINAL
+
+_POLL_S = 0.5
+
+
+def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
+    """``["trainer.iterations=5"]`` as a dict; values are JSON where they can be, else text."""
+    overrides: dict[str, Any] = {}
+    for setting in settings:
+        key, separator, value = setting.partition("=")
+        if not separator or not key:
+            raise CommandError(f"--set wants KEY=VALUE, not '{setting}'")
+        try:
+            overrides[key] = json.loads(value)
+        except ValueError:
+            overrides[key] = value
+    return overrides
+
+
+def find_run(run_id: int) -> Run:
+    """The run, or an error for people."""
+    run = Run.objects.filter(pk=run_id).first()
+    if run is None:
+        raise CommandError(f"there is no run {run_id}; `manage.py runs` lists them")
+    return run
+
+
+def add_overrides(parser: CommandParser) -> None:
+    """The ``--set`` option."""
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting, e.g. seed=3"
+    )
+
+
+class RunCommand(BaseCommand):
+    """A command that does one thing to one run; subclasses name a function of ``services.runs``."""
+
+    action = ""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The run's number."""
+        parser.add_argument("run_id", type=int)
+
+    def handle(self, **options: Any) -> None:
+        """Ask for the change; the engine acknowledges it later."""
+        run = find_run(options["run_id"])
+        try:
+            getattr(runs, self.action)(run=run)
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(describe(run))
+
+
+def describe(run: Run) -> str:
+    """One line about a run."""
+    parts = [f"run {run.pk}", run.kind, run.state]
+    if run.current_iteration is not None:
+        parts.append(f"iteration {run.current_iteration + 1} of {run.total_iterations}")
+    if run.progress_message:
+        parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
+    if run.reason:
+        parts.append(run.reason)
+    return " · ".join([*parts, run.name])
+
+
+def watch(command: BaseCommand, run: Run) -> None:
+    """Print a line whenever something changed until the run has ended; fails when it did not succeed."""
+    last = ""
+    while True:
+        run.refresh_from_db()
+        line = describe(run)
+        if line != last:
+            command.stdout.write(f"{timezone.now():%H:%M:%S} {line}")
+            command.stdout.flush()
+            last = line
+        if run.state in TERMINAL:
+            break
+        time.sleep(_POLL_S)
+    if run.state != "succeeded":
+        raise CommandError(f"run {run.pk} {run.state}: {run.reason}")

@@ -1,0 +1,33 @@
+"""``manage.py clone_run RUN --set key=value``: a new draft with some differences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.management.commands._runs import add_overrides, describe, find_run, parse_overrides
+from webapp.services import runs
+
+
+class Command(BaseCommand):
+    """Clone a run."""
+
+    help = "Create a draft with another run's configuration and some differences."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The run and what differs."""
+        parser.add_argument("run_id", type=int)
+        add_overrides(parser)
+        parser.add_argument("--start", action="store_true", help="start it at once")
+
+    def handle(self, **options: Any) -> None:
+        """Print the new run."""
+        try:
+            run = runs.clone(run=find_run(options["run_id"]), overrides=parse_overrides(options["set"]))
+            if options["start"]:
+                runs.start(run=run)
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(describe(run))

@@ -1,0 +1,32 @@
+"""``manage.py create_user NAME --role operator``: a person, with a random password printed once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.permissions import Role
+from webapp.services import accounts
+
+
+class Command(BaseCommand):
+    """Create a user."""
+
+    help = "Create a person with a role."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Name and role; no password, which would stay in the shell's history."""
+        parser.add_argument("username")
+        parser.add_argument("--role", choices=[role.value for role in Role], default=Role.VIEWER.value)
+
+    def handle(self, **options: Any) -> None:
+        """Print the password: it is not stored anywhere else."""
+        password = accounts.random_password()
+        try:
+            accounts.create_user(username=options["username"], password=password, role=Role(options["role"]))
+        except (TrainyardError, ValidationError) as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(f"{options['username']} ({options['role']}) may sign in with password {password}")

@@ -1,0 +1,38 @@
+"""``manage.py ingest_spool RUN_DIR``: store the events of a run folder without its engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.management.commands._runs import find_run
+from webapp.services import ingest
+
+
+class Command(BaseCommand):
+    """Ingest a spool file."""
+
+    help = "Store what a run folder's events.jsonl has beyond what is stored already."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The folder and, when its name is not the run's number, the run."""
+        parser.add_argument("run_dir", type=Path)
+        parser.add_argument("--run", type=int, help="the run's number (default: the folder's name)")
+
+    def handle(self, **options: Any) -> None:
+        """Print how many events were new."""
+        folder: Path = options["run_dir"]
+        number = options["run"]
+        if number is None:
+            if not folder.resolve().name.isdigit():
+                raise CommandError(f"{folder} is not named after a run; say which one with --run")
+            number = int(folder.resolve().name)
+        run = find_run(number)
+        try:
+            receipt = ingest.ingest_spool(run_id=run.pk, path=folder / "events.jsonl")
+        except (TrainyardError, OSError) as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(f"run {run.pk}: {receipt.accepted} new events, stored up to {receipt.acked_seq}")

@@ -1,0 +1,49 @@
+"""``manage.py launch RECIPE --set key=value --wait``: create a run from a recipe and queue it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.config.recipes import RECIPES
+from engine.errors import TrainyardError
+from webapp.management.commands._runs import add_overrides, describe, parse_overrides, watch
+from webapp.models import Experiment
+from webapp.services import experiments, runs
+
+
+class Command(BaseCommand):
+    """Create and start a run."""
+
+    help = "Create a run from a recipe and start it."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Recipe, overrides, waiting."""
+        parser.add_argument("recipe", help=", ".join(sorted(RECIPES)))
+        add_overrides(parser)
+        parser.add_argument("--experiment", help="name of the experiment it belongs to; made when missing")
+        parser.add_argument("--draft", action="store_true", help="create it without starting it")
+        parser.add_argument("--wait", action="store_true", help="print progress until it has ended")
+
+    def handle(self, **options: Any) -> None:
+        """Exit code 1 when ``--wait`` saw it end otherwise than succeeded."""
+        try:
+            run = runs.create(
+                recipe=options["recipe"],
+                overrides=parse_overrides(options["set"]),
+                experiment=self._experiment(options["experiment"]),
+            )
+            if not options["draft"]:
+                runs.start(run=run)
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(describe(run))
+        if options["wait"] and not options["draft"]:
+            watch(self, run)
+
+    @staticmethod
+    def _experiment(name: str | None) -> Experiment | None:
+        if name is None:
+            return None
+        return Experiment.objects.filter(name=name).first() or experiments.create(name=name)

@@ -1,0 +1,30 @@
+"""``manage.py runs``: the newest runs, one line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from webapp.management.commands._runs import describe
+from webapp.selectors.runs import RunFilters, list_runs
+
+
+class Command(BaseCommand):
+    """List runs."""
+
+    help = "List the newest runs."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Filters."""
+        parser.add_argument("--state", default="", help="a state, or `active`")
+        parser.add_argument("--kind", default="")
+        parser.add_argument("-n", type=int, default=20, help="how many")
+
+    def handle(self, **options: Any) -> None:
+        """Say how many are shown of how many there are."""
+        filters = RunFilters(state=options["state"], kind=options["kind"])
+        page = list_runs(filters, number=1, size=max(1, options["n"]))
+        for run in page.rows:
+            self.stdout.write(describe(run))
+        self.stdout.write(f"{len(page.rows)} of {page.total} runs")

@@ -1,0 +1,12 @@
+"""``manage.py stop_run RUN``."""
+
+from __future__ import annotations
+
+from webapp.management.commands._runs import RunCommand
+
+
+class Command(RunCommand):
+    """Ask a run to end."""
+
+    help = "Ask a run to end."
+    action = "stop"

@@ -1,0 +1,28 @@
+"""``manage.py sync_dataset NAME``: mirror a dataset folder in Postgres."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.services import datasets
+
+
+class Command(BaseCommand):
+    """Synchronise a dataset."""
+
+    help = "Bring the tables up to date with a dataset's folder."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The dataset's name."""
+        parser.add_argument("name")
+
+    def handle(self, **options: Any) -> None:
+        """Print how many tasks it has."""
+        try:
+            dataset = datasets.sync(name=options["name"])
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(f"dataset {dataset.name}: {dataset.num_tasks} tasks {dataset.splits}")
