@@ -8,7 +8,7 @@ trajectory's ``TokenRecord``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from engine.inference.base import Generation, Tokenizer
 from engine.types import TokenRecord
@@ -41,22 +41,32 @@ class Conversation:
         return tuple(self._ids)
 
     def append_generation(self, generation: Generation, *, step: int) -> None:
-        """Append what the policy sampled in a step, the stop id included."""
+        """Append what the policy sampled in a step, the stop id included.
+
+        Raises:
+            ValueError: the generation's columns differ in length.
+        """
+        if not len(generation.ids) == len(generation.logprobs) == len(generation.versions):
+            raise ValueError("a generation's ids, logprobs and versions differ in length")
         self._ids.extend(generation.ids)
         self._mask.extend([1] * len(generation.ids))
         self._logprobs.extend(generation.logprobs)
         self._versions.extend(generation.versions)
         self._steps.extend([step] * len(generation.ids))
 
-    def append_observation(self, text: str, *, step: int) -> None:
+    def append_observation(self, text: str, *, step: int, max_length: int | None = None) -> bool:
         """Close the model's turn, append the observation as a user turn, open the next turn.
 
-        The tokens belong to the step whose action they answer.
+        The tokens belong to the step whose action they answer. Where that would leave no room for
+        another token below ``max_length``, nothing is appended and the answer is False.
         """
         tokenizer = self._tokenizer
-        closing = [] if self._ids and self._ids[-1] == tokenizer.im_end else [tokenizer.im_end]
-        self._append_text([*closing, *_between(tokenizer), *_turn(tokenizer, "user", text)], step=step)
-        self._append_text(_model_header(tokenizer), step=step)
+        ids = [] if self._ids[-1] == tokenizer.im_end else [tokenizer.im_end]
+        ids += [*_between(tokenizer), *_turn(tokenizer, "user", text), *_model_header(tokenizer)]
+        if max_length is not None and len(self._ids) + len(ids) >= max_length:
+            return False
+        self._append_text(ids, step=step)
+        return True
 
     def record(self) -> TokenRecord:
         """The columns as they are now."""
@@ -68,14 +78,12 @@ class Conversation:
             steps=tuple(self._steps),
         )
 
-    def _append_text(self, ids: Iterable[int], *, step: int) -> None:
-        before = len(self._ids)
+    def _append_text(self, ids: Sequence[int], *, step: int) -> None:
         self._ids.extend(ids)
-        count = len(self._ids) - before
-        self._mask.extend([0] * count)
-        self._logprobs.extend([0.0] * count)
-        self._versions.extend([-1] * count)
-        self._steps.extend([step] * count)
+        self._mask.extend([0] * len(ids))
+        self._logprobs.extend([0.0] * len(ids))
+        self._versions.extend([-1] * len(ids))
+        self._steps.extend([step] * len(ids))
 
 
 def conversation_prompt_ids(tokenizer: Tokenizer, *, system: str, user: str) -> list[int]:

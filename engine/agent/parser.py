@@ -29,6 +29,8 @@ _PARAMETER = re.compile(r"\s*<parameter\s*=\s*([^>\n]*?)\s*>")
 PARAMETER_END = re.compile(r"</parameter>(?=\s*(?:<parameter\s*=[^>\n]*>|</function>))")
 _JSON_CALL = re.compile(r"<tool_call>\s*")
 _JSON_CALL_END = re.compile(r"\s*</tool_call>")
+_MAX_MESSAGE_CHARS = 600
+"""Messages quote the model's own text; a model that writes nonsense must not be shown all of it."""
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -69,7 +71,7 @@ def parse(text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) -> Parse
             )
     except CallError as error:
         opener = _OPENERS[tool_format].search(text, body)
-        return ParsedResponse(_thought(text[: opener.start()] if opener else text), None, str(error))
+        return ParsedResponse(_thought(text[: opener.start()] if opener else text), None, _message(error))
     thought = _thought(text[: found.start])
     try:
         if _OPENERS[tool_format].search(text, found.end):
@@ -79,7 +81,12 @@ def parse(text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) -> Parse
             )
         return ParsedResponse(thought, validate_call(found.name, found.arguments, tools))
     except CallError as error:
-        return ParsedResponse(thought, None, str(error))
+        return ParsedResponse(thought, None, _message(error))
+
+
+def _message(error: CallError) -> str:
+    text = str(error)
+    return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}..."
 
 
 def _thinking_end(text: str) -> int | None:

@@ -7,6 +7,7 @@ here, its class in ``engine.agent.tools``, and an entry in the environment that 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,11 +22,15 @@ _JSON_TYPES: Mapping[ParameterType, Mapping[str, Any]] = {
     "line_range": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
 }
 _EXPECTED: Mapping[ParameterType, str] = {
-    "string": "text",
+    "string": "text (without NUL or lone surrogates)",
     "integer": "a whole number",
     "boolean": "true or false",
     "line_range": "two whole numbers such as [10, 20]",
 }
+
+
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+"""Escapes in JSON can spell characters that no file, database or page can hold as text."""
 
 
 class CallError(ValueError):
@@ -67,7 +72,7 @@ class Parameter:
 
     def _fits(self, value: object) -> bool:
         if self.type == "string":
-            return isinstance(value, str)
+            return isinstance(value, str) and not _NOT_TEXT.search(value)
         if self.type == "boolean":
             return isinstance(value, bool)
         if self.type == "integer":
@@ -112,7 +117,7 @@ class ToolSchema:
         for p in self.parameters:
             need = "required" if p.required else "optional"
             choices = f", one of {', '.join(p.choices)}" if p.choices else ""
-            lines.append(f"  - {p.name} ({_EXPECTED[p.type]}, {need}{choices}): {p.description}")
+            lines.append(f"  - {p.name} ({p.type}, {need}{choices}): {p.description}")
         if not self.parameters:
             lines[-1] = "  No parameters."
         return "\n".join(lines)

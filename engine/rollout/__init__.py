@@ -1,0 +1,9 @@
+"""Rollouts: scheduling under budgets, seeds, and the stored form of trajectories."""
+
+from __future__ import annotations
+
+from engine.rollout.budget import BudgetedBackend
+from engine.rollout.observer import RolloutObserver
+from engine.rollout.scheduler import GroupRequest, RolloutScheduler
+
+__all__ = ["BudgetedBackend", "GroupRequest", "RolloutObserver", "RolloutScheduler"]

@@ -9,18 +9,32 @@ from engine.agent.tools.base import (
     Shell,
     Tool,
     ToolResult,
+    printable,
+    refusal,
+    to_text,
 )
+from engine.agent.tools.execute_bash import ExecuteBash
 from engine.agent.tools.file_editor import FileEditor
+from engine.agent.tools.finish import Finish
 from engine.agent.tools.memory import MemoryFileStore, run_immediately
+from engine.agent.tools.search import Search
+from engine.agent.tools.truncate import cap_characters
 
 __all__ = [
     "CommandResult",
+    "ExecuteBash",
     "FileEditor",
     "FileStore",
+    "Finish",
     "MemoryFileStore",
     "ObservationStyle",
+    "Search",
     "Shell",
     "Tool",
     "ToolResult",
+    "cap_characters",
+    "printable",
+    "refusal",
     "run_immediately",
+    "to_text",
 ]

@@ -8,9 +8,12 @@ warm start runs the same ``file_editor`` on files in memory. To add a tool: a cl
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
+
+_UNPRINTABLE = re.compile("[\0\ud800-\udfff]")
 
 ObservationStyle = Literal["compact", "full"]
 """``compact``: bare text for tiny models. ``full``: sentences that name what happened."""
@@ -53,10 +56,13 @@ class FileStore(Protocol):
 
 
 class Shell(Protocol):
-    """Runs commands in the repository."""
+    """Runs commands in the repository, standard error merged into the output."""
 
-    async def run(self, command: str | list[str], *, timeout_s: float) -> CommandResult:
-        """Run a command line, or an argument list without a shell."""
+    timeout_s: float
+    """Deadline of the next command, seconds; the environment sets it before each call."""
+
+    async def run(self, command: str | list[str]) -> CommandResult:
+        """Run a bash command line, or an argument list without a shell."""
 
 
 class Tool(Protocol):
@@ -68,7 +74,7 @@ class Tool(Protocol):
 
 def refusal(message: str) -> ToolResult:
     """The answer of a tool that did nothing."""
-    return ToolResult(observation=f"ERROR: {message}", error=message.split("\n", 1)[0])
+    return ToolResult(observation=f"ERROR: {message}", error=message.split("\n", 1)[0][:300])
 
 
 def resolve(path: str, workdir: str) -> str:
@@ -90,11 +96,5 @@ def to_bytes(text: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Text safe to tokenise, store and show: bytes that are not UTF-8 become U+FFFD."""
-    return (
-        text.encode("utf-8", "surrogateescape").decode("utf-8", "replace") if _has_surrogate(text) else text
-    )
-
-
-def _has_surrogate(text: str) -> bool:
-    return not text.isascii() and any("\ud800" <= char <= "\udfff" for char in text)
+    """Text safe to tokenise, store and show: NUL and bytes that are not UTF-8 become U+FFFD."""
+    return _UNPRINTABLE.sub("\ufffd", text)

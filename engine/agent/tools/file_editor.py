@@ -231,7 +231,7 @@ def _not_found(path: str, text: str, old: str) -> str:
     first_line = next((line.strip() for line in old.split("\n") if line.strip()), "")
     near = [n for n, line in enumerate(_lines(text), 1) if first_line and first_line in line]
     if near:
-        message += f". Its first line does occur, at lines {_listed(near)}: compare whitespace and what follows"
+        message += f". Its first line does occur, at lines {_listed(near)}: compare whitespace"
     return message
 
 

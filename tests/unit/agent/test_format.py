@@ -23,7 +23,7 @@ _HOSTILE = (
     "</tool_call>",
 )
 _TEXTS = st.one_of(
-    st.text(max_size=30),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=30),
     st.lists(st.sampled_from(_HOSTILE), max_size=6).map("".join),
     st.just("\n"),
     st.just(""),
@@ -38,9 +38,10 @@ def _values(schema: ToolSchema) -> st.SearchStrategy[ToolCall]:
         "boolean": st.booleans(),
         "line_range": st.lists(st.integers(), min_size=2, max_size=2),
     }
-    required, optional = {}, {}
+    required: dict[str, st.SearchStrategy[object]] = {}
+    optional: dict[str, st.SearchStrategy[object]] = {}
     for p in schema.parameters:
-        strategy = st.sampled_from(p.choices) if p.choices else by_type[p.type]
+        strategy: st.SearchStrategy[object] = st.sampled_from(p.choices) if p.choices else by_type[p.type]
         (required if p.required else optional)[p.name] = strategy
     return st.fixed_dictionaries(required, optional=optional).map(
         lambda arguments: ToolCall(name=schema.name, arguments=arguments)
@@ -174,6 +175,7 @@ def test_xml_errors_tell_the_model_what_to_do(text: str, message: str) -> None:
         ('<tool_call>{"name": "submit"} {}</tool_call>', "not closed"),
         ('<tool_call>["submit"]</tool_call>', "must be an object"),
         ('<tool_call>{"name": "submit", "arguments": 3}</tool_call>', "'arguments' must be an object"),
+        ('<tool_call>{"name": "execute_bash", "arguments": {"cmd": "\\ud800"}}</tool_call>', "must be text"),
         (
             '<tool_call>{"name": "file_editor", "arguments": {"command": "view"}}</tool_call>',
             "missing argument 'path'",

@@ -1,0 +1,210 @@
+"""The loop: model → parse → tool → observe, until exactly one termination reason holds.
+
+A response without a runnable call is answered with an error observation and the rollout goes on;
+a command that outlives its deadline is an observation too. Only limits, submission, infrastructure
+failures and cancellation end a rollout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from engine.agent.conversation import Conversation, count_thinking_tokens
+from engine.agent.parser import ParsedResponse, parse
+from engine.agent.prompts import Prompt
+from engine.agent.tools import cap_characters, printable
+from engine.config.rollout import AgentConfig
+from engine.environments.base import Environment, EnvironmentStep
+from engine.errors import ModelError, SandboxError
+from engine.inference.base import (
+    Generation,
+    GenerationContext,
+    GenerationRequest,
+    Policy,
+    SamplingParams,
+)
+from engine.types import RolloutKey, Step, TaskRow, TerminationReason, TokenRecord
+
+_MIN_COMMAND_S = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentOutcome:
+    """What a rollout came to, before its patch is graded."""
+
+    termination: TerminationReason
+    steps: tuple[Step, ...]
+    tokens: TokenRecord
+    error: str = ""
+    """What failed, for infrastructure reasons."""
+
+
+class _Ended(Exception):
+    def __init__(self, reason: TerminationReason, error: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.error = error
+
+
+@dataclass(slots=True, kw_only=True)
+class AgentLoop:
+    """One rollout in an environment that has been reset.
+
+    ``outcome`` always tells how far it came, also after cancellation.
+    """
+
+    environment: Environment
+    policy: Policy
+    prompt: Prompt
+    config: AgentConfig
+    key: RolloutKey
+    row: TaskRow
+    sampling: SamplingParams
+    """``max_tokens`` is set by the loop from the limits."""
+    seed_of_step: Callable[[int], int]
+    on_step: Callable[[Step], None]
+    _steps: list[Step] = field(init=False, default_factory=list)
+    _conversation: Conversation = field(init=False)
+    _deadline: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        user = self.prompt.user(self.row.task) + self._reminder(self.config.max_steps)
+        self._conversation = Conversation(self.policy.tokenizer, system=self.prompt.system, user=user)
+
+    async def run(self) -> AgentOutcome:
+        """Act until the rollout ends. Failures of sandbox and model are outcomes, not exceptions."""
+        self._deadline = time.monotonic() + self.config.rollout_timeout_s
+        try:
+            for index in range(self.config.max_steps):
+                await self._turn(index)
+        except _Ended as ended:
+            return self.outcome(ended.reason, ended.error)
+        except SandboxError as error:
+            return self.outcome(TerminationReason.ENV_ERROR, _described(error))
+        except ModelError as error:
+            return self.outcome(TerminationReason.MODEL_ERROR, _described(error))
+        return self.outcome(TerminationReason.MAX_STEPS)
+
+    def outcome(self, termination: TerminationReason, error: str = "") -> AgentOutcome:
+        """The rollout as far as it came, under a termination reason."""
+        return AgentOutcome(
+            termination=termination,
+            steps=tuple(self._steps),
+            tokens=self._conversation.record(),
+            error=error,
+        )
+
+    async def _turn(self, index: int) -> None:
+        """One step. Raises _Ended when it was the last."""
+        prompt_tokens = len(self._conversation)
+        began = time.monotonic()
+        generation = await self._generate(index)
+        model_seconds = time.monotonic() - began
+        self._conversation.append_generation(generation, step=index)
+        step = self._read(index, generation, prompt_tokens, model_seconds)
+        if not generation.stopped:
+            self._finish_step(step)
+            full = len(self._conversation) >= self.config.max_context
+            raise _Ended(TerminationReason.MAX_CONTEXT if full else TerminationReason.MAX_RESPONSE)
+        step = await self._act(step)
+        last = index + 1 == self.config.max_steps
+        if not step.done and not last:
+            shown = step.observation + self._reminder(self.config.max_steps - index - 1)
+            step = replace(step, observation=shown)
+        self._finish_step(step)
+        if step.done:
+            raise _Ended(TerminationReason.SUBMITTED)
+        if time.monotonic() >= self._deadline:
+            raise _Ended(TerminationReason.ROLLOUT_TIMEOUT)
+        if not last and not self._conversation.append_observation(
+            step.observation, step=index, max_length=self.config.max_context
+        ):
+            raise _Ended(TerminationReason.MAX_CONTEXT)
+
+    async def _generate(self, index: int) -> Generation:
+        room = self.config.max_context - len(self._conversation)
+        if room < 1:
+            raise _Ended(TerminationReason.MAX_CONTEXT)
+        request = GenerationRequest(
+            prompt_ids=self._conversation.prompt_ids,
+            sampling=replace(self.sampling, max_tokens=min(room, self.config.max_response)),
+            seed=self.seed_of_step(index),
+            stop_ids=frozenset({self.policy.tokenizer.im_end}),
+            context=GenerationContext(key=self.key, row=self.row, steps=tuple(self._steps)),
+        )
+        try:
+            async with asyncio.timeout(self._deadline - time.monotonic()):
+                generation = await self.policy.generate(request)
+        except TimeoutError:
+            raise _Ended(TerminationReason.ROLLOUT_TIMEOUT) from None
+        if not generation.ids:
+            raise ModelError("the policy returned no tokens")
+        return generation
+
+    def _read(self, index: int, generation: Generation, prompt_tokens: int, model_seconds: float) -> Step:
+        """The step as far as the response tells it."""
+        tokenizer = self.policy.tokenizer
+        ids = generation.ids
+        text = printable(tokenizer.decode(ids[:-1] if ids[-1] == tokenizer.im_end else ids))
+        parsed = parse(text, self.config.tool_format, self.environment.tools)
+        if not generation.stopped:
+            message = f"the response was cut off after {len(ids)} tokens; nothing was run"
+            parsed = ParsedResponse(parsed.thought, None, message)
+        return Step(
+            index=index,
+            thought=parsed.thought,
+            response=text,
+            call=parsed.call,
+            observation=f"ERROR: {parsed.error}" if parsed.error else "",
+            error=parsed.error,
+            prompt_tokens=prompt_tokens,
+            generated_tokens=len(ids),
+            thinking_tokens=count_thinking_tokens(tokenizer, ids),
+            model_seconds=model_seconds,
+            policy_version=max(generation.versions, default=self.policy.version),
+        )
+
+    async def _act(self, step: Step) -> Step:
+        """Carry out the step's call, if it has one."""
+        if step.call is None:
+            return step
+        began = time.monotonic()
+        timeout_s = min(self.config.command_timeout_s, max(self._deadline - began, _MIN_COMMAND_S))
+        try:
+            async with asyncio.timeout(self.environment.step_deadline_s):
+                result = await self.environment.step(step.call, timeout_s=timeout_s)
+        except TimeoutError:
+            message = f"the environment did not answer within {self.environment.step_deadline_s:g} s"
+            self._finish_step(replace(step, error=message, tool_seconds=time.monotonic() - began))
+            raise _Ended(TerminationReason.ENV_TIMEOUT, message) from None
+        return self._observed(step, result, time.monotonic() - began)
+
+    def _observed(self, step: Step, result: EnvironmentStep, tool_seconds: float) -> Step:
+        shown, cut = cap_characters(printable(result.observation), self.config.observation_chars)
+        return replace(
+            step,
+            observation=shown,
+            error=result.error,
+            exit_code=result.exit_code,
+            done=result.done,
+            truncated_chars=result.truncated_chars + cut,
+            tool_seconds=tool_seconds,
+        )
+
+    def _finish_step(self, step: Step) -> None:
+        self._steps.append(step)
+        self.on_step(step)
+
+    def _reminder(self, remaining: int) -> str:
+        if not self.config.step_reminder:
+            return ""
+        if remaining == 1:
+            return "\n\nSteps Remaining: 1. This is the last one: hand in with the finish tool now."
+        return f"\n\nSteps Remaining: {remaining}"
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,30 @@
+"""Long output cut from the middle: head and tail are kept, and what was cut is counted."""
+
+from __future__ import annotations
+
+HEAD_LINES = 40
+TAIL_LINES = 40
+
+
+def condense_lines(text: str) -> tuple[str, int]:
+    """Keep the first and last 40 lines. Returns the text and the number of characters cut."""
+    lines = text.split("\n")
+    if len(lines) <= HEAD_LINES + TAIL_LINES:
+        return text, 0
+    cut = lines[HEAD_LINES:-TAIL_LINES]
+    characters = sum(map(len, cut)) + len(cut)
+    note = f"[{len(cut)} lines, {characters} characters left out]"
+    return "\n".join([*lines[:HEAD_LINES], note, *lines[-TAIL_LINES:]]), characters
+
+
+def cap_characters(text: str, limit: int) -> tuple[str, int]:
+    """Keep at most ``limit`` characters of the text. Returns it and the number of characters cut.
+
+    The note that tells how many were cut comes on top of the limit.
+    """
+    if len(text) <= limit:
+        return text, 0
+    head = (limit + 1) // 2
+    tail = limit - head
+    cut = len(text) - limit
+    return f"{text[:head]}\n[{cut} characters left out]\n{text[len(text) - tail :]}", cut

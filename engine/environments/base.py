@@ -1,0 +1,45 @@
+"""What an agent acts in: it is reset, takes calls, yields a patch, and is closed.
+
+To add an environment: a class with these methods and its own tools; ``engine.environments.swe`` is
+the one for software-engineering tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.agent.schemas import Tools
+from engine.types import ToolCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvironmentStep:
+    """What an action led to."""
+
+    observation: str
+    error: str = ""
+    """Why the action was refused or failed; empty when it was carried out."""
+    exit_code: int | None = None
+    truncated_chars: int = 0
+    done: bool = False
+
+
+class Environment(Protocol):
+    """One rollout's world. Every method raises ``SandboxError`` when infrastructure fails."""
+
+    tools: Tools
+    step_deadline_s: float
+    """Time after which a step that has not returned means that the environment itself hangs."""
+
+    async def reset(self) -> str:
+        """Make a fresh world; returns the id of its sandbox, empty when it has none."""
+
+    async def step(self, call: ToolCall, *, timeout_s: float) -> EnvironmentStep:
+        """Carry out a validated call; a command that outlives ``timeout_s`` is stopped and observed."""
+
+    async def patch(self) -> str:
+        """The work so far as a git-format patch; empty when nothing changed."""
+
+    async def close(self) -> None:
+        """Free everything; safe to call twice and before ``reset``."""

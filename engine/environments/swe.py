@@ -1,0 +1,145 @@
+"""Software-engineering tasks: a sandbox of the task's image and the four tools over it.
+
+Nothing is installed inside the sandbox; tools work on the host over its protocol.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractAsyncContextManager
+
+from engine.agent.schemas import SWE_TOOLS, Tools
+from engine.agent.tools import (
+    CommandResult,
+    ExecuteBash,
+    FileEditor,
+    Finish,
+    ObservationStyle,
+    Search,
+    Tool,
+    printable,
+    to_text,
+)
+from engine.config.rollout import AgentConfig
+from engine.environments.base import EnvironmentStep
+from engine.errors import SandboxError
+from engine.sandbox.base import Sandbox
+from engine.types import ToolCall
+
+_GRACE_S = 30.0
+"""What a step may take beyond its command's deadline before the environment counts as hanging."""
+_FILE_COMMAND_S = 20.0
+
+
+class SandboxFileStore:
+    """``engine.agent.tools.FileStore`` over a sandbox."""
+
+    def __init__(self, sandbox: Sandbox) -> None:
+        self._sandbox = sandbox
+
+    async def read(self, path: str) -> bytes:
+        """Content of a regular file."""
+        return await self._sandbox.read_file(path)
+
+    async def write(self, path: str, data: bytes) -> None:
+        """Create or replace a file; an existing file keeps its mode."""
+        found = await self._sandbox.exec(["stat", "-L", "-c", "%a", "--", path], timeout_s=_FILE_COMMAND_S)
+        mode = int(found.stdout, 8) if found.exit_code == 0 else 0o644
+        await self._sandbox.write_file(path, data, mode=mode)
+
+    async def remove(self, path: str) -> None:
+        """Delete a file."""
+        result = await self._sandbox.exec(["rm", "--", path], timeout_s=_FILE_COMMAND_S)
+        if result.exit_code != 0:
+            raise OSError(result.stderr.decode("utf-8", "replace").strip())
+
+    async def list_dir(self, path: str, *, depth: int) -> list[str]:
+        """Paths below a folder."""
+        return await self._sandbox.list_dir(path, depth=depth)
+
+
+class SandboxShell:
+    """``engine.agent.tools.Shell`` over a sandbox."""
+
+    def __init__(self, sandbox: Sandbox, *, timeout_s: float) -> None:
+        self._sandbox = sandbox
+        self.timeout_s = timeout_s
+
+    async def run(self, command: str | list[str]) -> CommandResult:
+        """Run a command in the workdir; a string is one bash command line."""
+        argv = ["/bin/bash", "-c", f"exec 2>&1; {command}"] if isinstance(command, str) else command
+        result = await self._sandbox.exec(argv, timeout_s=self.timeout_s)
+        return CommandResult(
+            exit_code=None if result.timed_out else result.exit_code,
+            output=printable(to_text(result.stdout + result.stderr)),
+            dropped_bytes=result.dropped_bytes,
+        )
+
+
+class SweEnvironment:
+    """Implements ``engine.environments.base.Environment`` for one rollout of one task.
+
+    Args:
+        lease: the sandbox to open, as a backend's ``open`` gives it; its workdir is the repository.
+        agent: command deadline and editor settings.
+        style: the prompt's style of observations.
+    """
+
+    def __init__(
+        self, lease: AbstractAsyncContextManager[Sandbox], *, agent: AgentConfig, style: ObservationStyle
+    ) -> None:
+        self.tools: Tools = SWE_TOOLS
+        self.step_deadline_s = agent.command_timeout_s + _GRACE_S
+        self._lease = lease
+        self._agent = agent
+        self._style = style
+        self._sandbox: Sandbox | None = None
+        self._shell: SandboxShell | None = None
+        self._by_name: dict[str, Tool] = {}
+
+    async def reset(self) -> str:
+        """Open the sandbox; it is opened once in this object's life."""
+        sandbox = await self._lease.__aenter__()
+        shell = SandboxShell(sandbox, timeout_s=self._agent.command_timeout_s)
+        workdir = sandbox.spec.workdir
+        self._sandbox, self._shell = sandbox, shell
+        self._by_name = {
+            "file_editor": FileEditor(
+                SandboxFileStore(sandbox),
+                workdir=workdir,
+                style=self._style,
+                snippet_lines=self._agent.snippet_lines,
+            ),
+            "execute_bash": ExecuteBash(shell, style=self._style),
+            "search": Search(shell, workdir=workdir, style=self._style),
+            "finish": Finish(),
+        }
+        return sandbox.id
+
+    async def step(self, call: ToolCall, *, timeout_s: float) -> EnvironmentStep:
+        """Run the call's tool."""
+        _, shell = self._opened()
+        shell.timeout_s = timeout_s
+        result = await self._by_name[call.name].run(call.arguments)
+        return EnvironmentStep(
+            observation=result.observation,
+            error=result.error,
+            exit_code=result.exit_code,
+            truncated_chars=result.truncated_chars,
+            done=result.done,
+        )
+
+    async def patch(self) -> str:
+        """Everything that changed below the workdir, however it was made."""
+        sandbox, _ = self._opened()
+        return await sandbox.diff()
+
+    async def close(self) -> None:
+        """Close the sandbox."""
+        if self._sandbox is not None:
+            self._sandbox = None
+            await self._lease.__aexit__(None, None, None)
+
+    def _opened(self) -> tuple[Sandbox, SandboxShell]:
+        if self._sandbox is None or self._shell is None:
+            raise SandboxError("the environment was used before reset or after close")
+        return self._sandbox, self._shell

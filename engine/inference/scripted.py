@@ -1,0 +1,137 @@
+"""Policies without a model: gold patch, nothing at all, or what was stored.
+
+They run through the same tokens, parser, tools and grading as a model, so an oracle run proves a
+dataset and a no-op run proves its tests. To add one: a class with ``_respond`` over
+``ScriptedPolicy``, its settings in ``engine.config.rollout``.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+
+from engine.agent.parser import ToolFormat
+from engine.agent.rendering import render_response, response_ids
+from engine.errors import ModelError
+from engine.inference.base import Generation, GenerationContext, GenerationRequest, Tokenizer
+from engine.inference.bytes_tokenizer import BytesTokenizer
+from engine.inference.oracle import plan
+from engine.types import ToolCall
+
+
+class ScriptedPolicy(ABC):
+    """Implements ``engine.inference.base.Policy`` for responses that are computed as text.
+
+    Log-probabilities are 0: the policy is certain.
+    """
+
+    name = "scripted"
+
+    def __init__(self, *, tokenizer: Tokenizer | None = None) -> None:
+        self.tokenizer: Tokenizer = tokenizer or BytesTokenizer()
+        self.version = 0
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """The response's ids, cut at the request's limit. Raises ModelError."""
+        ids = response_ids(self.tokenizer, self._respond(request.context))
+        kept = tuple(ids[: request.sampling.max_tokens])
+        return Generation(
+            ids=kept,
+            logprobs=(0.0,) * len(kept),
+            versions=(self.version,) * len(kept),
+            stopped=len(kept) == len(ids),
+        )
+
+    async def close(self) -> None:  # noqa: B027 - part of the protocol, and there is nothing to free
+        """Nothing to free."""
+
+    @abstractmethod
+    def _respond(self, context: GenerationContext) -> str:
+        """The next turn's text. Raises ModelError."""
+
+
+class NoopPolicy(ScriptedPolicy):
+    """Submits at once without touching anything."""
+
+    name = "noop"
+
+    def __init__(self, *, tool_format: ToolFormat = "xml", tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(tokenizer=tokenizer)
+        self._tool_format = tool_format
+
+    def _respond(self, _context: GenerationContext) -> str:
+        call = ToolCall(name="finish", arguments={"command": "submit"})
+        return render_response("done", call, self._tool_format)
+
+
+class OraclePolicy(ScriptedPolicy):
+    """Makes the gold patch with the tools, then submits."""
+
+    name = "oracle"
+
+    def __init__(self, *, tool_format: ToolFormat = "xml", tokenizer: Tokenizer | None = None) -> None:
+        super().__init__(tokenizer=tokenizer)
+        self._tool_format = tool_format
+
+    def _respond(self, context: GenerationContext) -> str:
+        steps = plan(context.row)
+        thought, call = next(steps)
+        for step in context.steps:
+            thought, call = steps.send(step)
+        try:
+            return render_response(thought, call, self._tool_format)
+        except ValueError as error:
+            raise ModelError(f"the gold patch cannot be written as a tool call: {error}") from error
+
+
+class ReplayPolicy(ScriptedPolicy):
+    """Gives the responses of stored trajectories again, step by step.
+
+    Args:
+        responses: texts by task id and index; iteration and phase do not matter, so that what was
+            stored in one can be replayed in another.
+    """
+
+    name = "replay"
+
+    def __init__(
+        self, responses: dict[tuple[str, int], list[str]], *, tokenizer: Tokenizer | None = None
+    ) -> None:
+        super().__init__(tokenizer=tokenizer)
+        self._responses = responses
+
+    @classmethod
+    def from_file(cls, path: Path, *, tokenizer: Tokenizer | None = None) -> ReplayPolicy:
+        """Read the JSONL that ``engine.rollout.serialise`` writes; the first of a key wins.
+
+        Raises:
+            ModelError: the file cannot be read; names the line.
+        """
+        responses: dict[tuple[str, int], list[str]] = {}
+        try:
+            lines = path.read_text(encoding="utf-8").split("\n")
+        except OSError as error:
+            raise ModelError(f"cannot read the stored trajectories: {error}") from error
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+                key = (str(record["key"]["task_id"]), int(record["key"]["index"]))
+                texts = [str(step["response"]) for step in record["steps"]]
+            except (ValueError, KeyError, TypeError) as error:
+                raise ModelError(
+                    f"{path.name} line {number} is not a stored trajectory: {error!r}"
+                ) from error
+            responses.setdefault(key, texts)
+        return cls(responses, tokenizer=tokenizer)
+
+    def _respond(self, context: GenerationContext) -> str:
+        key = (context.key.task_id, context.key.index)
+        if key not in self._responses:
+            raise ModelError(f"no stored trajectory of task {key[0]}, index {key[1]}")
+        texts = self._responses[key]
+        if len(context.steps) >= len(texts):
+            raise ModelError(f"the stored trajectory of task {key[0]} has only {len(texts)} steps")
+        return texts[len(context.steps)]

@@ -1,0 +1,54 @@
+"""Who is told about rollouts while they happen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from engine.types import RolloutKey, Step, Trajectory
+
+
+class RolloutObserver(Protocol):
+    """Called on the event loop, in order per rollout; must return at once.
+
+    What it raises (a fenced run, a full disk) stops the whole collection.
+    """
+
+    def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
+        """A rollout, or a new attempt at it, began; ``sandbox_id`` is empty when none came up."""
+
+    def step_finished(self, key: RolloutKey, step: Step) -> None:
+        """A live rollout made a step."""
+
+    def trajectory_finished(self, trajectory: Trajectory) -> None:
+        """The rollout's one terminal record."""
+
+
+class ObserverFailedError(Exception):
+    """An observer raised; its exception is the cause. Never taken for a rollout's own failure."""
+
+
+class GuardedObserver:
+    """Marks what an observer raises, so that a rollout's own boundary lets it through."""
+
+    def __init__(self, observer: RolloutObserver) -> None:
+        self._observer = observer
+
+    def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
+        """Pass on."""
+        _guarded(lambda: self._observer.trajectory_started(key, sandbox_id))
+
+    def step_finished(self, key: RolloutKey, step: Step) -> None:
+        """Pass on."""
+        _guarded(lambda: self._observer.step_finished(key, step))
+
+    def trajectory_finished(self, trajectory: Trajectory) -> None:
+        """Pass on."""
+        _guarded(lambda: self._observer.trajectory_finished(trajectory))
+
+
+def _guarded(call: Callable[[], None]) -> None:
+    try:
+        call()
+    except Exception as error:
+        raise ObserverFailedError(str(error)) from error

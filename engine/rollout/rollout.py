@@ -1,0 +1,251 @@
+"""One rollout from admission to grade: sandbox, agent loop, patch, fresh attempts, grading."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import structlog
+
+from engine.agent.loop import AgentLoop, AgentOutcome
+from engine.agent.prompts import Prompt
+from engine.config.rollout import AgentConfig, SandboxConfig
+from engine.environments.swe import SweEnvironment
+from engine.errors import SandboxError
+from engine.inference.base import Policy, SamplingParams
+from engine.rollout.budget import BudgetedBackend
+from engine.rollout.observer import GuardedObserver, ObserverFailedError
+from engine.rollout.seeds import step_seed
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.types import (
+    INFRASTRUCTURE_REASONS,
+    Grade,
+    RolloutKey,
+    TaskRow,
+    TerminationReason,
+    Timings,
+    TokenRecord,
+    Trajectory,
+    Verdict,
+)
+
+_log = structlog.get_logger(__name__)
+
+_PATCH_DEADLINE_S = 60.0
+_LIFETIME_SLACK_S = 120.0
+"""What a sandbox may outlive its rollout's time limit by: its last command, the patch, closing."""
+_RETRY_PAUSE_S = 0.1
+
+
+class RolloutGrader(Protocol):
+    """What the scheduler needs of ``engine.grading.grader.Grader``."""
+
+    async def grade(self, row: TaskRow, patch: str) -> Grade:
+        """Judge a patch with the task's hidden tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutParts:
+    """What all rollouts of a scheduler share."""
+
+    backend: BudgetedBackend
+    policy: Policy
+    prompt: Prompt
+    agent: AgentConfig
+    sandbox: SandboxConfig
+    sampling: SamplingParams
+    grader: RolloutGrader
+    observer: GuardedObserver
+    run_id: str
+    seed: int
+    slots: asyncio.Semaphore
+    """Trajectories in flight."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Rollout:
+    """One rollout; ``run`` gives its trajectory whatever happens to it, short of cancellation."""
+
+    parts: RolloutParts
+    key: RolloutKey
+    row: TaskRow
+    _outcome: AgentOutcome = field(init=False)
+    _patch: str = field(init=False, default="")
+    _attempts: int = field(init=False, default=0)
+    _announced: bool = field(init=False, default=False)
+    _seconds: dict[str, float] = field(init=False, default_factory=dict)
+    _began: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self._outcome = _nothing(TerminationReason.CANCELLED)
+
+    async def run(self) -> Trajectory:
+        """Make the trajectory. A cancelled rollout that had started is reported before it re-raises."""
+        self._began = time.monotonic()
+        try:
+            grade = await self._run()
+        except asyncio.CancelledError:
+            if self._announced:
+                self._outcome = replace(
+                    self._outcome, termination=TerminationReason.CANCELLED, error="the run was stopped"
+                )
+                self.parts.observer.trajectory_finished(self._trajectory(None))
+            raise
+        trajectory = self._trajectory(grade)
+        if not self._announced:
+            self.parts.observer.trajectory_started(self.key, "")
+        self.parts.observer.trajectory_finished(trajectory)
+        return trajectory
+
+    async def _run(self) -> Grade | None:
+        try:
+            async with self.parts.slots:
+                self._spent("queue", time.monotonic() - self._began)
+                await self._attempt_until_it_counts()
+        except ObserverFailedError:
+            raise
+        except Exception as error:
+            _log.exception("rollout failed unexpectedly", key=self.key)
+            self._failed(error)
+        if self._outcome.termination in INFRASTRUCTURE_REASONS:
+            _log.warning("rollout excluded", key=self.key, error=self._outcome.error)
+            return None
+        began = time.monotonic()
+        try:
+            return await self.parts.grader.grade(self.row, self._patch)
+        except Exception as error:
+            _log.exception("grading failed unexpectedly", key=self.key)
+            return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=_described(error))
+        finally:
+            self._spent("grading", time.monotonic() - began)
+
+    async def _attempt_until_it_counts(self) -> None:
+        """Try fresh sandboxes until infrastructure does not fail, or the retries are used up."""
+        for attempt in range(self.parts.sandbox.start_retries + 1):
+            self._attempts = attempt + 1
+            if attempt:
+                await asyncio.sleep(_RETRY_PAUSE_S * 2**attempt)
+            await self._attempt()
+            if self._outcome.termination is not TerminationReason.ENV_ERROR:
+                return
+
+    async def _attempt(self) -> None:
+        self._outcome, self._patch = _nothing(TerminationReason.CANCELLED), ""
+        lease = self.parts.backend.open(self._spec())
+        environment = SweEnvironment(lease, agent=self.parts.agent, style=self.parts.prompt.observations)
+        loop: AgentLoop | None = None
+        try:
+            async with _Stopwatch(self._spent, "sandbox"):
+                sandbox_id = await environment.reset()
+            self._announced = True
+            self.parts.observer.trajectory_started(self.key, sandbox_id)
+            loop = self._loop(environment)
+            self._outcome = await loop.run()
+            if self._outcome.termination not in INFRASTRUCTURE_REASONS:
+                async with _Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
+                    self._patch = await environment.patch()
+        except (SandboxError, TimeoutError) as error:
+            self._failed(error)
+        except BaseException:
+            if loop is not None:
+                self._outcome = loop.outcome(TerminationReason.CANCELLED)
+            raise
+        finally:
+            self._spent("queue", lease.queue_seconds)
+            self._spent("sandbox", -lease.queue_seconds)
+            await self._close(environment)
+
+    async def _close(self, environment: SweEnvironment) -> None:
+        try:
+            async with _Stopwatch(self._spent, "sandbox"):
+                await environment.close()
+        except SandboxError as error:
+            _log.warning(
+                "closing a sandbox failed; the reaper will remove it", key=self.key, error=str(error)
+            )
+
+    def _loop(self, environment: SweEnvironment) -> AgentLoop:
+        parts = self.parts
+        return AgentLoop(
+            environment=environment,
+            policy=parts.policy,
+            prompt=parts.prompt,
+            config=parts.agent,
+            key=self.key,
+            row=self.row,
+            sampling=parts.sampling,
+            seed_of_step=lambda step: step_seed(parts.seed, self.key, step),
+            on_step=lambda step: parts.observer.step_finished(self.key, step),
+        )
+
+    def _spec(self) -> SandboxSpec:
+        sandbox, key = self.parts.sandbox, self.key
+        return SandboxSpec(
+            image=self.row.task.image,
+            workdir=self.row.task.workdir,
+            run_id=self.parts.run_id,
+            name=f"{key.phase}/{key.iteration}/{key.task_id}/{key.index}",
+            limits=SandboxLimits(
+                memory_mb=sandbox.memory_mb,
+                processes=sandbox.processes,
+                disk_mb=sandbox.disk_mb,
+                lifetime_s=self.parts.agent.rollout_timeout_s + _LIFETIME_SLACK_S,
+            ),
+        )
+
+    def _failed(self, error: Exception) -> None:
+        """Turn what happened into an infrastructure failure, keeping the steps made so far."""
+        self._outcome = replace(
+            self._outcome, termination=TerminationReason.ENV_ERROR, error=_described(error)
+        )
+        self._patch = ""
+
+    def _spent(self, what: str, seconds: float) -> None:
+        self._seconds[what] = self._seconds.get(what, 0.0) + seconds
+
+    def _trajectory(self, grade: Grade | None) -> Trajectory:
+        steps = self._outcome.steps
+        return Trajectory(
+            key=self.key,
+            steps=steps,
+            termination=self._outcome.termination,
+            patch=self._patch,
+            grade=grade,
+            tokens=self._outcome.tokens,
+            timings=Timings(
+                queue=self._seconds.get("queue", 0.0),
+                sandbox=self._seconds.get("sandbox", 0.0),
+                model=sum(step.model_seconds for step in steps),
+                tools=sum(step.tool_seconds for step in steps),
+                grading=self._seconds.get("grading", 0.0),
+                total=time.monotonic() - self._began,
+            ),
+            error=self._outcome.error,
+            attempts=max(self._attempts, 1),
+        )
+
+
+class _Stopwatch:
+    """Reports the time a block took, also when it raises."""
+
+    def __init__(self, spent: Callable[[str, float], None], what: str) -> None:
+        self._spent = spent
+        self._what = what
+        self._began = 0.0
+
+    async def __aenter__(self) -> None:
+        self._began = time.monotonic()
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._spent(self._what, time.monotonic() - self._began)
+
+
+def _nothing(termination: TerminationReason) -> AgentOutcome:
+    return AgentOutcome(termination=termination, steps=(), tokens=TokenRecord())
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,126 @@
+"""Groups of rollouts under budgets: admitted in order, returned in order, all accounted for.
+
+One rollout's failure never stops the others. Results do not depend on scheduling: every random
+stream is seeded by what is sampled (``engine.rollout.seeds``). Cancelling ``collect`` closes every
+sandbox and reports what had started as cancelled before it raises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.agent.prompts import load_prompt
+from engine.config.rollout import AgentConfig, RolloutConfig, SandboxConfig
+from engine.inference.base import Policy, SamplingParams
+from engine.rollout.budget import BudgetedBackend
+from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
+from engine.rollout.rollout import Rollout, RolloutGrader, RolloutParts
+from engine.sandbox.base import SandboxBackend
+from engine.types import Group, RolloutKey, TaskRow, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupRequest:
+    """Wanted siblings of one task."""
+
+    row: TaskRow
+    iteration: int
+    phase: str
+    size: int
+
+
+class RolloutScheduler:
+    """Collects graded trajectories.
+
+    Args:
+        backend: where sandboxes come from; a ``BudgetedBackend`` is used as it is (share one with
+            the grader), any other is given the budget of ``sandbox``.
+        policy: produces the responses.
+        agent: prompt, format and limits.
+        sandbox: limits of a sandbox, retries after infrastructure failures.
+        rollout: how many trajectories may be in flight.
+        grader: judges patches.
+        run_id: whose sandboxes these are.
+        seed: the run's seed.
+        observer: is told what happens.
+        sampling: temperature and nucleus; the token limit comes from ``agent``.
+
+    Raises:
+        ConfigError: there is no such prompt.
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: SandboxBackend,
+        policy: Policy,
+        agent: AgentConfig,
+        sandbox: SandboxConfig,
+        rollout: RolloutConfig,
+        grader: RolloutGrader,
+        run_id: str,
+        seed: int,
+        observer: RolloutObserver,
+        sampling: SamplingParams | None = None,
+    ) -> None:
+        if not isinstance(backend, BudgetedBackend):
+            backend = BudgetedBackend(backend, max_live=sandbox.max_live, max_starting=sandbox.max_starting)
+        self._parts = RolloutParts(
+            backend=backend,
+            policy=policy,
+            prompt=load_prompt(agent.prompt, agent.tool_format),
+            agent=agent,
+            sandbox=sandbox,
+            sampling=sampling or SamplingParams(),
+            grader=grader,
+            observer=GuardedObserver(observer),
+            run_id=run_id,
+            seed=seed,
+            slots=asyncio.Semaphore(rollout.max_concurrent),
+        )
+
+    async def collect(self, requests: Sequence[GroupRequest]) -> list[Group]:
+        """Roll out and grade every requested group, in the order of the requests.
+
+        Raises:
+            asyncio.CancelledError: after all sandboxes were closed.
+            Exception: what an observer raised; everything in flight was cancelled first.
+        """
+        members = [[self._start(request, index) for index in range(request.size)] for request in requests]
+        await _all_or_cancelled([task for group in members for task in group])
+        return [
+            Group(
+                iteration=request.iteration,
+                phase=request.phase,
+                task=request.row.task,
+                trajectories=tuple(task.result() for task in group),
+            )
+            for request, group in zip(requests, members, strict=True)
+        ]
+
+    def _start(self, request: GroupRequest, index: int) -> asyncio.Task[Trajectory]:
+        key = RolloutKey(
+            iteration=request.iteration, phase=request.phase, task_id=request.row.task.id, index=index
+        )
+        return asyncio.create_task(Rollout(parts=self._parts, key=key, row=request.row).run())
+
+
+async def _all_or_cancelled(tasks: Iterable[asyncio.Task[Trajectory]]) -> None:
+    """Wait for all; when one raises or the caller is cancelled, cancel and await the rest first."""
+    pending = list(tasks)
+    try:
+        await asyncio.gather(*pending)
+    except ObserverFailedError as error:
+        await _cancel(pending)
+        raise error.__cause__ or error from None
+    except BaseException:
+        await _cancel(pending)
+        raise
+
+
+async def _cancel(tasks: Sequence[asyncio.Task[Trajectory]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,17 @@
+"""Seeds that depend on what is sampled, never on when or beside what it is sampled."""
+
+from __future__ import annotations
+
+import hashlib
+
+from engine.types import RolloutKey
+
+
+def step_seed(run_seed: int, key: RolloutKey, step: int) -> int:
+    """A 63-bit seed for one step of one rollout; the same over processes, machines and schedules.
+
+    A rollout repeated after an infrastructure failure samples the same again.
+    """
+    parts = (run_seed, key.iteration, key.phase, key.task_id, key.index, step)
+    digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1

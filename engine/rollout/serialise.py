@@ -1,0 +1,116 @@
+"""Trajectories as JSON lines, without loss: our own export, read back by replay and analyses.
+
+One object per line, named as in ``engine.types``. Reading refuses what it does not know.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from engine.errors import DatasetError
+from engine.types import (
+    Grade,
+    RolloutKey,
+    Step,
+    TerminationReason,
+    TestKind,
+    TestOutcome,
+    TestResult,
+    Timings,
+    TokenRecord,
+    ToolCall,
+    Trajectory,
+    Verdict,
+)
+
+FORMAT = "trainyard.trajectory/1"
+
+
+def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
+    """Plain data of a trajectory; sequences become lists."""
+    grade = trajectory.grade
+    return {
+        "format": FORMAT,
+        "key": _plain(trajectory.key),
+        "termination": trajectory.termination.value,
+        "error": trajectory.error,
+        "attempts": trajectory.attempts,
+        "steps": [{**_plain(step), "call": _plain_call(step.call)} for step in trajectory.steps],
+        "patch": trajectory.patch,
+        "grade": None if grade is None else {**_plain(grade), "tests": [_plain(t) for t in grade.tests]},
+        "tokens": {name: list(column) for name, column in _plain(trajectory.tokens).items()},
+        "timings": _plain(trajectory.timings),
+    }
+
+
+def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
+    """The inverse of ``trajectory_to_dict``.
+
+    Raises:
+        DatasetError: another format, or a field is missing or unknown.
+    """
+    if data.get("format") != FORMAT:
+        raise DatasetError(f"not a stored trajectory: format is {data.get('format')!r}, expected '{FORMAT}'")
+    rest = {name: value for name, value in data.items() if name != "format"}
+    try:
+        rest["key"] = RolloutKey(**data["key"])
+        rest["termination"] = TerminationReason(data["termination"])
+        rest["steps"] = tuple(_step(step) for step in data["steps"])
+        rest["grade"] = None if data["grade"] is None else _grade(data["grade"])
+        rest["tokens"] = TokenRecord(**{name: tuple(column) for name, column in data["tokens"].items()})
+        rest["timings"] = Timings(**data["timings"])
+        return Trajectory(**rest)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DatasetError(f"the stored trajectory is malformed: {error!r}") from error
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
+    """Write a JSONL file, replacing it. Returns how many were written."""
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for trajectory in trajectories:
+            file.write(json.dumps(trajectory_to_dict(trajectory)) + "\n")
+            count += 1
+    return count
+
+
+def read_trajectories(path: Path) -> Iterator[Trajectory]:
+    """Read a JSONL file line by line.
+
+    Raises:
+        DatasetError: a line is not a stored trajectory; names the line.
+    """
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                data = json.loads(line)
+                if not isinstance(data, dict):
+                    raise DatasetError("not an object")
+                yield trajectory_from_dict(data)
+            except (ValueError, DatasetError) as error:
+                raise DatasetError(f"{path.name} line {number}: {error}") from error
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _plain_call(call: ToolCall | None) -> dict[str, Any] | None:
+    return None if call is None else {"name": call.name, "arguments": dict(call.arguments)}
+
+
+def _step(data: Mapping[str, Any]) -> Step:
+    call = None if data["call"] is None else ToolCall(**data["call"])
+    return Step(**{**data, "call": call})
+
+
+def _grade(data: Mapping[str, Any]) -> Grade:
+    tests = tuple(
+        TestResult(**{**test, "kind": TestKind(test["kind"]), "outcome": TestOutcome(test["outcome"])})
+        for test in data["tests"]
+    )
+    return Grade(**{**data, "verdict": Verdict(data["verdict"]), "tests": tests})

@@ -1,0 +1,148 @@
+"""A sandbox backend in memory, with faults on demand: scheduling, retries and limits need no kernel.
+
+Commands are answered by a callable; files, diffs and the accounting of live sandboxes are real.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+from engine.agent.tools import MemoryFileStore
+from engine.errors import SandboxDiedError, SandboxError
+from engine.sandbox.base import ExecResult, Sandbox, SandboxSpec
+
+Command = Callable[[str], Awaitable[ExecResult]]
+
+
+def printed(text: str = "", exit_code: int = 0) -> ExecResult:
+    """The result of a command that printed a text."""
+    return ExecResult(exit_code=exit_code, stdout=text.encode(), stderr=b"", timed_out=False, seconds=0.0)
+
+
+async def silent(_command: str) -> ExecResult:
+    """Every command succeeds and prints nothing."""
+    return printed()
+
+
+class MemorySandbox:
+    """Implements ``Sandbox`` over a dictionary."""
+
+    def __init__(self, spec: SandboxSpec, number: int, files: Mapping[str, bytes], command: Command) -> None:
+        self.id = f"memory-{number}"
+        self.spec = spec
+        self.closed = False
+        self._image = dict(files)
+        self._store = MemoryFileStore(files)
+        self._command = command
+
+    async def exec(
+        self,
+        command: str | list[str],
+        *,
+        timeout_s: float,
+        cwd: str | None = None,
+        env: Mapping[str, str] | None = None,
+        stdin: bytes = b"",
+        output_cap: int = 131_072,
+    ) -> ExecResult:
+        self._check()
+        if isinstance(command, list) and command[0] == "stat":
+            return printed("644") if command[-1] in self._store.files else printed(exit_code=1)
+        if isinstance(command, list) and command[0] == "rm":
+            await self._store.remove(command[-1])
+            return printed()
+        return await self._command(command if isinstance(command, str) else command[-1])
+
+    async def read_file(self, path: str, *, max_bytes: int = 10_485_760) -> bytes:
+        self._check()
+        return await self._store.read(path)
+
+    async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
+        self._check()
+        await self._store.write(path, data)
+
+    async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
+        self._check()
+        return await self._store.list_dir(path, depth=depth)
+
+    async def diff(self) -> str:
+        self._check()
+        parts = []
+        for path in sorted(self._image.keys() | self._store.files.keys()):
+            old, new = self._image.get(path, b"").decode(), self._store.files.get(path, b"").decode()
+            if old != new:
+                name = path.removeprefix(f"{self.spec.workdir}/")
+                lines = difflib.unified_diff(
+                    old.splitlines(keepends=True), new.splitlines(keepends=True), f"a/{name}", f"b/{name}"
+                )
+                parts.append(f"diff --git a/{name} b/{name}\n{''.join(lines)}")
+        return "".join(parts)
+
+    async def apply_patch(self, patch: str) -> None:
+        raise NotImplementedError("grading is not done in memory")
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def _check(self) -> None:
+        if self.closed:
+            raise SandboxDiedError("the sandbox is closed")
+
+
+class MemoryBackend:
+    """Implements ``SandboxBackend``; ``faults`` are raised one by one by the next starts."""
+
+    name = "memory"
+
+    def __init__(
+        self,
+        files: Mapping[str, bytes] | None = None,
+        *,
+        command: Command = silent,
+        faults: list[Exception] | None = None,
+    ) -> None:
+        self.started: list[MemorySandbox] = []
+        self.live = 0
+        self.most_live = 0
+        self.starting = 0
+        self.most_starting = 0
+        self._files = dict(files or {})
+        self._command = command
+        self._faults = list(faults or [])
+
+    def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        return self._open(spec)
+
+    @asynccontextmanager
+    async def _open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.starting += 1
+        self.most_starting = max(self.most_starting, self.starting)
+        try:
+            await asyncio.sleep(0)
+            if self._faults:
+                raise self._faults.pop(0)
+        finally:
+            self.starting -= 1
+        sandbox = MemorySandbox(spec, len(self.started), self._files, self._command)
+        self.started.append(sandbox)
+        self.live += 1
+        self.most_live = max(self.most_live, self.live)
+        try:
+            yield sandbox
+        finally:
+            self.live -= 1
+            await sandbox.close()
+
+    async def preflight(self) -> list[str]:
+        return []
+
+    async def reap(self, *, run_id: str | None = None) -> int:
+        return 0
+
+
+def start_fault(message: str = "no room") -> SandboxError:
+    """A failure to start."""
+    return SandboxError(message)

@@ -1,0 +1,113 @@
+"""Builders for rollouts: rows, keys, small policies and graders that do one thing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from engine.agent import render_response
+from engine.config.rollout import AgentConfig
+from engine.inference.base import GenerationContext
+from engine.inference.scripted import ScriptedPolicy
+from engine.types import (
+    Grade,
+    RolloutKey,
+    Step,
+    Task,
+    TaskAnswer,
+    TaskRow,
+    ToolCall,
+    Trajectory,
+    Verdict,
+)
+
+SOURCE = "def f(a):\n    return a - 1\n"
+FIXED = SOURCE.replace("-", "+")
+GOLD = (
+    "diff --git a/pkg/m.py b/pkg/m.py\n--- a/pkg/m.py\n+++ b/pkg/m.py\n"
+    "@@ -1,2 +1,2 @@\n def f(a):\n-    return a - 1\n+    return a + 1\n"
+)
+
+
+def make_row(task_id: str = "a" * 16, *, patch: str = GOLD, **task: Any) -> TaskRow:
+    return TaskRow(
+        task=Task(
+            id=task_id,
+            instance_id=f"pkg__{task_id[:4]}",
+            repo="pkg",
+            base_commit="0" * 40,
+            problem_statement="f subtracts",
+            **{"image": "local:pkg", **task},
+        ),
+        answer=TaskAnswer(gold_patch=patch),
+        split="train",
+    )
+
+
+def make_key(**changes: Any) -> RolloutKey:
+    return RolloutKey(**{"iteration": 0, "phase": "train", "task_id": "a" * 16, "index": 0, **changes})
+
+
+def quick_agent(**changes: Any) -> AgentConfig:
+    return AgentConfig(**{"max_steps": 6, "step_reminder": False, "snippet_lines": 0, **changes})
+
+
+def respond(name: str, **arguments: Any) -> str:
+    """A turn's text in XML."""
+    return render_response("because", ToolCall(name=name, arguments=arguments), "xml")
+
+
+SUBMIT = respond("finish", command="submit")
+
+
+class TextPolicy(ScriptedPolicy):
+    """Gives texts one after the other; a callable may look at the context and raise."""
+
+    name = "texts"
+
+    def __init__(self, texts: Sequence[str] | Callable[[GenerationContext], str]) -> None:
+        super().__init__()
+        self._texts = texts
+
+    def _respond(self, context: GenerationContext) -> str:
+        if callable(self._texts):
+            return self._texts(context)
+        return self._texts[min(len(context.steps), len(self._texts) - 1)]
+
+
+class PatchGrader:
+    """Passes patches that hold a text."""
+
+    def __init__(self, wanted: str = "+    return a + 1") -> None:
+        self.wanted = wanted
+        self.graded: list[str] = []
+
+    async def grade(self, row: TaskRow, patch: str) -> Grade:
+        self.graded.append(patch)
+        await asyncio.sleep(0)
+        passed = self.wanted in patch
+        return Grade(verdict=Verdict.PASSED if passed else Verdict.FAILED, reward=float(passed))
+
+
+class Recorder:
+    """Remembers what it was told, in order."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, RolloutKey]] = []
+        self.finished: list[Trajectory] = []
+        self.sandboxes: list[str] = []
+
+    def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
+        self.told.append(("started", key))
+        self.sandboxes.append(sandbox_id)
+
+    def step_finished(self, key: RolloutKey, step: Step) -> None:
+        self.told.append((f"step {step.index}", key))
+
+    def trajectory_finished(self, trajectory: Trajectory) -> None:
+        self.told.append(("finished", trajectory.key))
+        self.finished.append(trajectory)
+
+    def of(self, key: RolloutKey) -> list[str]:
+        return [what for what, told_key in self.told if told_key == key]
