@@ -1,0 +1,156 @@
+"""``manage.py quickstart``: make the quickstart dataset, train the quickstart agent, show progress.
+
+Wants running services (``manage.py up``); ``manage.py demo`` starts them and runs this. The dataset is
+made once. A run that was interrupted goes on; a finished one is shown again unless ``--fresh`` is
+given. The last line is one JSON object about the run; the exit code is 0 only if it succeeded.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import OperationalError
+from django.utils import timezone
+
+from engine.errors import TrainyardError
+from engine.types import RunState
+from webapp.management.commands._runs import add_overrides, parse_overrides
+from webapp.models import Iteration, Run
+from webapp.services import datasets, runs
+from webapp.services.states import TERMINAL
+
+RECIPE = "quickstart"
+SUMMARY_KEYS = (
+    "iterations",
+    "trajectories",
+    "solve_rate_first",
+    "solve_rate_last",
+    "heldout_first",
+    "heldout_last",
+)
+POLL_S = 0.5
+
+
+class Command(BaseCommand):
+    """Dataset, run, progress, summary."""
+
+    help = "Train the quickstart agent on running services."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Options of the quickstart."""
+        parser.add_argument("--fresh", action="store_true", help="start a new run even if one has finished")
+        parser.add_argument("--url", default=settings.TRAINYARD_WEB_URL + "/", help="address to print")
+        add_overrides(parser)
+
+    def handle(self, **options: Any) -> None:
+        """Follow the run to its end."""
+        url = options["url"]
+        try:
+            self._make_dataset()
+            run = self._find_or_launch(options)
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        dashboard = f"{url}runs/{run.pk}/"
+        self._say(f"Watch it: {dashboard}")
+        self._follow(run)
+        self._say(json.dumps(summary_of(run, dashboard)))
+        if run.state != RunState.SUCCEEDED:
+            raise CommandError(f"run {run.pk} {run.state}: {run.reason}")
+
+    def _say(self, line: str) -> None:
+        self.stdout.write(line)
+        self.stdout.flush()
+
+    def _make_dataset(self) -> None:
+        folder = Path(settings.TRAINYARD_HOME) / "datasets" / RECIPE
+        if (folder / "dataset.json").exists():
+            datasets.sync(name=RECIPE)
+            return
+        recipe = f"{RECIPE}-dataset"
+        run = Run.objects.filter(recipe=recipe).exclude(state__in=TERMINAL).exclude(state="draft").first()
+        if run is None:
+            self._say("Making the quickstart dataset from real packages (about three minutes, once) …")
+            run = runs.create(recipe=recipe)
+            runs.start(run=run)
+        self._follow(run)
+        if run.state != RunState.SUCCEEDED:
+            raise CommandError(f"the quickstart dataset could not be made: {run.reason}")
+        datasets.sync(name=RECIPE)
+
+    def _find_or_launch(self, options: dict[str, Any]) -> Run:
+        mine = Run.objects.filter(recipe=RECIPE).order_by("-pk")
+        active = mine.exclude(state__in=TERMINAL).exclude(state="draft").first()
+        if active is not None:
+            self._say(f"Run {active.pk} goes on.")
+            return active
+        done = mine.filter(state=RunState.SUCCEEDED).first()
+        if done is not None and not options["fresh"] and not options["set"]:
+            self._say("The quickstart run has finished before; `manage.py launch quickstart` starts another.")
+            return done
+        run = runs.create(recipe=RECIPE, overrides=parse_overrides(options["set"]))
+        runs.start(run=run)
+        return run
+
+    def _follow(self, run: Run) -> None:
+        """Print a line whenever the run has moved on, until it has ended; waits out a database restart."""
+        last = ""
+        while True:
+            try:
+                run.refresh_from_db()
+                line = progress_line(run)
+            except OperationalError:
+                time.sleep(POLL_S)
+                continue
+            if line != last:
+                self._say(f"{timezone.localtime():%H:%M:%S}  {line}")
+                last = line
+            if run.state in TERMINAL:
+                return
+            time.sleep(POLL_S)
+
+
+def progress_line(run: Run) -> str:
+    """One line about a run: state, iteration, solve rate, time left; or what it is doing."""
+    parts = [f"run {run.pk}", run.state]
+    newest = Iteration.objects.filter(run=run, finished_at__isnull=False).order_by("-index").first()
+    if newest is not None and run.state not in TERMINAL:
+        parts.append(f"iteration {newest.index + 1}/{run.total_iterations}")
+        rate = newest.metrics.get("solve/rate")
+        if rate is not None:
+            parts.append(f"solve rate {rate:.2f}")
+        left = seconds_left(run, newest)
+        if left is not None:
+            parts.append(f"about {max(1, round(left / 60))} min left")
+    elif run.progress_message and run.state not in TERMINAL:
+        parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
+    if run.reason:
+        parts.append(run.reason)
+    return " · ".join(parts)
+
+
+def seconds_left(run: Run, newest: Iteration) -> float | None:
+    """Estimate from the mean time of the iterations so far; None before there is one to go by."""
+    first = Iteration.objects.filter(run=run, started_at__isnull=False).order_by("index").first()
+    if first is None or first.started_at is None or newest.finished_at is None:
+        return None
+    done = newest.index - first.index + 1
+    spent = (newest.finished_at - first.started_at).total_seconds()
+    return spent / done * (run.total_iterations - newest.index - 1)
+
+
+def summary_of(run: Run, dashboard: str) -> dict[str, Any]:
+    """What ``make demo HEADLESS=1`` prints at the end."""
+    started, finished = run.queued_at or run.created_at, run.finished_at or timezone.now()
+    return {
+        "run_id": run.pk,
+        "state": run.state,
+        **{key: run.summary.get(key) for key in SUMMARY_KEYS},
+        "seconds": round((finished - started).total_seconds(), 1),
+        "peak_memory_mb": run.summary.get("peak_memory_mb"),
+        "dashboard": dashboard,
+    }
