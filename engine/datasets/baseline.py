@@ -1,0 +1,133 @@
+"""What a source's own tests say before anything is broken: which pass every time, and what they execute."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config.rollout import SandboxConfig
+from engine.config.training import CurationConfig
+from engine.datasets.patches import is_test_path
+from engine.datasets.sources import Source
+from engine.datasets.testrun import TestRun, driver_command, run_tests
+from engine.datasets.toolchain import MOUNT, ensure_toolchain
+from engine.errors import DatasetError
+from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from engine.sandbox.images import build_image, image_exists
+from engine.types import TestOutcome
+
+SLOW_TEST_S = 0.5
+"""Tests slower than this are left out, so that grading stays fast."""
+_TRACE_FACTOR = 6.0
+_SELECTION = "/tmp/trainyard-selection"  # noqa: S108  inside the sandbox
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Baseline:
+    """A source with its image and its stable tests."""
+
+    source: Source
+    image: str
+    """Image name, without ``local:``."""
+    toolchain: Path
+    seconds: Mapping[str, float]
+    """Stable test → duration; in the order they run."""
+    executed_by: Mapping[str, Mapping[int, tuple[str, ...]]]
+    """File → line → stable tests that execute it."""
+
+
+def sandbox_spec(
+    image: str, config: SandboxConfig, *, run_id: str, name: str, lifetime_s: float
+) -> SandboxSpec:
+    """Specification of a sandbox that runs tests of ``image``."""
+    limits = SandboxLimits(
+        memory_mb=config.memory_mb,
+        processes=config.processes,
+        disk_mb=config.disk_mb,
+        lifetime_s=lifetime_s,
+    )
+    return SandboxSpec(image=image, run_id=run_id, name=name, limits=limits)
+
+
+def image_environment(source: Source) -> dict[str, str]:
+    """Environment of every command in a source's images: agents can run pytest and import the package."""
+    roots = ["/testbed" if root == "." else f"/testbed/{root}" for root in source.roots]
+    return {"PYTHONPATH": ":".join([*roots, MOUNT]), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+async def measure_baseline(
+    source: Source, config: CurationConfig, *, home: Path, backend: SandboxBackend, sandbox: SandboxConfig
+) -> Baseline:
+    """Build the source's image, run its tests repeatedly, record what they execute.
+
+    Raises:
+        DatasetError: its tests cannot be used; says why.
+        PreflightError: the toolchain cannot be installed.
+    """
+    toolchain = await asyncio.to_thread(ensure_toolchain, home, source.requirements)
+    image = image_name(source, toolchain)
+    if not image_exists(home, image):
+        await asyncio.to_thread(
+            build_image,
+            home,
+            image,
+            source.tree,
+            env=image_environment(source),
+            binds={MOUNT: str(toolchain)},
+        )
+    timeout = config.test_timeout_s
+    lifetime = timeout * (config.stability_runs + _TRACE_FACTOR + 1)
+    spec = sandbox_spec(f"local:{image}", sandbox, run_id="curate", name=source.name, lifetime_s=lifetime)
+    async with backend.open(spec) as box:
+        first = await _run(box, driver_command(source.tests, source.roots), timeout, source)
+        stable = [
+            test
+            for test in first.ids
+            if first.case(test).outcome is TestOutcome.PASSED and first.case(test).seconds <= SLOW_TEST_S
+        ]
+        selection = [f"@{_SELECTION}"]
+        traced = first
+        for number in range(max(1, config.stability_runs - 1)):
+            await box.write_file(_SELECTION, "\n".join(stable).encode())
+            roots = source.packages if number == 0 else ()
+            command = driver_command(selection, source.roots, trace_roots=roots)
+            run = await _run(box, command, timeout * (_TRACE_FACTOR if roots else 1), source)
+            traced = run if roots else traced
+            stable = [test for test in stable if run.case(test).outcome is TestOutcome.PASSED]
+    if not stable:
+        raise DatasetError(f"source '{source.spec}': no test passes every time within {SLOW_TEST_S} s")
+    return Baseline(
+        source=source,
+        image=image,
+        toolchain=toolchain,
+        seconds={test: first.case(test).seconds for test in stable},
+        executed_by=_by_line(traced, stable),
+    )
+
+
+def image_name(source: Source, toolchain: Path) -> str:
+    """Name of the intact image of a source; it tells its content."""
+    content = repr((source.spec, source.revision, toolchain.name, sorted(image_environment(source).items())))
+    return f"{source.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+async def _run(box: Sandbox, command: str, timeout_s: float, source: Source) -> TestRun:
+    run = await run_tests(box, command, timeout_s=timeout_s)
+    if run.problem or not run.ids:
+        reason = run.problem or "no tests were collected"
+        tail = " ".join(run.log.strip().split("\n")[-2:])[:300]
+        raise DatasetError(f"source '{source.spec}' is unusable: {reason} ({tail})")
+    return run
+
+
+def _by_line(run: TestRun, stable: list[str]) -> dict[str, dict[int, tuple[str, ...]]]:
+    found: dict[str, dict[int, list[str]]] = {}
+    for test in stable:
+        for path, lines in run.lines.get(test, {}).items():
+            if not is_test_path(path):
+                for line in lines:
+                    found.setdefault(path, {}).setdefault(line, []).append(test)
+    return {path: {line: tuple(tests) for line, tests in lines.items()} for path, lines in found.items()}

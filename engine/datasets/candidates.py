@@ -1,0 +1,157 @@
+"""Which faults curation tries, in which order: spread over functions and kinds, files kept apart by split."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.datasets.baseline import Baseline
+from engine.datasets.faults import Fault, apply_fault, enumerate_faults
+
+MAX_TESTS = 24
+"""Tests run per task: those that execute the suspect line first."""
+MIN_FUNCTION_LINES = 3
+_TRIES_PER_FUNCTION = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A fault that tests may notice."""
+
+    baseline: Baseline
+    path: str
+    source: str
+    """Text of the intact file."""
+    fault: Fault
+    num_faults: int
+    """Faults known in the same function: how many places could be suspected."""
+    tests: tuple[str, ...]
+
+    @property
+    def mutated(self) -> str:
+        """Text of the broken file."""
+        return apply_fault(self.source, self.fault)
+
+    @property
+    def function(self) -> tuple[str, str, int]:
+        """Identifies the function among all sources."""
+        return (self.baseline.source.spec, self.path, self.fault.function_first_line)
+
+
+def find_candidates(baseline: Baseline, *, max_function_lines: int) -> list[Candidate]:
+    """Faults on lines that stable tests execute and whose text is unique in the broken file."""
+    found = []
+    for path, lines in sorted(baseline.executed_by.items()):
+        source = (baseline.source.tree / path).read_text(encoding="utf-8")
+        faults = enumerate_faults(source, max_function_lines=max_function_lines)
+        per_function = Counter(fault.function_first_line for fault in faults)
+        for fault in faults:
+            length = fault.function_last_line - fault.function_first_line + 1
+            # An edit tool that replaces the suspect text must find it exactly once.
+            unique = apply_fault(source, fault).count(fault.mutated.strip()) == 1
+            if fault.line in lines and unique and length >= MIN_FUNCTION_LINES:
+                candidate = Candidate(
+                    baseline=baseline,
+                    path=path,
+                    source=source,
+                    fault=fault,
+                    num_faults=per_function[fault.function_first_line],
+                    tests=_relevant_tests(baseline, path, fault),
+                )
+                found.append(candidate)
+    return found
+
+
+def _relevant_tests(baseline: Baseline, path: str, fault: Fault) -> tuple[str, ...]:
+    lines = baseline.executed_by[path]
+    chosen = dict.fromkeys(sorted(lines[fault.line], key=lambda test: baseline.seconds[test])[:MAX_TESTS])
+    # Some that run other lines of the function: a fix must not break those.
+    for line in range(fault.function_first_line, fault.function_last_line + 1):
+        for test in lines.get(line, ()):
+            if len(chosen) >= MAX_TESTS:
+                break
+            chosen.setdefault(test)
+    order = {test: number for number, test in enumerate(baseline.seconds)}
+    return tuple(sorted(chosen, key=order.__getitem__))
+
+
+def split_by_file(
+    candidates: Sequence[Candidate], *, heldout_share: float, seed: int
+) -> tuple[list[Candidate], list[Candidate]]:
+    """Training and held-out candidates; no file is in both.
+
+    Args:
+        candidates: all of them.
+        heldout_share: wanted part of the functions that is held out; roughly twice that much is
+            reserved, because files are indivisible and not every fault is noticed.
+        seed: decides which files.
+    """
+    functions = Counter(key[:2] for key in {candidate.function for candidate in candidates})
+    files = sorted(functions)
+    random.Random(seed).shuffle(files)
+    wanted = min(0.5, 1.5 * heldout_share) * sum(functions.values())
+    heldout: set[tuple[str, str]] = set()
+    reserved = 0
+    for file in files:
+        if heldout_share > 0 and reserved + functions[file] <= max(wanted, min(functions.values())):
+            heldout.add(file)
+            reserved += functions[file]
+    if len(heldout) == len(files):
+        heldout.discard(files[-1])
+    return (
+        [candidate for candidate in candidates if candidate.function[:2] not in heldout],
+        [candidate for candidate in candidates if candidate.function[:2] in heldout],
+    )
+
+
+class CandidateQueue:
+    """Deals candidates so that kinds and functions stay spread; deterministic under its seed.
+
+    A function gives one task; when all have been tried, functions may give a second one.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], *, seed: int) -> None:
+        self._kept: Counter[str] = Counter()
+        self._kept_functions: Counter[tuple[str, str, int]] = Counter()
+        by_function: dict[tuple[str, str, int], list[Candidate]] = {}
+        for candidate in candidates:
+            by_function.setdefault(candidate.function, []).append(candidate)
+        generator = random.Random(seed)
+        self._functions = sorted(by_function)
+        generator.shuffle(self._functions)
+        for choices in by_function.values():
+            generator.shuffle(choices)
+        self._by_function = by_function
+        self._dealer = self._deal()
+
+    def take(self, count: int) -> list[Candidate]:
+        """Up to ``count`` candidates of different functions to try next."""
+        taken: list[Candidate] = []
+        while len(taken) < count:
+            candidate = next(self._dealer, None)
+            if candidate is None:
+                break
+            taken.append(candidate)
+            self._kept[candidate.fault.kind] += 1
+        # Counted while in flight for spreading; ``keep`` counts again what became a task.
+        for candidate in taken:
+            self._kept[candidate.fault.kind] -= 1
+        return taken
+
+    def keep(self, candidate: Candidate) -> None:
+        """A candidate became a task."""
+        self._kept[candidate.fault.kind] += 1
+        self._kept_functions[candidate.function] += 1
+
+    def _deal(self) -> Iterator[Candidate]:
+        for allowed in (1, 2):
+            for _ in range(_TRIES_PER_FUNCTION):
+                for function in self._functions:
+                    choices = self._by_function[function]
+                    if choices and self._kept_functions[function] < allowed:
+                        yield choices.pop(self._rarest(choices))
+
+    def _rarest(self, choices: Sequence[Candidate]) -> int:
+        return min(range(len(choices)), key=lambda number: self._kept[choices[number].fault.kind])

@@ -1,0 +1,74 @@
+"""Single real tasks that ship with the engine, next to the injected faults.
+
+Each is a JSON file in ``handwritten/``: a SWE-rebench row plus ``source`` (where the tree at its base
+commit comes from) and ``requirements``. To add one, add a file whose licence allows it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from engine.datasets.baseline import image_environment, image_name
+from engine.datasets.patches import split_patch
+from engine.datasets.sources import Source, fetch_source
+from engine.datasets.store import with_content_id
+from engine.datasets.swe_rebench import read_row
+from engine.datasets.testrun import driver_command
+from engine.datasets.toolchain import MOUNT, ensure_toolchain
+from engine.errors import DatasetError, PatchError
+from engine.sandbox.images import build_image, image_exists
+from engine.sandbox.patches import FileState, apply_to
+from engine.types import TaskRow
+
+_FOLDER = Path(__file__).parent / "handwritten"
+
+
+def names() -> tuple[str, ...]:
+    """Tasks that can be built."""
+    return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
+
+
+def build_task(name: str, home: Path) -> TaskRow:
+    """Fetch the task's source, build its image and return its row, in split ``handwritten``.
+
+    Raises:
+        DatasetError: there is no such task, or its patches do not fit its source.
+        PreflightError: its source cannot be fetched.
+    """
+    if name not in names():
+        raise DatasetError(f"there is no hand-written task '{name}'; there are: {', '.join(names())}")
+    shipped = json.loads((_FOLDER / f"{name}.json").read_text())
+    row = read_row(shipped, number=0)
+    source = fetch_source(shipped["source"], home)
+    toolchain = ensure_toolchain(home, shipped["requirements"])
+    image = image_name(source, toolchain)
+    if not image_exists(home, image):
+        environment = image_environment(source)
+        build_image(home, image, source.tree, env=environment, binds={MOUNT: str(toolchain)})
+    _patched(source, row.code_patch, name)
+    test_files = _patched(source, row.test_patch, name)
+    files = sorted({test.partition("::")[0] for test in row.fail_to_pass + row.pass_to_pass})
+    answer = row.answer(
+        gold_patch=row.code_patch,
+        test_files=test_files,
+        test_command=driver_command(files, source.roots),
+        deterministic=False,
+    )
+    task = row.task(image=f"local:{image}", metadata={"source": source.spec})
+    return with_content_id(TaskRow(task=task, answer=answer, split="handwritten"))
+
+
+def _patched(source: Source, patch: str, name: str) -> dict[str, str]:
+    """Content of the files a patch changes, after it; proves that it fits."""
+    before: dict[str, FileState] = {}
+    for part in split_patch(patch):
+        for path in part.paths:
+            file = source.tree / path
+            if file.is_file():
+                before[path] = FileState(0o100644, file.read_bytes())
+    try:
+        changed, _ = apply_to(before, patch)
+    except PatchError as error:
+        raise DatasetError(f"hand-written task '{name}' does not fit {source.spec}: {error}") from error
+    return {path: state.data.decode() for path, state in changed.items()}
