@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -108,7 +109,7 @@ class Rollout:
         except ObserverFailedError:
             raise
         except Exception as error:
-            _log.exception("rollout failed unexpectedly", key=self.key)
+            _log.error("rollout failed unexpectedly", key=self.key, traceback=traceback.format_exc())
             self._failed(error)
         if self._outcome.termination in INFRASTRUCTURE_REASONS:
             _log.warning("rollout excluded", key=self.key, error=self._outcome.error)
@@ -117,7 +118,7 @@ class Rollout:
         try:
             return await self.parts.grader.grade(self.row, self._patch)
         except Exception as error:
-            _log.exception("grading failed unexpectedly", key=self.key)
+            _log.error("grading failed unexpectedly", key=self.key, traceback=traceback.format_exc())
             return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=_described(error))
         finally:
             self._spent("grading", time.monotonic() - began)

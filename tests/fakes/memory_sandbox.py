@@ -48,7 +48,7 @@ class MemorySandbox:
         stdin: bytes = b"",
         output_cap: int = 131_072,
     ) -> ExecResult:
-        self._check()
+        await self._check()
         if isinstance(command, list) and command[0] == "stat":
             return printed("644") if command[-1] in self._store.files else printed(exit_code=1)
         if isinstance(command, list) and command[0] == "rm":
@@ -57,19 +57,19 @@ class MemorySandbox:
         return await self._command(command if isinstance(command, str) else command[-1])
 
     async def read_file(self, path: str, *, max_bytes: int = 10_485_760) -> bytes:
-        self._check()
+        await self._check()
         return await self._store.read(path)
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
-        self._check()
+        await self._check()
         await self._store.write(path, data)
 
     async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
-        self._check()
+        await self._check()
         return await self._store.list_dir(path, depth=depth)
 
     async def diff(self) -> str:
-        self._check()
+        await self._check()
         parts = []
         for path in sorted(self._image.keys() | self._store.files.keys()):
             old, new = self._image.get(path, b"").decode(), self._store.files.get(path, b"").decode()
@@ -87,7 +87,8 @@ class MemorySandbox:
     async def close(self) -> None:
         self.closed = True
 
-    def _check(self) -> None:
+    async def _check(self) -> None:
+        await asyncio.sleep(0)
         if self.closed:
             raise SandboxDiedError("the sandbox is closed")
 

@@ -1,0 +1,268 @@
+"""The scheduler: budgets, order, retries, cancellation; one rollout never harms another."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine.config.rollout import RolloutConfig, SandboxConfig
+from engine.errors import FencedError, ModelError, SandboxError
+from engine.inference.base import GenerationContext, GenerationRequest, Policy
+from engine.inference.scripted import NoopPolicy, OraclePolicy
+from engine.rollout import BudgetedBackend, GroupRequest, RolloutScheduler
+from engine.sandbox.base import ExecResult, SandboxSpec
+from engine.types import RolloutKey, Step, TerminationReason, Trajectory, Verdict
+from tests.fakes.memory_sandbox import MemoryBackend, printed, start_fault
+from tests.rollout_builders import (
+    GOLD,
+    SOURCE,
+    PatchGrader,
+    Recorder,
+    TextPolicy,
+    make_key,
+    make_row,
+    quick_agent,
+    respond,
+)
+
+FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
+
+
+def scheduler(backend: MemoryBackend, policy: Policy, **changes: Any) -> RolloutScheduler:
+    parts: dict[str, Any] = {
+        "agent": quick_agent(),
+        "sandbox": SandboxConfig(start_retries=1),
+        "rollout": RolloutConfig(),
+        "grader": PatchGrader(),
+        "run_id": "r1",
+        "seed": 7,
+        "observer": Recorder(),
+    }
+    return RolloutScheduler(backend=backend, policy=policy, **{**parts, **changes})
+
+
+def request(task_id: str = "a" * 16, *, size: int = 2, iteration: int = 0) -> GroupRequest:
+    return GroupRequest(row=make_row(task_id), iteration=iteration, phase="train", size=size)
+
+
+async def test_oracle_solves_and_noop_does_not() -> None:
+    recorder, grader = Recorder(), PatchGrader()
+    backend = MemoryBackend(FILES)
+    (group,) = await scheduler(backend, OraclePolicy(), observer=recorder, grader=grader).collect([request()])
+    assert [t.reward for t in group.trajectories] == [1.0, 1.0]
+    assert [t.key for t in group.trajectories] == [make_key(index=0), make_key(index=1)]
+    assert grader.graded[0].split("@@")[-1] == GOLD.split("@@")[-1]
+    told = ["started", "step 0", "step 1", "step 2", "finished"]
+    assert recorder.of(make_key(index=0)) == recorder.of(make_key(index=1)) == told
+    assert recorder.finished[0].tokens.ids
+    (group,) = await scheduler(backend, NoopPolicy()).collect([request()])
+    assert [(t.reward, t.patch) for t in group.trajectories] == [(0.0, ""), (0.0, "")]
+    assert backend.live == 0
+    assert {s.spec.run_id for s in backend.started} == {"r1"}
+
+
+async def test_every_ending_but_infrastructure_is_graded() -> None:
+    look = respond("file_editor", command="view", path="pkg/m.py")
+    (group,) = await scheduler(MemoryBackend(FILES), TextPolicy([look])).collect([request(size=1)])
+    trajectory = group.trajectories[0]
+    assert trajectory.termination is TerminationReason.MAX_STEPS
+    assert trajectory.reward == 0.0
+
+    def broken(_context: GenerationContext) -> str:
+        raise ModelError("no weights")
+
+    grader = PatchGrader()
+    (group,) = await scheduler(MemoryBackend(FILES), TextPolicy(broken), grader=grader).collect([request()])
+    assert {t.termination for t in group.trajectories} == {TerminationReason.MODEL_ERROR}
+    assert [t.reward for t in group.trajectories] == [None, None]
+    assert grader.graded == []
+
+
+async def test_groups_come_back_in_order_under_budgets() -> None:
+    backend = MemoryBackend(FILES)
+    names = [f"{n:016x}" for n in range(6)]
+    recorder = Recorder()
+    groups = await scheduler(
+        backend,
+        OraclePolicy(),
+        sandbox=SandboxConfig(max_live=3, max_starting=2),
+        rollout=RolloutConfig(max_concurrent=5),
+        observer=recorder,
+    ).collect([request(name, size=3) for name in names])
+    assert [group.task.id for group in groups] == names
+    assert [[t.key.index for t in group.trajectories] for group in groups] == [[0, 1, 2]] * 6
+    assert (backend.most_live, backend.most_starting) == (3, 2)
+    started = [key.task_id for what, key in recorder.told if what == "started"]
+    assert started[:3] == names[:1] * 3
+
+
+async def test_concurrency_budget_holds_without_sandbox_budget() -> None:
+    backend = MemoryBackend(FILES)
+    await scheduler(backend, OraclePolicy(), rollout=RolloutConfig(max_concurrent=2)).collect(
+        [request(size=6)]
+    )
+    assert backend.most_live == 2
+
+
+async def test_a_failed_start_is_tried_again_in_a_fresh_sandbox() -> None:
+    backend = MemoryBackend(FILES, faults=[start_fault()])
+    (group,) = await scheduler(backend, OraclePolicy()).collect([request(size=1)])
+    assert (group.trajectories[0].reward, group.trajectories[0].attempts) == (1.0, 2)
+
+
+async def test_exhausted_retries_exclude_the_rollout_and_harm_no_other() -> None:
+    recorder = Recorder()
+    backend = MemoryBackend(FILES, faults=[start_fault("a"), start_fault("b")])
+    sandbox = SandboxConfig(start_retries=1, max_starting=1)
+    rollout = RolloutConfig(max_concurrent=1)
+    (group,) = await scheduler(
+        backend, OraclePolicy(), sandbox=sandbox, rollout=rollout, observer=recorder
+    ).collect([request(size=2)])
+    lost, solved = group.trajectories
+    assert (lost.termination, lost.grade, lost.attempts) == (TerminationReason.ENV_ERROR, None, 2)
+    assert lost.error == "SandboxError: b"
+    assert solved.reward == 1.0
+    assert recorder.of(lost.key) == ["started", "finished"]
+    assert backend.live == 0
+
+
+async def test_a_sandbox_that_dies_midway_starts_the_rollout_over() -> None:
+    calls = 0
+
+    async def dying_once(_command: str) -> ExecResult:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise SandboxError("gone")
+        return printed()
+
+    recorder = Recorder()
+    policy = TextPolicy([respond("execute_bash", cmd="true"), respond("submit")])
+    (group,) = await scheduler(MemoryBackend(FILES, command=dying_once), policy, observer=recorder).collect(
+        [request(size=1)]
+    )
+    trajectory = group.trajectories[0]
+    assert (trajectory.termination, trajectory.attempts) == (TerminationReason.SUBMITTED, 2)
+    assert recorder.of(trajectory.key) == ["started", "started", "step 0", "step 1", "finished"]
+
+
+async def test_an_unexpected_exception_stays_in_its_rollout() -> None:
+    def buggy(context: GenerationContext) -> str:
+        if context.key.index == 0:
+            raise ZeroDivisionError("bug")
+        return respond("submit")
+
+    (group,) = await scheduler(MemoryBackend(FILES), TextPolicy(buggy)).collect([request(size=3)])
+    assert group.trajectories[0].error == "ZeroDivisionError: bug"
+    assert [t.termination for t in group.trajectories] == [TerminationReason.ENV_ERROR] + [
+        TerminationReason.SUBMITTED
+    ] * 2
+
+
+async def test_a_failing_grader_is_an_infrastructure_verdict() -> None:
+    class Broken(PatchGrader):
+        async def grade(self, row: Any, patch: str) -> Any:
+            raise SandboxError("no room")
+
+    (group,) = await scheduler(MemoryBackend(FILES), NoopPolicy(), grader=Broken()).collect([request(size=1)])
+    grade = group.trajectories[0].grade
+    assert grade is not None
+    assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
+
+
+async def test_cancellation_closes_sandboxes_and_reports_what_had_started() -> None:
+    running = asyncio.Event()
+
+    async def hanging(_command: str) -> ExecResult:
+        running.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    recorder, backend = Recorder(), MemoryBackend(FILES, command=hanging)
+    look = respond("file_editor", command="view", path="pkg/m.py")
+    policy = TextPolicy([look, respond("execute_bash", cmd="true")])
+    task = asyncio.create_task(
+        scheduler(backend, policy, observer=recorder, rollout=RolloutConfig(max_concurrent=2)).collect(
+            [request(size=4)]
+        )
+    )
+    await running.wait()
+    await asyncio.sleep(0.01)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert backend.live == 0
+    assert {t.termination for t in recorder.finished} == {TerminationReason.CANCELLED}
+    assert [t.key.index for t in recorder.finished] == [0, 1]
+    assert [len(t.steps) for t in recorder.finished] == [1, 1]
+    assert all(t.reward is None for t in recorder.finished)
+
+
+async def test_what_an_observer_raises_stops_the_collection() -> None:
+    class Fenced(Recorder):
+        def step_finished(self, key: RolloutKey, step: Step) -> None:
+            raise FencedError("a newer attempt exists")
+
+    backend = MemoryBackend(FILES)
+    with pytest.raises(FencedError, match="newer attempt"):
+        await scheduler(backend, OraclePolicy(), observer=Fenced()).collect([request(size=3)])
+    assert backend.live == 0
+
+
+class SeedPolicy(NoopPolicy):
+    """Remembers the seed of every request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds: dict[RolloutKey, int] = {}
+
+    async def generate(self, request: GenerationRequest) -> Any:
+        self.seeds[request.context.key] = request.seed
+        return await super().generate(request)
+
+
+async def test_seeds_depend_on_what_is_sampled_and_not_on_scheduling() -> None:
+    wide, narrow, other = SeedPolicy(), SeedPolicy(), SeedPolicy()
+    requests = [request("a" * 16, size=3), request("b" * 16, size=3, iteration=1)]
+    await scheduler(MemoryBackend(FILES), wide).collect(requests)
+    faulty = MemoryBackend(FILES, faults=[start_fault()])
+    await scheduler(faulty, narrow, rollout=RolloutConfig(max_concurrent=1)).collect(requests[::-1])
+    await scheduler(MemoryBackend(FILES), other, seed=8).collect(requests)
+    assert wide.seeds == narrow.seeds
+    assert len(set(wide.seeds.values())) == 6
+    assert set(wide.seeds.values()).isdisjoint(other.seeds.values())
+    # The value itself: a change would silently change every run that is repeated or resumed.
+    assert wide.seeds[make_key()] == 3163327638071693699
+
+
+async def test_a_shared_budget_counts_every_user() -> None:
+    inner = MemoryBackend(FILES)
+    shared = BudgetedBackend(inner, max_live=1, max_starting=1)
+
+    class OpeningGrader(PatchGrader):
+        async def grade(self, row: Any, patch: str) -> Any:
+            async with shared.open(SandboxSpec(image="local:pkg")):
+                await asyncio.sleep(0)
+            return await super().grade(row, patch)
+
+    built = RolloutScheduler(
+        backend=shared, policy=OraclePolicy(), agent=quick_agent(), sandbox=SandboxConfig(),
+        rollout=RolloutConfig(), grader=OpeningGrader(), run_id="r1", seed=0, observer=Recorder(),
+    )  # fmt: skip
+    (group,) = await built.collect([request(size=4)])
+    assert [t.reward for t in group.trajectories] == [1.0] * 4
+    assert (inner.most_live, len(inner.started)) == (1, 8)
+
+
+def _check(trajectory: Trajectory) -> None:
+    timings = trajectory.timings
+    assert timings.total >= timings.model + timings.tools + timings.sandbox
+
+
+async def test_timings_add_up() -> None:
+    groups = await scheduler(MemoryBackend(FILES), OraclePolicy()).collect([request(size=2)])
+    for trajectory in groups[0].trajectories:
+        _check(trajectory)
+        assert min(trajectory.timings.queue, trajectory.timings.sandbox, trajectory.timings.grading) >= 0

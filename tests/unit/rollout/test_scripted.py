@@ -1,0 +1,190 @@
+"""Scripted policies: real patches made with the real tools, stored responses given again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.agent.parser import ToolFormat, parse
+from engine.agent.tools import FileEditor, MemoryFileStore, ObservationStyle, run_immediately
+from engine.errors import ModelError, PatchError
+from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
+from engine.inference.oracle import plan
+from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy, ScriptedPolicy
+from engine.inference.unified_diff import FileChange, parse_patch
+from engine.types import Step, ToolCall
+from tests.rollout_builders import make_key, make_row
+
+TRAJECTORIES = Path(__file__).parents[3].parent / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
+
+
+def before_and_after(change: FileChange) -> tuple[str, str]:
+    """A whole file a change fits, made of its hunks and a filler between them."""
+    before, after, line = "", "", 1
+    for hunk in change.hunks:
+        filler = "".join(f"filler {n}\n" for n in range(line, hunk.old_start or 1))
+        before += filler + hunk.old
+        after += filler + hunk.new
+        line = (hunk.old_start or 1) + hunk.old.count("\n")
+    return before, after
+
+
+def carry_out(
+    patch: str, files: dict[str, str], *, style: ObservationStyle = "compact", snippet_lines: int = 0
+) -> tuple[dict[str, str], list[ToolCall]]:
+    """Follow the oracle's plan with a real editor; shell commands the plan needs are done by hand."""
+    store = MemoryFileStore({f"/testbed/{name}": text.encode() for name, text in files.items()})
+    editor = FileEditor(store, workdir="/testbed", style=style, snippet_lines=snippet_lines)
+    steps = plan(make_row(patch=patch))
+    calls = []
+    _, call = next(steps)
+    while call.name != "finish":
+        calls.append(call)
+        observation, error = "", ""
+        if call.name == "execute_bash":
+            _shell(store, call.arguments["cmd"])
+        else:
+            result = run_immediately(editor.run(call.arguments))
+            observation, error = result.observation, result.error
+        step = Step(
+            index=len(calls), thought="", response="", call=call, observation=observation, error=error,
+            exit_code=0,
+        )  # fmt: skip
+        _, call = steps.send(step)
+    return {name.removeprefix("/testbed/"): data.decode() for name, data in store.files.items()}, calls
+
+
+def _shell(store: MemoryFileStore, command: str) -> None:
+    words = command.split()
+    if words[0] == "rm":
+        del store.files[words[-1]]
+    elif "mv" in words:
+        store.files[words[-1]] = store.files.pop(words[-2])
+
+
+@pytest.mark.skipif(not TRAJECTORIES.exists(), reason="the sample trajectories are not on this machine")
+@pytest.mark.parametrize("style", ["compact", "full"])
+def test_oracle_makes_real_patches(style: ObservationStyle) -> None:
+    made = 0
+    with TRAJECTORIES.open() as lines:
+        patches = [row["ds"]["patch"] for row in map(json.loads, lines)]
+    for patch in patches:
+        files, wanted = {}, {}
+        for change in parse_patch(patch):
+            before, after = before_and_after(change)
+            if change.old_path is not None:
+                files[change.old_path] = before
+            if change.new_path is not None:
+                wanted[change.new_path] = after
+        result, _ = carry_out(patch, files, style=style, snippet_lines=4)
+        assert result == wanted
+        made += 1
+    assert made == 10
+
+
+def diff(body: str, *, old: str = "a/m.py", new: str = "b/m.py") -> str:
+    return f"diff --git a/m.py b/m.py\n--- {old}\n+++ {new}\n{body}"
+
+
+def test_oracle_widens_an_edit_that_is_not_unique() -> None:
+    block = "def f():\n    x = 1\n    return x\n"
+    source = f"# one\n{block}# two\n{block}# three\n"
+    patch = diff("@@ -6,3 +6,3 @@\n def f():\n-    x = 1\n+    x = 2\n     return x\n")
+    files, calls = carry_out(patch, {"m.py": source})
+    assert files["m.py"] == f"# one\n{block}# two\n{block.replace('1', '2')}# three\n"
+    assert [call.arguments["command"] for call in calls] == ["view", "str_replace", "view", "str_replace"]
+
+
+@pytest.mark.parametrize(
+    ("before", "body", "after"),
+    [
+        ("a\nb\n", "@@ -1,0 +2,2 @@\n+x\n+\n", "a\nx\n\nb\n"),
+        ("a\nb\nc\n", "@@ -2 +1,0 @@\n-b\n", "a\nc\n"),
+        ("a\nb", "@@ -1,2 +1,2 @@\n a\n-b\n\\ No newline at end of file\n+c\n", "a\nc\n"),
+        ("a\nb\n", "@@ -1,2 +1,2 @@\n a\n-b\n+c\n\\ No newline at end of file\n", "a\nc"),
+        ("a\r\nb\r\n", "@@ -1,2 +1,2 @@\n a\r\n-b\r\n+\tc \r\n", "a\r\n\tc \r\n"),
+        ("", "@@ -0,0 +1 @@\n+x\n", "x\n"),
+        ("a\n\n\nb\n", "@@ -2,1 +2,1 @@\n-\n+x\n", "a\nx\n\nb\n"),
+    ],
+)
+def test_oracle_edits_are_exact(before: str, body: str, after: str) -> None:
+    assert carry_out(diff(body), {"m.py": before})[0] == {"m.py": after}
+
+
+def test_oracle_creates_removes_and_renames() -> None:
+    created = "diff --git a/n.py b/n.py\nnew file mode 100644\n--- /dev/null\n+++ b/n.py\n@@ -0,0 +1 @@\n+x\n"
+    removed = (
+        "diff --git a/o.py b/o.py\ndeleted file mode 100644\n--- a/o.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
+    )
+    renamed = "diff --git a/p.py b/q.py\nsimilarity index 100%\nrename from p.py\nrename to q.py\n"
+    files, calls = carry_out(created + removed + renamed, {"o.py": "x\n", "p.py": "p\n"})
+    assert files == {"n.py": "x\n", "q.py": "p\n"}
+    assert [call.name for call in calls] == ["file_editor", "execute_bash", "execute_bash"]
+
+
+@pytest.mark.parametrize(
+    ("patch", "message"),
+    [
+        ("diff --git a/x b/x\nBinary files a/x and b/x differ\n", "binary"),
+        ("diff --git a/x b/x\nnew file mode 120000\n--- /dev/null\n+++ b/x\n@@ -0,0 +1 @@\n+y\n", "link"),
+        ("not a patch", "cannot be read"),
+        (diff("@@ -1 +1 @@\n-absent\n+x\n"), "not what the gold patch was made for"),
+    ],
+)
+def test_oracle_says_what_cannot_be_done(patch: str, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        carry_out(patch, {"m.py": "a\n"})
+
+
+def test_patch_reader_names_the_line() -> None:
+    with pytest.raises(PatchError, match="ends inside a hunk"):
+        parse_patch(diff("@@ -1,5 +1,5 @@\n a\n").removesuffix("\n"))
+    quoted = 'diff --git "a/caf\\303\\251.py" "b/caf\\303\\251.py"\nnew mode 100755\n'
+    (change,) = parse_patch(quoted)
+    assert (change.new_path, change.new_mode) == ("café.py", "100755")
+
+
+async def respond(policy: ScriptedPolicy, *steps: Step, max_tokens: int = 10_000) -> str:
+    request = GenerationRequest(
+        prompt_ids=(),
+        sampling=SamplingParams(max_tokens=max_tokens),
+        seed=0,
+        stop_ids=frozenset({257}),
+        context=GenerationContext(key=make_key(), row=make_row(), steps=steps),
+    )
+    generation = await policy.generate(request)
+    assert len(generation.ids) == len(generation.logprobs) == len(generation.versions)
+    assert generation.stopped == (generation.ids[-1] == 257)
+    return policy.tokenizer.decode(generation.ids).removesuffix("<|im_end|>")
+
+
+@pytest.mark.parametrize("tool_format", ["xml", "function_calling"])
+async def test_policies_speak_both_formats(tool_format: ToolFormat) -> None:
+    parsed = parse(await respond(NoopPolicy(tool_format=tool_format)), tool_format)
+    assert parsed.call == ToolCall(name="finish", arguments={"command": "submit"})
+    parsed = parse(await respond(OraclePolicy(tool_format=tool_format)), tool_format)
+    assert parsed.call is not None
+    assert parsed.call.arguments["path"] == "/testbed/pkg/m.py"
+    assert len(await respond(NoopPolicy(), max_tokens=3)) < 30
+
+
+async def test_replay_gives_stored_responses(tmp_path: Path) -> None:
+    record = {
+        "key": {"task_id": "a" * 16, "index": 0},
+        "steps": [{"response": "<think>\na"}, {"response": "b"}],
+    }
+    path = tmp_path / "stored.jsonl"
+    path.write_text(json.dumps(record) + "\n\n")
+    policy = ReplayPolicy.from_file(path)
+    step = Step(index=0, thought="", response="", call=None, observation="")
+    assert await respond(policy) == "<think>\na"
+    assert await respond(policy, step) == "b"
+    with pytest.raises(ModelError, match="only 2 steps"):
+        await respond(policy, step, step)
+    with pytest.raises(ModelError, match="no stored trajectory"):
+        await respond(ReplayPolicy({}))
+    path.write_text("{}\n")
+    with pytest.raises(ModelError, match="line 1"):
+        ReplayPolicy.from_file(path)

@@ -1,0 +1,96 @@
+"""Stored trajectories: what is written is what is read."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.errors import DatasetError
+from engine.rollout.serialise import (
+    read_trajectories,
+    trajectory_from_dict,
+    trajectory_to_dict,
+    write_trajectories,
+)
+from engine.types import (
+    Grade,
+    Step,
+    TerminationReason,
+    TestResult,
+    Timings,
+    TokenRecord,
+    ToolCall,
+    Trajectory,
+)
+from tests.rollout_builders import make_key
+
+VALUES = st.one_of(st.text(max_size=5), st.integers(), st.booleans(), st.lists(st.integers(), max_size=2))
+CALLS = st.none() | st.builds(
+    ToolCall, name=st.text(max_size=5), arguments=st.dictionaries(st.text(max_size=3), VALUES, max_size=2)
+)
+FLOATS = st.floats(allow_nan=False)
+TEXT = st.text(max_size=8)
+STEPS = st.builds(
+    Step, index=st.integers(0), thought=TEXT, response=TEXT, call=CALLS, observation=TEXT, error=TEXT,
+    exit_code=st.none() | st.integers(), done=st.booleans(), model_seconds=FLOATS,
+)  # fmt: skip
+TESTS = st.lists(st.from_type(TestResult), max_size=2).map(tuple)
+GRADES = st.none() | st.builds(Grade, reward=st.none() | FLOATS, tests=TESTS, log=TEXT, seconds=FLOATS)
+TOKENS = st.builds(
+    TokenRecord,
+    ids=st.lists(st.integers(), max_size=3).map(tuple),
+    logprobs=st.lists(FLOATS, max_size=3).map(tuple),
+)
+TRAJECTORIES = st.builds(
+    Trajectory, key=st.just(make_key()), steps=st.lists(STEPS, max_size=3).map(tuple), grade=GRADES,
+    tokens=TOKENS, timings=st.builds(Timings, queue=FLOATS), patch=TEXT, error=TEXT, attempts=st.integers(1),
+)  # fmt: skip
+
+
+@settings(max_examples=40, deadline=None)
+@given(TRAJECTORIES)
+def test_round_trip_through_json(trajectory: Trajectory) -> None:
+    data = json.loads(json.dumps(trajectory_to_dict(trajectory)))
+    back = trajectory_from_dict(data)
+    assert _comparable(back) == _comparable(trajectory)
+    assert back == trajectory
+
+
+def _comparable(value: Any) -> Any:
+    """Values with their types, so that an enum is not taken for its text."""
+    if dataclasses.is_dataclass(value):
+        return {f.name: _comparable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return (tuple, [_comparable(item) for item in value])
+    return (type(value), value) if isinstance(value, Enum) else value
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.lists(TRAJECTORIES, min_size=1, max_size=3))
+def test_files_hold_one_trajectory_a_line(
+    tmp_path_factory: pytest.TempPathFactory, many: list[Trajectory]
+) -> None:
+    path: Path = tmp_path_factory.mktemp("stored") / "t.jsonl"
+    assert write_trajectories(path, many) == len(many)
+    assert list(read_trajectories(path)) == many
+
+
+@pytest.mark.parametrize("line", ["[]", "{}", "{", '{"format": "trainyard.trajectory/1"}'])
+def test_other_lines_are_refused_by_number(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(DatasetError, match="t.jsonl line 1"):
+        list(read_trajectories(path))
+
+
+def test_unknown_fields_are_refused() -> None:
+    trajectory = Trajectory(key=make_key(), steps=(), termination=TerminationReason.SUBMITTED)
+    with pytest.raises(DatasetError, match="surprise"):
+        trajectory_from_dict({**trajectory_to_dict(trajectory), "surprise": 1})
