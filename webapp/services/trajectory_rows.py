@@ -45,9 +45,10 @@ def action_kind(tool: str, arguments: Mapping[str, Any]) -> str:
 
 def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:
     """Values in the order of ``STEP_COLUMNS``."""
-    arguments = json.dumps(event.arguments, ensure_ascii=False)
+    # Sorted, because JSON columns do not keep the order of keys and a replay must hash alike.
+    arguments = json.dumps(event.arguments, ensure_ascii=False, sort_keys=True)
     digest = hashlib.blake2b(f"{event.tool}\0{arguments}".encode(), digest_size=8).hexdigest()
-    values = " ".join(str(value) for value in event.arguments.values())
+    values = " ".join(str(event.arguments[name]) for name in sorted(event.arguments))
     search = f"{event.thought[:SEARCH_CHARS]}\n{values}"[:SEARCH_CHARS]
     return (
         trajectory_id, event.index, moment(event.time), action_kind(event.tool, event.arguments),

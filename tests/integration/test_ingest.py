@@ -1,0 +1,386 @@
+"""Ingest: exactly once, all or nothing, fenced, and equal to a replay of the log."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from engine.types import RunState
+from tests.event_builders import Stream, ref
+from tests.web_builders import launched, make_run, post, snapshot
+from webapp.models import Evaluation, Event, Group, Iteration, Run, Step, TestResult, TokenBlob, Trajectory
+from webapp.services import attempts, ingest, states
+
+pytestmark = pytest.mark.django_db
+
+
+def history() -> Stream:
+    """A small training run with everything in it."""
+    stream = Stream()
+    stream.started(total=2)
+    stream.evaluation(0)
+    stream.checkpoint(0)
+    stream.iteration(0)
+    stream.checkpoint(1)
+    stream.add("alert", severity="warning", code="collapse", message="reward fell", iteration=0)
+    stream.add("run_progress", message="collecting", done=1, total=2)
+    stream.iteration(1)
+    stream.add("run_paused")
+    stream.add("run_resumed")
+    stream.evaluation(2)
+    stream.checkpoint(2)
+    stream.trajectory(ref(2, "a", 0), finish=False)
+    stream.add("run_finished", state="succeeded", summary={"solve_rate": 0.5})
+    return stream
+
+
+def test_a_whole_run_becomes_rows() -> None:
+    run, claim = launched()
+    stream = history()
+    assert post(claim, stream) == ingest.Receipt(len(stream.lines), len(stream.lines), 0)
+    run.refresh_from_db()
+    assert (run.state, run.summary, run.current_iteration) == ("succeeded", {"solve_rate": 0.5}, 1)
+    first = Iteration.objects.get(run=run, index=0)
+    assert first.metrics == {"reward/mean": 0.5}
+    assert first.profile == {
+        "steps": [4, 4], "thinking": [3.0, 4.0], "generated": [7.0, 7.0], "actions": {"view": 8},
+    }  # fmt: skip
+    group = Group.objects.get(run=run, iteration=0, task_key="a")
+    assert (group.size, group.num_solved, group.num_masked, group.mean_reward) == (2, 1, 1, 0.5)
+    loser = Trajectory.objects.get(group=group, index=0)
+    assert (loser.reward, loser.advantage, loser.loss_mask, loser.verdict) == (0.0, -0.5, True, "failed")
+    assert (loser.num_steps, loser.num_tests, loser.num_tests_passed) == (2, 2, 1)
+    assert [step.thinking_tokens for step in Step.objects.filter(trajectory=loser)] == [3, 4]
+    assert TokenBlob.objects.get(trajectory=loser).window(1, 3) == {
+        "ids": [2, 3], "mask": [1, 1], "logprobs": [-0.5, -0.25], "versions": [0, 0], "steps": [0, 1],
+    }  # fmt: skip
+    assert Evaluation.objects.filter(run=run).count() == 2
+
+
+@pytest.mark.parametrize("size", [4, 1000])
+def test_snapshot_does_not_depend_on_batches_and_equals_a_replay_of_the_log(size: int) -> None:
+    run, claim = launched()
+    stream = history()
+    for start in range(0, len(stream.lines), size):
+        post(claim, stream, start, start + size)
+    replayed, replay_claim = launched()
+    log = [json.dumps(event.payload) for event in Event.objects.filter(run=run).order_by("seq")]
+    body = "\n".join(log).encode()
+    ingest.ingest(run_id=replayed.pk, token=replay_claim.token, body=body)
+    assert snapshot(run) == snapshot(replayed)
+
+
+def test_replaying_any_part_changes_nothing() -> None:
+    run, claim = launched()
+    stream = history()
+    post(claim, stream)
+    before = snapshot(run)
+    total = len(stream.lines)
+    assert post(claim, stream) == ingest.Receipt(total, 0, total)
+    assert post(claim, stream, 3, 9) == ingest.Receipt(total, 0, 6)
+    assert snapshot(run) == before
+
+
+def test_overlapping_batches_store_only_what_is_new() -> None:
+    run, claim = launched()
+    stream = history()
+    post(claim, stream, 0, 10)
+    assert post(claim, stream, 5, 15) == ingest.Receipt(15, 5, 5)
+    assert Event.objects.filter(run=run).count() == 15
+
+
+def test_a_gap_is_refused_and_says_what_must_come() -> None:
+    run, claim = launched()
+    stream = history()
+    post(claim, stream, 0, 4)
+    with pytest.raises(ingest.GapError) as caught:
+        post(claim, stream, 5, 8)
+    assert caught.value.expected_seq == 5
+    assert Event.objects.filter(run=run).count() == 4
+
+
+def test_a_forged_token_is_refused() -> None:
+    _, claim = launched()
+    _, other = launched()
+    stream = history()
+    for run_id, token in [
+        (claim.run_id, "x"),
+        (claim.run_id, other.token),
+        (987_654, claim.token),
+        (claim.run_id, ""),
+    ]:
+        with pytest.raises(ingest.BadTokenError):
+            ingest.ingest(run_id=run_id, token=token, body=stream.body())
+    draft = make_run()
+    with pytest.raises(ingest.BadTokenError):
+        ingest.ingest(run_id=draft.pk, token="", body=stream.body())
+    assert not Event.objects.exists()
+
+
+def bad_lines() -> dict[str, bytes]:
+    stream = Stream()
+    stream.started()
+    base: dict[str, Any] = json.loads(stream.lines[0])
+    progress = {"type": "run_progress", "seq": 1, "epoch": 1, "time": 1.0, "message": "m", "done": 1}
+    return {
+        "not JSON": b"{",
+        "not an object": b"[1]",
+        "unknown type": json.dumps(base | {"type": "nonsense"}).encode(),
+        "unknown field": json.dumps(base | {"surprise": 1}).encode(),
+        "missing field": json.dumps(progress).encode(),
+        "NaN": json.dumps(progress | {"total": 2, "time": float("nan")}).encode(),
+        "integer too large": json.dumps(progress | {"total": 10**30}).encode(),
+        "time out of range": json.dumps(progress | {"total": 2, "time": 1e300}).encode(),
+        "lone surrogate": json.dumps(progress | {"total": 2, "message": "\ud800"}).encode(),
+        "not UTF-8": b'{"type": "run_paused", "seq": 1, "epoch": 1, "time": 1.0, "x": "\xff"}',
+        "seq 0": json.dumps(progress | {"total": 2, "seq": 0}).encode(),
+    }
+
+
+@pytest.mark.parametrize("name", sorted(bad_lines()))
+def test_a_malformed_line_stores_nothing_of_its_batch(name: str) -> None:
+    run, claim = launched()
+    before = snapshot(run)
+    stream = history()
+    bad = bad_lines()[name].replace(b'"seq": 1,', b'"seq": 6,')
+    body = stream.body(0, 5) + bad + b"\n"
+    with pytest.raises(ingest.MalformedError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=body)
+    assert snapshot(run) == before
+
+
+def test_token_columns_that_do_not_fit_store_nothing() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0))
+    broken = stream.body().replace(b'"mask": [0, 1, 1]', b'"mask": [0, 1]')
+    assert broken != stream.body()
+    with pytest.raises(ingest.MalformedError, match="differ in length"):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=broken)
+    assert not Event.objects.exists()
+
+
+def test_hostile_text_is_stored_without_nul() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.add("trajectory_started", ref=ref(0, "a", 0))
+    stream.step(
+        ref(0, "a", 0), 0, tool="execute_bash", observation="a\0b\u2028<script>", thought="\\u0000",
+        arguments={"cmd": "printf '\0'", "big": "x" * 3_000_000},
+    )  # fmt: skip
+    post(claim, stream)
+    step = Step.objects.get(trajectory__run=run)
+    assert step.observation == "a\ufffdb\u2028<script>"
+    assert step.thought == "\\u0000"
+    assert step.arguments["cmd"] == "printf '\ufffd'"
+
+
+def test_an_older_attempt_is_fenced_and_an_unknown_one_refused() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    post(claim, stream)
+    newer = attempts.claim_relaunch(run_id=run.pk, epoch=1, reason="test")
+    assert newer is not None
+    assert newer.epoch == 2
+    assert newer.token == claim.token
+    stream.add("run_progress", message="zombie", done=1, total=2)
+    with pytest.raises(ingest.StaleEpochError) as caught:
+        post(claim, stream, 1)
+    assert caught.value.epoch == 2
+    with pytest.raises(ingest.StaleEpochError):
+        post(claim, stream, 0, 1)
+    future = Stream(epoch=3, first_seq=2)
+    future.started()
+    with pytest.raises(ingest.MalformedError, match="never started"):
+        post(newer, future)
+    current = Stream(epoch=2, first_seq=2)
+    current.started()
+    assert post(newer, current).acked_seq == 2
+
+
+def test_mixed_epochs_and_jumping_seq_are_malformed() -> None:
+    _, claim = launched()
+    stream = Stream()
+    stream.started()
+    mixed = Stream(epoch=2, first_seq=2)
+    mixed.started()
+    with pytest.raises(ingest.MalformedError, match="one epoch"):
+        ingest.ingest(run_id=claim.run_id, token=claim.token, body=stream.body() + mixed.body())
+    jump = Stream(first_seq=3)
+    jump.started()
+    with pytest.raises(ingest.MalformedError, match="does not follow"):
+        ingest.ingest(run_id=claim.run_id, token=claim.token, body=stream.body() + jump.body())
+
+
+def resumed(run: Run, claim: attempts.Claim, *, resumed_from: int | None, first_seq: int) -> None:
+    newer = attempts.claim_relaunch(run_id=run.pk, epoch=claim.epoch, reason="test")
+    assert newer is not None
+    stream = Stream(epoch=newer.epoch, first_seq=first_seq)
+    stream.started(resumed_from)
+    post(newer, stream)
+
+
+def test_resuming_removes_what_will_be_made_again() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.evaluation(0)
+    for index in range(3):
+        stream.iteration(index)
+        stream.evaluation(index + 1)
+        stream.checkpoint(index + 1)
+    post(claim, stream)
+    resumed(run, claim, resumed_from=2, first_seq=stream.next_seq)
+    assert [i.index for i in Iteration.objects.filter(run=run)] == [0, 1]
+    assert [e.iteration for e in Evaluation.objects.filter(run=run)] == [0, 1, 2]
+    keys = set(Trajectory.objects.filter(run=run).values_list("phase", "iteration"))
+    assert keys == {("train", 0), ("train", 1), ("eval:heldout", 0), ("eval:heldout", 1), ("eval:heldout", 2)}
+    assert set(Group.objects.filter(run=run).values_list("phase", "iteration")) == keys
+    run.refresh_from_db()
+    assert (run.state, run.current_iteration, run.epoch) == ("running", 1, 2)
+    assert Event.objects.filter(run=run).count() == stream.next_seq
+
+
+def test_starting_over_removes_everything_but_the_log() -> None:
+    run, claim = launched()
+    stream = history()
+    stream.lines.pop()
+    post(claim, stream)
+    resumed(run, claim, resumed_from=None, first_seq=len(stream.lines) + 1)
+    for model in (Iteration, Evaluation, Group, Trajectory):
+        assert not model.objects.filter(run=run).exists()
+    assert not Step.objects.exists()
+    assert not TokenBlob.objects.exists()
+    assert not TestResult.objects.exists()
+
+
+def test_a_new_start_replaces_a_trajectory_under_the_same_id() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=3)
+    post(claim, stream)
+    first = Trajectory.objects.get(run=run)
+    again = Stream(first_seq=stream.next_seq)
+    again.trajectory(ref(0, "a", 0), steps=1, reward=0.0, finish=False)
+    post(claim, again)
+    second = Trajectory.objects.get(run=run)
+    assert second.pk == first.pk
+    assert (second.state, second.reward, second.num_steps, second.verdict) == ("running", None, 1, "")
+    assert Step.objects.filter(trajectory=second).count() == 1
+    assert not TestResult.objects.filter(trajectory=second).exists()
+    assert not TokenBlob.objects.filter(trajectory=second).exists()
+
+
+def test_the_first_terminal_record_stays() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), reward=1.0)
+    stream.finished(ref(0, "a", 0), steps=9, reward=0.0)
+    post(claim, stream)
+    later = Stream(first_seq=stream.next_seq)
+    later.finished(ref(0, "a", 0), steps=9, reward=0.0)
+    later.step(ref(0, "a", 0), 1, thought="late")
+    later.step(ref(0, "a", 0), 7, thought="late")
+    post(claim, later)
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.reward, trajectory.num_steps) == (1.0, 2)
+    assert TestResult.objects.filter(trajectory=trajectory).count() == 2
+    assert not Step.objects.filter(thought="late").exists()
+
+
+def test_a_repeated_step_of_a_live_trajectory_is_one_step() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=2, finish=False)
+    post(claim, stream)
+    again = Stream(first_seq=stream.next_seq)
+    again.step(ref(0, "a", 0), 1, thought="again")
+    post(claim, again)
+    assert [step.thought for step in Step.objects.filter(trajectory__run=run)] == ["look at line 0", "again"]
+
+
+def test_live_steps_count_before_the_end() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=1, finish=False)
+    post(claim, stream)
+    more = Stream(first_seq=stream.next_seq)
+    more.step(ref(0, "a", 0), 1)
+    more.step(ref(0, "a", 0), 2)
+    post(claim, more)
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.state, trajectory.num_steps, trajectory.thinking_tokens) == ("running", 3, 12)
+
+
+def test_events_of_an_ended_run_do_not_revive_it() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    post(claim, stream)
+    states.move(run_id=run.pk, to=RunState.STOPPING)
+    states.move(run_id=run.pk, to=RunState.STOPPED)
+    late = Stream(first_seq=stream.next_seq)
+    late.add("run_paused")
+    late.add("run_finished", state="succeeded")
+    post(claim, late)
+    run.refresh_from_db()
+    assert (run.state, run.last_seq) == ("stopped", 3)
+
+
+def test_gzip_and_its_bombs() -> None:
+    run, claim = launched()
+    stream = history()
+    ingest.ingest(run_id=run.pk, token=claim.token, body=gzip.compress(stream.body()), encoding="gzip")
+    assert Event.objects.filter(run=run).count() == len(stream.lines)
+    bomb = gzip.compress(b" " * (ingest.MAX_BYTES + 1))
+    with pytest.raises(ingest.TooLargeError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=bomb, encoding="gzip")
+    with pytest.raises(ingest.MalformedError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=b"nonsense", encoding="gzip")
+    with pytest.raises(ingest.MalformedError):
+        ingest.ingest(run_id=run.pk, token=claim.token, body=b"", encoding="br")
+
+
+def test_queries_do_not_grow_with_the_batch() -> None:
+    counts = []
+    for tasks in (10, 20):
+        _, claim = launched()
+        stream = Stream()
+        stream.started()
+        for task in range(tasks):
+            stream.trajectory(ref(0, f"task-{task}", 0), steps=3)
+        with CaptureQueriesContext(
+            connection,
+        ) as queries:
+            post(claim, stream)
+        counts.append(len(queries))
+    assert counts[0] == counts[1]
+    assert counts[0] <= 30
+
+
+def test_a_spool_is_ingested_offline_under_the_current_attempt(tmp_path: Any) -> None:
+    run, claim = launched()
+    stream = history()
+    post(claim, stream, 0, 10)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(stream.body() + b'{"type": "run_pau')
+    newer = attempts.claim_relaunch(run_id=run.pk, epoch=1, reason="test")
+    assert newer is not None
+    receipt = ingest.ingest_spool(run_id=run.pk, path=path)
+    assert receipt == ingest.Receipt(len(stream.lines), len(stream.lines) - 10, 0)
+    assert ingest.ingest_spool(run_id=run.pk, path=path).accepted == 0
+    assert set(Event.objects.filter(run=run, seq__gt=10).values_list("epoch", flat=True)) == {2}
+    run.refresh_from_db()
+    assert run.state == "succeeded"

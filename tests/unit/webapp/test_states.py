@@ -1,0 +1,85 @@
+"""The run's state machine: every pair of states, the timeouts, what an end closes."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from django.utils import timezone
+
+from engine.types import RunState
+from tests.event_builders import Stream, ref
+from tests.web_builders import launched, make_run, post
+from webapp.models import Run, RunAttempt, Trajectory
+from webapp.services import states
+from webapp.services.states import TRANSITIONS, IllegalTransitionError
+
+pytestmark = pytest.mark.django_db
+EXPECTED = {
+    ("draft", "queued"), ("draft", "stopped"),
+    ("queued", "starting"), ("queued", "stopped"), ("queued", "failed"),
+    ("starting", "starting"), ("starting", "running"), ("starting", "stopping"),
+    ("starting", "succeeded"), ("starting", "failed"), ("starting", "stopped"),
+    ("running", "starting"), ("running", "paused"), ("running", "stopping"),
+    ("running", "succeeded"), ("running", "failed"), ("running", "stopped"),
+    ("paused", "starting"), ("paused", "running"), ("paused", "stopping"),
+    ("paused", "succeeded"), ("paused", "failed"), ("paused", "stopped"),
+    ("stopping", "succeeded"), ("stopping", "failed"), ("stopping", "stopped"),
+    ("failed", "queued"), ("stopped", "queued"),
+}  # fmt: skip
+
+
+def test_every_pair_of_states_moves_exactly_when_it_should() -> None:
+    run = make_run()
+    moved = set()
+    for source, target in itertools.product(RunState, RunState):
+        Run.objects.filter(pk=run.pk).update(state=source.value)
+        before = source.value
+        if states.move(run_id=run.pk, to=target):
+            moved.add((source.value, target.value))
+            before = target.value
+        else:
+            with pytest.raises(IllegalTransitionError, match=f"is {source.value}"):
+                states.require(run_id=run.pk, to=target)
+        run.refresh_from_db()
+        assert run.state == before
+    assert moved == EXPECTED
+
+
+def test_every_state_can_be_left_in_time_unless_it_is_terminal() -> None:
+    assert set(states.TIMEOUTS) == set(RunState) - states.TERMINAL
+    for state, timeout in states.TIMEOUTS.items():
+        assert timeout.to in TRANSITIONS[state] & states.TERMINAL
+
+
+def test_only_one_of_two_claims_wins() -> None:
+    run = make_run()
+    assert states.move(run_id=run.pk, to=RunState.QUEUED)
+    assert states.move(run_id=run.pk, to=RunState.STARTING, only_from=RunState.QUEUED)
+    assert not states.move(run_id=run.pk, to=RunState.STARTING, only_from=RunState.QUEUED)
+
+
+def test_first_running_time_is_kept_over_a_pause() -> None:
+    run, _ = launched()
+    states.move(run_id=run.pk, to=RunState.RUNNING)
+    run.refresh_from_db()
+    first = run.running_at
+    assert first is not None
+    assert first <= timezone.now()
+    states.move(run_id=run.pk, to=RunState.PAUSED)
+    states.move(run_id=run.pk, to=RunState.RUNNING)
+    run.refresh_from_db()
+    assert run.running_at == first
+    assert run.paused_at is not None
+
+
+def test_an_end_leaves_nothing_live() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), finish=False)
+    post(claim, stream)
+    assert states.move(run_id=run.pk, to=RunState.FAILED, reason="x")
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.state, trajectory.termination, trajectory.reward) == ("finished", "cancelled", None)
+    assert not RunAttempt.objects.filter(run=run, ended_at=None).exists()

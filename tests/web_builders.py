@@ -1,0 +1,91 @@
+"""Builds rows of the web application through its own services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db.models import Model
+
+from tests.event_builders import Stream
+from webapp.models import (
+    Alert,
+    Checkpoint,
+    Dataset,
+    Evaluation,
+    Event,
+    Group,
+    Iteration,
+    Run,
+    Step,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+)
+from webapp.permissions import Role
+from webapp.services import accounts, attempts, ingest, runs
+
+PASSWORD = "correct-horse-battery"
+
+
+def make_user(name: str, role: Role | None) -> User:
+    """A person; without a role they may do nothing."""
+    if role is not None:
+        return accounts.create_user(username=name, password=PASSWORD, role=role)
+    return User.objects.create_user(username=name, password=PASSWORD)
+
+
+def make_run(**overrides: Any) -> Run:
+    """A draft of the quickstart recipe on an (empty) dataset."""
+    Dataset.objects.get_or_create(name="quickstart")
+    return runs.create(recipe="quickstart", overrides=overrides)
+
+
+def launched(run: Run | None = None) -> tuple[Run, attempts.Claim]:
+    """A run whose first attempt was claimed, as if its process had just been started."""
+    run = run or make_run()
+    runs.start(run=run)
+    claim = attempts.claim_launch(run_id=run.pk)
+    assert claim is not None
+    run.refresh_from_db()
+    return run, claim
+
+
+def post(claim: attempts.Claim, stream: Stream, start: int = 0, stop: int | None = None) -> ingest.Receipt:
+    """Ingest lines ``start … stop-1`` of a stream."""
+    return ingest.ingest(run_id=claim.run_id, token=claim.token, body=stream.body(start, stop))
+
+
+_RUN_FIELDS = (
+    "state", "reason", "summary", "last_seq", "total_iterations", "current_iteration", "policy_version",
+    "progress_message", "progress_done", "progress_total",
+)  # fmt: skip
+_IDENTITIES = {"id", "run_id", "group_id", "trajectory_id"}
+
+
+def snapshot(run: Run) -> dict[str, Any]:
+    """Everything pages can show of a run, by natural keys: equal for equal histories."""
+    run.refresh_from_db()
+    found: dict[str, Any] = {"run": {name: getattr(run, name) for name in _RUN_FIELDS}}
+    for model in (Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Event):
+        found[model.__name__] = _rows(model.objects.filter(run=run))  # type: ignore[attr-defined]
+    for part in (Step, TestResult, TokenBlob):
+        rows = part.objects.filter(trajectory__run=run).select_related("trajectory")  # type: ignore[attr-defined]
+        found[part.__name__] = _rows(rows)
+    return found
+
+
+def _rows(rows: Any) -> list[Any]:
+    return sorted((_row(row) for row in rows), key=repr)
+
+
+def _row(row: Model) -> dict[str, Any]:
+    values = {
+        field.attname: getattr(row, field.attname)
+        for field in row._meta.concrete_fields
+        if field.attname not in _IDENTITIES
+    }
+    trajectory = getattr(row, "trajectory", None)
+    if trajectory is not None:
+        values["of"] = (trajectory.phase, trajectory.iteration, trajectory.task_key, trajectory.index)
+    return {name: bytes(value) if isinstance(value, memoryview) else value for name, value in values.items()}
