@@ -152,6 +152,7 @@ def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> No
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
         os.dup2(stream, 0)
         os.dup2(stream, 1)
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execve(request["bwrap"], _arguments(request, stage), {})

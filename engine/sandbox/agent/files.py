@@ -63,7 +63,10 @@ def write(request: dict[str, Any]) -> dict[str, object]:
     """Create ``path`` with ``mode``, or replace its content atomically, keeping its mode."""
     path = os.path.realpath(request["path"])
     mode = request["mode"]
-    os.makedirs(os.path.dirname(path), exist_ok=True)
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
     if os.path.lexists(path):
         current = os.lstat(path).st_mode
         if stat.S_ISDIR(current):
@@ -125,13 +128,13 @@ def tree(request: dict[str, Any]) -> dict[str, object]:
     return {"tree": b"\0".join(rows)}
 
 
-def _inside(root: str, name: str) -> str:
-    """The path of ``name`` below ``root``, unless a symlink or ``..`` on the way leads elsewhere (ELOOP)."""
-    folder = os.path.realpath(root)
-    for part in name.split("/")[:-1]:
-        folder = os.path.join(folder, part)
-        if part == ".." or os.path.islink(folder):
-            raise OSError(errno.ELOOP, "%s leads out of %s" % (name, root))
+def _inside(root: str, name: str, gone: tuple[str, ...] = ()) -> str:
+    """The path of ``name`` below ``root``. ELOOP if a symlink (not in ``gone``) or ``..`` leads away."""
+    parts = name.split("/")
+    for number in range(1, len(parts)):
+        folder = "/".join(parts[:number])
+        if parts[number - 1] == ".." or (folder not in gone and os.path.islink(os.path.join(root, folder))):
+            raise OSError(errno.ELOOP, "%s leads through a symlink" % name)
     return os.path.join(root, name)
 
 
@@ -146,7 +149,9 @@ def fetch(request: dict[str, Any]) -> dict[str, object]:
                 found.append([mode, os.fsencode(os.readlink(path))])
             else:
                 found.append([mode, _read_regular(path, MAX_FRAME)])
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
+                raise
             found.append(None)
     return {"files": found}
 
@@ -158,7 +163,7 @@ def commit(request: dict[str, Any]) -> dict[str, object]:
     """
     root = request["path"]
     for name in [*request["deleted"], *(row[0] for row in request["files"])]:
-        _inside(root, name)
+        _inside(root, name, tuple(request["deleted"]))
     staged: list[tuple[str, str]] = []
     try:
         for number, (name, mode, data) in enumerate(request["files"]):

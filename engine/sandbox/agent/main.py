@@ -18,6 +18,7 @@ class Stream:
     """The protocol's two ends, moved away from 0, 1 and 2 so that no child ever inherits them."""
 
     def __init__(self) -> None:
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         self.fd_in = os.dup(0)
         self.fd_out = os.dup(1)
         null = os.open("/dev/null", os.O_RDWR)

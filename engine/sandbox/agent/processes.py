@@ -154,6 +154,7 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], fds: tuple[int, int,
         for target, fd in enumerate(fds):
             os.dup2(fd, target)
         _set_signals(default=(_SIGPIPE, _SIGXFSZ))
+        _prctl(_PR_SET_DUMPABLE, 1)  # or our own /proc files belong to root
         try:
             with open("/proc/self/oom_score_adj", "w") as file:
                 file.write("1000")  # the command pays for its own hunger, not the agent

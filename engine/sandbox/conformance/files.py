@@ -1,0 +1,191 @@
+"""Conformance of files: reading, writing, listing, the diff of every kind of edit, and applying it elsewhere.
+
+A new kind of edit belongs into ``_EDITS``.
+"""
+
+from __future__ import annotations
+
+from engine.errors import PatchError
+from engine.sandbox.base import Sandbox
+from engine.sandbox.conformance.subject import Subject, check, raises
+
+_EDITS = r"""
+set -e
+sed -i s/second/2nd/ a.txt
+printf 'changed\n' >> 'no newline'
+printf '\000\001binary' > binary.dat
+printf 'caf\351 \344\n' > latin.txt
+printf 'one\r\n2\r\n' > crlf.bat
+printf 'mixed\nend\r\n' > other.bat
+rm deep/er/file
+chmod -x tool.sh
+chmod +x pkg/module.py
+rm link && ln -s pkg link
+ln -s a.txt newlink
+rm dangling && mkdir dangling && echo now > dangling/file
+mkdir -p new/folder && printf 'new' > new/folder/file && : > new/empty
+echo ignored > ignored.txt
+echo log > some.log
+mv pkg/__init__.py pkg/renamed.py
+echo more >> *odd.txt
+echo odd > "$(printf 'new\nline\t"quoted" \\back')"
+echo spaced > 'trailing space '
+mkdir -p pkg/__pycache__ .pytest_cache && echo no > pkg/__pycache__/x.pyc && echo no > .pytest_cache/x
+echo 'diff --git b/x b/x' > tricky && echo '--- ../../etc/passwd' >> tricky
+"""
+
+_STATE = (
+    r"find . -name .git -prune -o -name __pycache__ -prune -o -name .pytest_cache -prune -o "
+    r"\( -type f -o -type l \) -printf '%y %p %l\n' | sort; "
+    r"find . -type f -perm -100 -not -path './.git/*' | sort; "
+    r"find . -name .git -prune -o -name __pycache__ -prune -o -name .pytest_cache -prune -o "
+    r"-type f -print0|sort -z|xargs -0 sha1sum"
+)
+
+
+async def _run(box: Sandbox, script: str) -> bytes:
+    result = await box.exec(script, timeout_s=60, output_cap=1 << 20)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+@check
+async def reads_and_writes_files_of_any_content_and_name(subject: Subject) -> None:
+    """8 MiB, empty, odd names, relative and absolute paths, new folders; modes as promised."""
+    async with subject.open() as box:
+        big = bytes(range(256)) * (8 << 12)
+        for name, data in (
+            ("big", big),
+            ("empty", b""),
+            ("new/\u00e9 \n'\"$x", b"odd"),
+            ("/tmp/elsewhere", b"abs"),
+        ):
+            await box.write_file(name, data)
+            assert await box.read_file(name) == data
+        assert await box.read_file("a.txt") == b"first\nsecond\nthird\n"
+        await box.write_file("run.sh", b"#!/bin/sh\necho ran\n", mode=0o755)
+        assert await _run(box, "./run.sh") == b"ran\n"
+        await box.write_file("tool.sh", b"#!/bin/sh\necho new\n")
+        assert await _run(box, "./tool.sh; stat -c %a big tool.sh") == b"new\n644\n755\n"
+        await box.write_file("link", b"through the link")
+        assert await box.read_file("a.txt") == b"through the link"
+
+
+@check
+async def file_errors_are_those_of_the_file_system(subject: Subject) -> None:
+    """Missing, a folder, too large, forbidden, not regular; the sandbox goes on."""
+    async with subject.open() as box:
+        with raises(FileNotFoundError):
+            await box.read_file("missing")
+        with raises(IsADirectoryError):
+            await box.read_file("pkg")
+        with raises(IsADirectoryError):
+            await box.write_file("pkg", b"x")
+        with raises(NotADirectoryError):
+            await box.write_file("a.txt/child", b"x")
+        with raises(FileNotFoundError):
+            await box.list_dir("missing")
+        with raises(ValueError, "larger"):
+            await box.read_file("a.txt", max_bytes=3)
+        with raises(OSError):
+            await box.write_file("/usr/bin/evil", b"x")
+        await _run(box, "mkfifo fifo; chmod 000 .hidden")
+        with raises(OSError, "regular"):
+            await box.read_file("fifo")
+        with raises(PermissionError):
+            await box.read_file(".hidden")
+        assert await box.read_file("a.txt") == b"first\nsecond\nthird\n"
+
+
+@check
+async def lists_folders(subject: Subject) -> None:
+    """Relative to the path, sorted, folders marked, hidden files left out, links not followed."""
+    async with subject.open() as box:
+        await _run(box, "mkdir z && touch z/b z/a && mkdir z/c && touch z/c/d z/.no && ln -s c z/e")
+        assert await box.list_dir("z") == ["a", "b", "c/", "e"]
+        assert await box.list_dir(f"{subject.workdir}/z", depth=2) == ["a", "b", "c/", "c/d", "e"]
+
+
+@check
+async def an_untouched_sandbox_has_no_diff(subject: Subject) -> None:
+    """Touching, rewriting with the same content and permission bits git ignores do not count."""
+    async with subject.open() as box:
+        assert await box.diff() == ""
+        await _run(box, "touch a.txt; cp latin.txt x; mv x latin.txt; chmod 600 .hidden; mkdir emptyfolder")
+        assert await box.diff() == ""
+
+
+@check
+async def the_diff_of_every_kind_of_edit_applies_to_a_fresh_sandbox(subject: Subject) -> None:
+    """What git would not see through its ignore and attribute files is there as well."""
+    async with subject.open() as box, subject.open() as fresh:
+        await _run(box, _EDITS)
+        patch = await box.diff()
+        assert patch.encode().decode() == patch
+        assert "\0" not in patch
+        assert "__pycache__" not in patch
+        assert "diff --git a/new/folder/file b/new/folder/file\nnew file mode 100644\n" in patch
+        assert "-    return 41" not in patch
+        assert "diff --git a/tool.sh b/tool.sh\nold mode 100755\nnew mode 100644\n" in patch
+        assert "-second\n+2nd\n" in patch
+        await fresh.apply_patch(patch)
+        assert await _run(fresh, _STATE) == await _run(box, _STATE)
+        assert await fresh.diff() == patch
+
+
+@check
+async def commits_and_git_settings_inside_do_not_influence_the_diff(subject: Subject) -> None:
+    """An agent that commits, rewrites ``.git`` or configures filters changes nothing."""
+    async with subject.open() as plain, subject.open() as box:
+        await plain.write_file("a.txt", b"first\nfixed\nthird\n")
+        script = (
+            "git init -q . && git add -A && git commit -qm base && printf 'first\\nfixed\\nthird\\n' > a.txt && "
+            "git commit -qam fix && git config core.autocrlf true && git config diff.external /bin/false && "
+            "git config diff.custom.textconv /bin/false && echo '* -text' > .git/info/attributes && "
+            "git update-index --assume-unchanged a.txt && git gc -q"
+        )
+        await _run(box, script)
+        assert await box.diff() == await plain.diff()
+
+
+@check
+async def a_bad_patch_changes_nothing(subject: Subject) -> None:
+    """Mismatch, garbage, a half-applicable patch, and names that lead out of the workdir."""
+    good = "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n first\n-second\n+2nd\n third\n"
+    bad = "--- a/deep/er/file\n+++ b/deep/er/file\n@@ -1 +1 @@\n-other\n+new\n"
+    new = "diff --git a/{0} b/{0}\nnew file mode 100644\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
+    async with subject.open() as box:
+        await _run(box, "ln -s /tmp out && ln -s pkg inside")
+        escapes = [
+            new.format(n) for n in ("../escape", "/tmp/escape", "out/escape", "inside/x", ".git/config")
+        ]
+        for patch in (good + bad, bad, "no patch at all\n", good.replace("second", "other"), *escapes):
+            with raises(PatchError):
+                await box.apply_patch(patch)
+        left = await _run(box, "ls /tmp .. pkg | grep -c escape; cat a.txt; ls -A pkg; test ! -e .git")
+        assert left == b"0\nfirst\nsecond\nthird\n__init__.py\nmodule.py\n"
+        await box.apply_patch("")
+        await box.apply_patch(good)
+        assert await box.read_file("a.txt") == b"first\n2nd\nthird\n"
+
+
+@check
+async def a_patch_may_rename_copy_and_carry_windows_newlines(subject: Subject) -> None:
+    """Patches that other tools wrote."""
+    rename = (
+        "diff --git a/pkg/module.py b/lib/moved.py\nsimilarity index 60%\nrename from pkg/module.py\n"
+        "rename to lib/moved.py\n--- a/pkg/module.py\n+++ b/lib/moved.py\n@@ -1,2 +1,2 @@\n def answer():\n"
+        "-    return 41\n+    return 42\n"
+    )
+    copy = (
+        "diff --git a/a.txt b/copy of a.txt\nsimilarity index 100%\ncopy from a.txt\ncopy to copy of a.txt\n"
+    )
+    crlf = "diff --git a/crlf.bat b/crlf.bat\n--- a/crlf.bat\n+++ b/crlf.bat\n"
+    crlf += "@@ -1,2 +1,2 @@\n one\r\n-two\r\n+2\r\n"
+    async with subject.open() as box:
+        await box.apply_patch(rename + copy + crlf)
+        assert await box.read_file("lib/moved.py") == b"def answer():\n    return 42\n"
+        assert await box.read_file("copy of a.txt") == b"first\nsecond\nthird\n"
+        assert await box.read_file("crlf.bat") == b"one\r\n2\r\n"
+        with raises(FileNotFoundError):
+            await box.read_file("pkg/module.py")

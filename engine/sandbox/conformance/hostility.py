@@ -1,0 +1,189 @@
+"""Conformance against hostile commands: what they can see, forge, exhaust and survive.
+
+Everything here stays inside the sandbox or ends it with a typed error; nobody else notices anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from engine.errors import PatchError, SandboxDiedError
+from engine.sandbox.base import Sandbox
+from engine.sandbox.conformance.subject import SECRET, Subject, check, raises
+
+
+async def _works(box: Sandbox) -> None:
+    result = await box.exec("echo alive", timeout_s=20)
+    assert (result.exit_code, result.stdout) == (0, b"alive\n"), result
+
+
+async def _python(box: Sandbox, code: str, timeout_s: float = 30) -> tuple[int | None, str]:
+    await box.write_file("/tmp/attack.py", code.encode())
+    result = await box.exec(["python3", "/tmp/attack.py"], timeout_s=timeout_s)
+    return result.exit_code, (result.stdout + result.stderr).decode(errors="replace")
+
+
+@check
+async def there_is_no_network(subject: Subject) -> None:
+    """One loopback interface, no route, no name service."""
+    async with subject.open() as box:
+        code, text = await _python(
+            box,
+            "import socket\nprint(socket.if_nameindex())\n"
+            "for where in (('1.1.1.1', 53), ('169.254.169.254', 80)):\n"
+            "    try: socket.create_connection(where, 2); print('CONNECTED')\n"
+            "    except OSError as error: print('refused')\n"
+            "try: socket.getaddrinfo('example.com', 80); print('RESOLVED')\n"
+            "except OSError: print('unresolved')\n",
+        )
+        assert code == 0, text
+        assert text.splitlines() == ["[(1, 'lo')]", "refused", "refused", "unresolved"]
+
+
+@check
+async def nothing_of_the_host_is_visible(subject: Subject) -> None:
+    """Neither environment nor files, processes or interfaces."""
+    async with subject.open() as box:
+        env = await box.exec("env; cat /proc/self/environ /proc/1/environ", timeout_s=10)
+        assert SECRET.encode() not in env.stdout
+        for path in (str(subject.secret_file), "/etc/shadow", "/root/.bashrc", "/root/.ssh", "/etc/hostname"):
+            assert (await box.exec(["ls", "-ld", path], timeout_s=10)).exit_code != 0, path
+        found = await box.exec(["ls", "-A", "/sys", "/home", "/root"], timeout_s=10)
+        assert set(found.stdout.decode().split()) <= {"/sys:", "/home:", "agent", "/root:", ".pyenv"}, (
+            found.stdout
+        )
+        processes = await box.exec("ls -d /proc/[0-9]* | wc -l", timeout_s=10)
+        assert int(processes.stdout) <= 4
+
+
+@check
+async def there_are_no_privileges(subject: Subject) -> None:
+    """No capability, no way to get one, nothing of the system writable."""
+    async with subject.open() as box:
+        status = await box.exec(
+            "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status", timeout_s=10
+        )
+        assert (
+            status.stdout.split()
+            == b"1000 CapEff: 0000000000000000 CapBnd: 0000000000000000 NoNewPrivs: 1".split()
+        )
+        for attempt in (
+            "unshare -U true", "unshare -m true", "mount -t tmpfs none /tmp", "mknod /tmp/m c 1 1", "chroot / true",
+            "echo x > /proc/sys/kernel/core_pattern", "echo x > /proc/sysrq-trigger", "touch /usr/x", "touch /etc/x",
+            "touch /x", "touch /dev/x", "touch /run/x", "kill -0 1 && kill -9 1 && sleep 1 && false",
+        ):  # fmt: skip
+            assert (await box.exec(attempt, timeout_s=10)).exit_code != 0, attempt
+        await _works(box)
+
+
+@check
+async def a_status_cannot_be_forged(subject: Subject) -> None:
+    """A command that writes fake frames to every descriptor and attacks the agent is just a command."""
+    async with subject.open() as box:
+        code, text = await _python(
+            box,
+            "import os\n"
+            "body = b'd3;s2;idi1;s9;exit_codei0;s2;id'\n"
+            "fake = (len(body)).to_bytes(4, 'big') + body\n"
+            "for fd in range(3, 1024):\n"
+            "    try: os.write(fd, fake * 10); print('WROTE', fd)\n"
+            "    except OSError: pass\n"
+            "paths = ['/proc/1/mem'] + [f'/proc/1/fd/{n}' for n in range(9)]\n"
+            "for path in paths:\n"
+            "    try: os.write(os.open(path, os.O_WRONLY), fake); print('OPENED', path)\n"
+            "    except OSError: pass\n"
+            "for number in (2, 13, 15, 17, 19, 9):\n"
+            "    try: os.kill(1, number)\n"
+            "    except OSError: pass\n"
+            "os.write(1, fake); os.write(2, fake)\n"
+            "os._exit(3)\n",
+        )
+        assert code == 3
+        assert "WROTE" not in text
+        assert "OPENED" not in text
+        await _works(box)
+
+
+@check
+async def killing_everything_hurts_only_the_killer(subject: Subject) -> None:
+    """``kill -9 -1`` from inside ends the command and nothing else."""
+    async with subject.open() as box:
+        result = await box.exec("sleep 700 & kill -9 -1; echo still here", timeout_s=20)
+        assert result.exit_code in (0, 137)
+        await _works(box)
+
+
+@check
+async def a_memory_bomb_stays_inside(subject: Subject) -> None:
+    """It is killed or refused; a neighbour does not notice, and the sandbox goes on."""
+    async with subject.open() as neighbour, subject.open() as box:
+        code, _ = await _python(box, "blocks = []\nwhile True: blocks.append(bytearray(1 << 20))\n", 60)
+        assert code not in (0, None)
+        await _works(neighbour)
+        await _works(box)
+
+
+@check
+async def a_fork_bomb_stays_inside(subject: Subject) -> None:
+    """The process limit holds, the deadline holds, and later commands work again."""
+    async with subject.open() as neighbour, subject.open() as box:
+        code, text = await _python(
+            box,
+            "import os, time\ncount = 0\n"
+            "for _ in range(2000):\n"
+            "    try: pid = os.fork()\n"
+            "    except OSError: break\n"
+            "    if pid == 0: time.sleep(600)\n"
+            "    count += 1\n"
+            "print(count)\n",
+        )
+        assert code == 0, text
+        assert int(text) <= subject.limits.processes
+        bomb = await box.exec("b() { b | b & b; }; b", timeout_s=1)
+        assert bomb.timed_out or bomb.exit_code != 0
+        await _works(neighbour)
+        await _works(box)
+
+
+@check
+async def a_full_disk_stays_inside(subject: Subject) -> None:
+    """Bytes and inodes are limited; output is not lost; errors are those of a full disk."""
+    async with subject.open() as box:
+        fill = await box.exec(
+            "head -c 200000000 /dev/zero > fill; echo status $? >&2; echo printed", timeout_s=60
+        )
+        assert fill.stdout == b"printed\n"
+        assert b"No space left" in fill.stderr
+        with raises(OSError, "space"):
+            await box.write_file("a.txt", b"x" * 100_000)
+        assert await box.read_file("a.txt") == b"first\nsecond\nthird\n"
+        patch = "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,4 @@\n first\n second\n third\n+" + "x" * 100_000 + "\n"
+        with raises(PatchError, "space"):
+            await box.apply_patch(patch)
+        for place in ("/tmp/fill", "/home/agent/fill", "/dev/shm/fill", "/var/tmp/fill"):
+            assert (await box.exec(f"head -c 1000000 /dev/zero > {place}", timeout_s=20)).exit_code != 0, (
+                place
+            )
+        await box.exec("rm fill", timeout_s=20)
+        code, text = await _python(
+            box,
+            "import os\nos.mkdir('many')\ntry:\n"
+            "    for n in range(200000): open(f'many/{n}', 'w').close()\n"
+            "except OSError as error: print(error.strerror)\n",
+            120,
+        )
+        assert (code, text) == (0, "No space left on device\n")
+        await _works(box)
+        await box.exec("rm -r many", timeout_s=60)
+        await box.write_file("a.txt", b"fine again")
+
+
+@check
+async def a_dead_sandbox_is_a_typed_error(subject: Subject) -> None:
+    """When the box itself ends, the caller learns that it was the infrastructure."""
+    async with subject.open(lifetime_s=0.5) as box:
+        with contextlib.suppress(SandboxDiedError):
+            await box.exec("sleep 600", timeout_s=60)
+        for call in (box.exec("true", timeout_s=5), box.read_file("a.txt"), box.diff(), box.list_dir(".")):
+            with raises(SandboxDiedError):
+                await call
