@@ -8,7 +8,7 @@ sandbox and reports what had started as cancelled before it raises.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from engine.agent.prompts import load_prompt
@@ -107,20 +107,25 @@ class RolloutScheduler:
         return asyncio.create_task(Rollout(parts=self._parts, key=key, row=request.row).run())
 
 
-async def _all_or_cancelled(tasks: Iterable[asyncio.Task[Trajectory]]) -> None:
+async def _all_or_cancelled(tasks: Collection[asyncio.Task[Trajectory]]) -> None:
     """Wait for all; when one raises or the caller is cancelled, cancel and await the rest first."""
-    pending = list(tasks)
+    if not tasks:
+        return
     try:
-        await asyncio.gather(*pending)
-    except ObserverFailedError as error:
-        await _cancel(pending)
-        raise error.__cause__ or error from None
-    except BaseException:
-        await _cancel(pending)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+    except asyncio.CancelledError:
+        await _cancel(tasks)
         raise
+    for error in filter(None, (task.exception() for task in done)):
+        await _cancel(tasks)
+        raise (error.__cause__ or error) if isinstance(error, ObserverFailedError) else error
 
 
-async def _cancel(tasks: Sequence[asyncio.Task[Trajectory]]) -> None:
+async def _cancel(tasks: Collection[asyncio.Task[Trajectory]]) -> None:
+    """Cancel each task exactly once: a second time would interrupt the closing of its sandbox."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.exception()  # marks it as seen

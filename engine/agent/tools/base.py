@@ -52,7 +52,7 @@ class FileStore(Protocol):
         """Delete a file."""
 
     async def list_dir(self, path: str, *, depth: int) -> list[str]:
-        """Paths below ``path``, sorted, folders with a trailing slash, no dot-files."""
+        """Paths relative to ``path``, sorted, folders with a trailing slash, no dot-files."""
 
 
 class Shell(Protocol):

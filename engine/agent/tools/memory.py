@@ -35,7 +35,7 @@ class MemoryFileStore:
         del self.files[path]
 
     async def list_dir(self, path: str, *, depth: int) -> list[str]:
-        """Paths below a folder. Raises NotADirectoryError, FileNotFoundError."""
+        """Paths below a folder, relative to it. Raises NotADirectoryError, FileNotFoundError."""
         if path in self.files:
             raise NotADirectoryError(path)
         if not self._is_dir(path):
@@ -46,7 +46,7 @@ class MemoryFileStore:
             parts = name.removeprefix(prefix).split("/") if name.startswith(prefix) else []
             for level in range(1, min(depth, len(parts)) + 1):
                 if not any(part.startswith(".") for part in parts[:level]):
-                    found.add(prefix + "/".join(parts[:level]) + ("/" if level < len(parts) else ""))
+                    found.add("/".join(parts[:level]) + ("/" if level < len(parts) else ""))
         return sorted(found)
 
     def _is_dir(self, path: str) -> bool:

@@ -50,7 +50,7 @@ def test_view_of_a_folder_goes_two_levels_deep_without_hidden_files() -> None:
     names = ("a.py", "d/b.py", "d/e/c.py", ".git/config", "d/.x")
     tool, _ = editor({f"/testbed/{name}": b"" for name in names})
     listed = edit(tool, "view", ".").observation.split("\n")
-    assert listed == ["/testbed/a.py", "/testbed/d/", "/testbed/d/b.py", "/testbed/d/e/"]
+    assert listed == ["a.py", "d/", "d/b.py", "d/e/"]
     assert "folder" in edit(tool, "view", "d", view_range=[1, 2]).error
 
 
