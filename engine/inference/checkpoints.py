@@ -1,0 +1,105 @@
+"""Policy checkpoints: a folder with config.json, model.safetensors, tokenizer.json, provenance.json.
+
+The folder is what ``transformers`` reads as a Qwen3 model. References name one: ``builtin:<name>`` ships with
+the engine, ``run:<id>`` is a run's last checkpoint, ``fresh:<architecture>`` has random weights and the
+shipped tokenizer, anything else is a folder. To add a scheme: a branch in ``_folder_of``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from engine.errors import CheckpointError
+from engine.inference.tokenizer import BpeTokenizer, load_tokenizer
+from engine.inference.transformer import ARCHITECTURES, Transformer, TransformerConfig
+
+BUILTIN = Path(__file__).parent / "builtin"
+
+
+def load_policy_checkpoint(ref: str, *, home: Path) -> tuple[Transformer, BpeTokenizer]:
+    """Open a checkpoint for sampling or training, weights in float32.
+
+    Args:
+        ref: see the module's docstring.
+        home: the data folder, for ``run:<id>``.
+
+    Raises:
+        CheckpointError: nothing there, incomplete, or not a model of ours.
+    """
+    scheme, _, name = ref.partition(":")
+    if scheme == "fresh" and name:
+        if name not in ARCHITECTURES:
+            raise CheckpointError(f"unknown architecture '{name}'; known: {', '.join(sorted(ARCHITECTURES))}")
+        return Transformer(ARCHITECTURES[name]), load_tokenizer(BUILTIN / "quickstart")
+    return _load_folder(_folder_of(ref, home))
+
+
+def save_policy_checkpoint(
+    folder: Path,
+    model: Transformer,
+    tokenizer: BpeTokenizer,
+    provenance: Mapping[str, Any],
+    *,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write a checkpoint folder; readers see the old one or the complete new one.
+
+    Args:
+        folder: created or replaced.
+        model: its weights.
+        tokenizer: the model's.
+        provenance: how it came about (command, seed, data, versions, metrics); must be JSON.
+        dtype: of the stored weights; bfloat16 halves the size.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    _write_json(draft / "config.json", {**model.config.to_json(), "dtype": str(dtype).split(".")[1]})
+    state = model.state_dict()
+    weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in state.items()}
+    save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
+    (draft / "model.safetensors").chmod(0o644)  # the writer makes it private
+    tokenizer.save(draft)
+    _write_json(draft / "provenance.json", dict(provenance))
+    shutil.rmtree(folder, ignore_errors=True)
+    draft.rename(folder)
+
+
+def _folder_of(ref: str, home: Path) -> Path:
+    scheme, _, name = ref.partition(":")
+    if scheme == "builtin" and name:
+        return BUILTIN / name
+    if scheme == "run" and name:
+        found = sorted((home / "runs" / name / "checkpoints").glob("[0-9]*"))
+        if not found:
+            raise CheckpointError(f"run {name} has no checkpoint yet")
+        return found[-1]
+    return Path(ref)
+
+
+def _load_folder(folder: Path) -> tuple[Transformer, BpeTokenizer]:
+    try:
+        config = TransformerConfig.from_json(json.loads((folder / "config.json").read_text()))
+        weights = load_file(folder / "model.safetensors")
+        model = Transformer(config)
+        model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
+    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+    tokenizer = load_tokenizer(folder)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(f"{folder}: the tokenizer has more tokens than the model")
+    return model, tokenizer
+
+
+def _write_json(path: Path, data: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n")

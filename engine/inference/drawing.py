@@ -1,0 +1,65 @@
+"""One token per row from logits: temperature, nucleus, inverse-CDF draw, exact log-probabilities.
+
+The draw takes a uniform number per row from the request's own stream, so results do not depend on
+the batch. To add a sampling rule: transform the log-probabilities before ``_pick`` so that the
+recorded ones stay those of the distribution drawn from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Drawn(NamedTuple):
+    """Per row: the token, its log-probability and the distribution's entropy in nats."""
+
+    ids: list[int]
+    logprobs: list[float]
+    entropy: list[float]
+
+
+@torch.no_grad()
+def draw(
+    logits: Tensor,
+    *,
+    temperatures: Sequence[float],
+    top_ps: Sequence[float],
+    uniforms: Sequence[float],
+) -> Drawn:
+    """Sample each row of ``logits`` [N, V].
+
+    Args:
+        logits: any float dtype; computed in float32, cumulated in float64.
+        temperatures: 0 takes the most likely token and records its log-probability at temperature 1.
+        top_ps: mass of the nucleus; 1 keeps everything.
+        uniforms: numbers in [0, 1), one per row.
+    """
+    scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=logits.device)
+    logprobs = torch.log_softmax(logits.float() / scale.unsqueeze(1), dim=-1)
+    if min(top_ps) < 1:
+        logprobs = _nucleus(logprobs, torch.tensor(top_ps, device=logits.device))
+    probabilities = logprobs.exp()
+    entropy = -(probabilities * logprobs.clamp(min=-1e4)).sum(-1)
+    greedy = torch.tensor([t == 0 for t in temperatures], device=logits.device)
+    drawn = _pick(probabilities, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
+    ids = torch.where(greedy, logprobs.argmax(-1), drawn)
+    chosen = logprobs.gather(1, ids.unsqueeze(1)).squeeze(1)
+    return Drawn(ids.tolist(), chosen.tolist(), entropy.tolist())
+
+
+def _pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:
+    cumulated = probabilities.double().cumsum(-1)
+    target = uniforms.unsqueeze(1) * cumulated[:, -1:]
+    return torch.searchsorted(cumulated, target, right=True).squeeze(1).clamp(max=probabilities.shape[1] - 1)
+
+
+def _nucleus(logprobs: Tensor, top_ps: Tensor) -> Tensor:
+    """Keep the fewest most likely tokens whose mass reaches ``top_ps``; renormalise."""
+    ordered, order = logprobs.sort(dim=-1, descending=True)
+    before = ordered.double().exp().cumsum(-1) - ordered.double().exp()
+    dropped = torch.zeros_like(logprobs, dtype=torch.bool).scatter(1, order, before >= top_ps.unsqueeze(1))
+    return torch.log_softmax(logprobs.masked_fill(dropped, float("-inf")), dim=-1)

@@ -1,0 +1,130 @@
+"""Rows of the KV cache: which sequence sits where, and which finished one a new prompt continues.
+
+Active sequences occupy rows 0 … n-1 so that a forward needs no gather; parked (finished) ones lie
+behind them until a prompt continues them or their row is needed. Only a prompt that starts with ALL
+of a parked row's tokens may take it: siblings that merely share a problem statement must not steal
+each other's caches. Another policy of what to keep belongs into ``activate`` and ``park``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from engine.inference.transformer import KVCache, Transformer
+
+Owner = TypeVar("Owner")
+
+
+@dataclass(slots=True)
+class _Row:
+    """Tokens of a sequence; the first ``fed`` have their keys and values in the cache."""
+
+    ids: list[int] = field(default_factory=list)
+    fed: int = 0
+    used: int = 0
+    """Tick of the last activity: the least recently used parked row is evicted first."""
+    keep: bool = True
+    """False once the weights changed under it: it is emptied when parked."""
+
+
+class CacheRows(Generic[Owner]):
+    """The cache of at most ``rows`` sequences; owners are hashable request objects.
+
+    Args:
+        model: whose keys and values are stored.
+        rows: sequences that fit, active and parked together.
+    """
+
+    def __init__(self, model: Transformer, rows: int) -> None:
+        self._model = model
+        weight = model.model.embed_tokens.weight
+        self._device = weight.device
+        self._cache = KVCache(model.config, rows, device=weight.device, dtype=weight.dtype)
+        self._rows = [_Row() for _ in range(rows)]
+        self._tick = 0
+        self.active: list[Owner] = []
+        """Owners in row order."""
+
+    def activate(self, owner: Owner, prompt: Sequence[int]) -> None:
+        """Give ``owner`` the next active row, with whatever cache its prompt can continue."""
+        place = len(self.active)
+        prompt = list(prompt)
+        found = self._continued(place, prompt)
+        if found is None:
+            spare = range(place, len(self._rows))
+            found = min(spare, key=lambda r: (self._rows[r].fed > 0, self._rows[r].used))
+            self._rows[found] = _Row()
+        self._swap(found, place)
+        row = self._rows[place]
+        row.ids, row.fed, row.keep = prompt, min(row.fed, len(prompt) - 1), True
+        self.active.append(owner)
+
+    def append(self, owner: Owner, token: int) -> None:
+        """A token was sampled for ``owner``."""
+        self._rows[self.active.index(owner)].ids.append(token)
+
+    def park(self, owner: Owner) -> None:
+        """``owner`` is done; its row waits for a continuation."""
+        place, last = self.active.index(owner), len(self.active) - 1
+        self._swap(place, last)
+        self.active[place] = self.active[last]
+        self.active.pop()
+        self._tick += 1
+        self._rows[last].used = self._tick
+        if not self._rows[last].keep:
+            self._rows[last] = _Row()
+
+    def forget(self) -> None:
+        """Empty the parked rows; active ones are emptied when they end."""
+        for place, row in enumerate(self._rows):
+            if place < len(self.active):
+                row.keep = False
+            else:
+                self._rows[place] = _Row()
+
+    def clear(self) -> list[Owner]:
+        """Empty everything and return the owners that were active."""
+        owners, self.active = self.active, []
+        self._rows = [_Row() for _ in self._rows]
+        return owners
+
+    def feed_prompts(self, owners: Sequence[Owner]) -> Tensor:
+        """Feed the unfed tokens of ``owners`` (the last activated ones); their next-token logits [N, V]."""
+        return self._feed(len(self.active) - len(owners))
+
+    def feed_last(self) -> Tensor:
+        """Feed the last sampled token of every active sequence; next-token logits [n, V]."""
+        return self._feed(0)
+
+    @torch.no_grad()
+    def _feed(self, first: int) -> Tensor:
+        rows = self._rows[first : len(self.active)]
+        pending = [row.ids[row.fed :] for row in rows]
+        width = max(len(new) for new in pending)
+        ids = torch.tensor([new + [0] * (width - len(new)) for new in pending], device=self._device)
+        starts = torch.tensor([row.fed for row in rows], device=self._device)
+        lengths = torch.tensor([len(new) for new in pending], device=self._device)
+        self._cache.reserve(max(row.fed for row in rows) + width)
+        logits = self._model.extend(ids, starts, lengths, self._cache, first)
+        for row in rows:
+            row.fed = len(row.ids)
+        return logits
+
+    def _continued(self, place: int, prompt: list[int]) -> int | None:
+        """The parked row with the longest cache that ``prompt`` starts with."""
+        best, length = None, 0
+        for index in range(place, len(self._rows)):
+            row = self._rows[index]
+            if length < row.fed < len(prompt) and row.ids[: row.fed] == prompt[: row.fed]:
+                best, length = index, row.fed
+        return best
+
+    def _swap(self, a: int, b: int) -> None:
+        if a != b:
+            self._cache.swap(a, b, max(self._rows[a].fed, self._rows[b].fed))
+            self._rows[a], self._rows[b] = self._rows[b], self._rows[a]

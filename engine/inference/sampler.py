@@ -1,0 +1,211 @@
+"""TransformerPolicy: one batched KV-cache sampler behind an asyncio front end.
+
+Requests of many rollouts are gathered into one batch that sequences join and leave at every step.
+The forward runs in one worker thread; weights are shared with the trainer. Each request draws from
+its own random stream, so what else is in the batch does not matter. A finished sequence's cache
+stays: the trajectory's next turn, whose prompt continues it, only feeds its new tokens.
+``rows`` keeps the books of cache rows; to change how tokens are drawn, see ``drawing``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor
+
+from engine.errors import ModelError
+from engine.inference.base import Generation, GenerationRequest, Tokenizer
+from engine.inference.drawing import draw
+from engine.inference.rows import CacheRows
+from engine.inference.transformer import Transformer
+
+_GATHER_S = 0.002
+
+
+@dataclass(slots=True, eq=False)
+class _Sequence:
+    """A request on its way: what was sampled so far, and where to deliver it."""
+
+    request: GenerationRequest
+    future: asyncio.Future[Generation]
+    loop: asyncio.AbstractEventLoop
+    random: np.random.Generator
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
+    entropy: list[float] = field(default_factory=list)
+
+    def resolve(self, *, stopped: bool) -> None:
+        result = Generation(
+            ids=tuple(self.ids),
+            logprobs=tuple(self.logprobs),
+            versions=tuple(self.versions),
+            entropy=tuple(self.entropy),
+            stopped=stopped,
+        )
+        self.loop.call_soon_threadsafe(_set_result, self.future, result)
+
+    def fail(self, error: Exception) -> None:
+        self.loop.call_soon_threadsafe(_set_exception, self.future, error)
+
+
+class TransformerPolicy:
+    """Samples a ``Transformer`` for many rollouts at once (``engine.inference.base.Policy``).
+
+    Args:
+        model: on any device; weights may change in place between generations, then call ``set_version``.
+        tokenizer: the model's.
+        version: policy version recorded with every token.
+        max_batch: sequences sampled at once; more wait their turn.
+        name: shown to people.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        *,
+        version: int = 0,
+        max_batch: int = 64,
+        name: str = "transformer",
+    ) -> None:
+        self.name = name
+        self.tokenizer = tokenizer
+        self.version = version
+        self._model = model
+        self._max_batch = max_batch
+        self._rows: CacheRows[_Sequence] = CacheRows(model, max_batch)
+        self._waiting: deque[_Sequence] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._drop_caches = False
+        self._thread: threading.Thread | None = None
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        """Sample a completion.
+
+        Raises:
+            ModelError: prompt empty or longer than the model's context, or the forward failed.
+        """
+        limit = self._model.config.max_position_embeddings
+        if not request.prompt_ids or request.sampling.max_tokens < 1:
+            raise ModelError("nothing to sample: the prompt is empty or max_tokens is 0")
+        if len(request.prompt_ids) + request.sampling.max_tokens > limit:
+            raise ModelError(
+                f"prompt ({len(request.prompt_ids)}) plus max_tokens ({request.sampling.max_tokens}) "
+                f"exceeds the model's context of {limit} tokens"
+            )
+        loop = asyncio.get_running_loop()
+        sequence = _Sequence(request, loop.create_future(), loop, np.random.default_rng(request.seed))
+        with self._wake:
+            if self._closing:
+                raise ModelError("the policy is closed")
+            self._waiting.append(sequence)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="sampler", daemon=True)
+                self._thread.start()
+            self._wake.notify()
+        return await sequence.future
+
+    def set_version(self, version: int) -> None:
+        """The weights changed: stamp later tokens with ``version`` and forget every kept cache."""
+        with self._wake:
+            self.version = version
+            self._drop_caches = True
+
+    async def close(self) -> None:
+        """Stop the worker thread; requests still waiting fail with ModelError."""
+        with self._wake:
+            self._closing = True
+            thread, self._thread = self._thread, None
+            self._wake.notify()
+        if thread is not None:
+            await asyncio.to_thread(thread.join)
+
+    def _serve(self) -> None:
+        while self._await_work():
+            try:
+                self._admit()
+                self._step()
+            except Exception as error:  # a broken forward must reach every caller, not kill the thread
+                for sequence in self._rows.clear():
+                    sequence.fail(ModelError(f"sampling failed: {type(error).__name__}: {error}"))
+        for sequence in (*self._rows.clear(), *self._waiting):
+            sequence.fail(ModelError("the policy was closed while sampling"))
+        self._waiting.clear()
+
+    def _await_work(self) -> bool:
+        """Sleep until there is something to do; False when closing."""
+        with self._wake:
+            if not self._closing and not self._waiting and not self._rows.active:
+                self._wake.wait_for(lambda: self._closing or self._waiting)
+                idle = True
+            else:
+                idle = False
+            closing = self._closing
+        if idle and not closing:
+            time.sleep(_GATHER_S)  # siblings' requests arrive together: one prefill serves them all
+        return not closing
+
+    def _admit(self) -> None:
+        """Give waiting requests rows and feed their prompts' new tokens (one batched forward)."""
+        with self._wake:
+            if self._drop_caches:
+                self._rows.forget()
+                self._drop_caches = False
+            version = self.version
+            fresh: list[_Sequence] = []
+            while self._waiting and len(self._rows.active) + len(fresh) < self._max_batch:
+                sequence = self._waiting.popleft()
+                if not sequence.future.cancelled():
+                    fresh.append(sequence)
+        if fresh:
+            for sequence in fresh:
+                self._rows.activate(sequence, sequence.request.prompt_ids)
+            self._advance(fresh, self._rows.feed_prompts(fresh), version)
+
+    def _step(self) -> None:
+        """Drop cancelled sequences, then sample one token for each active one."""
+        for sequence in [s for s in self._rows.active if s.future.cancelled()]:
+            self._rows.park(sequence)
+        with self._wake:
+            version = self.version
+        if self._rows.active:
+            active = list(self._rows.active)
+            self._advance(active, self._rows.feed_last(), version)
+
+    def _advance(self, sequences: list[_Sequence], logits: Tensor, version: int) -> None:
+        sampling = [s.request.sampling for s in sequences]
+        drawn = draw(
+            logits,
+            temperatures=[p.temperature for p in sampling],
+            top_ps=[p.top_p for p in sampling],
+            uniforms=[s.random.random() for s in sequences],
+        )
+        for sequence, token, logprob, entropy in zip(
+            sequences, drawn.ids, drawn.logprobs, drawn.entropy, strict=True
+        ):
+            sequence.ids.append(token)
+            sequence.logprobs.append(logprob)
+            sequence.versions.append(version)
+            sequence.entropy.append(entropy)
+            self._rows.append(sequence, token)
+            stopped = token in sequence.request.stop_ids
+            if stopped or len(sequence.ids) >= sequence.request.sampling.max_tokens:
+                self._rows.park(sequence)
+                sequence.resolve(stopped=stopped)
+
+
+def _set_result(future: asyncio.Future[Generation], result: Generation) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _set_exception(future: asyncio.Future[Generation], error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)

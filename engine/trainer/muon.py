@@ -1,0 +1,71 @@
+"""Muon: momentum whose matrix updates are orthogonalised by Newton–Schulz iterations.
+
+Used by the warm start, where it learns a little faster than AdamW alone on tiny models. Matrices of one shape are
+orthogonalised in one batch, which matters on a CPU. Formulas: Jordan et al., "Muon" (2024).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import Optimizer
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+
+
+class Muon(Optimizer):
+    """Optimizer for 2-D hidden weights (embeddings and vectors belong to AdamW).
+
+    Args:
+        parameters: matrices only.
+        lr: step length in spectral norm, before the factor sqrt(max(1, rows / columns)).
+        momentum: of the Nesterov momentum.
+        iterations: Newton–Schulz steps; 5 bring the singular values to about 0.7 … 1.2.
+    """
+
+    def __init__(
+        self, parameters: Iterable[Tensor], *, lr: float = 0.02, momentum: float = 0.95, iterations: int = 5
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "momentum": momentum, "iterations": iterations})
+        if any(p.dim() != 2 for group in self.param_groups for p in group["params"]):
+            raise ValueError("Muon takes matrices only")
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Apply one update from the parameters' gradients."""
+        for group in self.param_groups:
+            by_shape: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    by_shape[parameter.shape].append(parameter)
+            for shape, members in by_shape.items():
+                directions = torch.stack([self._direction(p, group["momentum"]) for p in members])
+                updates = orthogonalise(directions, group["iterations"])
+                scale = -group["lr"] * max(1.0, shape[0] / shape[1]) ** 0.5
+                for parameter, update in zip(members, updates, strict=True):
+                    parameter.add_(update, alpha=scale)
+
+    def _direction(self, parameter: Tensor, momentum: float) -> Tensor:
+        state = self.state[parameter]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(parameter)
+        buffer: Tensor = state["momentum"]
+        gradient = parameter.grad
+        assert gradient is not None
+        buffer.lerp_(gradient, 1 - momentum)
+        return gradient.lerp(buffer, momentum)
+
+
+def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:
+    """Move all singular values of ``matrices`` [N, rows, columns] near 1; shape and dtype are kept."""
+    a, b, c = _COEFFICIENTS
+    wide = matrices.shape[1] <= matrices.shape[2]
+    x = matrices if wide else matrices.transpose(1, 2)
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    for _ in range(iterations):
+        gram = x @ x.transpose(1, 2)
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x if wide else x.transpose(1, 2)

@@ -1,0 +1,62 @@
+"""Small models, a tokenizer trained in a moment, and requests for them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import textwrap
+from collections.abc import Sequence
+
+import torch
+
+from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
+from engine.inference.tokenizer import BpeTokenizer, train_tokenizer
+from engine.inference.transformer import Transformer, TransformerConfig
+from engine.types import RolloutKey, Task, TaskAnswer, TaskRow
+
+VOCAB = 400
+CONFIG = TransformerConfig(
+    vocab_size=VOCAB,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    intermediate_size=48,
+    max_position_embeddings=256,
+)
+
+
+@functools.cache
+def tokenizer() -> BpeTokenizer:
+    return train_tokenizer([inspect.getsource(textwrap), inspect.getsource(functools)], vocab_size=VOCAB)
+
+
+def model(seed: int = 0) -> Transformer:
+    torch.set_num_threads(1)
+    made = Transformer(CONFIG, seed=seed)
+    with torch.no_grad():  # sharper than fresh weights, so that a wrong position or cache shows
+        made.model.embed_tokens.weight.mul_(20)
+    return made
+
+
+def request(
+    prompt: Sequence[int], *, seed: int = 0, max_tokens: int = 24, stop: int = 2, temperature: float = 1.0, top_p: float = 1.0
+) -> GenerationRequest:
+    task = Task(id="0" * 16, instance_id="t", repo="", base_commit="", problem_statement="", image="")
+    context = GenerationContext(
+        key=RolloutKey(iteration=0, phase="train", task_id=task.id, index=0),
+        row=TaskRow(task=task, answer=TaskAnswer(gold_patch=""), split="train"),
+    )
+    return GenerationRequest(
+        prompt_ids=tuple(prompt),
+        sampling=SamplingParams(temperature=temperature, top_p=top_p, max_tokens=max_tokens),
+        seed=seed,
+        stop_ids=frozenset({stop}),
+        context=context,
+    )
+
+
+def prompt(length: int, seed: int = 0) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(5, VOCAB, (length,), generator=generator).tolist()

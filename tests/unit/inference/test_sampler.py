@@ -1,0 +1,192 @@
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+
+import pytest
+import torch
+
+from engine.errors import ModelError
+from engine.inference.base import Generation
+from engine.inference.drawing import draw
+from engine.inference.sampler import TransformerPolicy
+from engine.inference.transformer import Transformer
+from tests.unit.inference.models import VOCAB, model, prompt, request, tokenizer
+
+
+def recomputed(net: Transformer, ids: list[int], generation: Generation, temperature: float = 1.0) -> list[float]:
+    whole = [*ids, *generation.ids]
+    with torch.no_grad():
+        logits = net(torch.tensor([whole]), torch.tensor([len(whole)]))[0] / temperature
+    table = torch.log_softmax(logits, -1)
+    return [float(table[len(ids) + i - 1, token]) for i, token in enumerate(generation.ids)]
+
+
+async def converse(policy: TransformerPolicy, index: int, turns: int = 3) -> list[Generation]:
+    """Several turns: what was sampled, then some new tokens, is the next prompt."""
+    ids, found = prompt(10 + index % 7, index), []
+    for turn in range(turns):
+        generation = await policy.generate(request(ids, seed=100 * index + turn, max_tokens=12))
+        found.append(generation)
+        ids = [*ids, *generation.ids, *prompt(5 + index % 3, 1000 + index + turn)]
+    return found
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+async def test_sampled_logprobs_equal_recomputed_ones(temperature: float) -> None:
+    net = model()
+    policy = TransformerPolicy(net, tokenizer(), max_batch=4)
+    prompts = [prompt(5 + 9 * i, i) for i in range(9)]
+    found = await asyncio.gather(
+        *(policy.generate(request(p, seed=i, temperature=temperature)) for i, p in enumerate(prompts))
+    )
+    await policy.close()
+    for ids, generation in zip(prompts, found, strict=True):
+        again = recomputed(net, ids, generation, temperature)
+        assert max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True)) <= 1e-5
+        assert len(generation.entropy) == len(generation.versions) == len(generation.ids)
+
+
+async def test_results_do_not_depend_on_the_rest_of_the_batch() -> None:
+    net = model()
+    together = TransformerPolicy(net, tokenizer(), max_batch=16)
+    crowd = await asyncio.gather(*(converse(together, i) for i in range(12)))
+    await together.close()
+    narrow = TransformerPolicy(net, tokenizer(), max_batch=1)
+    for index in range(12):
+        alone = await converse(narrow, index)
+        for mine, theirs in zip(alone, crowd[index], strict=True):
+            assert mine.ids == theirs.ids
+            assert mine.logprobs == pytest.approx(theirs.logprobs, abs=1e-5)
+    await narrow.close()
+
+
+async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    net, fed = model(), []
+    extend = net.extend
+
+    def counting(ids: torch.Tensor, *rest: object) -> torch.Tensor:
+        fed.append(ids.shape[1])
+        return extend(ids, *rest)
+
+    monkeypatch.setattr(net, "extend", counting)
+    ids = prompt(40)
+    policy = TransformerPolicy(net, tokenizer(), max_batch=2)
+    first = await policy.generate(request(ids, seed=1, max_tokens=6))
+    longer = [*ids, *first.ids, *prompt(5, 9)]
+    fed.clear()
+    reused = await policy.generate(request(longer, seed=2, max_tokens=6))
+    assert fed[0] == 6  # the last sampled token, which was never fed, and five new ones
+    policy.set_version(1)
+    fed.clear()
+    fresh = await policy.generate(request(longer, seed=2, max_tokens=6))
+    assert fed[0] == len(longer)
+    await policy.close()
+    assert reused.ids == fresh.ids
+    assert reused.logprobs == pytest.approx(fresh.logprobs, abs=1e-5)
+    assert set(reused.versions) == {0}
+    assert set(fresh.versions) == {1}
+
+
+async def test_a_sibling_with_the_same_prompt_does_not_take_a_cache_away() -> None:
+    net = model()
+    policy = TransformerPolicy(net, tokenizer(), max_batch=8)
+    ids = prompt(30)
+    firsts = await asyncio.gather(*(policy.generate(request(ids, seed=s, max_tokens=8)) for s in range(4)))
+    seconds = []
+    for index, first in enumerate(firsts):
+        longer = [*ids, *first.ids, *prompt(4, index)]
+        seconds.append((longer, await policy.generate(request(longer, seed=50 + index))))
+        await policy.generate(request(ids, seed=80 + index, max_tokens=3))
+    await policy.close()
+    for longer, generation in seconds:
+        again = recomputed(net, longer, generation)
+        assert max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True)) <= 1e-5
+
+
+async def test_new_weights_are_sampled_from_after_set_version() -> None:
+    net = model()
+    policy = TransformerPolicy(net, tokenizer(), version=3)
+    ids = prompt(20)
+    first = await policy.generate(request(ids, seed=1))
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.05)
+    policy.set_version(4)
+    longer = [*ids, *first.ids, 9, 9]
+    second = await policy.generate(request(longer, seed=1))
+    await policy.close()
+    again = recomputed(net, longer, second)
+    assert max(abs(a - b) for a, b in zip(second.logprobs, again, strict=True)) <= 1e-5
+    assert set(first.versions) == {3}
+    assert set(second.versions) == {4}
+
+
+async def test_stops_at_the_stop_id_and_keeps_it() -> None:
+    policy = TransformerPolicy(model(), tokenizer())
+    free = await policy.generate(request(prompt(8), seed=5, stop=VOCAB + 1, max_tokens=20))
+    assert len(free.ids) == 20
+    assert not free.stopped
+    stop = free.ids[7]
+    stopped = await policy.generate(request(prompt(8), seed=5, stop=stop, max_tokens=20))
+    await policy.close()
+    assert stopped.stopped
+    assert stopped.ids == free.ids[: free.ids.index(stop) + 1]
+
+
+async def test_greedy_takes_the_most_likely_token_with_its_plain_logprob() -> None:
+    net = model()
+    policy = TransformerPolicy(net, tokenizer())
+    found = [await policy.generate(request(prompt(12), seed=s, temperature=0.0)) for s in (1, 2)]
+    await policy.close()
+    assert found[0].ids == found[1].ids
+    ids = prompt(12)
+    with torch.no_grad():
+        logits = net(torch.tensor([ids]), torch.tensor([12]))[0, -1]
+    assert found[0].ids[0] == int(logits.argmax())
+    assert found[0].logprobs[0] == pytest.approx(float(torch.log_softmax(logits, -1).max()), abs=1e-5)
+
+
+def test_draws_follow_the_distribution_and_the_nucleus_is_renormalised() -> None:
+    logits = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
+    uniforms = torch.rand(4000, generator=torch.Generator().manual_seed(0)).tolist()
+    many = logits.expand(4000, 4)
+    ones = [1.0] * 4000
+    full = Counter(draw(many, temperatures=ones, top_ps=ones, uniforms=uniforms).ids)
+    assert full[0] / 4000 == pytest.approx(0.5, abs=0.03)
+    assert full[3] / 4000 == pytest.approx(0.1, abs=0.02)
+    cut = draw(many, temperatures=ones, top_ps=[0.7] * 4000, uniforms=uniforms)
+    assert set(cut.ids) == {0, 1}
+    first = cut.ids.index(0)
+    assert cut.logprobs[first] == pytest.approx(math.log(2 / 3), abs=1e-5)
+    entropy = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3))
+    assert cut.entropy[first] == pytest.approx(entropy, abs=1e-5)
+    assert draw(logits, temperatures=[1.0], top_ps=[1.0], uniforms=[0.999999]).ids == [3]
+
+
+async def test_a_cancelled_request_frees_its_place() -> None:
+    policy = TransformerPolicy(model(), tokenizer(), max_batch=1)
+    endless = asyncio.create_task(policy.generate(request(prompt(4), max_tokens=250, stop=VOCAB + 1)))
+    await asyncio.sleep(0.02)
+    endless.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await endless
+    assert (await policy.generate(request(prompt(4), max_tokens=2))).ids
+    await policy.close()
+
+
+async def test_impossible_requests_and_a_closed_policy_raise_model_errors() -> None:
+    policy = TransformerPolicy(model(), tokenizer())
+    with pytest.raises(ModelError, match="context of 256"):
+        await policy.generate(request(prompt(250), max_tokens=24))
+    with pytest.raises(ModelError, match="empty"):
+        await policy.generate(request([]))
+    with pytest.raises(ModelError, match="sampling failed"):
+        await policy.generate(request([VOCAB + 5]))
+    assert (await policy.generate(request(prompt(4)))).ids
+    await policy.close()
+    with pytest.raises(ModelError, match="closed"):
+        await policy.generate(request(prompt(4)))

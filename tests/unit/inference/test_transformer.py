@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.errors import CheckpointError
+from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
+from engine.inference.transformer import ARCHITECTURES, KVCache, Transformer, TransformerConfig
+from tests.unit.inference.models import CONFIG, VOCAB, model, prompt, tokenizer
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_transformers_loads_the_folder_with_equal_logits(tmp_path: Path, tied: bool) -> None:
+    ours = Transformer(dataclasses.replace(CONFIG, tie_word_embeddings=tied), seed=3)
+    save_policy_checkpoint(tmp_path / "m", ours, tokenizer(), {})
+    from transformers import Qwen3ForCausalLM
+
+    theirs = Qwen3ForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32)
+    ids = torch.tensor([prompt(60, 1), prompt(60, 2)])
+    with torch.no_grad():
+        difference = ours(ids, torch.tensor([60, 60])) - theirs(ids).logits
+    assert difference.abs().max() <= 1e-5
+
+
+def test_gradients_equal_those_of_transformers(tmp_path: Path) -> None:
+    ours = model()
+    save_policy_checkpoint(tmp_path / "m", ours, tokenizer(), {})
+    from transformers import Qwen3ForCausalLM
+
+    theirs = Qwen3ForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32)
+    ids = torch.tensor([prompt(40)])
+    torch.autograd.backward(ours(ids, torch.tensor([40])).square().mean())
+    torch.autograd.backward(theirs(ids).logits.square().mean())
+    expected = dict(theirs.named_parameters())
+    for name, parameter in ours.named_parameters():
+        assert parameter.grad is not None
+        error = (parameter.grad - expected[name].grad).norm() / expected[name].grad.norm()
+        assert error <= 1e-5, name
+
+
+def test_padding_changes_nothing() -> None:
+    net, text = model(), prompt(30)
+    alone = net(torch.tensor([text]), torch.tensor([30]))[0]
+    for filler in (0, 7):
+        ids = torch.tensor([text + [filler] * 20, prompt(50, 1)])
+        padded = net(ids, torch.tensor([30, 50]))[0]
+        assert (padded[:30] - alone).abs().max() <= 1e-5
+        assert padded[30:].abs().max() == 0
+
+
+def test_cached_forward_in_pieces_equals_the_full_forward() -> None:
+    net = model()
+    texts = [prompt(50, 1), prompt(41, 2), prompt(33, 3)]
+    cache = KVCache(CONFIG, 5, device=torch.device("cpu"), dtype=torch.float32)
+    fed = [0, 0, 0]
+    with torch.no_grad():
+        for sizes in ((20, 7, 1), (1, 1, 1), (9, 12, 30), (1, 1, 1)):
+            width = max(sizes)
+            cache.reserve(max(fed) + width)
+            new = [t[f : f + s] + [0] * (width - s) for t, f, s in zip(texts, fed, sizes, strict=True)]
+            logits = net.extend(torch.tensor(new), torch.tensor(fed), torch.tensor(sizes), cache, 1)
+            fed = [f + s for f, s in zip(fed, sizes, strict=True)]
+            for row, (text, length) in enumerate(zip(texts, fed, strict=True)):
+                full = net(torch.tensor([text[:length]]), torch.tensor([length]))[0, -1]
+                assert (logits[row] - full).abs().max() <= 2e-5
+
+
+def test_same_seed_same_weights() -> None:
+    first, second, other = (Transformer(CONFIG, seed=s).state_dict() for s in (1, 1, 2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["model.embed_tokens.weight"], other["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_checkpoint_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
+    saved = model(seed=5)
+    folder = tmp_path / "deep" / "m"
+    save_policy_checkpoint(folder, model(seed=4), tokenizer(), {"old": 1})
+    save_policy_checkpoint(folder, saved, tokenizer(), {"seed": 5}, dtype=dtype)
+    loaded, tokens = load_policy_checkpoint(str(folder), home=tmp_path)
+    for name, tensor in saved.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor.to(dtype).float())
+    assert tokens.encode("def f(x):") == tokenizer().encode("def f(x):")
+    assert loaded.config == CONFIG
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["m"]
+
+
+def test_run_reference_opens_the_last_checkpoint(tmp_path: Path) -> None:
+    for number in (2, 10):
+        folder = tmp_path / "runs" / "r1" / "checkpoints" / f"{number:05d}"
+        save_policy_checkpoint(folder, model(seed=number), tokenizer(), {})
+    loaded, _ = load_policy_checkpoint("run:r1", home=tmp_path)
+    assert torch.equal(loaded.state_dict()["model.norm.weight"], model(10).state_dict()["model.norm.weight"])
+    assert torch.equal(loaded.model.embed_tokens.weight, model(10).model.embed_tokens.weight)
+
+
+def test_fresh_and_builtin_references(tmp_path: Path) -> None:
+    tiny, tokens = load_policy_checkpoint("fresh:tiny", home=tmp_path)
+    assert tiny.config == ARCHITECTURES["tiny"]
+    shipped, _ = load_policy_checkpoint("builtin:quickstart", home=tmp_path)
+    assert sum(p.numel() for p in shipped.parameters()) == 1_599_136
+    assert tokens.vocab_size == shipped.config.vocab_size == 2048
+
+
+@pytest.mark.parametrize("ref", ["fresh:huge", "builtin:none", "run:nobody", "nowhere", "/etc/passwd"])
+def test_a_wrong_reference_is_explained(tmp_path: Path, ref: str) -> None:
+    with pytest.raises(CheckpointError):
+        load_policy_checkpoint(ref, home=tmp_path)
+
+
+def test_an_incomplete_folder_is_explained(tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    save_policy_checkpoint(folder, model(), tokenizer(), {})
+    weights = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
+        load_policy_checkpoint(str(folder), home=tmp_path)
+
+
+def test_another_architecture_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="llama"):
+        TransformerConfig.from_json({"model_type": "llama"})
+    with pytest.raises(CheckpointError, match="sliding"):
+        TransformerConfig.from_json({"model_type": "qwen3", "use_sliding_window": True})
+
+
+def test_config_survives_transformers(tmp_path: Path) -> None:
+    from transformers import Qwen3Config
+
+    theirs = Qwen3Config(**{k: v for k, v in CONFIG.to_json().items() if k != "model_type"})
+    assert TransformerConfig.from_json(theirs.to_dict()) == CONFIG
+    assert VOCAB == theirs.vocab_size
