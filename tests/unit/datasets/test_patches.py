@@ -1,0 +1,88 @@
+"""Patches as text: making, taking apart, filtering by path."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from engine.datasets.patches import (
+    count_changed_lines,
+    is_test_path,
+    keep_files,
+    make_patch,
+    patch_hash,
+    split_patch,
+)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("a\nb\nc\n", "a\nX\nc\n"),
+        ("a\nb", "a\nc"),
+        ("a\r\nb\r\n", "a\r\nc\r\n"),
+        ("x\x0c\u2028y\nb\n", "x\x0c\u2028y\nc\n"),
+    ],
+)
+def test_git_applies_what_was_made(tmp_path: Path, before: str, after: str) -> None:
+    file = tmp_path / "f.py"
+    file.write_bytes(before.encode())
+    patch = make_patch("f.py", before, after)
+    subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch.encode(), check=True)
+    assert file.read_bytes() == after.encode()
+    assert count_changed_lines(patch) == 2
+
+
+def test_equal_texts_make_no_patch() -> None:
+    assert make_patch("f.py", "a\n", "a\n") == ""
+
+
+def test_parts_keep_their_text_and_name_every_path() -> None:
+    header = "diff --git a/old.py b/tests/new.py\nsimilarity index 100%\n"
+    rename = header + "rename from old.py\nrename to tests/new.py\n"
+    patch = make_patch("a.py", "x\n", "y\n") + rename
+    parts = split_patch(patch)
+    assert [part.paths for part in parts] == [("a.py",), ("old.py", "tests/new.py")]
+    assert "".join(part.text for part in parts) == patch
+
+
+def test_dropped_lines_that_look_like_headers_stay_content() -> None:
+    patch = make_patch("a.sql", "-- a/tests/x\n++ b\nz\n", "z\n")
+    assert [part.paths for part in split_patch(patch)] == [("a.sql",)]
+
+
+def test_a_second_header_hidden_in_a_part_is_seen() -> None:
+    hidden = "--- a/conftest.py\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+forge()\n"
+    kept, dropped = keep_files(make_patch("a.py", "x\n", "y\n") + hidden, lambda path: not is_test_path(path))
+    assert kept == ""
+    assert dropped == ["a.py", "conftest.py"]
+
+
+def test_quoted_names_are_read() -> None:
+    patch = 'diff --git "a/tests/\\303\\251.py" "b/tests/\\303\\251.py"\nnew file mode 100644\n'
+    assert split_patch(patch)[0].paths == ("tests/é.py",)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "tests/helper.py", "pkg/tests/data.json", "test_a.py", "pkg/a_test.py", "conftest.py",
+        "src/conftest.py", "setup.cfg", "tox.ini", "pytest.ini", "evil.pth", "sitecustomize.py",
+    ],
+)  # fmt: skip
+def test_tests_and_their_configuration_are_recognised(path: str) -> None:
+    assert is_test_path(path)
+
+
+@pytest.mark.parametrize("path", ["pkg/testing.py", "pkg/latest.py", "contest.py", "pkg/a.py"])
+def test_other_files_are_not(path: str) -> None:
+    assert not is_test_path(path)
+
+
+def test_the_hash_ignores_blob_hashes_but_not_content() -> None:
+    patch = make_patch("a.py", "x\n", "y\n")
+    with_index = patch.replace("--- a", "index 1234567..89abcde 100644\n--- a")
+    assert patch_hash(with_index) == patch_hash(patch + "\n")
+    assert patch_hash(patch) != patch_hash(make_patch("a.py", "x\n", "z\n"))

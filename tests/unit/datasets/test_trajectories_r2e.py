@@ -1,0 +1,120 @@
+"""R2E-Gym's trajectory format, on real data and on broken lines."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.datasets.trajectories_r2e import parse_action, read_r2e_trajectories
+from engine.errors import DatasetError
+from engine.events.types import EVENT_ADAPTER
+from engine.types import TerminationReason, TestOutcome, Verdict
+
+REPOSITORY = Path(__file__).parents[3]
+DATA = REPOSITORY.parent / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
+needs_data = pytest.mark.skipif(not DATA.exists(), reason="the sample trajectories are not on this machine")
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    step = {"thought": "<think>t</think>\nprose", "action": "", "observation": "o", "done": False}
+    base = {
+        "ds": {
+            "instance_id": "i", "repo": "r", "base_commit": "c", "problem_statement": "p", "patch": "d",
+            "FAIL_TO_PASS": '["t::a"]', "PASS_TO_PASS": "['t::b']",
+        },
+        "exit_reason": "agent", "reward": 0.0, "trajectory_steps": [step, step],
+        "test_output": "PASSED t::a\nFAILED t::b - assert 0\n", "output_patch": "x",
+    }  # fmt: skip
+    return {**base, **changes}
+
+
+def write(tmp_path: Path, *records: object) -> Path:
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(item) + "\n" for item in records))
+    return path
+
+
+@needs_data
+def test_real_trajectories_keep_every_step_and_agree_with_their_logs() -> None:
+    lines = DATA.read_text().splitlines()
+    imported = list(read_r2e_trajectories(DATA))
+    assert len(imported) == len(lines) == 10
+    for trajectory, line in zip(imported, lines, strict=True):
+        published = json.loads(line)
+        assert len(trajectory.steps) == len(published["trajectory_steps"])
+        for step, original in zip(trajectory.steps, published["trajectory_steps"], strict=True):
+            assert original["thought"] in step.response
+            assert original["action"] in step.response
+            assert step.observation == original["observation"]
+            assert step.call is not None
+        assert trajectory.tests
+        passed = all(test.outcome is TestOutcome.PASSED for test in trajectory.tests)
+        assert passed == (trajectory.verdict is Verdict.PASSED)
+
+
+@needs_data
+def test_the_command_prints_tasks_and_valid_events() -> None:
+    command = [sys.executable, "-m", "engine.datasets.trajectories_r2e", str(DATA)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.rstrip("\n").split("\n")]
+    tasks = [line for line in lines if "task" in line]
+    events = [EVENT_ADAPTER.validate_python(line) for line in lines if "task" not in line]
+    assert len(tasks) == 10
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert sum(event.type == "trajectory_finished" for event in events) == 10
+
+
+def test_siblings_are_numbered_and_unparsable_steps_are_kept(tmp_path: Path) -> None:
+    first, second = read_r2e_trajectories(write(tmp_path, record(), record()))
+    assert (first.index, second.index) == (0, 1)
+    assert first.row.task.id == second.row.task.id
+    assert [(step.thought, step.error) for step in first.steps] == [("t\nprose", "the action is empty")] * 2
+    assert [test.outcome for test in first.tests] == [TestOutcome.PASSED, TestOutcome.FAILED]
+    assert (first.row.answer.fail_to_pass, first.row.answer.pass_to_pass) == (("t::a",), ("t::b",))
+
+
+def test_limits_are_no_submission_and_a_missing_reward_is_no_verdict(tmp_path: Path) -> None:
+    path = write(tmp_path, record(exit_reason="token_limit", reward=None))
+    (trajectory,) = read_r2e_trajectories(path)
+    assert trajectory.termination is TerminationReason.MAX_CONTEXT
+    assert (trajectory.reward, trajectory.verdict) == (None, None)
+
+
+def test_values_of_a_call_are_lossless() -> None:
+    call, error = parse_action(
+        "<function=edit>\n  <parameter=old>\n  x = 1\n\n</parameter>\n"
+        "<parameter=new> y</parameter></function>"
+    )
+    assert call is not None
+    assert not error
+    assert call.arguments == {"old": "  x = 1\n", "new": " y"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"ds": 3}, "ds"),
+        ({"exit_reason": "aliens"}, "exit_reason"),
+        ({"trajectory_steps": None}, "trajectory_steps"),
+        ({"trajectory_steps": [{"thought": ""}]}, "trajectory_steps.0.action"),
+        ({"reward": "high"}, "reward"),
+        ({"ds": {**record()["ds"], "FAIL_TO_PASS": 7}}, "FAIL_TO_PASS"),
+        ({"ds": {**record()["ds"], "patch": None}}, "patch"),
+    ],
+)
+def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(DatasetError) as raised:
+        list(read_r2e_trajectories(write(tmp_path, record(), record(**changes))))
+    assert (raised.value.row, raised.value.field) == (1, field)
+
+
+def test_the_command_says_what_is_wrong(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "engine.datasets.trajectories_r2e", str(write(tmp_path, record(ds=1)))]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "row 0, field 'ds'" in done.stderr
