@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 from django.urls import reverse
@@ -25,8 +26,15 @@ class LiveCursor:
     seq: int
     page: str
     """``run``, ``iteration``, ``group`` or ``trajectory``: what the socket renders."""
-    target: str = ""
-    """For a trajectory: its address inside the run, ``phase/iteration/task/index``."""
+    identity: str
+    """Changes when what was shown is made again from a checkpoint: then appending is not enough."""
+    target: tuple[str, ...] = ()
+    """Where inside the run: phase, iteration, task key, index, as far as the page needs them."""
+
+    @property
+    def target_json(self) -> str:
+        """The target for the page's script."""
+        return json.dumps(self.target)
 
 
 def run_url(run: Run | int) -> str:

@@ -13,8 +13,9 @@ from webapp.selectors import groups as group_reads
 
 @dataclass(frozen=True, slots=True)
 class StripCell:
-    """One step in a column's strip; ``bar`` is the thinking's height, 2 … 24 px."""
+    """One step of sibling ``index``; ``bar`` is the thinking's length, 2 … 48 px."""
 
+    index: int
     step: Step
     bar: int
 
@@ -67,6 +68,10 @@ class GroupContext:
 MAX_STRIP = 200
 
 
+def _cell(index: int, step: Step | None, most: int) -> StripCell | None:
+    return StripCell(index, step, 2 + round(46 * step.thinking_tokens / most)) if step else None
+
+
 def _strip(columns: list[Trajectory], steps: dict[int, list[Step]]) -> tuple[tuple[StripRow, ...], int]:
     longest = max((len(steps[t.pk]) for t in columns), default=0)
     most = max((s.thinking_tokens for rows in steps.values() for s in rows), default=0) or 1
@@ -79,7 +84,7 @@ def _strip(columns: list[Trajectory], steps: dict[int, list[Step]]) -> tuple[tup
         acts = {step.action_hash if step else "" for step in found}
         diverges = not diverged and len(acts) > 1
         diverged = diverged or diverges
-        cells = tuple(StripCell(s, 2 + round(22 * s.thinking_tokens / most)) if s else None for s in found)
+        cells = tuple(_cell(t.index, step, most) for t, step in zip(columns, found, strict=True))
         rows.append(StripRow(index, cells, diverges))
     return tuple(rows), longest
 
@@ -123,7 +128,7 @@ def build_group(run: Run, *, phase: str, iteration: int, task_key: str) -> Group
     return GroupContext(
         section="runs",
         crumbs=run_crumbs(run, where, Crumb(title)),
-        live=LiveCursor(run.pk, run.last_seq, "group", f"{phase}/{iteration}/{task_key}"),
+        live=LiveCursor(run.pk, run.last_seq, "group", str(run.epoch), (phase, str(iteration), task_key)),
         run=run,
         group=group,
         title=title,

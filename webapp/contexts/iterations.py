@@ -74,7 +74,7 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
     return IterationContext(
         section="runs",
         crumbs=run_crumbs(run, Crumb(phase_label(phase, index))),
-        live=LiveCursor(run.pk, run.last_seq, "iteration", f"{phase}/{index}"),
+        live=LiveCursor(run.pk, run.last_seq, "iteration", str(run.epoch), (phase, str(index))),
         run=run,
         phase=phase,
         index=index,

@@ -25,6 +25,11 @@ class Control:
     confirm: str = ""
     css: str = ""
 
+    @property
+    def url_name(self) -> str:
+        """Name of the address it posts to."""
+        return f"run-{self.action}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunHeader:

@@ -13,7 +13,7 @@ from engine.events.types import EVENT_ADAPTER
 from webapp.contexts.config_view import SettingSection, describe
 from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import trajectory_url
-from webapp.contexts.solve_map import MapRow, map_rows
+from webapp.contexts.solve_map import CELL_WIDTH, MapRow, map_rows
 from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
 from webapp.selectors import groups as group_reads
 from webapp.selectors import iterations as iteration_reads
@@ -72,6 +72,8 @@ class TasksPanel:
     """The task × iteration solve map."""
 
     rows: tuple[MapRow, ...]
+    width: int
+    """Of the map, px."""
     iterations: tuple[int, ...]
     num_iterations: int
     num_tasks: int
@@ -142,9 +144,12 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
         case "tasks":
             found = iteration_reads.solve_map(run.pk)
             return TasksPanel(
-                rows=map_rows(run.pk, found), iterations=found.iterations,
-                num_iterations=found.num_iterations, num_tasks=found.num_tasks,
-            )  # fmt: skip
+                rows=map_rows(run.pk, found),
+                width=CELL_WIDTH * len(found.iterations),
+                iterations=found.iterations,
+                num_iterations=found.num_iterations,
+                num_tasks=found.num_tasks,
+            )
         case "evaluation":
             return EvaluationPanel(plots=evaluation_plot(iteration_reads.evaluations(run.pk)))
         case "checkpoints":

@@ -124,7 +124,7 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, can_operate: bool) 
     return RunDetailContext(
         section="runs",
         crumbs=run_crumbs(run),
-        live=LiveCursor(run.pk, run.last_seq, "run"),
+        live=LiveCursor(run.pk, run.last_seq, "run", str(run.epoch)),
         run=run,
         header=build_header(run, points),
         alerts=tuple(alerts),

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from webapp.contexts.frame import group_url
 from webapp.selectors.iterations import SolveMap
 
+CELL_WIDTH = 13
+
 
 @dataclass(frozen=True, slots=True)
 class MapCell:
@@ -14,6 +16,7 @@ class MapCell:
 
     iteration: int
     x: int
+    """Left edge, px."""
     level: int
     solved: int
     graded: int

@@ -63,9 +63,14 @@ class StepView:
     body: ActionBody
     thought: CutText
     observation: CutText
-    thinking_share: float
-    """Thinking tokens against the longest thinking of the trajectory, 0 … 1, for the strip."""
-    seconds_share: float
+    thinking_width: str
+    """Thinking tokens against the longest thinking of the trajectory, per cent, for the strip."""
+    seconds_width: str
+
+    @property
+    def seconds(self) -> float:
+        """Model and tool time together."""
+        return self.step.model_seconds + self.step.tool_seconds
 
 
 def _text(arguments: Mapping[str, Any], key: str) -> str:
@@ -133,6 +138,10 @@ def action_body(step: Step) -> ActionBody:
             return ActionBody("call", step.tool, arguments=_rest(arguments))
 
 
+def _share(value: float, most: float) -> str:
+    return f"{min(100.0, 100 * value / most):.1f}" if most else "0"
+
+
 def step_views(steps: list[Step], *, most_thinking: int, most_seconds: float) -> tuple[StepView, ...]:
     """Steps ready for the template; the two maxima are the trajectory's, for the strip's bars."""
     return tuple(
@@ -141,10 +150,8 @@ def step_views(steps: list[Step], *, most_thinking: int, most_seconds: float) ->
             body=action_body(step),
             thought=cut_text(step.thought, lines=2000, chars=THOUGHT_CHARS),
             observation=cut_text(step.observation),
-            thinking_share=min(1.0, step.thinking_tokens / most_thinking) if most_thinking else 0.0,
-            seconds_share=min(1.0, (step.model_seconds + step.tool_seconds) / most_seconds)
-            if most_seconds
-            else 0.0,
+            thinking_width=_share(step.thinking_tokens, most_thinking),
+            seconds_width=_share(step.model_seconds + step.tool_seconds, most_seconds),
         )
         for step in steps
     )

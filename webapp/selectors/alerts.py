@@ -13,3 +13,8 @@ def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Ale
     else:
         alerts = alerts.exclude(severity="info")
     return list(alerts.select_related("run").defer("run__config").order_by("-time")[:limit]), alerts.count()
+
+
+def get_alert(alert_id: int) -> Alert | None:
+    """One alert with its run."""
+    return Alert.objects.select_related("run").filter(pk=alert_id).first()

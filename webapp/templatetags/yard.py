@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from urllib.parse import urlencode
 
 from django import template
 from django.utils.html import format_html, format_html_join
@@ -196,10 +197,10 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], height: int = 14) -> Sa
 
 @register.simple_tag(takes_context=True)
 def query(context: template.Context, **changes: object) -> str:
-    """The page's query string with some parameters set; None or an empty value removes one."""
-    params = context["request"].GET.copy()
+    """The page's query string (its variable ``params``) with some parameters set or, if empty, removed."""
+    params = {key: value for key, value in context["params"].items() if value}
     for key, value in changes.items():
         params.pop(key, None)
         if value not in (None, ""):
             params[key] = str(value)
-    return f"?{params.urlencode()}" if params else "?"
+    return f"?{urlencode(params)}"

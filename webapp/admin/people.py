@@ -1,0 +1,127 @@
+# ruff: noqa: ARG002  (Django's hooks are handed arguments that not every answer needs)
+"""People, their role and their API tokens. Changes go through ``services.accounts``, which audits them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from webapp.admin.site import RecordAdmin, RoleAdmin, site
+from webapp.models import ApiToken
+from webapp.permissions import Role, role_of
+from webapp.services import accounts
+
+ROLE_CHOICES = [(role.value, role.value) for role in Role]
+
+
+class NewPersonForm(AdminUserCreationForm):  # type: ignore[type-arg]
+    """Name, password, role."""
+
+    role = forms.ChoiceField(choices=ROLE_CHOICES, initial=Role.VIEWER.value)
+
+    class Meta:
+        """Over Django's user."""
+
+        model = User
+        fields = ("username",)
+
+
+class PersonForm(UserChangeForm):  # type: ignore[type-arg]
+    """Name, mail, role, whether they may sign in."""
+
+    role = forms.ChoiceField(choices=ROLE_CHOICES)
+
+    class Meta:
+        """Over Django's user."""
+
+        model = User
+        fields = ("username", "email", "is_active", "password")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["role"].initial = role_of(self.instance) or Role.VIEWER.value
+
+
+@admin.register(User, site=site)
+class PersonAdmin(RoleAdmin[User]):
+    """People and roles."""
+
+    list_display = ("username", "email", "role", "is_active", "last_login", "date_joined")
+    list_filter = ("groups", "is_active")
+    search_fields = ("username", "email")
+    ordering = ("username",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
+        """With groups, which hold the roles."""
+        return super().get_queryset(request).prefetch_related("groups")
+
+    def get_form(
+        self, request: HttpRequest, obj: User | None = None, change: bool = False, **kwargs: Any
+    ) -> Any:
+        """The short form for new people."""
+        kwargs["form"] = PersonForm if obj else NewPersonForm
+        kwargs["fields"] = None
+        return super().get_form(request, obj, change, **kwargs)
+
+    def get_fields(self, request: HttpRequest, obj: User | None = None) -> Any:
+        """What each form shows."""
+        if obj is None:
+            return ["username", "usable_password", "password1", "password2", "role"]
+        return ["username", "email", "role", "is_active"]
+
+    @admin.display(description="role")
+    def role(self, user: User) -> str:
+        """The person's role."""
+        names = {group.name for group in user.groups.all()}
+        if user.is_superuser:
+            return "admin"
+        return next((role.value for role in reversed(Role) if role.value in names), "–")
+
+    def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
+        """Save, then give the role and the right to sign in through the service."""
+        actor = request.user if isinstance(request.user, User) else None
+        wanted_active = obj.is_active
+        if change:
+            obj.is_active = bool(User.objects.values_list("is_active", flat=True).get(pk=obj.pk))
+        obj.save()
+        try:
+            accounts.set_role(user=obj, role=Role(form.cleaned_data["role"]), actor=actor)
+            if change and wanted_active != obj.is_active:
+                accounts.set_active(user=obj, active=wanted_active, actor=actor)
+        except accounts.AccountError as error:
+            messages.error(request, f"The role was not changed: {error}")
+
+    def has_delete_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
+        """People are made inactive, never deleted: the audit trail names them."""
+        return False
+
+
+@admin.register(ApiToken, site=site)
+class ApiTokenAdmin(RecordAdmin[ApiToken]):
+    """API tokens; deleting one revokes it."""
+
+    list_display = ("name", "user", "hint", "created_at", "last_used_at", "expires_at")
+    list_filter = ("user",)
+    search_fields = ("name", "user__username")
+    list_select_related = ("user",)
+    exclude = ("digest",)
+
+    def has_delete_permission(self, request: HttpRequest, obj: ApiToken | None = None) -> bool:
+        """Admins revoke."""
+        return self.has_view_permission(request, obj)
+
+    def delete_model(self, request: HttpRequest, obj: ApiToken) -> None:
+        """Revoke, with an audit entry."""
+        actor = request.user if isinstance(request.user, User) else None
+        accounts.revoke_token(token=obj, actor=actor)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
+        """Revoke each, with an audit entry."""
+        for token in queryset:
+            self.delete_model(request, token)

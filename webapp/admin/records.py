@@ -1,0 +1,49 @@
+"""Runs, alerts and the audit trail, to look things up; their pages are where people work."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from webapp.admin.site import RecordAdmin, site
+from webapp.models import Alert, AuditEntry, Run
+
+
+@admin.register(Run, site=site)
+class RunAdmin(RecordAdmin[Run]):
+    """Runs."""
+
+    list_display = (
+        "id",
+        "name",
+        "kind",
+        "state",
+        "recipe",
+        "dataset",
+        "experiment",
+        "created_by",
+        "created_at",
+    )
+    list_filter = ("state", "kind", "recipe", "experiment", "dataset")
+    search_fields = ("name", "recipe")
+    list_select_related = ("dataset", "experiment", "created_by")
+    exclude = ("token_hash",)
+
+
+@admin.register(Alert, site=site)
+class AlertAdmin(RecordAdmin[Alert]):
+    """Alerts."""
+
+    list_display = ("time", "severity", "code", "run", "message", "acknowledged_by")
+    list_filter = ("severity", "code")
+    search_fields = ("message", "code")
+    list_select_related = ("run", "acknowledged_by")
+
+
+@admin.register(AuditEntry, site=site)
+class AuditEntryAdmin(RecordAdmin[AuditEntry]):
+    """Who changed what."""
+
+    list_display = ("time", "actor", "action", "run", "target", "changes")
+    list_filter = ("action", "actor")
+    search_fields = ("target", "action")
+    list_select_related = ("actor", "run")

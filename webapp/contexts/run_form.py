@@ -1,0 +1,216 @@
+"""The form of a new run: every setting of a recipe (or of a run to clone), grouped by section.
+
+Fields come from the configuration's own classes, so a new setting appears here by itself with its
+docstring as help. ``parse_overrides`` is the inverse: only settings that differ become overrides.
+"""
+
+from __future__ import annotations
+
+import json
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from engine.config.base import Section
+from engine.config.recipes import RECIPES
+from engine.config.run import parse_run_config
+from engine.errors import ConfigError
+from webapp.contexts.frame import Crumb
+
+HIDDEN = ("kind", "recipe")
+
+
+@dataclass(frozen=True, slots=True)
+class FormField:
+    """One setting as an input; values are texts as the form posts them."""
+
+    key: str
+    name: str
+    widget: str
+    """``text``, ``number``, ``choice``, ``check`` or ``list`` (one item a line)."""
+    value: str
+    base: str
+    """What the recipe says."""
+    choices: tuple[str, ...]
+    help: str
+    optional: bool
+    error: str
+
+    @property
+    def changed(self) -> bool:
+        """Whether it differs from the recipe."""
+        return self.value != self.base
+
+
+@dataclass(frozen=True, slots=True)
+class FormSection:
+    """The settings of one section."""
+
+    name: str
+    help: str
+    fields: tuple[FormField, ...]
+    open: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeChoice:
+    """A recipe to start from."""
+
+    name: str
+    kind: str
+    help: str
+    current: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFormContext:
+    """The page: choose a recipe, then its settings."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    recipes: tuple[RecipeChoice, ...]
+    recipe: str
+    """Empty while none is chosen."""
+    clone_of: int | None
+    sections: tuple[FormSection, ...]
+    errors: tuple[str, ...]
+    num_changed: int
+    experiments: tuple[tuple[int, str], ...]
+    experiment: int | None
+
+
+def as_text(value: object) -> str:
+    """A setting's value as its input holds it."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return "\n".join(as_text(item) for item in value)
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return str(value)
+
+
+def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
+    """(widget, choices, optional) of a field's type."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (types.UnionType, typing.Union):
+        inner = [arg for arg in args if arg is not type(None)]
+        widget, choices, _ = _kind(inner[0])
+        return widget, choices, len(inner) < len(args)
+    if origin is typing.Annotated:
+        return _kind(args[0])
+    if origin is Literal:
+        return "choice", tuple(str(arg) for arg in args), False
+    if annotation is bool:
+        return "check", (), False
+    if annotation in (int, float):
+        return "number", (), False
+    if origin in (tuple, list):
+        item = args[0] if args else str
+        known = tuple(str(m) for m in item) if isinstance(item, type) and issubclass(item, StrEnum) else ()
+        return "list", known, False
+    return "text", (), False
+
+
+def _fields(
+    prefix: str,
+    model: BaseModel,
+    base: Mapping[str, Any],
+    posted: Mapping[str, str],
+    errors: Mapping[str, str],
+    datasets: tuple[str, ...],
+) -> tuple[FormField, ...]:
+    result = []
+    for name, info in type(model).model_fields.items():
+        value = base.get(name)
+        if isinstance(getattr(model, name), Section) or (not prefix and name in HIDDEN):
+            continue
+        key = f"{prefix}{name}"
+        widget, choices, optional = _widget(key, info, datasets)
+        text = as_text(value)
+        result.append(
+            FormField(
+                key, name.replace("_", " "), widget, _posted(posted, key, text), text, choices,
+                info.description or "", optional, errors.get(key, ""),
+            )
+        )  # fmt: skip
+    return tuple(result)
+
+
+def _widget(key: str, info: FieldInfo, datasets: tuple[str, ...]) -> tuple[str, tuple[str, ...], bool]:
+    if key == "dataset.name" and datasets:
+        return "suggest", datasets, False
+    return _kind(info.annotation)
+
+
+def _posted(posted: Mapping[str, str], key: str, fallback: str) -> str:
+    return posted[key].replace("\r\n", "\n") if key in posted else fallback
+
+
+def errors_by_field(message: str) -> dict[str, str]:
+    """A ConfigError's message (``a.b: what; c: what``) by setting."""
+    found = {}
+    for part in message.split("; "):
+        key, separator, text = part.partition(": ")
+        if separator and " " not in key:
+            found[key] = text
+    return found
+
+
+def form_sections(
+    base: Mapping[str, Any], *, posted: Mapping[str, str], error: str, datasets: tuple[str, ...]
+) -> tuple[FormSection, ...]:
+    """Sections of a configuration with what was posted filled in.
+
+    Raises ConfigError when ``base`` itself is not valid in this version.
+    """
+    model = parse_run_config(base)
+    errors = errors_by_field(error)
+    sections = [FormSection("run", "", _fields("", model, base, posted, errors, datasets), True)]
+    for name in type(model).model_fields:
+        part = getattr(model, name)
+        if not isinstance(part, Section):
+            continue
+        fields = _fields(f"{name}.", part, base[name], posted, errors, datasets)
+        help_text = (type(part).__doc__ or "").strip().split("\n")[0]
+        opened = name in ("dataset", "trainer") or any(field.changed or field.error for field in fields)
+        sections.append(FormSection(name, help_text, fields, opened))
+    return tuple(sections)
+
+
+def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
+    """Dotted overrides of every setting whose text differs from the base."""
+    overrides: dict[str, Any] = {}
+    for field in (field for section in sections for field in section.fields):
+        if not field.changed:
+            continue
+        if field.widget == "list":
+            overrides[field.key] = [line.strip() for line in field.value.split("\n") if line.strip()]
+        elif field.optional and not field.value.strip():
+            overrides[field.key] = None
+        else:
+            overrides[field.key] = field.value.strip()
+    return overrides
+
+
+def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:
+    """Every recipe with the first line of its docstring."""
+    return tuple(
+        RecipeChoice(name, make().kind, (make.__doc__ or "").strip().split("\n")[0], name == current)
+        for name, make in RECIPES.items()
+    )
+
+
+def recipe_base(recipe: str) -> dict[str, Any]:
+    """A recipe's whole configuration. Raises ConfigError for an unknown one."""
+    if recipe not in RECIPES:
+        raise ConfigError(f"unknown recipe '{recipe}'")
+    return {**RECIPES[recipe]().model_dump(mode="json"), "recipe": recipe}

@@ -1,0 +1,157 @@
+"""What a live page consists of: regions rendered from the page's own partials.
+
+A snapshot is the whole state of a page's regions as of one moment, made by the same context builder and
+the same templates as the page itself, so that a page plus later fragments equals a fresh page (tested).
+To add a region: give its element an id and ``data-live`` in the page, put its partial here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.template.loader import render_to_string
+
+from webapp.contexts.groups import build_group
+from webapp.contexts.iterations import build_iteration
+from webapp.contexts.overview import build_overview
+from webapp.contexts.runs import build_run_detail, build_run_list
+from webapp.contexts.trajectories import build_trajectory
+from webapp.models import Run
+from webapp.selectors import runs as run_reads
+from webapp.views.pages import variables
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """What one tab shows; equal subscriptions share one snapshot."""
+
+    page: str
+    run_id: int | None
+    target: tuple[str, ...]
+    params: tuple[tuple[str, str], ...]
+    can_operate: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A page's regions at one moment."""
+
+    seq: int
+    identity: str = ""
+    html: Mapping[str, str] = field(default_factory=dict)
+    """Element id → inner HTML."""
+    steps: tuple[str, ...] = ()
+    """HTML of every step of a trajectory; only those a tab lacks are sent."""
+    charts: Mapping[str, Any] | None = None
+
+
+class GoneError(Exception):
+    """What the page shows does not exist (any more)."""
+
+
+RUN_REGIONS = {
+    "run-header": "runs/_header.html",
+    "run-alerts": "runs/_alerts.html",
+    "run-funnel": "shared/_funnel.html",
+    "run-panel": "runs/_panel.html",
+}
+TRAJECTORY_REGIONS = {
+    "trajectory-head": "trajectories/_head.html",
+    "trajectory-tail": "trajectories/_tail.html",
+    "trajectory-outcome": "trajectories/_outcome.html",
+}
+
+
+def _render(regions: Mapping[str, str], context: dict[str, Any]) -> dict[str, str]:
+    return {region: render_to_string(template, context) for region, template in regions.items()}
+
+
+def _run(subscription: Subscription) -> Run:
+    run = run_reads.get_run(subscription.run_id) if subscription.run_id is not None else None
+    if run is None:
+        raise GoneError
+    return run
+
+
+def _run_page(subscription: Subscription) -> Snapshot:
+    run = _run(subscription)
+    context = build_run_detail(run, dict(subscription.params), can_operate=subscription.can_operate)
+    return Snapshot(
+        seq=run.last_seq,
+        identity=context.live.identity,
+        html=_render(RUN_REGIONS, variables(context)),
+        charts=context.charts,
+    )
+
+
+def _iteration_page(subscription: Subscription) -> Snapshot:
+    run = _run(subscription)
+    phase, index = subscription.target
+    context = build_iteration(run, phase, int(index), dict(subscription.params))
+    if context is None:
+        raise GoneError
+    html = _render({"iteration-body": "iterations/_body.html"}, variables(context))
+    return Snapshot(seq=run.last_seq, identity=context.live.identity, html=html)
+
+
+def _group_page(subscription: Subscription) -> Snapshot:
+    run = _run(subscription)
+    phase, iteration, task_key = subscription.target
+    context = build_group(run, phase=phase, iteration=int(iteration), task_key=task_key)
+    if context is None:
+        raise GoneError
+    html = _render({"group-body": "groups/_body.html"}, variables(context))
+    return Snapshot(seq=run.last_seq, identity=context.live.identity, html=html)
+
+
+def _trajectory_page(subscription: Subscription) -> Snapshot:
+    run = _run(subscription)
+    phase, iteration, task_key, index = subscription.target
+    context = build_trajectory(
+        run,
+        phase=phase,
+        iteration=int(iteration),
+        task_key=task_key,
+        index=int(index),
+        shows_gold=subscription.can_operate,
+    )
+    if context is None:
+        raise GoneError
+    html = _render(TRAJECTORY_REGIONS, variables(context))
+    html["trajectory-strip"] = "".join(
+        render_to_string("trajectories/_strip_item.html", {"view": view}) for view in context.steps
+    )
+    return Snapshot(
+        seq=run.last_seq,
+        identity=context.live.identity,
+        html=html,
+        steps=tuple(render_to_string("trajectories/_step.html", {"view": view}) for view in context.steps),
+    )
+
+
+def _overview_page(subscription: Subscription) -> Snapshot:
+    context = build_overview(can_operate=subscription.can_operate)
+    return Snapshot(seq=0, html=_render({"overview-bands": "overview/_bands.html"}, variables(context)))
+
+
+def _run_list_page(subscription: Subscription) -> Snapshot:
+    context = build_run_list(dict(subscription.params), can_operate=subscription.can_operate)
+    return Snapshot(seq=0, html=_render({"run-list": "runs/_list.html"}, variables(context)))
+
+
+PAGES: Mapping[str, Callable[[Subscription], Snapshot]] = {
+    "overview": _overview_page,
+    "runs": _run_list_page,
+    "run": _run_page,
+    "iteration": _iteration_page,
+    "group": _group_page,
+    "trajectory": _trajectory_page,
+}
+TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4}
+
+
+def snapshot(subscription: Subscription) -> Snapshot:
+    """Render every region of a page. Raises GoneError when what it shows is not there."""
+    return PAGES[subscription.page](subscription)

@@ -1,0 +1,80 @@
+"""Every address of the web application. Ids in addresses are stable: a link to a step keeps working.
+
+Rollouts live under ``/runs/<run>/<phase>/<iteration>/<task>/<index>/`` where the phase is ``train`` or
+``eval:<name>``.
+"""
+
+from __future__ import annotations
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import path, register_converter
+
+from webapp.admin import site
+from webapp.api.app import api
+from webapp.views import datasets, experiments, overview, run_new, runs, trajectories
+
+
+class Segment:
+    """Any text as one segment of an address: slashes, tildes and leading dots are written ``~2F``."""
+
+    regex = "[^/]+"
+
+    def to_python(self, value: str) -> str:
+        """The text."""
+        return value.replace("~2F", "/").replace("~2E", ".").replace("~7E", "~")
+
+    def to_url(self, value: str) -> str:
+        """The segment."""
+        text = str(value).replace("~", "~7E").replace("/", "~2F")
+        return f"~2E{text[1:]}" if text.startswith(".") else text
+
+
+register_converter(Segment, "segment")
+
+handler400 = "webapp.views.errors.bad_request"
+handler403 = "webapp.views.errors.forbidden"
+handler404 = "webapp.views.errors.not_found"
+handler500 = "webapp.views.errors.server_error"
+
+_ROLLOUTS = "<segment:phase>/<int:iteration>/"
+urlpatterns = [
+    path("", overview.overview, name="overview"),
+    path(
+        "login/",
+        LoginView.as_view(template_name="accounts/login.html", redirect_authenticated_user=True),
+        name="login",
+    ),
+    path("logout/", LogoutView.as_view(), name="logout"),
+    path("runs/", runs.run_list, name="run-list"),
+    path("runs/new/", run_new.run_new, name="run-new"),
+    path("runs/<int:run_id>/", runs.run_detail, name="run-detail"),
+    *[
+        path(f"runs/<int:run_id>/{action}/", runs.run_action, {"action": action}, name=f"run-{action}")
+        for action in runs.ACTIONS
+    ],
+    path(f"runs/<int:run_id>/{_ROLLOUTS}", trajectories.iteration_detail, name="iteration-detail"),
+    path(f"runs/<int:run_id>/{_ROLLOUTS}<segment:task_key>/", trajectories.group_detail, name="group-detail"),
+    path(
+        f"runs/<int:run_id>/{_ROLLOUTS}<segment:task_key>/<int:index>/",
+        trajectories.trajectory_detail,
+        name="trajectory-detail",
+    ),
+    path("alerts/<int:alert_id>/acknowledge/", runs.alert_acknowledge, name="alert-acknowledge"),
+    path("trajectories/", trajectories.trajectory_search, name="trajectory-search"),
+    *[
+        path(
+            f"trajectories/<int:trajectory_id>/steps/<int:index>/{part}/",
+            trajectories.step_text,
+            {"part": part},
+            name=f"step-{part}",
+        )
+        for part in ("observation", "thought", "response")
+    ],
+    path("experiments/", experiments.experiment_list, name="experiment-list"),
+    path("experiments/<int:experiment_id>/", experiments.experiment_detail, name="experiment-detail"),
+    path("datasets/", datasets.dataset_list, name="dataset-list"),
+    path("datasets/<segment:name>/", datasets.dataset_detail, name="dataset-detail"),
+    path("datasets/<segment:name>/tasks/<segment:key>/", datasets.task_detail, name="task-detail"),
+    path("api/v1/", api.urls),
+    path("admin/", site.urls),
+]

@@ -1,0 +1,26 @@
+"""Experiments."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse
+
+from webapp.contexts.experiments import build_experiment, build_experiment_list
+from webapp.selectors import experiments as reads
+from webapp.views.access import Person, viewer
+from webapp.views.pages import page, params_of
+
+
+@viewer
+def experiment_list(request: HttpRequest, person: Person) -> HttpResponse:
+    """Every experiment."""
+    return page(request, person, "experiments/list.html", build_experiment_list())
+
+
+@viewer
+def experiment_detail(request: HttpRequest, person: Person, experiment_id: int) -> HttpResponse:
+    """One experiment with its runs compared."""
+    experiment = reads.get_experiment(experiment_id)
+    if experiment is None:
+        raise Http404(f"There is no experiment {experiment_id}.")
+    context = build_experiment(experiment, params_of(request), can_operate=person.can_operate)
+    return page(request, person, "experiments/detail.html", context)

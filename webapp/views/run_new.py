@@ -1,0 +1,96 @@
+"""Making a run: recipe, settings, experiment; or a clone of another run with differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_http_methods
+
+from engine.errors import ConfigError
+from webapp.contexts.frame import Crumb
+from webapp.contexts.run_form import (
+    FormSection,
+    RunFormContext,
+    form_sections,
+    parse_overrides,
+    recipe_base,
+    recipe_choices,
+)
+from webapp.models import Experiment, Run
+from webapp.selectors import runs as run_reads
+from webapp.services import runs as run_writes
+from webapp.services.states import IllegalTransitionError
+from webapp.views.access import Person, operator
+from webapp.views.pages import page
+from webapp.views.runs import run_or_404
+
+
+@operator
+@require_http_methods(["GET", "HEAD", "POST"])
+def run_new(request: HttpRequest, person: Person) -> HttpResponse:
+    """Show the form, or make the run and go to its page."""
+    data = request.POST if request.method == "POST" else request.GET
+    clone_text = str(data.get("clone", ""))
+    parent = run_or_404(int(clone_text)) if clone_text.isdecimal() else None
+    recipe = parent.recipe if parent else str(data.get("recipe", ""))
+    if request.method != "POST":
+        chosen = str(data.get("experiment", ""))
+        experiment = int(chosen) if chosen.isdecimal() else None
+        context = _context(recipe, parent, {}, "", parent.experiment_id if parent else experiment)
+        return page(request, person, "runs/new.html", context)
+    return _create(request, person, recipe, parent)
+
+
+def _create(request: HttpRequest, person: Person, recipe: str, parent: Run | None) -> HttpResponse:
+    posted = {key: str(value) for key, value in request.POST.items()}
+    chosen = posted.get("experiment", "")
+    experiment = Experiment.objects.filter(pk=int(chosen)).first() if chosen.isdecimal() else None
+    try:
+        context = _context(recipe, parent, posted, "", experiment.pk if experiment else None)
+        overrides = parse_overrides(context.sections)
+        if parent is not None:
+            run = run_writes.clone(run=parent, overrides=overrides, actor=person.user)
+        else:
+            run = run_writes.create(
+                recipe=recipe, overrides=overrides, actor=person.user, experiment=experiment
+            )
+        if posted.get("then") == "start":
+            run_writes.start(run=run, actor=person.user)
+    except (ConfigError, IllegalTransitionError) as error:
+        context = _context(recipe, parent, posted, str(error), experiment.pk if experiment else None)
+        return page(request, person, "runs/new.html", context, status=422)
+    return redirect("run-detail", run.pk)
+
+
+def _context(
+    recipe: str, parent: Run | None, posted: Mapping[str, str], error: str, experiment: int | None
+) -> RunFormContext:
+    base: dict[str, Any] | None = None
+    try:
+        if parent is not None:
+            base = parent.config
+        elif recipe:
+            base = recipe_base(recipe)
+    except ConfigError as unknown:
+        raise Http404(str(unknown)) from unknown
+    sections: tuple[FormSection, ...] = ()
+    if base is not None:
+        datasets = tuple(run_reads.dataset_choices())
+        sections = form_sections(base, posted=posted, error=error, datasets=datasets)
+    last = f"clone of run {parent.pk}" if parent else "new"
+    return RunFormContext(
+        section="runs",
+        crumbs=(Crumb("Runs", reverse("run-list")), Crumb(last)),
+        recipes=recipe_choices(recipe),
+        recipe=recipe,
+        clone_of=parent.pk if parent else None,
+        sections=sections,
+        errors=tuple(error.split("; ")) if error else (),
+        num_changed=sum(field.changed for section in sections for field in section.fields),
+        experiments=tuple(run_reads.experiment_choices()),
+        experiment=experiment,
+    )

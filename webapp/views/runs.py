@@ -1,0 +1,81 @@
+"""Runs: the list, one run, its controls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from engine.errors import ConfigError
+from webapp.contexts.runs import build_run_detail, build_run_list
+from webapp.models import Run
+from webapp.selectors import alerts as alert_reads
+from webapp.selectors import runs as run_reads
+from webapp.services import annotations as annotation_writes
+from webapp.services import runs as run_writes
+from webapp.services.states import IllegalTransitionError
+from webapp.views.access import Person, operator, viewer
+from webapp.views.pages import page, params_of
+
+ACTIONS: dict[str, Callable[..., None]] = {
+    "start": run_writes.start,
+    "stop": run_writes.stop,
+    "pause": run_writes.pause,
+    "resume": run_writes.resume,
+}
+
+
+def run_or_404(run_id: int) -> Run:
+    """The run, or the 404 page."""
+    run = run_reads.get_run(run_id)
+    if run is None:
+        raise Http404(f"There is no run {run_id}.")
+    return run
+
+
+@viewer
+def run_list(request: HttpRequest, person: Person) -> HttpResponse:
+    """Every run, filtered and sorted by the query string."""
+    context = build_run_list(params_of(request), can_operate=person.can_operate)
+    return page(request, person, "runs/list.html", context)
+
+
+@viewer
+def run_detail(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
+    """One run; a tab switch by htmx gets the tabs alone."""
+    run = run_or_404(run_id)
+    context = build_run_detail(run, params_of(request), can_operate=person.can_operate)
+    partial = request.headers.get("HX-Target") == "run-tabs"
+    return page(request, person, "runs/_tabs.html" if partial else "runs/detail.html", context)
+
+
+@operator
+@require_POST
+def run_action(request: HttpRequest, person: Person, run_id: int, action: str) -> HttpResponseRedirect:
+    """Start, stop, pause or resume a run."""
+    run = run_or_404(run_id)
+    user: User = person.user
+    try:
+        ACTIONS[action](run=run, actor=user)
+    except (ConfigError, IllegalTransitionError) as error:
+        messages.error(request, f"Nothing was changed: {error}")
+    return redirect("run-detail", run_id)
+
+
+@operator
+@require_POST
+def alert_acknowledge(request: HttpRequest, person: Person, alert_id: int) -> HttpResponseRedirect:
+    """Mark an alert as seen."""
+    alert = alert_reads.get_alert(alert_id)
+    if alert is None:
+        raise Http404("There is no such alert.")
+    annotation_writes.acknowledge(alert=alert, actor=person.user)
+    return (
+        redirect("overview")
+        if request.POST.get("next") == "overview"
+        else redirect("run-detail", alert.run_id)
+    )

@@ -1,0 +1,76 @@
+"""Iterations, groups, trajectories, and the search over trajectories."""
+
+from __future__ import annotations
+
+from django.http import Http404, HttpRequest, HttpResponse
+
+from webapp.contexts.groups import build_group
+from webapp.contexts.iterations import build_iteration
+from webapp.contexts.trajectories import build_search, build_trajectory
+from webapp.permissions import may_see_answers
+from webapp.selectors import trajectories as reads
+from webapp.views.access import Person, viewer
+from webapp.views.pages import page, params_of
+from webapp.views.runs import run_or_404
+
+
+@viewer
+def iteration_detail(
+    request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int
+) -> HttpResponse:
+    """One iteration, or one evaluation, with its groups."""
+    context = build_iteration(run_or_404(run_id), phase, iteration, params_of(request))
+    if context is None:
+        raise Http404(f"Run {run_id} has nothing in {phase} {iteration}.")
+    return page(request, person, "iterations/detail.html", context)
+
+
+@viewer
+def group_detail(
+    request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int, task_key: str
+) -> HttpResponse:
+    """The siblings of a task side by side."""
+    context = build_group(run_or_404(run_id), phase=phase, iteration=iteration, task_key=task_key)
+    if context is None:
+        raise Http404(f"Run {run_id} has no group of task {task_key} in {phase} {iteration}.")
+    return page(request, person, "groups/detail.html", context)
+
+
+@viewer
+def trajectory_detail(
+    request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int, task_key: str, index: int
+) -> HttpResponse:
+    """One rollout, every step of it."""
+    context = build_trajectory(
+        run_or_404(run_id),
+        phase=phase,
+        iteration=iteration,
+        task_key=task_key,
+        index=index,
+        shows_gold=may_see_answers(person.user),
+    )
+    if context is None:
+        raise Http404(f"Run {run_id} has no rollout {index} of task {task_key} in {phase} {iteration}.")
+    return page(request, person, "trajectories/detail.html", context)
+
+
+@viewer
+def step_text(
+    request: HttpRequest,  # noqa: ARG001
+    person: Person,  # noqa: ARG001  (every viewer may read)
+    trajectory_id: int,
+    index: int,
+    part: str,
+) -> HttpResponse:
+    """The whole observation, thought or raw response of a step, as plain text."""
+    step = reads.get_step(trajectory_id, index)
+    if step is None:
+        raise Http404("There is no such step.")
+    text = {"observation": step.observation, "thought": step.thought, "response": step.response}[part]
+    return HttpResponse(text, content_type="text/plain; charset=utf-8")
+
+
+@viewer
+def trajectory_search(request: HttpRequest, person: Person) -> HttpResponse:
+    """Search over thoughts and actions, with filters."""
+    return page(request, person, "trajectories/search.html", build_search(params_of(request)))
