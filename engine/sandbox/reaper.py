@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 
 from engine.sandbox import cgroups
 from engine.sandbox.ledger import Ledger, LedgerEntry
+
+_KILL_S = 2.0
 
 
 def reap(ledger: Ledger, run_id: str | None = None) -> int:
@@ -24,11 +27,13 @@ def reap(ledger: Ledger, run_id: str | None = None) -> int:
 
 
 def _remove(ledger: Ledger, entry: LedgerEntry) -> bool:
-    if entry.alive():
+    give_up = time.monotonic() + _KILL_S
+    while entry.alive() and time.monotonic() < give_up:
         try:
             os.kill(entry.pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass
+            break
+        time.sleep(0.005)
     cgroups.kill(entry.cgroups)
     if entry.alive() or not cgroups.remove(entry.cgroups):
         return False

@@ -1,18 +1,51 @@
-"""The local backend passes the conformance suite, as whoever runs the tests."""
+"""The local backend passes the conformance suite, as root and as ordinary user, and leaves nothing behind."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from engine.errors import SandboxStartError
+from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, reference_tree
 from engine.sandbox.conformance.subject import SECRET
-from engine.sandbox.images import build_image
+from engine.sandbox.images import build_image, image_exists
 from engine.sandbox.local import LocalBackend
 
-pytest.importorskip("pytest_asyncio")
+REPO = Path(__file__).parents[2]
+_PATIENCE_S = 60.0
+
+_OWNER = """
+import asyncio, json, sys
+from pathlib import Path
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.local import LocalBackend
+
+async def hold(backend, marker, lifetime):
+    limits = SandboxLimits(memory_mb=96, processes=16, disk_mb=16, lifetime_s=lifetime)
+    spec = SandboxSpec(image="reference", run_id="owned", limits=limits)
+    async with backend.open(spec) as box:
+        ready.append(box.id)
+        if len(ready) == 3:
+            print(json.dumps(ready), flush=True)
+        await box.exec(f"(setsid sleep {marker} &) ; sleep {marker}", timeout_s=600)
+
+async def main(home, marker, lifetime):
+    backend = LocalBackend(Path(home))
+    await asyncio.gather(*(hold(backend, marker, float(lifetime)) for _ in range(3)))
+
+ready = []
+asyncio.run(main(*sys.argv[1:]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -35,3 +68,201 @@ def subject(home: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
     await check(subject)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_conformance_as_an_ordinary_user(tmp_path: Path) -> None:
+    python = Path("/usr/bin/python3")  # the one under test may lie in a folder that only root can enter
+    if not python.exists() or not os.access(REPO, os.R_OK) or (REPO.stat().st_mode & 0o005) != 0o005:
+        pytest.skip("no Python and source tree that an ordinary user can read")
+    parts = [
+        "whole_tree",
+        "every_kind_of_edit",
+        "privileges",
+        "host_is_visible",
+        "memory_bomb",
+        "cannot_be_forged",
+    ]
+    done = subprocess.run(
+        [python, "-B", "-m", "engine.sandbox.conformance", *parts],
+    parts = ["whole_tree", "every_kind_of_edit", "privileges", "host_is_visible", "memory_bomb", "forged"]
+    done = subprocess.run(
+        [python, "-B", "-m", "engine.sandbox.conformance", *parts],
+        cwd=REPO,
+        user=65532,
+        group=65532,
+        extra_groups=[],
+        env={"PATH": os.defpath},
+        capture_output=True,
+        text=True,
+    )
+    if "A sandbox does not start" in done.stdout or "unshare: Operation not permitted" in done.stdout:
+        pytest.skip("this kernel gives ordinary users no user namespaces")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("passed") == len(parts)
+
+
+@pytest.fixture
+def marker() -> str:
+    return f"7{secrets.randbelow(10**8):08d}"
+
+
+def processes_with(marker: str) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if path.read_bytes().split(b"\0")[:2] == [b"sleep", marker.encode()]:
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, "nothing happened"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def owner(home: Path, marker: str, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    lifetime = getattr(request, "param", 600)
+    command = [sys.executable, "-c", _OWNER, str(home), marker, str(lifetime)]
+    with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert len(json.loads(process.stdout.readline())) == 3
+            wait_until(lambda: len(processes_with(marker)) == 6)
+            yield process
+        finally:
+            process.kill()
+
+
+def leftovers(backend: LocalBackend) -> list[str]:
+    entries = list(backend.ledger.entries())
+    return [
+        path
+        for entry in entries
+        for path in (entry.id, *entry.cgroups)
+        if "/" not in path or Path(path).exists()
+    ]
+
+
+@pytest.mark.parametrize("with_spawner", [False, True], ids=["owner", "owner and spawner"])
+async def test_nothing_survives_a_killed_owner(
+    home: Path, marker: str, owner: subprocess.Popen[str], with_spawner: bool
+) -> None:
+    backend = LocalBackend(home)
+    assert await backend.reap() == 0
+    entries = [entry for entry in backend.ledger.entries() if entry.run_id == "owned"]
+    assert len(entries) == 3
+    victims = [owner.pid]
+    if with_spawner:
+        victims.append(int(Path(f"/proc/{entries[0].pid}/stat").read_text().rpartition(")")[2].split()[1]))
+    for pid in victims:
+        os.kill(pid, signal.SIGKILL)
+    owner.wait()
+    wait_until(lambda: processes_with(marker) == [])
+    assert await backend.reap(run_id="another") == 0
+    assert await backend.reap(run_id="owned") == 3
+    assert leftovers(backend) == []
+    assert not any(Path(path).exists() for entry in entries for path in entry.cgroups)
+
+
+@pytest.mark.parametrize("owner", [3], indirect=True)
+async def test_the_reaper_ends_what_outlives_its_deadline(
+    home: Path, marker: str, owner: subprocess.Popen[str]
+) -> None:
+    backend = LocalBackend(home)
+    os.kill(owner.pid, signal.SIGSTOP)  # alive, but it will not notice that its sandboxes' time is over
+    removed = 0
+    give_up = time.monotonic() + _PATIENCE_S
+    while removed < 3 and time.monotonic() < give_up:
+        removed += await backend.reap()
+        time.sleep(0.1)
+    assert removed == 3
+    wait_until(lambda: processes_with(marker) == [])
+    assert leftovers(backend) == []
+
+
+async def test_closing_leaves_no_ledger_entry_and_no_group(home: Path) -> None:
+    backend = LocalBackend(home)
+    async with backend.open(SandboxSpec(image="reference", run_id="r", name="key")):
+        (entry,) = backend.ledger.entries()
+        assert (entry.run_id, entry.name, entry.image, entry.owner_pid) == (
+            "r",
+            "key",
+            "reference",
+            os.getpid(),
+        )
+        assert entry.alive()
+    assert leftovers(backend) == []
+    assert not any(Path(path).exists() for path in entry.cgroups)
+    assert not entry.alive()
+
+
+async def test_a_failed_start_says_why_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+    backend = LocalBackend(home)
+    with pytest.raises(SandboxStartError, match="image 'nothing' is not built here"):
+        async with backend.open(SandboxSpec(image="local:nothing")):
+            pass
+    with pytest.raises(SandboxStartError, match="has no folder /elsewhere"):
+        async with backend.open(SandboxSpec(image="reference", workdir="/elsewhere")):
+            pass
+    (tmp_path / "file").touch()
+    build_image(home, "broken", tmp_path, binds={"/opt/tool": str(tmp_path / "missing")})
+    with pytest.raises(SandboxStartError, match="No such file"):
+        async with backend.open(SandboxSpec(image="broken")):
+            pass
+    assert leftovers(backend) == []
+
+
+async def test_images_bring_environment_binds_and_replace_each_other(home: Path, tmp_path: Path) -> None:
+    tool, tree = tmp_path / "tool", tmp_path / "tree"
+    for folder in (tool, tree):
+        folder.mkdir()
+    (tool / "module.py").write_text("value = 42\n")
+    backend = LocalBackend(home)
+    assert not image_exists(home, "local:tools")
+    for version in ("one", "two"):
+        (tree / "version").write_text(version)
+        build_image(home, "tools", tree, env={"PYTHONPATH": "/opt/tool"}, binds={"/opt/tool": str(tool)})
+        async with backend.open(SandboxSpec(image="local:tools")) as box:
+            result = await box.exec(
+                "cat version; python3 -c 'import module; print(module.value)'", timeout_s=20
+            )
+            assert result.stdout.decode() == f"{version}42\n"
+            assert (await box.exec("touch /opt/tool/x", timeout_s=20)).exit_code != 0
+            await box.write_file("version", b"changed")
+    assert (tree / "version").read_text() == "two"
+    assert image_exists(home, "tools")
+
+
+async def test_preflight_finds_nothing_fatal_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = LocalBackend(home)
+    assert [line for line in await backend.preflight() if not line.startswith("Weaker:")] == []
+    backend.groups = None
+    assert any("control groups" in line for line in await backend.preflight())
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert any("apt-get install bubblewrap" in line for line in await LocalBackend(home).preflight())
+
+
+async def test_images_are_copied_where_overlays_are_impossible(home: Path) -> None:
+    backend = LocalBackend(home)
+    backend.copies = True
+    subject = Subject(backend=backend, image="reference", secret_file=home / "secret")
+    for check in CHECKS:
+        if check.__name__ in ("the_diff_of_every_kind_of_edit_applies_to_a_fresh_sandbox", "lists_folders"):
+            await check(subject)
+
+
+def test_the_command_line_runs_a_command(home: Path) -> None:
+    command = [sys.executable, "-m", "engine.sandbox", "--home", str(home)]
+    done = subprocess.run(
+        [*command, "exec", "reference", "cat", "a.txt", "missing"], cwd=REPO, capture_output=True
+    )
+    assert (done.returncode, done.stdout) == (1, b"first\nsecond\nthird\n")
+    assert b"missing" in done.stderr
+    reaped = subprocess.run([*command, "reap"], cwd=REPO, capture_output=True, text=True, check=True)
+    assert reaped.stdout == "0 removed\n"

@@ -139,7 +139,8 @@ async def commits_and_git_settings_inside_do_not_influence_the_diff(subject: Sub
     async with subject.open() as plain, subject.open() as box:
         await plain.write_file("a.txt", b"first\nfixed\nthird\n")
         script = (
-            "git init -q . && git add -A && git commit -qm base && printf 'first\\nfixed\\nthird\\n' > a.txt && "
+            "git init -q . && git add -A && git commit -qm base && "
+            "printf 'first\\nfixed\\nthird\\n' > a.txt && "
             "git commit -qam fix && git config core.autocrlf true && git config diff.external /bin/false && "
             "git config diff.custom.textconv /bin/false && echo '* -text' > .git/info/attributes && "
             "git update-index --assume-unchanged a.txt && git gc -q"
@@ -156,9 +157,8 @@ async def a_bad_patch_changes_nothing(subject: Subject) -> None:
     new = "diff --git a/{0} b/{0}\nnew file mode 100644\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
     async with subject.open() as box:
         await _run(box, "ln -s /tmp out && ln -s pkg inside")
-        escapes = [
-            new.format(n) for n in ("../escape", "/tmp/escape", "out/escape", "inside/x", ".git/config")
-        ]
+        names = ("../escape", "/tmp/escape", "out/escape", "inside/x", ".git/config")
+        escapes = [new.format(name) for name in names]
         for patch in (good + bad, bad, "no patch at all\n", good.replace("second", "other"), *escapes):
             with raises(PatchError):
                 await box.apply_patch(patch)

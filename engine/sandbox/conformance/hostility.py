@@ -60,18 +60,13 @@ async def nothing_of_the_host_is_visible(subject: Subject) -> None:
 async def there_are_no_privileges(subject: Subject) -> None:
     """No capability, no way to get one, nothing of the system writable."""
     async with subject.open() as box:
-        status = await box.exec(
-            "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status", timeout_s=10
-        )
-        assert (
-            status.stdout.split()
-            == b"1000 CapEff: 0000000000000000 CapBnd: 0000000000000000 NoNewPrivs: 1".split()
-        )
-        for attempt in (
-            "unshare -U true", "unshare -m true", "mount -t tmpfs none /tmp", "mknod /tmp/m c 1 1", "chroot / true",
-            "echo x > /proc/sys/kernel/core_pattern", "echo x > /proc/sysrq-trigger", "touch /usr/x", "touch /etc/x",
-            "touch /x", "touch /dev/x", "touch /run/x", "kill -0 1 && kill -9 1 && sleep 1 && false",
-        ):  # fmt: skip
+        script = "id -u; grep -E '^(CapEff|CapBnd|NoNewPrivs)' /proc/self/status | cut -f2"
+        status = await box.exec(script, timeout_s=10)
+        assert status.stdout.split() == [b"1000", b"0" * 16, b"0" * 16, b"1"]
+        written = ["/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger"]
+        written += ["/usr/x", "/etc/x", "/x", "/dev/x", "/run/x"]
+        privileged = ("unshare -U true", "unshare -m true", "mount -t tmpfs none /tmp", "mknod /tmp/m c 1 1")
+        for attempt in (*privileged, "chroot / true", *(f"echo x > {path}" for path in written)):
             assert (await box.exec(attempt, timeout_s=10)).exit_code != 0, attempt
         await _works(box)
 

@@ -1,0 +1,109 @@
+"""Patches made on the host from file states, and applied to them."""
+
+from __future__ import annotations
+
+import random
+import stat
+
+import pytest
+
+from engine.errors import PatchError
+from engine.sandbox.patches import FileState, apply_to, make_patch, touched
+
+Files = dict[str, FileState]
+_NAMES = [
+    "a",
+    "dir/b",
+    "dir/sub/c",
+    "sp ace",
+    'q"uote',
+    "new\nline",
+    "tab\there",
+    "\u00e9t\u00e9",
+    "back\\slash",
+    "-dash",
+    "b/x",
+    "a/y",
+]
+
+
+def regular(data: bytes, mode: int = 0o644) -> FileState:
+    return FileState(stat.S_IFREG | mode, data)
+
+
+def link(target: str) -> FileState:
+    return FileState(stat.S_IFLNK | 0o777, target.encode())
+
+
+def applied(before: Files, patch: str) -> Files:
+    names = touched(patch)
+    changed, deleted = apply_to({name: before[name] for name in names if name in before}, patch)
+    after = {**before, **changed}
+    for name in deleted:
+        del after[name]
+    return after
+
+
+def same(left: Files, right: Files) -> bool:
+    return left.keys() == right.keys() and all(left[name].same(right[name]) for name in left)
+
+
+def some_files(generator: random.Random) -> Files:
+    contents = [
+        b"", b"one line\n", b"no end", b"\r\n\r\nx\r\n", b"\0binary\xff", "caf\u00e9\n".encode("latin-1"),
+        b"--- a/a\n+++ b/a\n@@ -1 +1 @@\n", b"x\n" * 500, b"diff --git b/q b/q\n", b"\x0c\x1b[0m\n",
+    ]  # fmt: skip
+    files: Files = {}
+    for name in generator.sample(_NAMES, generator.randrange(len(_NAMES))):
+        if generator.random() < 0.2:
+            files[name] = link(generator.choice(["dir", "/etc/passwd", "../../up"]))
+        else:
+            files[name] = regular(generator.choice(contents), generator.choice([0o644, 0o755]))
+    return {
+        name: state
+        for name, state in files.items()
+        if not any(other.startswith(f"{name}/") for other in files)
+    }
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_patch_turns_any_tree_into_any_other(seed: int) -> None:
+    generator = random.Random(seed)
+    before, after = some_files(generator), some_files(generator)
+    patch = make_patch(before, after)
+    patch.encode()
+    assert same(applied(before, patch), after)
+
+
+def test_no_difference_is_no_patch() -> None:
+    assert make_patch({"a": regular(b"x", 0o600)}, {"a": regular(b"x", 0o664)}) == ""
+
+
+def test_added_and_deleted_files_have_the_usual_headers() -> None:
+    patch = make_patch(
+        {"old": regular(b"x\n")}, {"new file": regular(b"y\n"), "t\u00e9": regular(b"", 0o755)}
+    )
+    assert "diff --git a/new file b/new file\nnew file mode 100644\n" in patch
+    assert "diff --git a/old b/old\ndeleted file mode 100644\n" in patch
+    assert 'diff --git "a/t\\303\\251" "b/t\\303\\251"\nnew file mode 100755\n' in patch
+
+
+def test_attribute_files_in_the_tree_change_nothing() -> None:
+    attributes = {".gitattributes": regular(b"* text eol=crlf -diff filter=evil\n")}
+    patch = make_patch({"f": regular(b"a\r\nb\n")}, {**attributes, "f": regular(b"a\r\nc\n")})
+    assert "-b\n+c\n" in patch
+    assert same(applied({"f": regular(b"a\r\nb\n")}, patch), {**attributes, "f": regular(b"a\r\nc\n")})
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", ".git/hooks/pre-commit"])
+def test_names_that_lead_out_are_refused(name: str) -> None:
+    patch = f"diff --git a/{name} b/{name}\nnew file mode 100644\n"
+    patch += f"--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+x\n"
+    with pytest.raises(PatchError):
+        applied({}, patch)
+
+
+def test_a_patch_does_not_write_through_a_link() -> None:
+    patch = "--- /dev/null\n+++ b/a/x\n@@ -0,0 +1 @@\n+x\n"
+    with pytest.raises(PatchError):
+        apply_to({"a": link("/tmp")}, patch)
