@@ -125,7 +125,8 @@ def _admins() -> QuerySet[User]:
 
 
 def _keep_an_admin(user: User, role: Role) -> None:
-    if role is not Role.ADMIN and not _admins().exclude(pk=user.pk).exists():
+    admins = set(_admins().values_list("pk", flat=True))
+    if role is not Role.ADMIN and admins == {user.pk}:
         raise AccountError("this is the last admin: make another one first")
 
 

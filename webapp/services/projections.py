@@ -16,7 +16,7 @@ from django.db import connection
 from engine.events import types as e
 from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
-from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run, RunAttempt
+from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run
 from webapp.services import removal, states
 from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
@@ -85,7 +85,6 @@ class Projection:
             "progress_done": 0,
             "progress_total": 0,
         }
-        RunAttempt.objects.filter(run=self._run, epoch=event.epoch).update(host=event.host[:200])
         states.move(run_id=self._run.pk, to=RunState.RUNNING)
 
     def _run_finished(self, event: e.RunFinished) -> None:

@@ -5,9 +5,7 @@ To add one (a Ray job, a Slurm job): a module with a class that fits ``base.Laun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from workers.launchers.base import Launcher
 from workers.launchers.local import LocalLauncher
 
-LAUNCHERS: Mapping[str, Launcher] = {"local": LocalLauncher()}
+LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}

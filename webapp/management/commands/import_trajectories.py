@@ -1,0 +1,52 @@
+"""``manage.py import_trajectories --format r2e-gym FILE``: trajectories made elsewhere, as a run.
+
+The engine knows the formats; it reads the file in its own process and hands over events. To add a
+format: a module in ``engine.datasets`` with that command line, a name in ``_READERS``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.management.commands._runs import describe
+from webapp.services import trajectories
+
+_READERS = {"r2e-gym": "engine.datasets.trajectories_r2e"}
+
+
+class Command(BaseCommand):
+    """Import trajectories."""
+
+    help = "Import trajectories from a file into a run of their own."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Format and file."""
+        parser.add_argument("--format", choices=sorted(_READERS), required=True)
+        parser.add_argument("file", type=Path)
+
+    def handle(self, **options: Any) -> None:
+        """Print the run; nothing is stored when any line is wrong."""
+        file: Path = options["file"]
+        if not file.is_file():
+            raise CommandError(f"there is no file {file}")
+        command = [sys.executable, "-m", _READERS[options["format"]], str(file.resolve())]
+        with tempfile.TemporaryFile() as output:
+            done = subprocess.run(
+                command, cwd=settings.BASE_DIR, stdout=output, stderr=subprocess.PIPE, check=False
+            )
+            if done.returncode:
+                raise CommandError(done.stderr.decode(errors="replace").strip() or "the file cannot be read")
+            output.seek(0)
+            try:
+                run = trajectories.import_lines(file_name=file.name, lines=output)
+            except TrainyardError as error:
+                raise CommandError(str(error)) from None
+        self.stdout.write(f"{describe(run)}: {run.trajectories.count()} trajectories")
