@@ -116,6 +116,7 @@ def exclusive(home: Path) -> Iterator[None]:
     Raises:
         AlreadyRunningError: names the process that holds it and its address.
     """
+    home.mkdir(parents=True, exist_ok=True)
     with (home / "supervisor.lock").open("a+") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
