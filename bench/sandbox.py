@@ -1,0 +1,151 @@
+"""Local sandboxes: how long they take to start, to run a command and to end, and what they weigh.
+
+Each command is ``/bin/sh -c true``. Bars are those of one sandbox on an idle two-core machine, and of 64
+working at once; the load when the measurement began is part of the result.
+Run: ``python -m bench.sandbox [--quick]``; results go to ``bench/results/sandbox.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.images import build_image
+from engine.sandbox.local import LocalBackend
+
+Row = dict[str, float | int | str | None]
+SPEC = SandboxSpec(image="bench")
+
+
+def row(what: str, parallel: int, seconds: Sequence[float], bars: tuple[float, float] | None = None) -> Row:
+    """Percentiles in milliseconds next to their bars."""
+    ordered = sorted(seconds)
+    at = [ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000 for part in (0.5, 0.99)]
+    return {
+        "what": what,
+        "parallel": parallel,
+        "samples": len(ordered),
+        "p50": round(at[0], 2),
+        "p99": round(at[1], 2),
+        "bar_p50": bars[0] if bars else None,
+        "bar_p99": bars[1] if bars else None,
+    }
+
+
+@contextlib.asynccontextmanager
+async def sandboxes(backend: LocalBackend, count: int) -> AsyncIterator[list[tuple[Sandbox, float]]]:
+    """So many at once, each with the seconds its start took."""
+
+    async def start() -> tuple[Sandbox, float]:
+        started = time.perf_counter()
+        sandbox = await stack.enter_async_context(backend.open(SPEC))
+        return sandbox, time.perf_counter() - started
+
+    async with contextlib.AsyncExitStack() as stack:
+        yield await asyncio.gather(*(start() for _ in range(count)))
+
+
+async def seconds_of(sandbox: Sandbox, commands: int) -> list[float]:
+    """Round trips of trivial commands, one after the other."""
+    found = []
+    for _ in range(commands):
+        started = time.perf_counter()
+        result = await sandbox.exec("true", timeout_s=60)
+        found.append(time.perf_counter() - started)
+        assert result.exit_code == 0
+    return found
+
+
+async def lifecycle(backend: LocalBackend, count: int) -> list[Row]:
+    """Start and close, one after the other."""
+    starts, closes = [], []
+    for _ in range(count):
+        started = time.perf_counter()
+        async with backend.open(SPEC):
+            starts.append(time.perf_counter() - started)
+            ended = time.perf_counter()
+        closes.append(time.perf_counter() - ended)
+    return [row("start", 1, starts, (40, 120)), row("close", 1, closes)]
+
+
+async def crowd(backend: LocalBackend, count: int, commands: int) -> list[Row]:
+    """Start, commands and close with ``count`` sandboxes at once."""
+    bars = {1: (3.0, 15.0), 64: (80.0, 250.0)}
+    async with sandboxes(backend, count) as boxes:
+        times = await asyncio.gather(*(seconds_of(box, commands) for box, _ in boxes))
+        started = time.perf_counter()
+        await asyncio.gather(*(box.close() for box, _ in boxes))
+        closing = time.perf_counter() - started
+    rows = [row("exec", count, [value for one in times for value in one], bars.get(count))]
+    if count > 1:
+        rows.insert(0, row("start", count, [seconds for _, seconds in boxes]))
+        rows.append(row("close all", count, [closing]))
+    return rows
+
+
+async def memory_mb(backend: LocalBackend, count: int) -> float:
+    """Proportional set size of one sandbox's own processes, MiB: the mean over ``count``."""
+
+    def pss(pid: int) -> int:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+
+    async with sandboxes(backend, count) as boxes:
+        ids = {box.id for box, _ in boxes}
+        outer = [entry.pid for entry in backend.ledger.entries() if entry.id in ids]
+        inner = [
+            int(part)
+            for pid in outer
+            for part in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+        return sum(pss(pid) for pid in (*outer, *inner)) / 1024 / count
+
+
+async def measure(quick: bool) -> dict[str, object]:
+    """Everything, on a throw-away image."""
+    machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "tree").mkdir()
+        (home / "tree" / "file").write_text("content\n")
+        build_image(home, "bench", home / "tree")
+        backend = LocalBackend(home)
+        async with backend.open(SPEC):
+            pass  # the spawner and the base files exist from here on
+        load = os.getloadavg()[0]
+        rows = await lifecycle(backend, 15 if quick else 60)
+        for count in (1, 8) if quick else (1, 8, 32, 64):
+            rows += await crowd(backend, count, 100 if count == 1 else 20)
+        weight = await memory_mb(backend, 4 if quick else 16)
+    backend_row = {"cgroups": backend.groups is not None, "overlay": not backend.copies}
+    return {"machine": {**machine, "load": load, **backend_row}, "memory_mb": round(weight, 1), "ms": rows}
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer samples, 8 sandboxes at most")
+    found = asyncio.run(measure(parser.parse_args().quick))
+    columns = ("what", "parallel", "samples", "p50", "p99", "bar_p50", "bar_p99")
+    print("".join(f"{name:>10}" for name in columns) + "   (milliseconds)")
+    rows = found["ms"]
+    assert isinstance(rows, list)
+    for one in rows:
+        print("".join(f"{'' if one[name] is None else one[name]:>10}" for name in columns))
+    print(f"memory of one sandbox: {found['memory_mb']} MiB (bar 8)   machine: {found['machine']}")
+    results = Path(__file__).parent / "results" / "sandbox.json"
+    results.parent.mkdir(exist_ok=True)
+    results.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
