@@ -68,9 +68,9 @@ def snapshot(run: Run) -> dict[str, Any]:
     run.refresh_from_db()
     found: dict[str, Any] = {"run": {name: getattr(run, name) for name in _RUN_FIELDS}}
     for model in (Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Event):
-        found[model.__name__] = _rows(model.objects.filter(run=run))  # type: ignore[attr-defined]
+        found[model.__name__] = _rows(model.objects.filter(run=run))
     for part in (Step, TestResult, TokenBlob):
-        rows = part.objects.filter(trajectory__run=run).select_related("trajectory")  # type: ignore[attr-defined]
+        rows = part.objects.filter(trajectory__run=run).select_related("trajectory")
         found[part.__name__] = _rows(rows)
     return found
 

@@ -1,0 +1,65 @@
+"""What the reconciler decides about a run, without any process."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from engine.types import RunState
+from webapp.services import states
+from workers.launchers.base import ProcessState
+from workers.reconciler import CLAIM_GRACE, HUNG_AFTER, RESEND_AFTER, Decision, decide
+
+NOW = timedelta(0)
+SECOND = timedelta(seconds=1)
+ALIVE, DEAD, AWAY = ProcessState.ALIVE, ProcessState.DEAD, ProcessState.UNREACHABLE
+S = RunState
+
+
+@pytest.mark.parametrize(
+    ("state", "process", "silent", "in_state", "nudged", "expected"),
+    [
+        # Nobody came for a queued run: again, but not every time.
+        (S.QUEUED, None, NOW, SECOND, None, Decision.WAIT),
+        (S.QUEUED, None, NOW, RESEND_AFTER + SECOND, None, Decision.RESEND),
+        (S.QUEUED, None, NOW, RESEND_AFTER * 3, SECOND, Decision.WAIT),
+        (S.QUEUED, None, NOW, timedelta(days=8), SECOND, Decision.EXPIRE),
+        (S.DRAFT, None, NOW, timedelta(days=1), None, Decision.WAIT),
+        (S.DRAFT, None, NOW, timedelta(days=31), None, Decision.EXPIRE),
+        # A worker died between the claim and the process.
+        (S.STARTING, None, SECOND, SECOND, None, Decision.WAIT),
+        (S.STARTING, None, CLAIM_GRACE, CLAIM_GRACE + SECOND, None, Decision.RECOVER),
+        # A dead process is known at once, an unreachable one after its timeout.
+        (S.STARTING, DEAD, NOW, SECOND, None, Decision.RECOVER),
+        (S.RUNNING, DEAD, NOW, SECOND, None, Decision.RECOVER),
+        (S.PAUSED, DEAD, NOW, SECOND, None, Decision.RECOVER),
+        (S.RUNNING, AWAY, 14 * SECOND, timedelta(hours=1), None, Decision.WAIT),
+        (S.RUNNING, AWAY, 16 * SECOND, timedelta(hours=1), None, Decision.RECOVER),
+        # A live local process may be silent while the web server is away.
+        (S.RUNNING, ALIVE, 60 * SECOND, timedelta(hours=1), None, Decision.WAIT),
+        (S.RUNNING, ALIVE, HUNG_AFTER, timedelta(hours=1), None, Decision.RECOVER),
+        # Stopping waits for the process, not for longer than its timeout.
+        (S.STOPPING, ALIVE, SECOND, SECOND, None, Decision.WAIT),
+        (S.STOPPING, ALIVE, SECOND, 8 * SECOND, None, Decision.RECOVER),
+        (S.STOPPING, DEAD, SECOND, SECOND, None, Decision.RECOVER),
+        (S.STOPPING, None, SECOND, 8 * SECOND, None, Decision.RECOVER),
+    ],
+)
+def test_decisions(
+    state: RunState,
+    process: ProcessState | None,
+    silent: timedelta,
+    in_state: timedelta,
+    nudged: timedelta | None,
+    expected: Decision,
+) -> None:
+    assert decide(state=state, process=process, silent=silent, in_state=in_state, nudged=nudged) is expected
+
+
+def test_no_state_waits_forever() -> None:
+    forever = timedelta(days=365)
+    for state in RunState:
+        for process in (None, *ProcessState):
+            decision = decide(state=state, process=process, silent=forever, in_state=forever, nudged=None)
+            assert (decision is Decision.WAIT) == (state in states.TERMINAL)
