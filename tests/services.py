@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 _HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
+(_HOME / "static").mkdir()  # whitenoise warns when it is missing, and warnings are errors
 os.environ["TRAINYARD_HOME"] = str(_HOME)
 _OWN_POSTGRES = "DATABASE_URL" not in os.environ
 _OWN_REDIS = "REDIS_URL" not in os.environ
@@ -49,11 +50,6 @@ def redis_server() -> Iterator[str]:
     yield os.environ["REDIS_URL"]
     if _OWN_REDIS:
         _REDIS.stop()
-
-
-@pytest.fixture(scope="session")
-def django_db_modify_db_settings(postgres_server: str) -> None:
-    """Start PostgreSQL before pytest-django makes the test database."""
 
 
 def pytest_unconfigure() -> None:
