@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import secrets
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import SandboxStartError
+from engine.errors import SandboxDiedError, SandboxStartError
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, reference_tree
 from engine.sandbox.conformance.subject import SECRET
@@ -173,6 +174,30 @@ async def test_the_reaper_ends_what_outlives_its_deadline(
         time.sleep(0.1)
     assert removed == 3
     wait_until(lambda: processes_with(marker) == [])
+    assert leftovers(backend) == []
+
+
+async def test_a_lost_spawner_is_replaced_and_its_sandboxes_are_dead(home: Path) -> None:
+    backend = LocalBackend(home)
+    async with backend.open(SandboxSpec(image="reference")) as box:
+        (entry,) = backend.ledger.entries()
+        spawner = int(Path(f"/proc/{entry.pid}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(spawner, signal.SIGKILL)
+        with pytest.raises(SandboxDiedError):
+            await box.exec("sleep 600", timeout_s=60)
+        async with backend.open(SandboxSpec(image="reference")) as another:
+            assert (await another.exec("echo fine", timeout_s=20)).stdout == b"fine\n"
+    assert leftovers(backend) == []
+
+
+def test_one_backend_serves_one_event_loop_after_another(home: Path) -> None:
+    backend = LocalBackend(home)
+
+    async def use() -> bytes:
+        async with backend.open(SandboxSpec(image="reference")) as box:
+            return (await box.exec("echo fine", timeout_s=20)).stdout
+
+    assert [asyncio.run(use()) for _ in range(2)] == [b"fine\n"] * 2
     assert leftovers(backend) == []
 
 
