@@ -82,7 +82,9 @@ async def measure_baseline(
     lifetime = timeout * (config.stability_runs + _TRACE_FACTOR + 1)
     spec = sandbox_spec(f"local:{image}", sandbox, run_id="curate", name=source.name, lifetime_s=lifetime)
     async with backend.open(spec) as box:
-        first = await _run(box, driver_command(source.tests, source.roots), timeout, source)
+        # A file that cannot be imported here (a missing extra) must not cost the others.
+        everything = ["--continue-on-collection-errors", *source.tests]
+        first = await _run(box, driver_command(everything, source.roots), timeout, source)
         stable = [
             test
             for test in first.ids

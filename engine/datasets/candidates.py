@@ -12,6 +12,7 @@ from engine.datasets.faults import Fault, apply_fault, enumerate_faults
 
 MAX_TESTS = 24
 """Tests run per task: those that execute the suspect line first."""
+MIN_TESTS = 6
 MIN_FUNCTION_LINES = 3
 _TRIES_PER_FUNCTION = 3
 
@@ -72,6 +73,13 @@ def _relevant_tests(baseline: Baseline, path: str, fault: Fault) -> tuple[str, .
         for test in lines.get(line, ()):
             if len(chosen) >= MAX_TESTS:
                 break
+            chosen.setdefault(test)
+    # And a few of the same files, where the fault's neighbourhood is tested.
+    files = {test.partition("::")[0] for test in chosen}
+    for test in baseline.seconds:
+        if len(chosen) >= MIN_TESTS:
+            break
+        if test.partition("::")[0] in files:
             chosen.setdefault(test)
     order = {test: number for number, test in enumerate(baseline.seconds)}
     return tuple(sorted(chosen, key=order.__getitem__))

@@ -81,7 +81,7 @@ def driver_command(tests: Sequence[str], roots: Sequence[str], *, trace_roots: S
     """Shell command that runs ``tests``; ``{junit}`` stands for the report's path.
 
     Args:
-        tests: node ids, files or ``@file``.
+        tests: node ids, files, ``@file`` or further options of pytest.
         roots: import roots of the code under test, relative to the workdir.
         trace_roots: record executed lines of these folders.
     """

@@ -14,7 +14,7 @@ from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainR
 from engine.config.training import CurationConfig, SftConfig
 
 DATASET = "quickstart"
-PACKAGES = ("boltons==25.0.0", "more-itertools==10.8.0", "cachetools==6.2.2")
+PACKAGES = ("boltons==26.2.0", "toolz==1.0.0", "cachetools==6.2.2")
 """Source distributions the quickstart's tasks are made from; the warm start never sees them."""
 
 AGENT = AgentConfig(
@@ -69,6 +69,8 @@ def dataset() -> CurateRun:
         curation=CurationConfig(
             sources=tuple(f"pip:{package}" for package in PACKAGES),
             output=DATASET,
+            max_function_lines=20,
+            test_timeout_s=60.0,
             extra_tasks=("wcmatch-45",),
         ),
     )

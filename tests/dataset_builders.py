@@ -1,0 +1,194 @@
+"""Builders for curation and grading: a small package with tests, its image, and tasks on it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config.rollout import GradingConfig, SandboxConfig
+from engine.datasets.baseline import image_environment
+from engine.datasets.patches import make_patch
+from engine.datasets.sources import Source, fetch_source
+from engine.datasets.store import with_content_id
+from engine.datasets.testrun import driver_command
+from engine.datasets.toolchain import MOUNT, ensure_toolchain
+from engine.errors import PreflightError
+from engine.grading.grader import Grader
+from engine.sandbox.base import SandboxBackend
+from engine.sandbox.images import build_image
+from engine.sandbox.local import LocalBackend
+from engine.types import Task, TaskAnswer, TaskRow
+
+NUMBERS = '''"""Small functions on numbers."""
+
+
+def clamp(value, low, high):
+    """Value within bounds."""
+    if value < low:
+        return low
+    if value > high:
+        return high
+    return value
+
+
+def mean(values):
+    """Arithmetic mean."""
+    total = sum(values)
+    count = len(values)
+    return total / count
+
+
+def positives(values):
+    """Those above zero."""
+    found = []
+    for value in values:
+        if value > 0:
+            found.append(value)
+    return found
+'''
+WORDS = '''"""Small functions on text."""
+
+
+def shout(text, mark="!"):
+    """Upper case, with a mark."""
+    loud = text.upper()
+    return loud + mark
+
+
+def initials(text):
+    """First letters."""
+    letters = [word[0] for word in text.split()]
+    return "".join(letters)
+
+
+def count_vowels(text):
+    """How many vowels."""
+    count = 0
+    for letter in text:
+        if letter in "aeiou":
+            count += 1
+    return count
+'''
+TEST_NUMBERS = """import pytest
+from toy.numbers import clamp, mean, positives
+
+
+@pytest.mark.parametrize("value, expected", [(-1, 0), (5, 5), (11, 10), (0, 0)])
+def test_clamp(value, expected):
+    assert clamp(value, 0, 10) == expected
+
+
+class TestMean:
+    def test_mean(self):
+        assert mean([1, 2, 6]) == 3
+
+
+def test_positives():
+    assert positives([-1, 0, 2]) == [2]
+"""
+TEST_WORDS = """import random
+import time
+from toy.words import count_vowels, initials, shout
+
+
+def test_shout():
+    assert shout("hi") == "HI!"
+
+
+def test_initials():
+    assert initials("red ant") == "ra"
+
+
+def test_count_vowels():
+    assert count_vowels("banana") == 3
+
+
+def test_always_broken():
+    assert False
+
+
+def test_slow():
+    time.sleep(0.6)
+    assert shout("a") == "A!"
+"""
+BROKEN = ("    if value > high:\n", "    if value < high:\n")
+WORKDIR = "/testbed"
+
+
+def write_toy(folder: Path) -> Path:
+    """A source tree with package ``toy`` and its tests."""
+    files = {
+        "toy/__init__.py": "",
+        "toy/numbers.py": NUMBERS,
+        "toy/words.py": WORDS,
+        "tests/test_numbers.py": TEST_NUMBERS,
+        "tests/test_words.py": TEST_WORDS,
+        "pyproject.toml": '[project]\nname = "toy"\n',
+        "pytest.ini": "[pytest]\naddopts = --no-such-option\n",
+    }
+    for path, content in files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content)
+    return folder
+
+
+def toolchain_or_skip(home: Path) -> Path:
+    """The test toolchain; skips where no package index can be reached, or sandboxes cannot run."""
+    problems = asyncio.run(LocalBackend(home).preflight())
+    if problems:
+        pytest.skip(f"no local sandboxes here: {problems[0]}")
+    try:
+        return ensure_toolchain(home)
+    except PreflightError as error:
+        pytest.skip(str(error))
+
+
+def broken_task(home: Path, tree: Path) -> TaskRow:
+    """A task whose image has ``clamp`` broken; its gold patch mends it."""
+    source: Source = fetch_source(str(tree), home)
+    broken = NUMBERS.replace(*BROKEN)
+    staged = write_toy(home / "staged")
+    (staged / "toy/numbers.py").write_text(broken)
+    binds = {MOUNT: str(ensure_toolchain(home))}
+    build_image(home, "toy-broken", staged, env=image_environment(source), binds=binds)
+    failing = tuple(f"tests/test_numbers.py::test_clamp[{case}]" for case in ("5-5", "11-10"))
+    passing = ("tests/test_numbers.py::TestMean::test_mean", "tests/test_numbers.py::test_positives")
+    task = Task(
+        id="", instance_id="toy__numbers-8", repo="toy", base_commit="1", problem_statement="clamp is broken",
+        image="local:toy-broken",
+    )  # fmt: skip
+    answer = TaskAnswer(
+        gold_patch=make_patch("toy/numbers.py", broken, NUMBERS),
+        fail_to_pass=failing,
+        pass_to_pass=passing,
+        test_command=driver_command(["tests/test_numbers.py"], source.roots),
+        deterministic=True,
+    )
+    return with_content_id(TaskRow(task=task, answer=answer, split="train"))
+
+
+def without_reuse(row: TaskRow) -> TaskRow:
+    """The same task, every verdict for real."""
+    return replace(row, answer=replace(row.answer, deterministic=False))
+
+
+def patched(content: str, path: str = "toy/numbers.py") -> str:
+    """A patch that gives the broken module another content."""
+    return make_patch(path, NUMBERS.replace(*BROKEN), content)
+
+
+def new_file(path: str, content: str) -> str:
+    """A patch that adds a file."""
+    count = content.count("\n")
+    body = "".join(f"+{line}\n" for line in content.rstrip("\n").split("\n"))
+    head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
+    return f"{head}@@ -0,0 +1,{count} @@\n{body}"
+
+
+def make_grader(backend: SandboxBackend, *, timeout_s: float = 30.0, reuse: bool = True) -> Grader:
+    """A grader with small limits."""
+    config = GradingConfig(timeout_s=timeout_s, reuse_verdicts=reuse)
+    return Grader(backend=backend, config=config, sandbox=SandboxConfig(memory_mb=256), run_id="test")
