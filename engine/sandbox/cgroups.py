@@ -17,6 +17,7 @@ from engine.sandbox.base import SandboxLimits
 _PERIOD_US = 100_000
 _OVERHEAD_PROCESSES = 2
 """bubblewrap's monitor and the agent count against the group but are not the command's."""
+_ABANDONED_S = 600.0
 
 
 def _memory_bytes(limits: SandboxLimits) -> int:
@@ -99,6 +100,17 @@ def remove(folders: tuple[str, ...]) -> bool:
         except OSError:
             clean = False
     return clean
+
+
+def remove_abandoned(found: Cgroups | None) -> None:
+    """Remove empty groups that nobody entered for a while: their ledger was deleted before a reaper saw it."""
+    for parent in found.parents.values() if found is not None else ():
+        for folder in parent.glob("trainyard-sb-*"):
+            try:
+                if time.time() - folder.stat().st_mtime > _ABANDONED_S and not _members(folder):
+                    os.rmdir(folder)
+            except OSError:
+                continue  # somebody else was faster, or it is in use after all
 
 
 def oom_killed(folders: tuple[str, ...]) -> bool:

@@ -23,6 +23,8 @@ def reap(ledger: Ledger, run_id: str | None = None) -> int:
     for entry in ledger.entries():
         if (run_id is None or entry.run_id == run_id) and entry.orphaned() and _remove(ledger, entry):
             removed += 1
+    if run_id is None:
+        cgroups.remove_abandoned(cgroups.detect())
     return removed
 
 

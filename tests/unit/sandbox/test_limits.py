@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from engine.sandbox import cgroups
@@ -48,6 +49,17 @@ def test_version_1_needs_all_three_controllers_and_falls_back_to_the_mount(tmp_p
     assert found is not None
     assert found.parents["memory"] == tmp_path / "memory/mine"
     assert found.parents["pids"] == tmp_path / "pids"
+
+
+def test_only_empty_groups_that_nobody_used_for_long_are_abandoned(tmp_path: Path) -> None:
+    for name, members in (("old", ""), ("young", ""), ("used", "1\n")):
+        (tmp_path / f"trainyard-sb-{name}").mkdir()
+        if members:
+            (tmp_path / f"trainyard-sb-{name}" / "cgroup.procs").write_text(members)
+    for name in ("old", "used"):
+        os.utime(tmp_path / f"trainyard-sb-{name}", (0, 0))
+    cgroups.remove_abandoned(cgroups.Cgroups({"": tmp_path}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["trainyard-sb-used", "trainyard-sb-young"]
 
 
 def test_limits_of_this_machine_are_what_was_asked_for() -> None:
