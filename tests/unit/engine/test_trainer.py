@@ -18,6 +18,8 @@ from engine.config.run import parse_run_config
 from engine.config.training import AlgorithmConfig, TrainerConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.inference.transformer import Transformer
+from engine.trainer.batch import Microbatch
+from engine.trainer.metrics import UpdateMeter
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason, TokenRecord
 from tests.unit.engine.objective_reference import Row, reference_loss
@@ -193,6 +195,41 @@ def test_the_clip_never_acts_in_a_first_step_and_acts_in_later_ones() -> None:
     assert twice.metrics["clip/high"] > 0
     assert twice.metrics["clip/low"] > 0
     assert twice.metrics["mismatch/max"] < 1e-5
+
+
+def test_clip_shares_by_hand() -> None:
+    """Clipping cuts a gradient off only above the band for A > 0 and below it for A < 0."""
+    index = torch.arange(6)
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0, 1.0, -1.0])
+    ratio = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.25, 0.85])
+    batch = Microbatch(
+        ids=index[None], rows=index, columns=index, targets=index, old_logprobs=-torch.ones(6),
+        advantages=advantages, real_tokens=5,
+    )  # fmt: skip
+    meter = UpdateMeter(clip_low=0.2, clip_high=0.28, losses=[0.0], norms=[0.0])
+    meter.add(batch, ratio.log() - 1, ratio, torch.zeros(6))
+    metrics = meter.report([], 1.0)
+    assert metrics["clip/high"] == pytest.approx(1 / 6)
+    assert metrics["clip/low"] == pytest.approx(1 / 6)
+    assert metrics["ratio/mean"] == pytest.approx(6.1 / 6)
+    assert metrics["ratio/max"] == 1.5
+    assert metrics["mismatch/max"] == pytest.approx(math.log(2))
+    assert metrics["tokens/padding_share"] == pytest.approx(1 / 6)
+
+
+def test_gradient_clipping_and_weight_decay_are_what_the_settings_say() -> None:
+    start = torch.cat([w.flatten() for w in weights(make_model())])
+
+    def moved(**settings: Any) -> torch.Tensor:
+        model = make_model()
+        make_trainer(model, learning_rate=0.01, **settings).update(
+            make_groups(model, REWARDS), temperature=1.0
+        )
+        return torch.cat([w.flatten() for w in weights(model)]) - start
+
+    plain = moved()
+    assert moved(max_grad_norm=1e-12).norm() < 0.01 * plain.norm()
+    torch.testing.assert_close(moved(weight_decay=0.5) - plain, -0.005 * start, rtol=1e-3, atol=1e-6)
 
 
 def test_mismatch_sees_another_temperature_and_another_policy() -> None:
