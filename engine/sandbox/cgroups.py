@@ -103,7 +103,7 @@ def remove(folders: tuple[str, ...]) -> bool:
 
 
 def remove_abandoned(found: Cgroups | None) -> None:
-    """Remove empty groups that nobody entered for a while: their ledger was deleted before a reaper saw it."""
+    """Remove empty groups that nobody used for a while: their ledger was deleted before a reaper saw it."""
     for parent in found.parents.values() if found is not None else ():
         for folder in parent.glob("trainyard-sb-*"):
             try:
