@@ -12,7 +12,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.datasets.fault_rules import FAMILIES, FunctionScope, propose
+from engine.datasets.fault_rules import FAMILIES, propose
+from engine.datasets.fault_scope import FunctionScope
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import bisect
 import heapq
@@ -52,13 +51,13 @@ def test_every_kind_makes_its_documented_edit(kind: str) -> None:
     assert (kind, before, after) in edits
 
 
-@pytest.mark.parametrize("module", [argparse, bisect, heapq, statistics, textwrap, inspect])
+@pytest.mark.parametrize("module", [bisect, heapq, statistics, textwrap])
 def test_every_fault_parses_differs_in_one_line_and_reverts(module: ModuleType) -> None:
     source = inspect.getsource(module)
     reference = ast.dump(ast.parse(source))
     faults = enumerate_faults(source, max_function_lines=60)
     assert len(faults) > 20
-    for fault in faults[:: max(1, len(faults) // 60)]:
+    for fault in faults[:: max(1, len(faults) // 25)]:
         mutated = apply_fault(source, fault)
         assert ast.dump(ast.parse(mutated)) != reference
         changed = [
