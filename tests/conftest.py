@@ -13,4 +13,4 @@ def pytest_configure() -> None:
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(postgres_server: str) -> None:
-    """Start PostgreSQL before pytest-django makes the test database (a conftest's fixture wins, a plugin's not)."""
+    """Start PostgreSQL before pytest-django makes the test database."""

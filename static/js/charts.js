@@ -2,7 +2,15 @@
 // the tokens, values of the cursor's iteration (or the newest) in the legend. Points can be added later.
 (() => {
   "use strict";
+  const FIRST = 6; // charts outside the fold
   const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  // Bands would shout in full colour: half way to the surface, computed here because a canvas needs a colour.
+  function soft(colour, share = 0.55) {
+    const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+    const [a, b] = [parts(colour), parts(token("--surface"))];
+    return `rgb(${a.map((value, i) => Math.round(value * share + b[i] * (1 - share))).join(",")})`;
+  }
 
   function text(value) {
     if (value === null || value === undefined) return "–";
@@ -65,11 +73,11 @@
       return {
         width, height, legend: { show: false }, padding: [8, 6, 0, 0],
         cursor: { sync: { key: "trainyard" }, points: { size: 5 }, y: false, drag: { x: true, y: false } },
-        scales: { x: { time: false }, y: { range: spec.span ? () => spec.span : undefined } },
+        scales: { x: { time: false }, y: { range: spec.span ? () => spec.span : spec.stacked ? (_, low, high) => [0, high || 1] : undefined } },
         axes: [{ ...axis, size: 26, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 46, space: 34 }],
         series: [{ label: this.xLabel }].concat(order.map((series) => {
           const colour = token(`--chart-${series.colour}`);
-          return { label: series.label, stroke: colour, width: spec.stacked ? 1 : 1.75, fill: spec.stacked ? colour : undefined, points: { show: !spec.stacked && few, size: 4, fill: colour } };
+          return { label: series.label, stroke: colour, width: spec.stacked ? 1 : 1.75, fill: spec.stacked ? soft(colour) : undefined, points: { show: !spec.stacked && few, size: 4, fill: colour } };
         })),
         hooks: { setCursor: [(plot) => this.showValues(plot.cursor.idx)] },
       };
@@ -135,7 +143,15 @@
     build() {
       this.charts?.forEach((chart) => chart.destroy());
       this.charts = this.set.specs.map((spec) => new Chart(spec, this.data, { xLabel: this.set.xLabel, onEnlarge: this.onEnlarge }));
-      this.root.replaceChildren(...this.charts.map((chart) => chart.root));
+      const first = this.charts.slice(0, FIRST);
+      const more = this.charts.slice(FIRST);
+      this.root.replaceChildren(...first.map((chart) => chart.root));
+      const place = this.root.parentElement.querySelector(".more-charts");
+      if (place) {
+        place.hidden = !more.length;
+        place.querySelector(".charts").replaceChildren(...more.map((chart) => chart.root));
+        place.querySelector("summary").textContent = `${more.length} more charts: ${more.map((chart) => chart.spec.title.toLowerCase()).join(", ")}`;
+      }
       this.charts.forEach((chart) => chart.draw());
     }
 

@@ -47,6 +47,8 @@ def show(value: object) -> str:
         return "–"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
     if isinstance(value, list | tuple):
         return ", ".join(show(item) for item in value) or "–"
     return str(value)

@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from engine.types import RunKind, RunState
 from webapp.contexts.charts import ChartSet, run_charts
+from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
 from webapp.contexts.overview import RunRow, run_rows
 from webapp.contexts.run_header import RunHeader, build_header
@@ -94,6 +95,7 @@ class RunDetailContext:
     charts: Mapping[str, object]
     funnel: Funnel | None
     funnel_parts: tuple[tuple[str, str, float], ...]
+    evaluations: tuple[EvaluationPlot, ...]
     tabs: tuple[Tab, ...]
     tab: str
     panel: Panel
@@ -132,6 +134,7 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, can_operate: bool) 
         charts=charts.as_json(),
         funnel=latest,
         funnel_parts=funnel_parts(latest),
+        evaluations=evaluation_plot(iteration_reads.evaluations(run.pk)),
         tabs=tabs_of(tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
         panel=build_panel(run, tab, params),

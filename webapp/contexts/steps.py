@@ -82,30 +82,41 @@ def _rest(arguments: Mapping[str, Any], *shown: str) -> tuple[tuple[str, str], .
     return tuple((str(k), str(v)) for k, v in arguments.items() if k not in shown and v is not None)
 
 
+def _short(path: str) -> str:
+    """A path without the usual working folder in front."""
+    return path.removeprefix("/testbed/") or path
+
+
 def _file_editor(arguments: Mapping[str, Any]) -> ActionBody:
     command, path = _text(arguments, "command"), _text(arguments, "path")
     match command:
         case "str_replace":
             diff = edit_diff(_text(arguments, "old_str"), _text(arguments, "new_str"), path)
             rest = _rest(arguments, "command", "path", "old_str", "new_str")
-            return ActionBody("edit", path, "replace", diff=diff, arguments=rest)
+            return ActionBody("edit", _short(path), "replace", diff=diff, arguments=rest)
         case "create":
             diff = added_diff(_text(arguments, "file_text"), path)
             return ActionBody(
-                "edit", path, "create", diff=diff, arguments=_rest(arguments, "command", "path", "file_text")
+                "edit",
+                _short(path),
+                "create",
+                diff=diff,
+                arguments=_rest(arguments, "command", "path", "file_text"),
             )
         case "insert":
             diff = added_diff(_text(arguments, "new_str"), path)
             note = f"insert after line {_text(arguments, 'insert_line') or '?'}"
-            return ActionBody("edit", path, note, diff=diff)
+            return ActionBody("edit", _short(path), note, diff=diff)
         case "view":
             span = arguments.get("view_range")
             bounds = isinstance(span, list | tuple) and len(span) == 2
             note = f"lines {span[0]}–{span[1]}" if bounds and span else _text(arguments, "view_range")
-            return ActionBody("view", path, note, arguments=_rest(arguments, "command", "path", "view_range"))
+            return ActionBody(
+                "view", _short(path), note, arguments=_rest(arguments, "command", "path", "view_range")
+            )
         case _:
             return ActionBody(
-                "edit", path, command.replace("_", " "), arguments=_rest(arguments, "command", "path")
+                "edit", _short(path), command.replace("_", " "), arguments=_rest(arguments, "command", "path")
             )
 
 

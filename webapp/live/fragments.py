@@ -55,6 +55,7 @@ RUN_REGIONS = {
     "run-header": "runs/_header.html",
     "run-alerts": "runs/_alerts.html",
     "run-funnel": "shared/_funnel.html",
+    "run-evaluations": "runs/_evaluations.html",
     "run-panel": "runs/_panel.html",
 }
 TRAJECTORY_REGIONS = {

@@ -106,6 +106,15 @@ def words(value: str) -> str:
 
 
 @register.filter
+def prose(value: str) -> SafeString:
+    """A docstring's ``literal`` parts as code."""
+    parts = str(value).split("``")
+    return format_html_join(
+        "", "{}", ((format_html("<code>{}</code>", part) if i % 2 else part,) for i, part in enumerate(parts))
+    )
+
+
+@register.filter
 def action_letter(value: str) -> str:
     """The one-letter second cue of an action's colour."""
     return ACTION_LETTERS.get(value, "!")

@@ -1,0 +1,122 @@
+"""Numbers, durations and chips as pages write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from webapp.contexts.diffs import edit_diff, patch_diff
+from webapp.contexts.evaluations import evaluation_plot
+from webapp.contexts.run_header import controls_of, waiting_for
+from webapp.contexts.solve_map import level_of
+from webapp.contexts.steps import cut_text
+from webapp.models import Evaluation
+from webapp.templatetags import yard
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0, "0"), (1.0, "1"), (12345, "12\u202f345"), (0.123456, "0.123"), (1234.5, "1\u202f234")],
+)
+def test_number(value: float | None, text: str) -> None:
+    assert yard.number(value) == text
+
+
+def test_unknown_is_a_dash_and_never_zero() -> None:
+    for write in (yard.number, yard.signed, yard.fixed, yard.percent, yard.points, yard.seconds, yard.clock):
+        assert write(None) == "–"
+    assert yard.sparkline([None, 1.0]) == '<span class="muted">–</span>'
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.4213, "0.42 s"), (38.4, "38 s"), (245, "4 min 05 s"), (11530, "3 h 12 min"), (200_000, "2 d 7 h")],
+)
+def test_seconds(value: float, text: str) -> None:
+    assert yard.seconds(value).replace("\u202f", " ") == text
+
+
+def test_signs_are_true_minus_signs() -> None:
+    assert yard.signed(-0.25) == "−0.250"
+    assert yard.signed(0.714) == "+0.714"
+    assert yard.points(-0.031).startswith("−3.1")
+
+
+def test_chips_escape_what_they_are_given() -> None:
+    assert "<script>" not in yard.chip("<script>alert(1)</script>")
+    assert "<script>" not in yard.mask_chip(False, "<script>")
+    assert "<b>" not in yard.stacked_bar([("<b>", "x", 1.0)])
+    assert yard.prose("a ``<b>`` c") == "a <code>&lt;b&gt;</code> c"
+
+
+def test_patch_lines_are_counted_highlighted_and_escaped() -> None:
+    diff = patch_diff("--- a/x.py\n+++ b/x.py\n@@ -1 +1 @@\n-a = '<script>'\n+b = 1\n")
+    assert diff is not None
+    assert [line.css for line in diff.lines] == ["gh", "gh", "gu", "gd", "gi"]
+    assert (diff.num_added, diff.num_removed, diff.num_files, diff.cut) == (1, 1, 1, False)
+    assert "<script>" not in "".join(line.html for line in diff.lines)
+    assert 'class="mi"' in diff.lines[4].html
+
+
+def test_a_patch_of_nonsense_is_still_shown_whole() -> None:
+    text = "no diff at all\n\x0b\r\n<b>\n@@\n+\n\n-x"
+    diff = patch_diff(text)
+    assert diff is not None
+    assert diff.num_lines == len(text.split("\n")) == len(diff.lines)
+    assert "<b>" not in "".join(line.html for line in diff.lines)
+
+
+def test_a_long_patch_says_what_is_shown() -> None:
+    diff = patch_diff("@@ -1 +1 @@\n" + "+x\n" * 5000)
+    assert diff is not None
+    assert (len(diff.lines), diff.num_lines, diff.cut) == (2000, 5001, True)
+
+
+def test_an_edit_shows_only_what_changed() -> None:
+    diff = edit_diff("a\nb\nc", "a\nB\nc", "x.txt")
+    assert [(line.sign, str(line.html)) for line in diff.lines] == [
+        (" ", "a"),
+        ("-", "b"),
+        ("+", "B"),
+        (" ", "c"),
+    ]
+
+
+def test_text_is_cut_by_lines_and_by_characters() -> None:
+    whole = cut_text("a\nb")
+    assert (whole.text, whole.shown_lines, whole.num_lines, whole.cut) == ("a\nb", 2, 2, False)
+    lines = cut_text("x\n" * 300)
+    assert (lines.shown_lines, lines.num_lines, lines.cut) == (200, 301, True)
+    wide = cut_text("x" * 200_000)
+    assert (len(wide.text), wide.num_chars, wide.cut) == (100_000, 200_000, True)
+    assert cut_text("").num_lines == 0
+
+
+def test_solve_levels() -> None:
+    assert [level_of(s, 8) for s in (0, 1, 4, 7, 8)] == [0, 1, 2, 3, 4]
+    assert level_of(0, 0) == -1
+
+
+def test_controls_follow_state_and_wish() -> None:
+    assert [c.action for c in controls_of("draft", "run")] == ["start"]
+    assert [c.action for c in controls_of("running", "run")] == ["pause", "stop"]
+    assert [c.action for c in controls_of("running", "pause")] == ["resume", "stop"]
+    assert [c.action for c in controls_of("paused", "pause")] == ["resume", "stop"]
+    assert [c.action for c in controls_of("failed", "run")] == ["resume"]
+    assert controls_of("succeeded", "run") == ()
+    assert "pause asked for" in waiting_for("running", "pause")
+    assert waiting_for("paused", "pause") == ""
+    assert "stop asked for" in waiting_for("stopping", "stop")
+
+
+def test_evaluations_are_compared_with_the_first_of_their_name() -> None:
+    def made(name: str, iteration: int, rate: float) -> Evaluation:
+        return Evaluation(
+            name=name, iteration=iteration, solve_rate=rate, interval_low=rate, interval_high=rate
+        )
+
+    plots = evaluation_plot([made("heldout", 0, 0.25), made("heldout", 5, 0.5), made("train", 0, 0.75)])
+    assert [(plot.name, plot.first.change, plot.last.change) for plot in plots] == [
+        ("heldout", None, 0.25),
+        ("train", None, None),
+    ]
+    assert plots[0].last.at == "50.00"

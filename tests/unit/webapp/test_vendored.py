@@ -1,0 +1,43 @@
+"""What is vendored is what the manifest says, and pages load nothing from elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+VENDOR = ROOT / "static" / "vendor"
+
+
+def test_every_vendored_file_has_the_manifest_s_hash() -> None:
+    manifest = json.loads((VENDOR / "MANIFEST.json").read_text())
+    listed = {
+        Path(library["folder"]) / name: digest
+        for library in manifest["libraries"]
+        for name, digest in library["files"].items()
+    }
+    present = {path.relative_to(VENDOR) for path in VENDOR.rglob("*") if path.is_file()}
+    assert present == {*listed, Path("MANIFEST.json")}
+    for path, digest in listed.items():
+        assert hashlib.sha256((VENDOR / path).read_bytes()).hexdigest() == digest, path
+    for library in manifest["libraries"]:
+        assert library["version"] in library["folder"]
+        assert "LICENSE" in library["files"]
+
+
+def test_templates_hold_no_inline_script_style_or_foreign_address() -> None:
+    inline = re.compile(r"""\sstyle\s*=|\son[a-z]+\s*=\s*["']|<style|javascript:|https?://""")
+    script = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>")
+    for path in (ROOT / "templates").rglob("*.html"):
+        text = path.read_text()
+        assert not inline.search(text), path
+        assert not script.search(text), path
+
+
+def test_own_scripts_and_styles_reach_nothing_outside() -> None:
+    for path in [*(ROOT / "static" / "js").glob("*.js"), *(ROOT / "static" / "css").glob("*.css")]:
+        text = path.read_text()
+        assert not re.search(r"(https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), path
+        assert "eval(" not in text, path
