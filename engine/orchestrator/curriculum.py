@@ -18,23 +18,28 @@ class TaskCursor:
 
     Args:
         rows: the training tasks, in the dataset's order.
+        per_iteration: how many an iteration uses.
         seed: the run's seed; pass ``k`` is shuffled by ``(seed, k)``.
+
+    Raises:
+        ConfigError: there are fewer tasks than an iteration uses.
     """
 
-    def __init__(self, rows: Sequence[TaskRow], *, seed: int) -> None:
+    def __init__(self, rows: Sequence[TaskRow], *, per_iteration: int, seed: int) -> None:
+        if per_iteration > len(rows):
+            raise ConfigError(
+                f"trainer.tasks_per_iteration is {per_iteration}, but the split has only {len(rows)} tasks"
+            )
+        self._per_iteration = per_iteration
         self._rows = {row.task.id: row for row in rows}
         self._seed = seed
         self._passes = 0
         self._remaining: list[str] = []
 
-    def take(self, count: int) -> list[TaskRow]:
-        """The next iteration's tasks. Raises ConfigError when the split has fewer than ``count``."""
-        if count > len(self._rows):
-            raise ConfigError(
-                f"trainer.tasks_per_iteration is {count}, but the split has only {len(self._rows)} tasks"
-            )
+    def take(self) -> list[TaskRow]:
+        """The next iteration's tasks."""
         taken: list[str] = []
-        while len(taken) < count:
+        while len(taken) < self._per_iteration:
             if not any(task_id not in taken for task_id in self._remaining):
                 self._remaining += self._next_pass()
             task_id = next(task_id for task_id in self._remaining if task_id not in taken)

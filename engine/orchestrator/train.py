@@ -89,7 +89,9 @@ class TrainingLoop:
         self._heldout = load_rows(
             DatasetConfig(name=config.dataset.name, split=config.evaluation.split), run.home
         )
-        self._cursor = TaskCursor(self._rows, seed=config.seed)
+        self._cursor = TaskCursor(
+            self._rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed
+        )
         self._alarms = Alarms(run)
         self.progress = Progress()
         source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
@@ -131,7 +133,7 @@ class TrainingLoop:
 
     async def _collect(self) -> list[Group]:
         iteration = self.progress.iteration
-        rows = self._cursor.take(self._config.trainer.tasks_per_iteration)
+        rows = self._cursor.take()
         self._run.sink.emit(
             IterationStarted,
             iteration=iteration,

@@ -90,8 +90,8 @@ def names(rows: Sequence[TaskRow]) -> list[str]:
 
 def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
     rows = [row(f"t{i}") for i in range(7)]
-    cursor = TaskCursor(rows, seed=5)
-    drawn = [names(cursor.take(3)) for _ in range(70)]
+    cursor = TaskCursor(rows, per_iteration=3, seed=5)
+    drawn = [names(cursor.take()) for _ in range(70)]
     assert all(len(set(iteration)) == 3 for iteration in drawn)
     counts = {name: sum(name in iteration for iteration in drawn) for name in names(rows)}
     assert set(counts.values()) == {30}
@@ -100,20 +100,22 @@ def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
 
 def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:
     rows = [row(f"t{i}") for i in range(5)]
-    first = TaskCursor(rows, seed=1)
+    first = TaskCursor(rows, per_iteration=2, seed=1)
     for _ in range(4):
-        first.take(2)
+        first.take()
     state = json.loads(json.dumps(first.state_dict()))
-    second = TaskCursor(rows, seed=1)
+    second = TaskCursor(rows, per_iteration=2, seed=1)
     second.load_state_dict(state)
-    assert [names(second.take(2)) for _ in range(9)] == [names(first.take(2)) for _ in range(9)]
+    assert [names(second.take()) for _ in range(9)] == [names(first.take()) for _ in range(9)]
     with pytest.raises(ConfigError, match="no longer"):
-        TaskCursor([row("other")], seed=1).load_state_dict({"passes": 1, "remaining": ["t0"]})
+        TaskCursor([row("other")], per_iteration=1, seed=1).load_state_dict(
+            {"passes": 1, "remaining": ["t0"]}
+        )
 
 
 def test_more_tasks_per_iteration_than_tasks_is_an_error() -> None:
     with pytest.raises(ConfigError, match="only 2"):
-        TaskCursor([row("a"), row("b")], seed=0).take(3)
+        TaskCursor([row("a"), row("b")], per_iteration=3, seed=0)
 
 
 def test_metrics_keep_infrastructure_apart() -> None:
