@@ -13,7 +13,7 @@ from engine.config.training import CurationConfig
 from engine.datasets.patches import is_test_path
 from engine.datasets.sources import Source
 from engine.datasets.testrun import TestRun, driver_command, run_tests
-from engine.datasets.toolchain import MOUNT, ensure_toolchain
+from engine.datasets.toolchain import MOUNT
 from engine.errors import DatasetError
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.images import build_image, image_exists
@@ -59,25 +59,20 @@ def image_environment(source: Source) -> dict[str, str]:
 
 
 async def measure_baseline(
-    source: Source, config: CurationConfig, *, home: Path, backend: SandboxBackend, sandbox: SandboxConfig
+    source: Source,
+    toolchain: Path,
+    config: CurationConfig,
+    *,
+    home: Path,
+    backend: SandboxBackend,
+    sandbox: SandboxConfig,
 ) -> Baseline:
     """Build the source's image, run its tests repeatedly, record what they execute.
 
     Raises:
         DatasetError: its tests cannot be used; says why.
-        PreflightError: the toolchain cannot be installed.
     """
-    toolchain = await asyncio.to_thread(ensure_toolchain, home, source.requirements)
-    image = image_name(source, toolchain)
-    if not image_exists(home, image):
-        await asyncio.to_thread(
-            build_image,
-            home,
-            image,
-            source.tree,
-            env=image_environment(source),
-            binds={MOUNT: str(toolchain)},
-        )
+    image = await asyncio.to_thread(ensure_image, source, toolchain, home)
     timeout = config.test_timeout_s
     lifetime = timeout * (config.stability_runs + _TRACE_FACTOR + 1)
     spec = sandbox_spec(f"local:{image}", sandbox, run_id="curate", name=source.name, lifetime_s=lifetime)
@@ -114,6 +109,15 @@ def image_name(source: Source, toolchain: Path) -> str:
     """Name of the intact image of a source; it tells its content."""
     content = repr((source.spec, source.revision, toolchain.name, sorted(image_environment(source).items())))
     return f"{source.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+
+
+def ensure_image(source: Source, toolchain: Path, home: Path) -> str:
+    """Name of the intact image of a source, built if need be."""
+    image = image_name(source, toolchain)
+    if not image_exists(home, image):
+        environment = image_environment(source)
+        build_image(home, image, source.tree, env=environment, binds={MOUNT: str(toolchain)})
+    return image
 
 
 async def _run(box: Sandbox, command: str, timeout_s: float, source: Source) -> TestRun:

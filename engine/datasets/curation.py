@@ -9,48 +9,39 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from engine.config.rollout import SandboxConfig
 from engine.config.training import CurationConfig
 from engine.datasets import handwritten
-from engine.datasets.baseline import Baseline, image_environment, measure_baseline, sandbox_spec
+from engine.datasets.baseline import (
+    Baseline,
+    image_name,
+    measure_baseline,
+    sandbox_spec,
+)
 from engine.datasets.candidates import Candidate, CandidateQueue, find_candidates, split_by_file
-from engine.datasets.patches import count_changed_lines, make_patch
-from engine.datasets.sources import fetch_source
-from engine.datasets.statements import problem_statement
-from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset, with_content_id
+from engine.datasets.injected import WORKDIR, Noticed, make_row
+from engine.datasets.sources import Source, fetch_source
+from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset
 from engine.datasets.testrun import driver_command, run_tests
-from engine.datasets.toolchain import MOUNT
+from engine.datasets.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PreflightError, SandboxError
 from engine.sandbox.base import SandboxBackend
-from engine.sandbox.images import build_image, image_exists
-from engine.types import Task, TaskAnswer, TaskRow, TestOutcome
+from engine.sandbox.images import image_exists
+from engine.types import TaskRow, TestOutcome
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
-_WORKDIR = "/testbed"
 _BATCH_PER_WORKER = 8
 _VERSION = 1
 """Part of a dataset's fingerprint: raise it when curation makes other tasks from the same sources."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Noticed:
-    """A candidate whose fault tests notice every time."""
-
-    candidate: Candidate
-    failing: tuple[str, ...]
-    passing: tuple[str, ...]
-    exception: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Curation:
     """What every step of one curation needs."""
 
@@ -80,8 +71,7 @@ async def curate(
     Args:
         config: what to make.
         home: the data folder.
-        backend: where tests run.
-        sandbox: limits of those sandboxes.
+        backend, sandbox: where tests run, and the limits of those sandboxes.
         progress: called with a sentence, tasks done and tasks wanted.
         seed: decides which faults are tried and which files are held out.
 
@@ -89,12 +79,14 @@ async def curate(
         DatasetError: no source could be used, or no fault was noticed.
     """
     run = _Curation(config=config, home=home, backend=backend, sandbox=sandbox, progress=progress, seed=seed)
-    baselines, skipped = await _baselines(run)
-    fingerprint = _fingerprint(run, baselines)
+    skipped: dict[str, str] = {}
+    prepared = await _prepare(run, skipped)
+    fingerprint = _fingerprint(run, prepared)
     known = _unchanged(run, fingerprint)
     if known is not None:
         progress(f"dataset '{config.output}' is up to date", len(known.rows), len(known.rows))
         return known
+    baselines = await _baselines(run, prepared, skipped)
     candidates = [
         candidate
         for baseline in baselines
@@ -111,42 +103,68 @@ async def curate(
         "fingerprint": fingerprint,
         "config": config.model_dump(mode="json"),
         "seed": seed,
-        "sources": {baseline.source.spec: baseline.source.revision for baseline in baselines},
+        "sources": {source.spec: source.revision for source, _ in prepared},
         "skipped": skipped,
-        "num_candidates": len(candidates),
     }
     return save_dataset(home, config.output, rows, provenance)
 
 
-async def _baselines(run: _Curation) -> tuple[list[Baseline], dict[str, str]]:
-    """Usable sources, and why the others are not."""
-    skipped: dict[str, str] = {}
-    permits = asyncio.Semaphore(run.config.workers)
+async def _prepare(run: _Curation, skipped: dict[str, str]) -> list[tuple[Source, Path]]:
+    """Sources that could be fetched, each with its toolchain."""
 
-    async def one(spec: str) -> Baseline | None:
+    async def one(spec: str) -> tuple[Source, Path] | None:
         try:
-            async with permits:
-                run.progress(f"baseline of {spec}", 0, run.wanted)
-                source = await asyncio.to_thread(fetch_source, spec, run.home)
-                return await measure_baseline(
-                    source, run.config, home=run.home, backend=run.backend, sandbox=run.sandbox
-                )
+            source = await asyncio.to_thread(fetch_source, spec, run.home)
+            return source, await asyncio.to_thread(ensure_toolchain, run.home, source.requirements)
         except (DatasetError, PreflightError) as error:
-            skipped[spec] = str(error)
-            run.progress(f"skipped {spec}: {error}", 0, run.wanted)
+            _skip(run, skipped, spec, error)
             return None
 
-    found = await asyncio.gather(*(one(spec) for spec in run.config.sources))
-    usable = [baseline for baseline in found if baseline is not None]
+    found = [await one(spec) for spec in run.config.sources]
+    return _usable(found, skipped)
+
+
+async def _baselines(
+    run: _Curation, prepared: Sequence[tuple[Source, Path]], skipped: dict[str, str]
+) -> list[Baseline]:
+    permits = asyncio.Semaphore(run.config.workers)
+
+    async def one(source: Source, toolchain: Path) -> Baseline | None:
+        try:
+            async with permits:
+                run.progress(f"baseline of {source.spec}", 0, run.wanted)
+                return await measure_baseline(
+                    source,
+                    toolchain,
+                    run.config,
+                    home=run.home,
+                    backend=run.backend,
+                    sandbox=run.sandbox,
+                )
+        except DatasetError as error:
+            _skip(run, skipped, source.spec, error)
+            return None
+
+    found = await asyncio.gather(*(one(source, toolchain) for source, toolchain in prepared))
+    return _usable(found, skipped)
+
+
+def _skip(run: _Curation, skipped: dict[str, str], spec: str, error: Exception) -> None:
+    skipped[spec] = str(error)
+    run.progress(f"skipped {spec}: {error}", 0, run.wanted)
+
+
+def _usable(found: Sequence[T | None], skipped: dict[str, str]) -> list[T]:
+    usable = [item for item in found if item is not None]
     if not usable:
         reasons = "; ".join(f"{spec}: {reason}" for spec, reason in skipped.items())
         raise DatasetError(f"no source can be used. {reasons}")
-    return usable, skipped
+    return usable
 
 
-def _fingerprint(run: _Curation, baselines: Sequence[Baseline]) -> str:
+def _fingerprint(run: _Curation, prepared: Sequence[tuple[Source, Path]]) -> str:
     config = run.config.model_dump(mode="json", exclude={"workers"})
-    images = [baseline.image for baseline in baselines]
+    images = [image_name(source, toolchain) for source, toolchain in prepared]
     content = json.dumps([_VERSION, config, run.seed, images], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
@@ -168,7 +186,7 @@ async def _collect(
     rows: list[TaskRow] = []
     names: set[str] = set()
 
-    async def one(candidate: Candidate) -> _Noticed | None:
+    async def one(candidate: Candidate) -> Noticed | None:
         async with permits:
             return await _try(run, candidate)
 
@@ -179,18 +197,22 @@ async def _collect(
         for noticed in await asyncio.gather(*(one(candidate) for candidate in batch)):
             if noticed is not None and len(rows) < wanted:
                 queue.keep(noticed.candidate)
-                rows.append(await asyncio.to_thread(_make_row, run, noticed, split, names))
+                rows.append(
+                    await asyncio.to_thread(
+                        make_row, noticed, split, names, hint=run.config.hint, home=run.home
+                    )
+                )
         run.progress(f"{split} tasks", done + len(rows), run.wanted)
     if len(rows) < wanted:
         run.progress(f"only {len(rows)} of {wanted} {split} tasks found", done + len(rows), run.wanted)
     return rows
 
 
-async def _try(run: _Curation, candidate: Candidate) -> _Noticed | None:
+async def _try(run: _Curation, candidate: Candidate) -> Noticed | None:
     """Break and mend in one fresh sandbox; None when the tests do not notice, or not every time."""
     baseline = candidate.baseline
     command = driver_command(candidate.tests, baseline.source.roots)
-    timeout = 5.0 + 10 * sum(baseline.seconds[test] for test in candidate.tests)
+    timeout = 10.0 + 20 * sum(baseline.seconds[test] for test in candidate.tests)
     spec = sandbox_spec(
         f"local:{baseline.image}",
         run.sandbox,
@@ -198,7 +220,7 @@ async def _try(run: _Curation, candidate: Candidate) -> _Noticed | None:
         name=candidate.fault.function,
         lifetime_s=timeout * (run.config.stability_runs + 2) + 30,
     )
-    path = f"{_WORKDIR}/{candidate.path}"
+    path = f"{WORKDIR}/{candidate.path}"
     try:
         async with run.backend.open(spec) as box:
             await box.write_file(path, candidate.mutated.encode())
@@ -220,97 +242,12 @@ async def _try(run: _Curation, candidate: Candidate) -> _Noticed | None:
         # A mutant may exhaust its sandbox; it makes a poor task, not a failed curation.
         run.progress(f"dropped a candidate in {candidate.path}: {error}", 0, run.wanted)
         return None
-    return _Noticed(
+    return Noticed(
         candidate=candidate,
         failing=failing,
         passing=tuple(test for test in candidate.tests if test not in failing),
         exception=first.case(failing[0]).exception,
     )
-
-
-def _make_row(run: _Curation, noticed: _Noticed, split: str, names: set[str]) -> TaskRow:
-    candidate = noticed.candidate
-    fault, source = candidate.fault, candidate.baseline.source
-    gold = make_patch(candidate.path, candidate.mutated, candidate.source)
-    stem = candidate.path.removesuffix(".py").removesuffix("/__init__").rsplit("/", 1)[-1]
-    name = f"{source.name}__{stem}-{fault.line}"
-    while name in names:
-        name += "b"
-    names.add(name)
-    task = Task(
-        id="",
-        instance_id=name,
-        repo=source.name,
-        base_commit=source.revision,
-        problem_statement=problem_statement(
-            candidate.path,
-            fault.function,
-            fault.function_first_line,
-            fault.function_last_line,
-            [(fault.line, fault.mutated)],
-            noticed.failing,
-            noticed.exception,
-            run.config.hint,
-        ),
-        image=f"local:{_build_task_image(run, candidate)}",
-        workdir=_WORKDIR,
-        difficulty={
-            "function_lines": fault.function_last_line - fault.function_first_line + 1,
-            "num_tests": len(candidate.tests),
-            "num_fail_to_pass": len(noticed.failing),
-            "patch_lines": count_changed_lines(gold),
-            "num_candidates": candidate.num_faults,
-        },
-        metadata={"source": source.spec, "file": candidate.path, "function": fault.function},
-    )
-    answer = TaskAnswer(
-        gold_patch=gold,
-        fail_to_pass=noticed.failing,
-        pass_to_pass=noticed.passing,
-        test_command=driver_command(candidate.tests, source.roots),
-        deterministic=True,
-        metadata=_fault_record(candidate),
-    )
-    return with_content_id(TaskRow(task=task, answer=answer, split=split))
-
-
-def _fault_record(candidate: Candidate) -> dict[str, Any]:
-    fault = candidate.fault
-    return {
-        "kind": fault.kind,
-        "family": fault.family,
-        "path": candidate.path,
-        "line": fault.line,
-        "original": fault.original,
-        "mutated": fault.mutated,
-    }
-
-
-def _build_task_image(run: _Curation, candidate: Candidate) -> str:
-    """Image whose tree holds the fault; its name tells its content."""
-    baseline = candidate.baseline
-    digest = hashlib.sha256(repr((baseline.image, candidate.path, candidate.mutated)).encode()).hexdigest()
-    name = f"{baseline.source.name}-{digest[:12]}"
-    if image_exists(run.home, name):
-        return name
-    staging = Path(tempfile.mkdtemp(prefix=".task-", dir=run.home))
-    try:
-        tree = staging / "tree"
-        shutil.copytree(baseline.source.tree, tree, copy_function=os.link)
-        broken = tree / candidate.path
-        broken.unlink()  # it is a link to the intact file
-        broken.write_text(candidate.mutated, encoding="utf-8", newline="")
-        build_image(
-            run.home,
-            name,
-            tree,
-            workdir=_WORKDIR,
-            env=image_environment(baseline.source),
-            binds={MOUNT: str(baseline.toolchain)},
-        )
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    return name
 
 
 async def _extra_rows(run: _Curation, skipped: dict[str, str]) -> list[TaskRow]:

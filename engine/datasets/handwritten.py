@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from engine.datasets.baseline import image_environment, image_name
+from engine.datasets.baseline import ensure_image
 from engine.datasets.patches import split_patch
 from engine.datasets.sources import Source, fetch_source
 from engine.datasets.store import with_content_id
 from engine.datasets.swe_rebench import read_row
 from engine.datasets.testrun import driver_command
-from engine.datasets.toolchain import MOUNT, ensure_toolchain
+from engine.datasets.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PatchError
-from engine.sandbox.images import build_image, image_exists
 from engine.sandbox.patches import FileState, apply_to
 from engine.types import TaskRow
 
@@ -42,10 +41,7 @@ def build_task(name: str, home: Path) -> TaskRow:
     row = read_row(shipped, number=0)
     source = fetch_source(shipped["source"], home)
     toolchain = ensure_toolchain(home, shipped["requirements"])
-    image = image_name(source, toolchain)
-    if not image_exists(home, image):
-        environment = image_environment(source)
-        build_image(home, image, source.tree, env=environment, binds={MOUNT: str(toolchain)})
+    image = ensure_image(source, toolchain, home)
     _patched(source, row.code_patch, name)
     test_files = _patched(source, row.test_patch, name)
     files = sorted({test.partition("::")[0] for test in row.fail_to_pass + row.pass_to_pass})

@@ -1,0 +1,137 @@
+"""From a fault that tests notice to a task: statement, required tests, gold patch, image."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.datasets.baseline import image_environment
+from engine.datasets.candidates import Candidate
+from engine.datasets.patches import count_changed_lines, make_patch
+from engine.datasets.statements import Hint, problem_statement
+from engine.datasets.store import with_content_id
+from engine.datasets.testrun import driver_command
+from engine.datasets.toolchain import MOUNT
+from engine.sandbox.images import build_image, image_exists
+from engine.types import Task, TaskAnswer, TaskRow
+
+WORKDIR = "/testbed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noticed:
+    """A candidate whose fault tests notice every time."""
+
+    candidate: Candidate
+    failing: tuple[str, ...]
+    passing: tuple[str, ...]
+    exception: str
+
+
+def make_row(noticed: Noticed, split: str, names: set[str], *, hint: Hint, home: Path) -> TaskRow:
+    """The task of a noticed fault; builds its image.
+
+    Args:
+        noticed: what was tried and seen.
+        split: the row's split.
+        names: instance ids given so far; the new one is added.
+        hint: how exactly the statement locates the symptom.
+        home: the data folder.
+    """
+    candidate = noticed.candidate
+    fault, source = candidate.fault, candidate.baseline.source
+    gold = make_patch(candidate.path, candidate.mutated, candidate.source)
+    name = _unique_name(candidate, names)
+    task = Task(
+        id="",
+        instance_id=name,
+        repo=source.name,
+        base_commit=source.revision,
+        problem_statement=_statement(noticed, hint),
+        image=f"local:{_build_image(home, candidate)}",
+        workdir=WORKDIR,
+        difficulty={
+            "function_lines": fault.function_last_line - fault.function_first_line + 1,
+            "num_tests": len(candidate.tests),
+            "num_fail_to_pass": len(noticed.failing),
+            "patch_lines": count_changed_lines(gold),
+            "num_candidates": candidate.num_faults,
+        },
+        metadata={"source": source.spec, "file": candidate.path, "function": fault.function},
+    )
+    answer = TaskAnswer(
+        gold_patch=gold,
+        fail_to_pass=noticed.failing,
+        pass_to_pass=noticed.passing,
+        test_command=driver_command(candidate.tests, source.roots),
+        deterministic=True,
+        metadata=_fault_record(candidate),
+    )
+    return with_content_id(TaskRow(task=task, answer=answer, split=split))
+
+
+def _unique_name(candidate: Candidate, names: set[str]) -> str:
+    stem = candidate.path.removesuffix(".py").removesuffix("/__init__").rsplit("/", 1)[-1]
+    name = f"{candidate.baseline.source.name}__{stem}-{candidate.fault.line}"
+    while name in names:
+        name += "b"
+    names.add(name)
+    return name
+
+
+def _statement(noticed: Noticed, hint: Hint) -> str:
+    fault = noticed.candidate.fault
+    return problem_statement(
+        noticed.candidate.path,
+        fault.function,
+        fault.function_first_line,
+        fault.function_last_line,
+        [(fault.line, fault.mutated)],
+        noticed.failing,
+        noticed.exception,
+        hint,
+    )
+
+
+def _fault_record(candidate: Candidate) -> dict[str, Any]:
+    fault = candidate.fault
+    return {
+        "kind": fault.kind,
+        "family": fault.family,
+        "path": candidate.path,
+        "line": fault.line,
+        "original": fault.original,
+        "mutated": fault.mutated,
+    }
+
+
+def _build_image(home: Path, candidate: Candidate) -> str:
+    """Image whose tree holds the fault; its name tells its content."""
+    baseline = candidate.baseline
+    digest = hashlib.sha256(repr((baseline.image, candidate.path, candidate.mutated)).encode()).hexdigest()
+    name = f"{baseline.source.name}-{digest[:12]}"
+    if image_exists(home, name):
+        return name
+    staging = Path(tempfile.mkdtemp(prefix=".task-", dir=home))
+    try:
+        tree = staging / "tree"
+        shutil.copytree(baseline.source.tree, tree, copy_function=os.link)
+        broken = tree / candidate.path
+        broken.unlink()  # it is a link to the intact file
+        broken.write_text(candidate.mutated, encoding="utf-8", newline="")
+        build_image(
+            home,
+            name,
+            tree,
+            workdir=WORKDIR,
+            env=image_environment(baseline.source),
+            binds={MOUNT: str(baseline.toolchain)},
+        )
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    return name
