@@ -88,7 +88,7 @@ def close(actual: float, expected: float, tolerance: float) -> bool:
     return abs(actual - expected) <= tolerance * max(1.0, abs(expected))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(batches(), configurations)
 def test_advantages_equal_the_reference(rows: list[Row], choice: dict[str, Any]) -> None:
     members = members_of(rows, AlgorithmConfig(**choice))
@@ -99,7 +99,7 @@ def test_advantages_equal_the_reference(rows: list[Row], choice: dict[str, Any])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=120)
 @given(batches(), configurations)
 def test_loss_and_gradient_equal_the_reference(
     dtype: torch.dtype, tolerance: float, rows: list[Row], choice: dict[str, Any]
@@ -123,7 +123,7 @@ def _f32(numbers: tuple[float, ...]) -> tuple[float, ...]:
     return tuple(torch.tensor(numbers, dtype=torch.float32).double().tolist())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=40)
 @given(batches(), configurations, st.randoms(use_true_random=False))
 def test_any_cut_in_any_order_sums_to_the_same_loss(
     rows: list[Row], choice: dict[str, Any], rng: Any

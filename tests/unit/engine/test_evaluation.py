@@ -62,6 +62,18 @@ def test_agreement_of_all_tasks_is_not_certainty(reward: float) -> None:
     assert summary.interval_low <= reward <= summary.interval_high
 
 
+def test_few_tasks_say_little() -> None:
+    """Rates .4 and .6: SE² = .01, n* = 25, and t is 12.706 with one degree of freedom."""
+
+    def by_hand(n: float, t: float) -> object:
+        half = t / (1 + t * t / n) * (0.25 / n + t * t / (4 * n * n)) ** 0.5
+        return pytest.approx((0.5 - half, 0.5 + half), abs=2e-3)
+
+    assert solve_interval([0.4, 0.6], 10_000) == by_hand(25, 12.706)
+    assert solve_interval([0.4, 0.6] * 2, 10_000) == by_hand(75, 3.182)
+    assert solve_interval([0.4, 0.6] * 20, 10_000) == by_hand(975, 2.0227)
+
+
 def test_the_interval_covers_what_it_claims() -> None:
     """Tasks drawn from a bimodal population of difficulties, five attempts each."""
     rng = random.Random(0)
