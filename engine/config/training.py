@@ -9,6 +9,31 @@ from pydantic import Field, model_validator
 from engine.config.base import Section
 from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 
+FaultKind = Literal[
+    "added_not",
+    "arithmetic_swap",
+    "augmented_swap",
+    "bool_literal",
+    "boolean_swap",
+    "compare_flip",
+    "constant_off_by_one",
+    "dropped_minus",
+    "dropped_not",
+    "equality_flip",
+    "identity_flip",
+    "membership_flip",
+    "paired_name",
+    "range_off_by_one",
+    "slice_off_by_one",
+    "swapped_arguments",
+    "swapped_branches",
+    "swapped_operands",
+    "swapped_return",
+    "wrong_attribute",
+    "wrong_variable",
+]
+"""The faults ``engine.datasets.faults`` knows how to inject."""
+
 
 class AlgorithmConfig(Section):
     """GRPO++: every ingredient under its own name (``engine.algorithms`` holds the equations).
@@ -107,6 +132,10 @@ class SftConfig(Section):
     """Learning rate of matrices."""
     adam_learning_rate: float = Field(default=2e-3, gt=0)
     """Learning rate of everything else."""
+    fault_kinds: tuple[FaultKind, ...] = ()
+    """Only these faults are in the stream; empty is every kind."""
+    max_function_lines: int = Field(default=24, ge=3)
+    """Longest function in the stream."""
     excluded_packages: tuple[str, ...] = ()
     """Top-level packages that must not be in the stream (the quickstart's)."""
     threads: int = Field(default=2, ge=1)
@@ -130,6 +159,8 @@ class CurationConfig(Section):
     """Runs over which the failing tests must be the same."""
     max_function_lines: int = Field(default=40, ge=3)
     """Longest function a fault is injected in."""
+    fault_kinds: tuple[FaultKind, ...] = ()
+    """Only these faults are injected; empty is every kind."""
     test_timeout_s: float = Field(default=30.0, gt=0)
     """Time for one run of a source's tests."""
     extra_tasks: tuple[str, ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.datasets.baseline import Baseline
@@ -41,8 +41,16 @@ class Candidate:
         return (self.baseline.source.spec, self.path, self.fault.function_first_line)
 
 
-def find_candidates(baseline: Baseline, *, max_function_lines: int) -> list[Candidate]:
-    """Faults on lines that stable tests execute and whose text is unique in the broken file."""
+def find_candidates(
+    baseline: Baseline, *, max_function_lines: int, kinds: Collection[str] = ()
+) -> list[Candidate]:
+    """Faults on lines that stable tests execute and whose text is unique in the broken file.
+
+    Args:
+        baseline: what the intact tree's tests do.
+        max_function_lines: longer functions are left alone.
+        kinds: fault kinds to use; empty is every kind.
+    """
     found = []
     for path, lines in sorted(baseline.executed_by.items()):
         source = (baseline.source.tree / path).read_text(encoding="utf-8")
@@ -52,7 +60,8 @@ def find_candidates(baseline: Baseline, *, max_function_lines: int) -> list[Cand
             length = fault.function_last_line - fault.function_first_line + 1
             # An edit tool that replaces the suspect text must find it exactly once.
             unique = apply_fault(source, fault).count(fault.mutated.strip()) == 1
-            if fault.line in lines and unique and length >= MIN_FUNCTION_LINES:
+            wanted = not kinds or fault.kind in kinds
+            if wanted and fault.line in lines and unique and length >= MIN_FUNCTION_LINES:
                 candidate = Candidate(
                     baseline=baseline,
                     path=path,

@@ -90,7 +90,9 @@ async def curate(
     candidates = [
         candidate
         for baseline in baselines
-        for candidate in find_candidates(baseline, max_function_lines=config.max_function_lines)
+        for candidate in find_candidates(
+            baseline, max_function_lines=config.max_function_lines, kinds=config.fault_kinds
+        )
     ]
     progress(f"{len(candidates)} candidate faults on lines that tests execute", 0, run.wanted)
     training, heldout = split_by_file(candidates, heldout_share=config.heldout_tasks / run.wanted, seed=seed)

@@ -22,6 +22,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> Outcome:
             backend=backend,
             sandbox=config.sandbox,
             progress=run.progress,
+            seed=config.seed,
         )
     )
     splits = {row.split for row in dataset.rows}

@@ -8,6 +8,7 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
+from psycopg.conninfo import make_conninfo
 
 from engine.errors import PreflightError
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis
@@ -37,9 +38,9 @@ def test_postgres_keeps_data_over_a_restart_and_a_kill(tmp_path: Path) -> None:
 
 
 def test_postgres_refuses_a_wrong_password(postgres_server: str) -> None:
-    parts = psycopg.conninfo.conninfo_to_dict(postgres_server)
+    wrong = make_conninfo(postgres_server, password="wrong")
     with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        psycopg.connect(**{**parts, "password": "wrong"})
+        psycopg.connect(wrong)
 
 
 def test_a_busy_data_folder_is_named(tmp_path: Path) -> None:

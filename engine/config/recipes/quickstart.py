@@ -11,11 +11,29 @@ from engine.config.rollout import (
     SandboxConfig,
 )
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
-from engine.config.training import CurationConfig, SftConfig
+from engine.config.training import CurationConfig, FaultKind, SftConfig
 
 DATASET = "quickstart"
 PACKAGES = ("boltons==26.2.0", "toolz==1.0.0", "cachetools==6.2.2")
 """Source distributions the quickstart's tasks are made from; the warm start never sees them."""
+FAULT_KINDS: tuple[FaultKind, ...] = (
+    "added_not",
+    "arithmetic_swap",
+    "augmented_swap",
+    "bool_literal",
+    "boolean_swap",
+    "compare_flip",
+    "constant_off_by_one",
+    "dropped_minus",
+    "dropped_not",
+    "equality_flip",
+    "identity_flip",
+    "membership_flip",
+    "paired_name",
+    "range_off_by_one",
+    "slice_off_by_one",
+)
+"""Faults whose repair can be told from the line itself: what so small a policy can learn in minutes."""
 
 AGENT = AgentConfig(
     prompt="compact_v1",
@@ -70,6 +88,7 @@ def dataset() -> CurateRun:
             sources=tuple(f"pip:{package}" for package in PACKAGES),
             output=DATASET,
             max_function_lines=20,
+            fault_kinds=FAULT_KINDS,
             test_timeout_s=60.0,
             extra_tasks=("wcmatch-45",),
         ),
@@ -81,5 +100,8 @@ def sft() -> SftRun:
     return SftRun(
         name="quickstart warm start",
         agent=AGENT,
-        sft=SftConfig(excluded_packages=tuple(p.split("==")[0].replace("-", "_") for p in PACKAGES)),
+        sft=SftConfig(
+            fault_kinds=FAULT_KINDS,
+            excluded_packages=tuple(p.split("==")[0].replace("-", "_") for p in PACKAGES),
+        ),
     )
