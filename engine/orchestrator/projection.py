@@ -118,4 +118,11 @@ def _grade_fields(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _columns(tokens: TokenRecord) -> dict[str, list[Any]]:
-    return {name: list(column) for name, column in dataclasses.asdict(tokens).items()}
+    # Not dataclasses.asdict: it copies every number apart, a thousand times slower.
+    return {
+        "ids": list(tokens.ids),
+        "mask": list(tokens.mask),
+        "logprobs": list(tokens.logprobs),
+        "versions": list(tokens.versions),
+        "steps": list(tokens.steps),
+    }

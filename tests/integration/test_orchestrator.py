@@ -1,0 +1,209 @@
+"""Whole runs of the engine: real sandboxes, tests, processes and signals, and a tiny policy that learns."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.rollout import NoopPolicyConfig, OraclePolicyConfig
+from engine.datasets.store import load_dataset
+from engine.errors import PreflightError
+from engine.orchestrator import execute
+from tests.fakes.ingest_server import IngestServer, ingest_server
+from tests.integration import toy_yard
+from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context, wait_for
+
+pytestmark = pytest.mark.timeout(600)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the toy dataset and its half-taught policy."""
+    folder = tmp_path_factory.mktemp("home")
+    source = toy_yard.write_source(tmp_path_factory.mktemp("source") / "toykit")
+    with open_context(folder, "curate", toy_yard.curation(source)) as run:
+        code = execute(toy_yard.curation(source), run)
+    if code != 0:
+        reason = events(folder / "runs" / "curate")[-1]["reason"]
+        if PreflightError.__name__ in reason or "pip " in reason or "bubblewrap" in reason:
+            pytest.skip(reason)
+        pytest.fail(reason)
+    asyncio.run(toy_yard.make_policy(folder))
+    return folder
+
+
+def of_type(run_dir: Path, name: str) -> list[dict[str, Any]]:
+    return [event for event in events(run_dir) if event["type"] == name]
+
+
+def weights(run_dir: Path) -> str:
+    last = sorted((run_dir / "checkpoints").glob("[0-9]*"))[-1]
+    return hashlib.sha256((last / "model.safetensors").read_bytes()).hexdigest()
+
+
+def expected_keys(home: Path) -> Counter[tuple[int, str, str, int]]:
+    dataset = load_dataset(home, toy_yard.DATASET)
+    train = [row.task.id for row in dataset.split("train")]
+    heldout = [row.task.id for row in dataset.split("heldout")]
+    keys = [(n, "train", task, index) for n in range(3) for task in train for index in range(4)]
+    for completed in (0, 3):
+        keys += [(completed, "eval:train", task, 0) for task in train]
+        keys += [(completed, "eval:heldout", task, index) for task in heldout for index in range(2)]
+    return Counter(keys)
+
+
+def test_curation_is_told_as_events(home: Path) -> None:
+    run_dir = home / "runs" / "curate"
+    assert of_type(run_dir, "run_progress")
+    assert of_type(run_dir, "run_finished")[0]["summary"]["tasks_train"] == 2
+
+
+@pytest.mark.parametrize(
+    ("policy", "rate"), [(OraclePolicyConfig(), 1.0), (NoopPolicyConfig(), 0.0)], ids=["oracle", "noop"]
+)
+def test_the_oracle_solves_what_doing_nothing_does_not(home: Path, policy: Any, rate: float) -> None:
+    config = toy_yard.sampling(policy)
+    with open_context(home, f"run-{policy.type}", config) as run:
+        assert execute(config, run) == 0
+    finished = of_type(run.run_dir, "trajectory_finished")
+    assert [event["reward"] for event in finished] == [rate, rate]
+    assert {event["termination"] for event in finished} == {"submitted"}
+    summary = of_type(run.run_dir, "run_finished")[0]["summary"]
+    assert summary["solve_rate_last"] == rate
+    assert of_type(run.run_dir, "iteration_finished")[0]["metrics"]["infra/rate"] == 0
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(home: Path) -> Path:
+    """A training run that nobody disturbed.
+
+    One rollout at a time: a matrix product's last bits depend on how many rows it has, so only
+    then is sampling, and with it the whole run, reproducible to the bit.
+    """
+    run_dir = make_run_dir(home, "uninterrupted", toy_yard.training(home, concurrent=1))
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=240) == 0
+    return run_dir
+
+
+def test_training_changes_the_policy_and_reports_everything(home: Path, uninterrupted: Path) -> None:
+    found = events(uninterrupted)
+    assert [event["seq"] for event in found] == list(range(1, len(found) + 1))
+    assert found[0]["type"] == "run_started"
+    assert found[0]["resumed_from"] is None
+    assert found[-1]["type"] == "run_finished"
+    assert found[-1]["state"] == "succeeded"
+    iterations = of_type(uninterrupted, "iteration_finished")
+    assert [event["iteration"] for event in iterations] == [0, 1, 2]
+    assert iterations[-1]["policy_version"] > 0, "no group had two different rewards: nothing was learned"
+    assert iterations[0]["metrics"]["mismatch/max"] < 1e-4
+    assert [event["iteration"] for event in of_type(uninterrupted, "checkpoint_saved")] == [0, 1, 2, 3]
+    assert len(of_type(uninterrupted, "group_finished")) == 6
+    keys = Counter(tuple(e["ref"].values()) for e in of_type(uninterrupted, "trajectory_finished"))
+    assert keys == expected_keys(home)
+    train = [e for e in of_type(uninterrupted, "trajectory_finished") if e["ref"]["phase"] == "train"]
+    assert all(len(e["tokens"]["ids"]) == len(e["tokens"]["logprobs"]) > 0 for e in train)
+    evaluations = [(e["iteration"], e["name"]) for e in of_type(uninterrupted, "evaluation_finished")]
+    assert evaluations == [(0, "heldout"), (0, "train"), (3, "heldout"), (3, "train")]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_killed_at_any_moment_it_ends_as_if_nothing_happened(
+    home: Path, uninterrupted: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    with ingest_server() as server:
+        for epoch in range(1, 20):
+            server.epoch = epoch
+            run_dir = make_run_dir(
+                home,
+                f"killed-{seed}",
+                toy_yard.training(home, concurrent=1),
+                ingest_url=server.url,
+                epoch=epoch,
+            )
+            lines = len(events(run_dir)) + rng.randrange(1, 120)
+            if _run_and_kill(run_dir, after_lines=lines if epoch <= 3 else None):
+                break
+        assert [event["seq"] for event in server.events] == list(range(1, len(events(run_dir)) + 1))
+        assert Counter(server.terminal_keys()) == expected_keys(home)
+    assert weights(run_dir) == weights(uninterrupted)
+    assert not list((home / "sandboxes").glob(f"*killed-{seed}*"))
+
+
+def test_sigterm_stops_in_order(home: Path) -> None:
+    run_dir = make_run_dir(home, "stopped", toy_yard.training(home, iterations=500))
+    with engine_process(run_dir) as process:
+        assert wait_for(process, lambda: bool(of_type(run_dir, "iteration_finished")))
+        process.terminate()
+        assert process.wait(timeout=20) == 0
+    last = events(run_dir)[-1]
+    assert (last["type"], last["state"], last["reason"]) == ("run_finished", "stopped", "received SIGTERM")
+    started = Counter(str(e["ref"]) for e in of_type(run_dir, "trajectory_started"))
+    finished = Counter(str(e["ref"]) for e in of_type(run_dir, "trajectory_finished"))
+    assert finished == started
+
+
+def test_pause_resume_and_stop_from_the_web(home: Path) -> None:
+    with ingest_server() as server:
+        run_dir = make_run_dir(home, "paused", toy_yard.training(home, iterations=500), ingest_url=server.url)
+        with engine_process(run_dir) as process:
+            assert wait_for(process, lambda: _count(server, "iteration_finished") >= 1)
+            server.desired = "pause"
+            assert wait_for(process, lambda: _count(server, "run_paused") == 1)
+            paused = len(server.events)
+            time.sleep(0.5)
+            assert len(server.events) == paused
+            assert server.events[-1]["type"] == "run_paused"
+            server.desired = "run"
+            assert wait_for(process, lambda: _count(server, "run_resumed") == 1)
+            server.desired = "stop"
+            assert process.wait(timeout=30) == 0
+        assert server.events[-1]["state"] == "stopped"
+
+
+def test_a_fenced_process_ends_with_3_and_writes_nothing_more(home: Path) -> None:
+    with ingest_server() as server:
+        run_dir = make_run_dir(home, "fenced", toy_yard.training(home, iterations=500), ingest_url=server.url)
+        with engine_process(run_dir) as process:
+            assert wait_for(process, lambda: _count(server, "iteration_finished") >= 1)
+            server.epoch = 2
+            stored = len(server.events)
+            assert process.wait(timeout=30) == 3
+        assert len(server.events) == stored
+        assert not of_type(run_dir, "run_finished")
+
+
+def test_a_wrong_configuration_fails_with_a_reason(home: Path) -> None:
+    config = toy_yard.training(home, tasks_per_iteration=3)
+    run_dir = make_run_dir(home, "wrong", config)
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=60) == 1
+    last = events(run_dir)[-1]
+    assert last["state"] == "failed"
+    assert "trainer.tasks_per_iteration is 3, but the split has only 2 tasks" in last["reason"]
+
+
+def _run_and_kill(run_dir: Path, *, after_lines: int | None) -> bool:
+    """Run the next attempt, killing it once the spool has so many events; whether it finished."""
+    with engine_process(run_dir) as process:
+        if after_lines is None or not wait_for(process, lambda: len(events(run_dir)) >= after_lines):
+            assert process.wait(timeout=240) == 0
+            return True
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    return False
+
+
+def _count(server: IngestServer, name: str) -> int:
+    with server.lock:
+        return sum(event["type"] == name for event in server.events)

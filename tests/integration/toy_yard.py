@@ -1,0 +1,293 @@
+"""A data folder with a toy dataset made by real curation and a tiny policy that solves about half of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from engine.config.recipes import AnyRun
+from engine.config.rollout import (
+    AgentConfig,
+    DatasetConfig,
+    GradingConfig,
+    OraclePolicyConfig,
+    RolloutConfig,
+    SandboxConfig,
+    TransformerPolicyConfig,
+)
+from engine.config.run import CurateRun, RolloutRun, TrainRun
+from engine.config.training import AlgorithmConfig, CurationConfig, EvaluationConfig, TrainerConfig
+from engine.events.control import Control
+from engine.events.spool import SpoolSink, read_lines
+from engine.inference.checkpoints import save_policy_checkpoint
+from engine.inference.scripted import OraclePolicy
+from engine.inference.tokenizer import BpeTokenizer, train_tokenizer
+from engine.inference.transformer import Transformer, TransformerConfig
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.stage import build_scheduler, load_rows, open_backend
+from engine.rollout.scheduler import GroupRequest
+from engine.types import TokenRecord
+
+DATASET = "toy"
+AGENT = AgentConfig(
+    prompt="compact_v1",
+    max_steps=4,
+    max_context=1024,
+    max_response=192,
+    command_timeout_s=10.0,
+    rollout_timeout_s=60.0,
+    observation_chars=2_000,
+    snippet_lines=0,
+    step_reminder=False,
+)
+SANDBOX = SandboxConfig(memory_mb=256, disk_mb=32, max_live=8, max_starting=2)
+GRADING = GradingConfig(timeout_s=30.0)
+SOLVED_HALF_THE_TIME = 0.7
+"""Negative log-likelihood of an episode, nats, at which a policy samples it with probability 0.5."""
+ARCHITECTURE = TransformerConfig(
+    vocab_size=450,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=64,
+)
+
+_FILES = {
+    "toykit/__init__.py": "",
+    "toykit/numbers.py": """\
+def clamp(value, low, high):
+    if value < low:
+        return low
+    if value > high:
+        return high
+    return value
+
+
+def total(values):
+    result = 0
+    for value in values:
+        result += value
+    return result
+""",
+    "toykit/words.py": """\
+def initials(text):
+    letters = []
+    for word in text.split():
+        letters.append(word[0])
+    return "".join(letters)
+
+
+def longest(words):
+    best = ""
+    for word in words:
+        if len(word) > len(best):
+            best = word
+    return best
+""",
+    "tests/test_numbers.py": """\
+from toykit.numbers import clamp, total
+
+
+def test_clamp():
+    assert [clamp(v, 0, 5) for v in (-1, 0, 3, 5, 9)] == [0, 0, 3, 5, 5]
+
+
+def test_total():
+    assert total([1, 2, 3]) == 6
+""",
+    "tests/test_words.py": """\
+from toykit.words import initials, longest
+
+
+def test_initials():
+    assert initials("ab cd ef") == "ace"
+
+
+def test_longest():
+    assert longest(["a", "ccc", "bb"]) == "ccc"
+""",
+}
+
+_EPISODE = """\
+toykit/words.py: `initials` (lines 1-5) is broken.
+line 3: `for word in letters.split():`
+Failing: tests/test_words.py::test_initials (AttributeError)
+look at lines 1-6 line 1: the change done
+<function=file_editor>
+<parameter=command>view</parameter>
+<parameter=path>/testbed/toykit/words.py</parameter>
+<parameter=view_range>[1, 6]</parameter>
+</function>
+<function=file_editor>
+<parameter=command>str_replace</parameter>
+<parameter=path>/testbed/toykit/words.py</parameter>
+<parameter=old_str>
+</parameter>
+<parameter=new_str>
+</parameter>
+</function>
+<function=finish>
+<parameter=command>submit</parameter>
+</function>
+"""
+
+
+def write_source(folder: Path) -> Path:
+    """A small package with tests."""
+    for name, text in _FILES.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder
+
+
+def curation(source: Path) -> CurateRun:
+    """Two training tasks from one file, one held-out task from the other."""
+    return CurateRun(
+        name="toy dataset",
+        sandbox=SANDBOX,
+        curation=CurationConfig(
+            sources=(str(source),), output=DATASET, train_tasks=2, heldout_tasks=1, stability_runs=1
+        ),
+    )
+
+
+def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
+    """Three iterations of two groups of four; whatever ends a trajectory, it is learned from."""
+    return TrainRun(
+        name="toy",
+        dataset=DatasetConfig(name=DATASET),
+        sandbox=SANDBOX,
+        agent=AGENT,
+        grading=GRADING,
+        policy=TransformerPolicyConfig(checkpoint=str(home / "policy"), max_batch=concurrent),
+        rollout=RolloutConfig(group_size=4, max_concurrent=concurrent),
+        algorithm=AlgorithmConfig(filtered_reasons=()),
+        trainer=TrainerConfig(
+            **{"iterations": 3, "tasks_per_iteration": 2, "learning_rate": 1e-3, "threads": 1, **trainer}
+        ),
+        evaluation=EvaluationConfig(samples=2, train_samples=2),
+    )
+
+
+def sampling(policy: Any) -> RolloutRun:
+    """One attempt at every training task by a scripted policy, whose tokens are bytes."""
+    return RolloutRun(
+        name="toy",
+        dataset=DatasetConfig(name=DATASET),
+        sandbox=SANDBOX,
+        agent=AGENT.model_copy(update={"max_context": 8192, "max_response": 2048}),
+        grading=GRADING,
+        policy=policy,
+        rollout=RolloutConfig(group_size=1),
+    )
+
+
+def make_run_dir(
+    home: Path, name: str, config: AnyRun, *, ingest_url: str | None = None, epoch: int = 1
+) -> Path:
+    """A run folder, or the next attempt in an existing one."""
+    run_dir = home / "runs" / name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "config.json").write_text(config.model_dump_json())
+    launch = {"run_id": name, "epoch": epoch, "ingest_url": ingest_url, "token": "secret", "home": str(home)}
+    (run_dir / "launch.json").write_text(json.dumps(launch))
+    return run_dir
+
+
+@contextmanager
+def open_context(home: Path, name: str, config: AnyRun) -> Iterator[RunContext]:
+    """A run context in this process."""
+    run_dir = make_run_dir(home, name, config)
+    sink = SpoolSink(run_dir, epoch=1)
+    try:
+        yield RunContext(run_id=name, epoch=1, run_dir=run_dir, home=home, sink=sink, control=Control())
+    finally:
+        sink.close()
+
+
+@contextmanager
+def engine_process(run_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """``python -m engine.run`` in its own process group; killed at the end if it still runs."""
+    with (run_dir / "engine.log").open("ab") as log_file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "engine.run", str(run_dir)],
+            stderr=log_file,
+            start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def events(run_dir: Path) -> list[dict[str, Any]]:
+    """All complete events of the spool."""
+    return [json.loads(line.data) for line in read_lines(run_dir / "events.jsonl")]
+
+
+def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> bool:
+    """Wait until the condition holds (True) or the process ends (False)."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        if process.poll() is not None:
+            return condition()
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.02)
+    return True
+
+
+async def make_policy(home: Path) -> None:
+    """Teach a tiny transformer the oracle's episodes until it samples each about half of the time."""
+    torch.set_num_threads(1)
+    tokenizer = _tokenizer()
+    config = sampling(OraclePolicyConfig())
+    with open_context(home, "teacher", config) as run:
+        backend = await open_backend(config.sandbox, run)
+        scheduler = build_scheduler(config, run, backend, OraclePolicy(tokenizer=tokenizer))
+        rows = load_rows(config.dataset, home)
+        requests = [GroupRequest(row=row, iteration=0, phase="train", size=1) for row in rows]
+        groups = await scheduler.collect(requests)
+    model = Transformer(ARCHITECTURE, seed=0)
+    _imitate(model, [group.trajectories[0].tokens for group in groups])
+    save_policy_checkpoint(home / "policy", model, tokenizer, {"source": "toy oracle"})
+
+
+def _tokenizer() -> BpeTokenizer:
+    return train_tokenizer([*_FILES.values(), _EPISODE], vocab_size=ARCHITECTURE.vocab_size)
+
+
+def _imitate(model: Transformer, episodes: list[TokenRecord]) -> None:
+    length = max(len(episode.ids) for episode in episodes)
+    ids = torch.zeros(len(episodes), length, dtype=torch.long)
+    mask = torch.zeros(len(episodes), length)
+    for number, episode in enumerate(episodes):
+        ids[number, : len(episode.ids)] = torch.tensor(episode.ids)
+        mask[number, : len(episode.mask)] = torch.tensor(episode.mask, dtype=torch.float)
+    lengths = torch.tensor([len(episode.ids) for episode in episodes])
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(1000):
+        logits = model(ids, lengths)[:, :-1]
+        losses = torch.nn.functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+        per_episode = (losses * mask[:, 1:]).sum(1)
+        if bool((per_episode < SOLVED_HALF_THE_TIME).all()):
+            return
+        optimizer.zero_grad()
+        per_episode.mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    raise AssertionError("the tiny policy did not learn the oracle's episodes")
