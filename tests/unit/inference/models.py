@@ -41,7 +41,13 @@ def model(seed: int = 0) -> Transformer:
 
 
 def request(
-    prompt: Sequence[int], *, seed: int = 0, max_tokens: int = 24, stop: int = 2, temperature: float = 1.0, top_p: float = 1.0
+    prompt: Sequence[int],
+    *,
+    seed: int = 0,
+    max_tokens: int = 24,
+    stop: int = 2,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
 ) -> GenerationRequest:
     task = Task(id="0" * 16, instance_id="t", repo="", base_commit="", problem_statement="", image="")
     context = GenerationContext(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from engine.inference.transformer import Transformer
 from tests.unit.inference.models import VOCAB, model, prompt, request, tokenizer
 
 
-def recomputed(net: Transformer, ids: list[int], generation: Generation, temperature: float = 1.0) -> list[float]:
+def recomputed(
+    net: Transformer, ids: list[int], generation: Generation, temperature: float = 1.0
+) -> list[float]:
     whole = [*ids, *generation.ids]
     with torch.no_grad():
         logits = net(torch.tensor([whole]), torch.tensor([len(whole)]))[0] / temperature
@@ -68,7 +71,7 @@ async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
     net, fed = model(), []
     extend = net.extend
 
-    def counting(ids: torch.Tensor, *rest: object) -> torch.Tensor:
+    def counting(ids: torch.Tensor, *rest: Any) -> torch.Tensor:
         fed.append(ids.shape[1])
         return extend(ids, *rest)
 

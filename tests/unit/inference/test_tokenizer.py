@@ -44,7 +44,11 @@ def test_each_digit_is_a_token() -> None:
 def test_a_line_has_the_same_tokens_wherever_it_stands() -> None:
     tokens, line = tokenizer(), "while lo < hi and (x[0] != 1):"
     plain = tokens.encode(line)
-    for before, after in (("`", "`"), ("  316          ", "\n  317"), ("<parameter=old_str>", "</parameter>")):
+    for before, after in (
+        ("`", "`"),
+        ("  316          ", "\n  317"),
+        ("<parameter=old_str>", "</parameter>"),
+    ):
         found = tokens.encode(before + line + after)
         assert any(found[i : i + len(plain)] == plain for i in range(len(found))), (before, after)
 

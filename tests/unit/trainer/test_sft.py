@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.agent.parser import parse
+from engine.agent.tools import MemoryFileStore, run_immediately
+from engine.config.run import SftRun
+from engine.inference.base import Generation, GenerationRequest, Tokenizer
+from engine.inference.bytes_tokenizer import BytesTokenizer
+from engine.inference.checkpoints import load_policy_checkpoint
+from engine.inference.transformer import Transformer
+from engine.trainer.muon import Muon, orthogonalise
+from engine.trainer.sft import collate, learning_rate_factor, token_losses, train_sft
+from engine.trainer.sft_data import (
+    RESERVED_PACKAGES,
+    EncodedEpisode,
+    Episode,
+    EpisodeMaker,
+    SourceFile,
+    editor,
+    encode_episode,
+    source_files,
+)
+from engine.trainer.sft_evaluation import exact_fix_rate
+from tests.unit.inference.models import model, prompt, tokenizer
+
+TEXTWRAP = SourceFile("stdlib", "textwrap.py", Path(textwrap.__file__))
+
+
+def episodes(count: int, *, seed: int = 0) -> list[Episode]:
+    stream = EpisodeMaker(random.Random(seed)).stream([TEXTWRAP])
+    return [next(stream) for _ in range(count)]
+
+
+def test_every_episode_replays_through_the_real_tools() -> None:
+    for episode in episodes(30):
+        store = MemoryFileStore({episode.path: episode.broken.encode()})
+        tool = editor(store)
+        assert episode.broken != episode.mended
+        for response, observation in episode.turns[:-1]:
+            call = parse(response, "xml").call
+            assert call is not None
+            assert run_immediately(tool.run(call.arguments)).observation == observation
+        last = parse(episode.turns[-1][0], "xml").call
+        assert last is not None
+        assert last.name == "finish"
+        assert store.files[episode.path].decode() == episode.mended
+        assert len(episode.turns) == len(episode.faults) + 2
+
+
+def test_encoded_episode_is_the_conversation_and_masks_what_the_policy_writes() -> None:
+    tokens = tokenizer()
+    for episode in episodes(10):
+        encoded = encode_episode(episode, tokens)
+        parts = [f"<|im_start|>user\n{episode.statement}<|im_end|>\n<|im_start|>assistant\n"]
+        for response, observation in episode.turns:
+            parts.append(f"{response}<|im_end|>")
+            parts.append(f"\n<|im_start|>user\n{observation}<|im_end|>\n<|im_start|>assistant\n")
+        assert tokens.decode(encoded.ids) == "".join(parts[:-1])
+        sampled = [i for i, m in zip(encoded.ids, encoded.mask, strict=True) if m]
+        assert tokens.decode(sampled) == "".join(f"{response}<|im_end|>" for response, _ in episode.turns)
+
+
+def test_statements_vary_and_one_fault_is_named_when_no_line_is() -> None:
+    found = episodes(60)
+    assert {e.hint for e in found} == {"line", "function"}
+    assert any("Failing:" not in e.statement for e in found)
+    assert any(" more" in e.statement for e in found)
+    assert {len(e.faults) for e in found} >= {1, 2}
+    assert all(len(e.faults) == 1 for e in found if e.hint == "function")
+
+
+def test_the_same_seed_gives_the_same_episodes() -> None:
+    assert episodes(8, seed=3) == episodes(8, seed=3)
+    assert episodes(8, seed=3) != episodes(8, seed=4)
+
+
+def test_splits_share_no_file_and_leave_reserved_packages_and_tests_out() -> None:
+    train, heldout = source_files("train", excluded=["json"]), source_files("heldout", excluded=["json"])
+    assert not {f.name for f in train} & {f.name for f in heldout}
+    assert len(train) > 10 * len(heldout) > 0
+    for file in (*train, *heldout):
+        parts = file.name.removesuffix(".py").split("/")
+        assert not set(parts) & {*RESERVED_PACKAGES, "json", "tests", "test"}
+
+
+def test_padding_carries_no_loss_of_its_own_and_changes_none() -> None:
+    net = model()
+    short, long = prompt(20, 1), prompt(90, 2)
+    alone, _, _ = collate([EncodedEpisode(short, [1] * 20, 0)])
+    both, mask, inside = collate([EncodedEpisode(short, [1] * 20, 0), EncodedEpisode(long, [0] * 90, 1)])
+    assert (both.shape[1] - 1) % 32 == 0
+    assert inside.sum() == 110
+    assert mask.sum() == 20
+    a, b = token_losses(net, alone)[0, :19], token_losses(net, both)[0, :19]
+    assert (a - b).abs().max() < 0.05  # bfloat16
+
+
+def test_learning_rate_warms_up_stays_and_falls_to_four_percent() -> None:
+    assert learning_rate_factor(0.0, 0) == pytest.approx(1 / 60)
+    assert learning_rate_factor(0.3, 500) == 1
+    assert learning_rate_factor(0.675, 500) == pytest.approx(0.52)
+    assert learning_rate_factor(1.0, 500) == pytest.approx(0.04)
+
+
+def test_muon_orthogonalises_and_refuses_vectors() -> None:
+    matrices = torch.randn(3, 24, 40, generator=torch.Generator().manual_seed(0))
+    values = torch.linalg.svdvals(orthogonalise(matrices))
+    assert values.min() > 0.4
+    assert values.max() < 1.4
+    tall = orthogonalise(matrices.transpose(1, 2))
+    assert tall.shape == (3, 40, 24)
+    with pytest.raises(ValueError, match="matrices"):
+        Muon([torch.nn.Parameter(torch.zeros(3))])
+
+
+def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: Path) -> None:
+    config = SftRun.model_validate(
+        {"name": "t", "kind": "sft", "sft": {"minutes": 5, "sequences_per_step": 4, "threads": 1}}
+    )
+    messages: list[str] = []
+    polled = iter(range(10_000))
+    net = Transformer(load_policy_checkpoint("fresh:tiny", home=tmp_path)[0].config, seed=1)
+    _, tokens = load_policy_checkpoint("fresh:tiny", home=tmp_path)
+    before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    metrics = train_sft(
+        config,
+        out=tmp_path / "out",
+        start=(net, tokens),
+        progress=lambda message, done, total: messages.append(message),
+        should_stop=lambda: next(polled) >= 30,
+    )
+    assert metrics["steps"] == 30
+    assert metrics["answer_loss"] < 7.4  # log(2048) = 7.62 before
+    assert "answer loss" in messages[-1]
+    loaded, _ = load_policy_checkpoint(str(tmp_path / "out"), home=tmp_path)
+    assert not torch.equal(loaded.model.embed_tokens.weight, before["model.embed_tokens.weight"])
+    provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    assert provenance["metrics"]["episodes"] == 120
+    assert set(RESERVED_PACKAGES) <= set(provenance["excluded_packages"])
+
+
+class Answering:
+    """A policy that writes given responses in order; for every other episode it submits at once."""
+
+    name = "answering"
+    version = 0
+
+    def __init__(self, found: list[Episode]) -> None:
+        self.tokenizer: Tokenizer = BytesTokenizer()
+        self._turns: dict[str, Iterator[tuple[str, str]]] = {
+            e.statement: iter(e.turns if i % 2 == 0 else e.turns[-1:]) for i, e in enumerate(found)
+        }
+
+    async def generate(self, request: GenerationRequest) -> Generation:
+        await asyncio.sleep(0)
+        response, _ = next(self._turns[request.context.row.task.problem_statement])
+        ids: list[int] = []
+        for piece, marker in (("<think>", 258), ("</think>", 259)):
+            head, _, response = response.partition(piece)
+            ids += [*head.encode(), marker]
+        ids += [*response.encode(), self.tokenizer.im_end]
+        return Generation(ids=tuple(ids), logprobs=(0.0,) * len(ids), versions=(0,) * len(ids))
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_evaluation_counts_exact_fixes_only() -> None:
+    found = episodes(10, seed=9)
+    policy = Answering(found)
+    rates = await exact_fix_rate(policy, found, temperature=1.0, max_context=100_000, max_response=10_000)
+    assert rates["exact_fix"] == 0.5
+    assert rates["finished"] == 1.0
+    assert rates["malformed"] == 0.0
