@@ -1,0 +1,93 @@
+"""The engine's command line: what it refuses, what it leaves behind, and what it does not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ConfigError
+from engine.events.spool import read_lines
+from engine.run import Launch, create_run_dir
+
+
+def engine(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "engine.run", *arguments], capture_output=True, text=True, timeout=120
+    )
+
+
+def test_a_recipe_becomes_a_complete_run_folder(tmp_path: Path) -> None:
+    run_dir = create_run_dir("quickstart", {"trainer.iterations": 3}, home=tmp_path)
+    config = json.loads((run_dir / "config.json").read_text())
+    assert config["trainer"]["iterations"] == 3
+    assert config["recipe"] == "quickstart"
+    launch = Launch.load(run_dir)
+    assert (launch.epoch, launch.ingest_url, launch.home) == (1, None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "message"),
+    [
+        ("nope", {}, "unknown recipe 'nope'"),
+        ("quickstart", {"trainer.iteration": 3}, "unknown setting 'trainer.iteration'"),
+        ("quickstart", {"rollout.group_size": 1}, "at least 2"),
+    ],
+)
+def test_a_wrong_recipe_leaves_no_folder(
+    tmp_path: Path, recipe: str, overrides: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        create_run_dir(recipe, overrides, home=tmp_path)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", '{"run_id": "../x", "epoch": 1, "ingest_url": null, "token": "", "home": "/"}'],
+)
+def test_a_broken_launch_file_is_named(tmp_path: Path, content: str) -> None:
+    (tmp_path / "launch.json").write_text(content)
+    with pytest.raises(ConfigError, match="launch.json"):
+        Launch.load(tmp_path)
+
+
+def test_a_run_number_is_an_identity_too(tmp_path: Path) -> None:
+    launch = {"run_id": 7, "epoch": 2, "ingest_url": "http://127.0.0.1:1/", "token": "t", "home": "/h"}
+    (tmp_path / "launch.json").write_text(json.dumps(launch))
+    assert Launch.load(tmp_path).endpoint("events") == "http://127.0.0.1:1/api/v1/runs/7/events"
+
+
+def test_no_run_folder_is_one_clear_line() -> None:
+    done = engine("missing-folder")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: missing-folder is not a run folder")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_wrong_configuration_is_the_runs_reason(tmp_path: Path) -> None:
+    run_dir = create_run_dir("quickstart-oracle", {}, home=tmp_path)
+    (run_dir / "config.json").write_text('{"kind": "rollout", "name": "x", "colour": "red"}')
+    done = engine(str(run_dir))
+    assert done.returncode == 1
+    events = [json.loads(line.data) for line in read_lines(run_dir / "events.jsonl")]
+    assert [event["type"] for event in events] == ["run_finished"]
+    assert events[0]["state"] == "failed"
+    assert "unknown setting 'colour'" in events[0]["reason"]
+    failure = json.loads((run_dir / "failure.json").read_text())
+    assert failure == {"epoch": 1, "reason": events[0]["reason"]}
+
+
+def test_a_missing_dataset_is_named_on_the_terminal(tmp_path: Path) -> None:
+    done = engine("--recipe", "quickstart-oracle", "--set", "dataset.name=absent", "--home", str(tmp_path))
+    assert done.returncode == 1
+    assert "failed: " in done.stdout
+    assert "absent" in done.stdout
+
+
+def test_scripted_runs_never_load_torch() -> None:
+    script = "import sys, engine.run, engine.orchestrator.collect; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True)
