@@ -7,7 +7,8 @@ from django.conf import settings
 
 
 def pytest_configure() -> None:
-    """Pages in tests name static files as they lie in ``static/``: no collectstatic before a test."""
+    """Static files by their plain names (no collectstatic before a test), passwords hashed cheaply."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
 
 

@@ -6,7 +6,7 @@ import json
 from html.parser import HTMLParser
 from typing import Any
 
-VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr", "option"}
+VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source", "wbr"}
 
 
 class _Regions(HTMLParser):
@@ -39,6 +39,8 @@ class _Regions(HTMLParser):
             self._stack.append((tag, values.get("id") or "", start))
 
     def handle_endtag(self, tag: str) -> None:
+        if tag not in {name for name, _, _ in self._stack}:
+            return
         while self._stack:
             name, element_id, start = self._stack.pop()
             if name == tag:

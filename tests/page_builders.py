@@ -52,6 +52,8 @@ class Yard:
     experiment: Experiment
     mark: str
     group_size: int
+    iterations: int
+    """Finished iterations; the live rollout is in the next one."""
 
     def ref(self, iteration: int, task: int, index: int, phase: str = "train") -> dict[str, object]:
         """Key of a trajectory."""
@@ -225,7 +227,9 @@ def make_yard(
         experiment=experiment,
     )
     run, claim = launched(draft)
-    yard = Yard(run, claim, Stream(epoch=claim.epoch), 0, dataset, tasks, experiment, mark, group_size)
+    yard = Yard(
+        run, claim, Stream(epoch=claim.epoch), 0, dataset, tasks, experiment, mark, group_size, iterations
+    )
     yard.stream.started(total=8)
     add_evaluation(yard, 0, 3)
     for iteration in range(iterations):

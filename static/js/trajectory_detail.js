@@ -23,12 +23,20 @@
     if (a.left < b.left || a.right > b.right) box.scrollLeft += a.left - b.left - b.width / 2;
   }
 
+  // The step somebody jumped to stays the current one until they scroll themselves: steps that come into
+  // view take their true height only then, which shifts what lies at the reading line.
+  let pinned = null;
+
   function go(step) {
     if (!step) return;
+    pinned = step;
     step.scrollIntoView({ block: "start" });
+    requestAnimationFrame(() => { if (pinned === step) step.scrollIntoView({ block: "start" }); });
     mark(step);
     history.replaceState(null, "", `#${step.id}`);
   }
+  addEventListener("keydown", (event) => { if (/^(Arrow|Page|Home|End| )/.test(event.key)) pinned = null; });
+  for (const name of ["wheel", "touchmove", "pointerdown"]) addEventListener(name, () => { pinned = null; }, { passive: true });
 
   function reading() {
     const line = 120;
@@ -44,7 +52,7 @@
   addEventListener("scroll", () => {
     if (waiting) return;
     waiting = true;
-    requestAnimationFrame(() => { waiting = false; mark(reading()); });
+    requestAnimationFrame(() => { waiting = false; mark(pinned || reading()); });
   }, { passive: true });
 
   function move(by) {
@@ -58,7 +66,7 @@
     const open = !all.some((details) => details.open);
     const keep = current;
     for (const details of all) details.open = open;
-    keep?.scrollIntoView({ block: "start" });
+    if (keep) go(keep);
   }
 
   function sibling(by) {
@@ -76,7 +84,7 @@
   key("t", () => toggle("details.thought"));
   key("o", () => toggle("details.observation"));
   key("x", () => { const raw = current?.querySelector("details.raw"); if (raw) raw.open = !raw.open; });
-  key("d", () => document.getElementById("patch")?.scrollIntoView({ block: "start" }));
+  key("d", () => { pinned = null; document.getElementById("patch")?.scrollIntoView({ block: "start" }); });
 
   async function load(pre, address) {
     try {
@@ -105,6 +113,8 @@
     else button.disabled = false;
   });
   document.addEventListener("trainyard:live", () => { const now = current; current = null; mark(now); });
-  addEventListener("hashchange", () => mark(document.getElementById(location.hash.slice(1))));
-  mark(document.getElementById(location.hash.slice(1)) || reading());
+  const named = () => document.getElementById(location.hash.slice(1));
+  addEventListener("hashchange", () => go(named()));
+  if (named()?.classList.contains("step")) go(named());
+  else mark(reading());
 })();

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
@@ -52,18 +53,31 @@ def _create(request: HttpRequest, person: Person, recipe: str, parent: Run | Non
     try:
         context = _context(recipe, parent, posted, "", experiment.pk if experiment else None)
         overrides = parse_overrides(context.sections)
-        if parent is not None:
-            run = run_writes.clone(run=parent, overrides=overrides, actor=person.user)
-        else:
-            run = run_writes.create(
-                recipe=recipe, overrides=overrides, actor=person.user, experiment=experiment
-            )
-        if posted.get("then") == "start":
-            run_writes.start(run=run, actor=person.user)
+        run = _make(person, recipe, parent, overrides, experiment, start=posted.get("then") == "start")
     except (ConfigError, IllegalTransitionError) as error:
         context = _context(recipe, parent, posted, str(error), experiment.pk if experiment else None)
         return page(request, person, "runs/new.html", context, status=422)
     return redirect("run-detail", run.pk)
+
+
+@transaction.atomic
+def _make(
+    person: Person,
+    recipe: str,
+    parent: Run | None,
+    overrides: Mapping[str, Any],
+    experiment: Experiment | None,
+    *,
+    start: bool,
+) -> Run:
+    """Create and perhaps start, or neither."""
+    if parent is not None:
+        run = run_writes.clone(run=parent, overrides=overrides, actor=person.user)
+    else:
+        run = run_writes.create(recipe=recipe, overrides=overrides, actor=person.user, experiment=experiment)
+    if start:
+        run_writes.start(run=run, actor=person.user)
+    return run
 
 
 def _context(

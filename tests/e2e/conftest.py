@@ -1,0 +1,141 @@
+"""A real server and a real browser: uvicorn on the test database, Chromium without downloads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import pytest
+from django.conf import settings
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.db import connections
+from django.test import Client
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.web_builders import PASSWORD, make_user
+from webapp.permissions import Role
+from webapp.supervisor.home import free_port
+
+CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
+ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
+ROOT = Path(__file__).resolve().parents[2]
+# Playwright's loop runs in the test's thread; pytest-django empties the tables there all the same.
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+Result = TypeVar("Result")
+
+
+def aside(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+    """Call a service or builder in a thread without Playwright's loop, where it may notify browsers."""
+
+    def call() -> Result:
+        try:
+            return function(*args, **kwargs)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        return pool.submit(call).result()
+
+
+@pytest.fixture(scope="session")
+def server(
+    django_db_setup: None, redis_server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
+    """Address of a uvicorn that serves the test database."""
+    port = free_port()
+    database = settings.DATABASES["default"]
+    address = f"{database['HOST']}:{database['PORT']}/{database['NAME']}"
+    environment = os.environ | {
+        "DATABASE_URL": f"postgresql://{database['USER']}:{database['PASSWORD']}@{address}",
+        "REDIS_URL": redis_server,
+        "TRAINYARD_DEBUG": "1",
+    }
+    log = (tmp_path_factory.mktemp("server") / "uvicorn.log").open("w")
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        "webapp.asgi:application",
+        "--port",
+        str(port),
+        "--log-level",
+        "warning",
+    ]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait(url, process, Path(log.name))
+        yield url
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+        log.close()
+
+
+def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    for _ in range(600):
+        assert process.poll() is None, log.read_text()
+        try:
+            if httpx.get(f"{url}/login/", timeout=5).status_code == 200:
+                return
+        except httpx.HTTPError:
+            time.sleep(0.1)
+    raise AssertionError(log.read_text())
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Chromium."""
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"no browser at {CHROMIUM}: install chromium or set CHROMIUM")
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield started
+        started.close()
+
+
+@pytest.fixture
+def context(browser: Browser, server: str, transactional_db: None) -> Iterator[BrowserContext]:
+    """A fresh browser profile."""
+    opened = browser.new_context(base_url=server, viewport={"width": 1440, "height": 900})
+    yield opened
+    opened.close()
+
+
+def _signed_in() -> str:
+    """A session of an operator, whose password is hashed as the server does it."""
+    user = make_user("ada", Role.OPERATOR)
+    user.password = PBKDF2PasswordHasher().encode(PASSWORD, "salt")
+    user.save()
+    client = Client()
+    client.force_login(user)
+    return client.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+@pytest.fixture
+def page(context: BrowserContext, server: str) -> Iterator[Page]:
+    """A tab of an operator; whatever it logs as an error fails the test."""
+    session = aside(_signed_in)
+    context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": server}])
+    opened = context.new_page()
+    opened.set_default_timeout(60_000)
+    errors: list[str] = []
+    opened.on("pageerror", lambda error: errors.append(str(error)))
+    opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+    yield opened
+    assert errors == []
+
+
+@pytest.fixture
+def screenshots(tmp_path: Path) -> Path:
+    """Where screenshots go: a temporary folder, or TRAINYARD_SCREENSHOTS."""
+    folder = Path(os.environ.get("TRAINYARD_SCREENSHOTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

@@ -1,0 +1,221 @@
+"""The pages in a real browser: they fit, they live, and they never move what somebody reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import aside
+from tests.page_builders import Yard, add_group, add_iteration, add_live_step, make_yard
+from tests.web_builders import PASSWORD
+
+pytestmark = [pytest.mark.e2e]
+expect.set_options(timeout=60_000)
+
+
+def addresses(yard: Yard) -> dict[str, str]:
+    """Every kind of page."""
+    run, key = yard.run.pk, yard.tasks[0].key
+    tabs = ("groups", "tasks", "evaluation", "events", "configuration")
+    return {
+        "overview": "/",
+        "runs": "/runs/",
+        "new": "/runs/new/?recipe=quickstart",
+        **{f"run-{tab}": f"/runs/{run}/?tab={tab}" for tab in tabs},
+        "iteration": f"/runs/{run}/train/1/",
+        "group": f"/runs/{run}/train/0/{key}/",
+        "trajectory": f"/runs/{run}/train/0/{key}/4/",
+        "search": "/trajectories/?q=comparison",
+        "experiment": f"/experiments/{yard.experiment.pk}/",
+        "dataset": "/datasets/quickstart/",
+        "task": f"/datasets/quickstart/tasks/{key}/",
+    }
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("light", 390), ("dark", 1280)])
+def test_every_page_fits_and_logs_no_error(
+    page: Page, server: str, screenshots: Path, theme: str, width: int
+) -> None:
+    long = "a_very_long_name_without_any_space" * 4
+    yard = aside(make_yard, iterations=2, name=long)
+    page.context.add_cookies([{"name": "theme", "value": theme, "url": server}])
+    page.set_viewport_size({"width": width, "height": 900})
+    for name, address in addresses(yard).items():
+        page.goto(address)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width} px"
+        background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
+        assert background == ("rgb(16, 18, 21)" if theme == "dark" else "rgb(255, 255, 255)")
+        page.screenshot(path=screenshots / f"{name}-{width}-{theme}.png")
+
+
+def test_signing_in_leads_to_the_page_asked_for(page: Page) -> None:
+    page.goto("/")
+    page.click("details.user summary")
+    page.click("text=Sign out")
+    page.goto("/runs/?kind=train")
+    assert "/login/?next=" in page.url
+    page.fill("#id_username", "ada")
+    page.fill("#id_password", "wrong")
+    page.click("button[type=submit]")
+    expect(page.locator("[role=alert]")).to_contain_text("do not go together")
+    page.fill("#id_password", PASSWORD)
+    page.click("button[type=submit]")
+    expect(page.locator("h1")).to_have_text("Runs")
+    assert page.url.endswith("/runs/?kind=train")
+
+
+def test_the_run_page_lives(page: Page) -> None:
+    yard = aside(make_yard, iterations=2, group_size=2)
+    page.goto(f"/runs/{yard.run.pk}/")
+    expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
+    expect(page.locator("#charts")).to_have_attribute("data-points", "2")
+    expect(page.locator("#run-header dd").first).to_contain_text("2 of 8")
+    page.evaluate("window.loaded = 'once'")
+
+    def post() -> None:
+        add_iteration(yard, 3)
+        yard.stream.add("alert", severity="error", code="collapse", message="reward fell")
+        yard.post()
+
+    aside(post)
+    expect(page.locator("#charts")).to_have_attribute("data-points", "3")
+    expect(page.locator("#run-header dd").first).to_contain_text("3 of 8")
+    expect(page.locator("#run-alerts")).to_contain_text("reward fell")
+    pill = page.locator("#pill-run-panel")
+    expect(pill).to_have_text("2 new")
+    assert page.locator("#run-panel tbody tr").count() == 7
+    pill.click()
+    expect(page.locator("#run-panel tbody tr")).to_have_count(9)
+    page.click("nav.tabs >> text=Events")
+    expect(page.locator("#run-panel")).to_contain_text("iteration finished")
+    page.wait_for_url("**/?tab=events")
+    assert page.evaluate("window.loaded") == "once", "the page was never loaded again"
+    page.locator("#chart-reward button").click()
+    expect(page.locator("#chart-dialog .uplot")).to_be_visible()
+
+
+def test_live_updates_leave_selection_scroll_and_open_parts_alone(page: Page) -> None:
+    yard = aside(make_yard, iterations=3, group_size=8)
+    page.set_viewport_size({"width": 1280, "height": 600})
+    page.goto(f"/runs/{yard.run.pk}/train/2/")
+    expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
+    row = page.locator("#iteration-body tr[data-key=t-5]").last
+    row.scroll_into_view_if_needed()
+    before = row.bounding_box()
+    page.evaluate(
+        "() => { const cell = [...document.querySelectorAll('tr[data-key=t-5]')].pop().cells[2];"
+        " const range = document.createRange(); range.selectNodeContents(cell);"
+        " getSelection().removeAllRanges(); getSelection().addRange(range); }"
+    )
+    text = page.evaluate("String(getSelection())")
+
+    def post() -> None:
+        add_group(yard, 2, 1, solved=1)
+        yard.post()
+
+    aside(post)
+    page.wait_for_timeout(1500)
+    assert page.evaluate("String(getSelection())") == text
+    assert row.bounding_box() == before
+    page.evaluate("getSelection().removeAllRanges()")
+    expect(page.locator("#iteration-body section.panel")).to_have_count(3)
+    assert page.evaluate("scrollY") > 0
+
+
+def test_pausing_and_losing_the_connection(page: Page) -> None:
+    yard = aside(make_yard, iterations=1, group_size=2)
+    page.goto(f"/runs/{yard.run.pk}/train/{yard.iterations}/{yard.tasks[0].key}/0/")
+    dot, steps = page.locator("#live-dot"), page.locator("#trajectory-steps > .step")
+    expect(dot).to_have_attribute("data-state", "live")
+    page.click("#live-pause")
+    expect(dot).to_have_attribute("data-state", "paused")
+
+    def post(index: int) -> None:
+        add_live_step(yard, yard.iterations, index)
+        yard.post()
+
+    aside(post, 1)
+    page.wait_for_timeout(1000)
+    expect(steps).to_have_count(1)
+    page.click("#live-pause")
+    expect(steps).to_have_count(2)
+    aside(post, 2)
+    expect(steps).to_have_count(3)
+    expect(page.locator("#trajectory-strip li")).to_have_count(3)
+
+
+def test_a_trajectory_by_keyboard(page: Page) -> None:
+    yard = aside(make_yard, iterations=1, group_size=8)
+    base = f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}"
+    page.goto(f"{base}/4/#step-2")
+    current = page.locator(".step.current")
+    expect(current).to_have_id("step-2")
+    page.keyboard.press("j")
+    expect(current).to_have_id("step-3")
+    assert page.url.endswith("#step-3")
+    page.keyboard.press("k")
+    page.keyboard.press("k")
+    expect(current).to_have_id("step-1")
+    page.keyboard.press("t")
+    expect(page.locator("details.thought[open]")).to_have_count(7)
+    page.keyboard.press("t")
+    expect(page.locator("details.thought[open]")).to_have_count(0)
+    page.keyboard.press("o")
+    expect(page.locator("details.observation[open]")).to_have_count(0)
+    page.keyboard.press("o")
+    page.keyboard.press("x")
+    expect(page.locator("#step-1 details.raw pre")).to_contain_text("<function=file_editor>")
+    page.locator("#step-2 [data-show-all]").click()
+    expect(page.locator("#step-2 details.observation .cut")).to_have_count(0)
+    page.keyboard.press("?")
+    expect(page.locator("#help")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("/")
+    expect(page.locator("#global-search")).to_be_focused()
+    page.keyboard.type("jjtt")
+    expect(current).to_have_id("step-1")
+    page.keyboard.press("Escape")
+    page.keyboard.press("J")
+    page.wait_for_url(f"**{base}/5/")
+
+
+def test_the_theme_is_switched_and_kept(page: Page) -> None:
+    page.goto("/")
+    page.click("[data-action=theme]")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.reload()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.click("[data-action=theme]")
+    expect(page.locator("html")).to_have_attribute("data-theme", "light")
+
+
+def test_the_form_of_a_run_marks_differences(page: Page) -> None:
+    aside(make_yard, iterations=1, group_size=2)
+    page.goto("/runs/new/?recipe=quickstart")
+    page.fill("[name='name']", "from the browser")
+    expect(page.locator("#num-changed")).to_have_text("1")
+    page.check("#only-changed")
+    expect(page.locator(".setting:visible")).to_have_count(1)
+    page.click("text=Save as a draft")
+    expect(page.locator("h1")).to_contain_text("from the browser")
+    expect(page.locator("main")).to_contain_text("draft")
+
+
+def test_a_long_trajectory_is_readable_and_searchable(page: Page) -> None:
+    yard = aside(make_yard, iterations=1, group_size=2)
+    ref = yard.ref(0, 0, 7)
+
+    def post() -> None:
+        yard.stream.add("trajectory_started", ref=ref, sandbox_id="s")
+        text = "\n".join(f"{n:>5}  some output line {n}" for n in range(200))
+        for index in range(300):
+            yard.stream.step(ref, index, observation=text, tool="execute_bash", arguments={"command": "make"})
+        yard.post()
+
+    aside(post)
+    page.goto(f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}/7/#step-250")
+    expect(page.locator("#step-250")).to_be_in_viewport()
+    assert page.evaluate("window.find('some output line 77')")
+    expect(page.locator("#trajectory-strip li")).to_have_count(300)

@@ -1,0 +1,339 @@
+"""Live updates over real WebSockets, Redis and Postgres: a page at n plus fragments equals a fresh page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from asgiref.testing import ApplicationCommunicator
+from channels.db import database_sync_to_async
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from tests.html_regions import chart_data, inner_html
+from tests.page_builders import Yard, add_iteration, add_live_step, make_yard
+from tests.web_builders import make_user
+from webapp.asgi import application
+from webapp.live.consumer import FORBIDDEN, Subscribe, _new_points, _new_steps
+from webapp.live.fragments import RUN_REGIONS, TRAJECTORY_REGIONS, Snapshot, Subscription, snapshot
+from webapp.models import Run
+from webapp.permissions import Role
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
+in_thread = database_sync_to_async
+
+
+def populated() -> tuple[Yard, Client]:
+    """A yard and an operator's client; heartbeats are fresh for as long as a slow machine may need."""
+    yard = make_yard(iterations=1, group_size=2)
+    Run.objects.update(heartbeat_at=timezone.now() + timedelta(hours=1))
+    client = Client(HTTP_HOST="localhost")
+    client.force_login(make_user("ada", Role.OPERATOR))
+    return yard, client
+
+
+class Socket:
+    """The browser's end of a WebSocket, spoken to the application in this process."""
+
+    def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
+        scope = {
+            "type": "websocket",
+            "path": "/ws/live/",
+            "query_string": b"",
+            "headers": headers,
+            "subprotocols": [],
+        }
+        self._application: Any = ApplicationCommunicator(application, scope)  # type: ignore[no-untyped-call]
+
+    async def open(self) -> bool:
+        """Whether the application accepted the connection."""
+        await self._application.send_input({"type": "websocket.connect"})
+        return bool((await self.output())["type"] == "websocket.accept")
+
+    async def send(self, text: str) -> None:
+        """Send a message."""
+        await self._application.send_input({"type": "websocket.receive", "text": text})
+
+    async def output(self) -> dict[str, Any]:
+        """What the application does next."""
+        found: dict[str, Any] = await self._application.receive_output(timeout=120)
+        return found
+
+    async def close(self) -> None:
+        """Go away and wait until the application has noticed."""
+        await self._application.send_input({"type": "websocket.disconnect", "code": 1000})
+        await self._application.wait(timeout=60)
+
+
+class Tab:
+    """What a browser's tab holds: the page it loaded and what it was sent since."""
+
+    def __init__(self, socket: Socket) -> None:
+        self.socket = socket
+        self.regions: dict[str, str] = {}
+        self.steps: list[str] = []
+        self.updates: list[dict[str, Any]] = []
+        self.charts: dict[str, Any] | None = None
+
+    async def receive(self) -> dict[str, Any]:
+        """One message, applied as ``live.js`` does."""
+        message: dict[str, Any] = json.loads((await self.socket.output())["text"])
+        if message["type"] != "update":
+            return message
+        self.updates.append(message)
+        self.regions |= message["html"]
+        if steps := message.get("steps"):
+            self.steps[steps["start"] :] = steps["html"]
+        if points := message.get("points"):
+            self.add_points(points)
+        return message
+
+    def add_points(self, points: dict[str, Any]) -> None:
+        """Append or replace chart points."""
+        if "reset" in points or self.charts is None:
+            self.charts = points["reset"]
+            return
+        self.charts["x"] += points["x"]
+        for key, column in self.charts["columns"].items():
+            column += points["columns"][key]
+
+    async def until(self, seq: int) -> None:
+        """Receive until the tab shows event ``seq``."""
+        while not self.updates or self.updates[-1]["seq"] < seq:
+            await self.receive()
+
+
+@asynccontextmanager
+async def tab(client: Client | None, **subscribe: Any) -> AsyncIterator[Tab]:
+    """An open WebSocket with the client's session."""
+    headers = [(b"origin", b"http://localhost"), (b"host", b"localhost")]
+    if client is not None:
+        cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+        headers.append((b"cookie", f"{settings.SESSION_COOKIE_NAME}={cookie}".encode()))
+    socket = Socket(headers)
+    assert await socket.open()
+    opened = Tab(socket)
+    if subscribe:
+        await socket.send(json.dumps(subscribe))
+        assert (await opened.receive())["type"] == "ready"
+    try:
+        yield opened
+    finally:
+        await socket.close()
+
+
+def fetch(client: Client, address: str) -> str:
+    response = client.get(address)
+    assert response.status_code == 200, address
+    return response.content.decode()
+
+
+def finish_live_rollout(yard: Yard) -> None:
+    """The live rollout ends, its group is judged, an iteration and an evaluation finish."""
+    ref = yard.ref(yard.iterations, 0, 0)
+    add_live_step(yard, yard.iterations, 1)
+    yard.stream.finished(ref, steps=2)
+    yard.stream.add(
+        "group_finished", iteration=yard.iterations, phase="train", task_id=yard.tasks[0].key,
+        members=[{"index": 0, "advantage": 0.0, "baseline": 1.0, "loss_mask": True}],
+    )  # fmt: skip
+    add_iteration(yard, yard.iterations + 1)
+    yard.stream.add("alert", severity="error", code="collapse", message="reward fell")
+    yard.post()
+
+
+@pytest.mark.parametrize("query", ["", "?tab=events", "?tab=tasks", "?tab=trajectories"])
+async def test_run_page_plus_fragments_is_a_fresh_page(query: str) -> None:
+    yard, client = await in_thread(populated)()
+    address = f"/runs/{yard.run.pk}/{query}"
+    page = await in_thread(fetch)(client, address)
+    charts = chart_data(page)
+    cursor = {"page": "run", "run": yard.run.pk, "after": yard.run.last_seq, "query": query}
+    cursor |= {"identity": str(yard.run.epoch), "point": charts["x"][-1], "series": list(charts["columns"])}
+    async with tab(client, **cursor) as opened:
+        opened.charts = charts
+        await opened.receive()
+        assert set(opened.regions) == set(RUN_REGIONS)
+        for region, html in opened.regions.items():
+            assert html == inner_html(page, region), region
+        await in_thread(finish_live_rollout)(yard)
+        await opened.until(yard.run.last_seq)
+        fresh = await in_thread(fetch)(client, address)
+        for region in RUN_REGIONS:
+            assert opened.regions[region] == inner_html(fresh, region), region
+        assert opened.charts == chart_data(fresh)
+        assert opened.charts["x"] == [0.0, 2.0]
+
+
+async def test_trajectory_page_plus_fragments_is_a_fresh_page() -> None:
+    yard, client = await in_thread(populated)()
+    target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
+    address = f"/runs/{yard.run.pk}/{'/'.join(target)}/"
+    page = await in_thread(fetch)(client, address)
+    cursor = {"page": "trajectory", "run": yard.run.pk, "target": target, "steps": 1}
+    async with tab(client, **cursor) as opened:
+        opened.steps = [inner_html(page, "trajectory-steps")]
+        await opened.receive()
+        for count in range(1, 4):
+            await in_thread(add_and_post)(yard, count)
+            await opened.until(yard.run.last_seq)
+        await in_thread(finish_at)(yard, 4)
+        await opened.until(yard.run.last_seq)
+        fresh = await in_thread(fetch)(client, address)
+        for region in [*TRAJECTORY_REGIONS, "trajectory-strip"]:
+            assert opened.regions[region] == inner_html(fresh, region), region
+        assert "".join(opened.steps) == inner_html(fresh, "trajectory-steps")
+        sent = [step for update in opened.updates for step in update.get("steps", {}).get("html", [])]
+        assert len(sent) == 3, "a step is sent once"
+
+
+def add_and_post(yard: Yard, index: int) -> None:
+    add_live_step(yard, yard.iterations, index)
+    yard.post()
+
+
+def finish_at(yard: Yard, steps: int) -> None:
+    yard.stream.finished(yard.ref(yard.iterations, 0, 0), steps=steps)
+    yard.post()
+
+
+@pytest.mark.parametrize("name", ["iteration", "group", "overview", "runs"])
+async def test_other_pages_are_equal_too(name: str) -> None:
+    yard, client = await in_thread(populated)()
+    run, key = yard.run.pk, yard.tasks[0].key
+    address, region, cursor = {
+        "iteration": (f"/runs/{run}/train/1/", "iteration-body", {"run": run, "target": ["train", "1"]}),
+        "group": (f"/runs/{run}/train/1/{key}/", "group-body", {"run": run, "target": ["train", "1", key]}),
+        "overview": ("/", "overview-bands", {}),
+        "runs": ("/runs/?sort=name", "run-list", {"query": "?sort=name"}),
+    }[name]
+    async with tab(client, page=name, **cursor) as opened:
+        await opened.receive()
+        await in_thread(finish_live_rollout)(yard)
+        await in_thread(Run.objects.filter(pk=run).update)(heartbeat_at=timezone.now() + timedelta(hours=1))
+        fresh = await in_thread(fetch)(client, address)
+        while opened.regions[region] != inner_html(fresh, region):
+            await opened.receive()
+
+
+async def test_many_changes_become_few_updates() -> None:
+    yard, client = await in_thread(populated)()
+    target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
+    async with tab(client, page="trajectory", run=yard.run.pk, target=target, steps=1) as opened:
+        await opened.receive()
+
+        def burst() -> None:
+            for index in range(1, 31):
+                add_and_post(yard, index)
+
+        await in_thread(burst)()
+        await opened.until(yard.run.last_seq)
+        assert len(opened.updates) < 30
+        assert len([s for u in opened.updates for s in u.get("steps", {}).get("html", [])]) == 30
+
+
+async def test_a_tab_that_comes_back_gets_what_it_missed() -> None:
+    yard, client = await in_thread(populated)()
+    target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
+    await in_thread(add_and_post)(yard, 1)
+    await in_thread(add_and_post)(yard, 2)
+    async with tab(client, page="trajectory", run=yard.run.pk, target=target, steps=1, after=1) as opened:
+        update = await opened.receive()
+        assert (update["seq"], update["steps"]["start"], len(update["steps"]["html"])) == (
+            yard.run.last_seq,
+            1,
+            2,
+        )
+
+
+async def test_strangers_are_refused() -> None:
+    async with tab(None) as opened:
+        assert (await opened.socket.output())["code"] == FORBIDDEN
+    client = Client(HTTP_HOST="localhost")
+    await in_thread(client.force_login)(await in_thread(make_user)("nobody", None))
+    async with tab(client) as opened:
+        assert (await opened.socket.output())["code"] == FORBIDDEN
+
+
+async def test_another_site_s_page_is_refused() -> None:
+    headers = [(b"origin", b"https://evil.example"), (b"host", b"localhost")]
+    assert not await Socket(headers).open()
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["{", "[]", '{"page": "admin"}', '{"page": "run", "run": -1}', '{"page": "run", "run": 1, "more": 1}',
+     '{"page": "group", "run": 1, "target": ["train", "x", "k"]}', "x" * 10_000],
+)  # fmt: skip
+async def test_nonsense_closes_the_socket(message: str) -> None:
+    _, client = await in_thread(populated)()
+    async with tab(client) as opened:
+        await opened.socket.send(message)
+        assert (await opened.socket.output())["code"] == 4400
+
+
+async def test_viewers_get_no_controls_and_no_gold() -> None:
+    yard, _ = await in_thread(populated)()
+    target = ("train", "0", yard.tasks[0].key, "0")
+    for can_operate in (True, False):
+        run_page = await in_thread(snapshot)(Subscription("run", yard.run.pk, (), (), can_operate))
+        assert ("formaction" in run_page.html["run-header"]) is can_operate
+        page = await in_thread(snapshot)(Subscription("trajectory", yard.run.pk, target, (), can_operate))
+        assert ("# gold" in page.html["trajectory-outcome"]) is can_operate
+
+
+async def test_a_role_taken_away_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("webapp.live.consumer.RECHECK_S", 0.0)
+    yard, client = await in_thread(populated)()
+    async with tab(client, page="run", run=yard.run.pk) as opened:
+        await opened.receive()
+        user = await in_thread(User.objects.get)(username="ada")
+        await in_thread(user.groups.clear)()
+        await in_thread(add_and_post)(yard, 1)
+        while (output := await opened.socket.output())["type"] == "websocket.send":
+            await asyncio.sleep(0)
+        assert output["code"] == FORBIDDEN
+
+
+def test_points_are_added_or_made_anew() -> None:
+    def found(x: list[float]) -> Snapshot:
+        return Snapshot(seq=1, charts={"x": x, "columns": {"reward/mean": [0.1] * len(x)}})
+
+    def wanted(point: float) -> Subscribe:
+        return Subscribe(page="run", run=1, point=point, series=["reward/mean"])
+
+    assert _new_points(found([0, 1, 2]), wanted(0), again=False) == {
+        "x": [1, 2],
+        "columns": {"reward/mean": [0.1, 0.1]},
+    }
+    assert _new_points(found([0, 1]), wanted(1), again=False) is None
+    assert _new_points(found([0]), wanted(3), again=False) == {"reset": found([0]).charts}, (
+        "resumed from a checkpoint"
+    )
+    assert _new_points(found([0, 1]), wanted(1), again=True) == {"reset": found([0, 1]).charts}
+    other = Subscribe(page="run", run=1, point=0, series=["loss/value"])
+    assert _new_points(found([0, 1]), other, again=False) == {"reset": found([0, 1]).charts}
+
+
+def test_steps_are_sent_from_where_the_tab_is() -> None:
+    three = Snapshot(seq=1, steps=("a", "b", "c"))
+    assert _new_steps(three, Subscribe(page="trajectory", steps=1), again=False) == {
+        "start": 1,
+        "html": ["b", "c"],
+    }
+    assert _new_steps(three, Subscribe(page="trajectory", steps=3), again=False) is None
+    assert _new_steps(three, Subscribe(page="trajectory", steps=9), again=False) == {
+        "start": 0,
+        "html": ["a", "b", "c"],
+    }
+    assert _new_steps(Snapshot(seq=1), Subscribe(page="trajectory", steps=2), again=True) == {
+        "start": 0,
+        "html": [],
+    }

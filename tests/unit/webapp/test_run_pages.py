@@ -1,0 +1,221 @@
+"""What people do on the run pages: filter, sort, make, clone, start, pause, stop, acknowledge."""
+
+from __future__ import annotations
+
+import pytest
+from django.contrib.messages import get_messages
+from django.test import Client
+
+from tests.page_builders import Yard, make_yard
+from tests.web_builders import launched, make_run, make_user
+from webapp.models import AuditEntry, Dataset, Experiment, Run, Trajectory
+from webapp.permissions import Role
+from webapp.selectors import iterations, trajectories
+from webapp.selectors import runs as run_reads
+from webapp.selectors.runs import RunFilters
+from webapp.selectors.trajectories import TrajectoryFilters
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def operator() -> Client:
+    client = Client()
+    client.force_login(make_user("ada", Role.OPERATOR))
+    return client
+
+
+def test_a_run_is_made_from_the_form(operator: Client) -> None:
+    Dataset.objects.create(name="quickstart")
+    experiment = Experiment.objects.create(name="first")
+    form = {
+        "recipe": "quickstart",
+        "name": "mine",
+        "trainer.iterations": "5",
+        "experiment": str(experiment.pk),
+        "then": "draft",
+    }
+    response = operator.post("/runs/new/", form)
+    run = Run.objects.get()
+    assert response["Location"] == f"/runs/{run.pk}/"
+    assert (run.name, run.state, run.total_iterations, run.experiment) == ("mine", "draft", 5, experiment)
+    assert run.created_by is not None
+    assert run.created_by.username == "ada"
+    operator.post("/runs/new/", form | {"then": "start"})
+    assert Run.objects.latest("id").state == "queued"
+
+
+def test_a_wrong_setting_keeps_the_input_and_says_why(operator: Client) -> None:
+    form = {
+        "recipe": "quickstart",
+        "name": "kept <name>",
+        "trainer.iterations": "none",
+        "trainer.minibatches": "99",
+    }
+    response = operator.post("/runs/new/", form)
+    assert response.status_code == 422
+    text = response.content.decode()
+    assert "No run was made" in text
+    assert "trainer.iterations" in text
+    assert "kept &lt;name&gt;" in text
+    assert not Run.objects.exists()
+
+
+def test_a_missing_dataset_stops_the_start_but_keeps_the_input(operator: Client) -> None:
+    response = operator.post(
+        "/runs/new/", {"recipe": "quickstart", "dataset.name": "nowhere", "then": "start"}
+    )
+    assert response.status_code == 422
+    assert "nowhere" in response.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_a_clone_differs_only_where_asked(operator: Client) -> None:
+    parent = make_run(**{"trainer.iterations": 7})
+    operator.post(
+        "/runs/new/",
+        {"clone": str(parent.pk), "name": "again", "trainer.learning_rate": "0.001", "then": "draft"},
+    )
+    child = Run.objects.latest("id")
+    assert child.parent == parent
+    assert child.config["trainer"] == parent.config["trainer"] | {"learning_rate": 0.001}
+    page = operator.get(f"/runs/{child.pk}/?tab=configuration").content.decode()
+    assert "3 settings differ" in page
+
+
+def test_controls_ask_and_are_audited(operator: Client) -> None:
+    run, claim = launched()
+    Run.objects.filter(pk=run.pk).update(state="running")
+    operator.post(f"/runs/{run.pk}/pause/")
+    run.refresh_from_db()
+    assert run.desired == "pause"
+    page = operator.get(f"/runs/{run.pk}/").content.decode()
+    assert "pause asked for" in page
+    operator.post(f"/runs/{run.pk}/stop/")
+    run.refresh_from_db()
+    assert run.state == "stopping"
+    assert {"run.pause", "run.stop"} <= set(AuditEntry.objects.values_list("action", flat=True))
+    response = operator.post(f"/runs/{run.pk}/start/")
+    assert "Nothing was changed" in str(next(iter(get_messages(response.wsgi_request))))
+
+
+def test_controls_need_a_post(operator: Client) -> None:
+    run = make_run()
+    assert operator.get(f"/runs/{run.pk}/start/").status_code == 405
+    strict = Client(enforce_csrf_checks=True)
+    strict.force_login(make_user("eve", Role.OPERATOR))
+    assert strict.post(f"/runs/{run.pk}/start/").status_code == 403
+
+
+def test_an_alert_is_acknowledged_once(operator: Client) -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    alert = yard.run.alerts.get()
+    assert "entropy fell" in operator.get("/").content.decode()
+    operator.post(f"/alerts/{alert.pk}/acknowledge/", {"next": "overview"})
+    alert.refresh_from_db()
+    assert alert.acknowledged_by is not None
+    assert "entropy fell" not in operator.get("/").content.decode()
+
+
+def test_the_list_filters_and_sorts(operator: Client) -> None:
+    first, second = make_run(name="alpha"), make_run(name="beta")
+    Run.objects.filter(pk=second.pk).update(state="failed", kind="evaluate")
+
+    def found(**filters: object) -> list[int]:
+        return [run.pk for run in run_reads.list_runs(RunFilters(**filters), number=1).rows]  # type: ignore[arg-type]
+
+    assert found() == [second.pk, first.pk]
+    assert found(sort="id") == found(sort="name") == [first.pk, second.pk]
+    assert found(state="failed") == found(kind="evaluate") == found(q="BET") == [second.pk]
+    assert found(state="active") == found(dataset="nowhere") == []
+    page = operator.get("/runs/?sort=-name&kind=evaluate").content.decode()
+    assert 'aria-sort="descending"' in page
+    assert "showing 1–1 of 1" in page
+    for nonsense in ("?page=99999999999", "?page=-1", "?sort=token_hash", "?experiment=x", "?state=%00"):
+        assert operator.get(f"/runs/{nonsense}").status_code == 200
+
+
+def test_pages_are_cut_and_say_so(operator: Client) -> None:
+    for number in range(51):
+        make_run(name=f"run {number}")
+    assert "showing 1–50 of 51" in operator.get("/runs/").content.decode()
+    assert "showing 51–51 of 51" in operator.get("/runs/?page=2").content.decode()
+    assert "showing 51–51 of 51" in operator.get("/runs/?page=7").content.decode()
+
+
+# --- what the numbers are made of -----------------------------------------------------------------
+
+
+@pytest.fixture
+def yard() -> Yard:
+    return make_yard(iterations=2)
+
+
+def test_the_funnel_accounts_for_every_rollout(yard: Yard) -> None:
+    funnel = iterations.funnel(yard.run.pk, 1)
+    assert funnel is not None
+    masked = sum(count for _, count in funnel.masked)
+    assert funnel.started == 16
+    assert funnel.infrastructure + masked + funnel.zero_advantage + funnel.trained + funnel.unfinished == 16
+    assert dict(funnel.masked) == {"max_steps": 2, "max_context": 2}
+    assert funnel.infrastructure == 2
+    assert funnel.trained == 10
+    assert iterations.funnel(yard.run.pk, 99) is None
+
+
+def test_the_solve_map_orders_by_first_solved(yard: Yard) -> None:
+    found = iterations.solve_map(yard.run.pk)
+    firsts = [
+        min((i for i, (solved, _) in found.cells[key].items() if solved), default=10**9)
+        for key, _ in found.tasks
+    ]
+    assert firsts == sorted(firsts)
+    assert found.num_tasks == len(found.tasks)
+
+
+def test_the_advantage_s_arithmetic_adds_up(yard: Yard, operator: Client) -> None:
+    page = operator.get(f"/runs/{yard.run.pk}/train/1/{yard.tasks[1].key}/").content.decode()
+    assert "1 − 0 =" in page
+    assert "+1.000" in page
+    assert "−0.250" in page
+    assert "masked: max steps" in page
+
+
+def test_search_finds_words_and_narrows(yard: Yard) -> None:
+    def total(**filters: object) -> int:
+        return trajectories.search(TrajectoryFilters(**filters), before=None).total  # type: ignore[arg-type]
+
+    everything = Trajectory.objects.count()
+    assert total() == everything
+    assert total(q="comparison") == everything - 1, "all but the live rollout"
+    assert total(q="sed") == 1
+    assert total(q='"line 316"', run=yard.run.pk) == everything - 1
+    assert total(q="comparison -316") == total(q="nowhere") == total(run=yard.run.pk + 1) == 0
+    assert total(verdict="passed") == Trajectory.objects.filter(verdict="passed").count() > 0
+    assert total(termination="running") == 1
+    assert total(phase="eval") == 2
+    assert total(reward_min=0.5) == Trajectory.objects.filter(reward=1).count()
+    assert total(task=yard.tasks[0].key) == total(task="iterutils-0") > 0
+    result = trajectories.search(TrajectoryFilters(q="comparison"), before=None, size=3)
+    assert [len(result.rows), len(result.matches)] == [3, 3]
+    assert result.next_before == result.rows[-1].pk
+    older = trajectories.search(TrajectoryFilters(q="comparison"), before=result.next_before, size=3)
+    assert older.rows[0].pk < result.rows[-1].pk
+
+
+def test_every_step_is_on_the_page(yard: Yard, operator: Client) -> None:
+    ref = yard.ref(1, 0, 50)
+    yard.stream.trajectory(ref, steps=120)
+    yard.post()
+    page = operator.get(f"/runs/{yard.run.pk}/train/1/{yard.tasks[0].key}/50/").content.decode()
+    assert all(f'id="step-{index}"' in page for index in range(120))
+
+
+def test_a_long_observation_is_cut_and_can_be_fetched(yard: Yard, operator: Client) -> None:
+    page = operator.get(f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}/4/").content.decode()
+    assert "showing 200 of 252 lines" in page
+    trajectory = Trajectory.objects.get(
+        run=yard.run, phase="train", iteration=0, task_key=yard.tasks[0].key, index=4
+    )
+    whole = operator.get(f"/trajectories/{trajectory.pk}/steps/2/observation/").content.decode()
+    assert whole.count("\n") == 251
