@@ -118,9 +118,11 @@ class EvaluationConfig(Section):
 class SftConfig(Section):
     """Supervised warm start on a stream of mutated real functions in the real tool format."""
 
+    start: str | None = None
+    """Checkpoint to go on from, as in ``policy.checkpoint``; None begins with fresh weights."""
     minutes: float = Field(default=25.0, gt=0)
     """Wall time of training."""
-    sequences_per_step: int = Field(default=16, ge=1)
+    sequences_per_step: int = Field(default=8, ge=1)
     """Episodes per optimizer step."""
     max_tokens: int = Field(default=768, ge=64)
     """Longest episode; longer ones are skipped."""
@@ -138,8 +140,8 @@ class SftConfig(Section):
     """Longest function in the stream."""
     excluded_packages: tuple[str, ...] = ()
     """Top-level packages that must not be in the stream (the quickstart's)."""
-    threads: int = Field(default=2, ge=1)
-    """CPU threads of torch."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of torch; a second one gains nothing for so small a model."""
 
 
 class CurationConfig(Section):

@@ -1,4 +1,4 @@
-"""Supervised warm start: trains a fresh policy on generated episodes, saved where runs keep checkpoints."""
+"""Supervised warm start: trains a policy on generated episodes and saves it where runs keep checkpoints."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 
 from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
+from engine.inference.checkpoints import load_policy_checkpoint
 from engine.orchestrator.context import Outcome, RunContext, RunStopped
 from engine.orchestrator.stage import announce, peak_memory_mb
 from engine.trainer.sft import train_sft
@@ -21,8 +22,14 @@ async def warm_start(config: SftRun, run: RunContext) -> Outcome:
     started = time.monotonic()
     announce(run)
     folder = run.run_dir / "checkpoints" / "00000"
+    start = load_policy_checkpoint(config.sft.start, home=run.home) if config.sft.start else None
     metrics = await asyncio.to_thread(
-        train_sft, config, out=folder, progress=run.progress, should_stop=lambda: _must_end(run)
+        train_sft,
+        config,
+        out=folder,
+        start=start,
+        progress=run.progress,
+        should_stop=lambda: _must_end(run),
     )
     checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     run.sink.emit(CheckpointSaved, iteration=0, policy_version=0, path=str(folder), checksum=checksum)

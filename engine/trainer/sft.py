@@ -32,7 +32,7 @@ from engine.inference.transformer import ARCHITECTURES, Transformer
 from engine.trainer.muon import Muon
 from engine.trainer.sft_data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
 from engine.trainer.sft_evaluation import exact_fix_rate
-from engine.trainer.sft_stream import Batch, BatchStream, StreamSettings
+from engine.trainer.sft_stream import Batch, BatchStream, episode_maker
 
 Progress = Callable[[str, int, int], None]
 _WARMUP_STEPS = 60
@@ -101,7 +101,7 @@ def train_sft(
 
     with tempfile.TemporaryDirectory() as scratch:
         tokenizer.save(Path(scratch))
-        with BatchStream(_stream_settings(config, Path(scratch))) as stream:
+        with BatchStream(config, Path(scratch)) as stream:
             next_save = _SAVE_EVERY_S
             for elapsed, losses in _train(model, config, stream.next, tally, should_stop):
                 metrics.update(tally.counts(), **losses, seconds=elapsed)
@@ -160,12 +160,7 @@ def evaluate_sft(
 
 def heldout_episodes(config: SftRun, *, seen: set[int], count: int) -> list[Episode]:
     """Single-fault episodes with the line named, from files the stream never shows."""
-    maker = EpisodeMaker(
-        random.Random(config.seed + 1),
-        max_edits=1,
-        observation_chars=config.agent.observation_chars,
-        hints=(("line", 1.0),),
-    )
+    maker = episode_maker(config, random.Random(config.seed + 1), max_edits=1, hints=(("line", 1.0),))
     found: list[Episode] = []
     files = source_files("heldout", excluded=config.sft.excluded_packages)
     maker.rng.shuffle(files)
@@ -294,18 +289,6 @@ def _message(metrics: dict[str, float]) -> str:
     return (
         f"step {metrics['steps']:.0f}, {metrics['tokens'] / 1e6:.2f}M tokens, {rate:,.0f} tokens/s, "
         f"answer loss {metrics['answer_loss']:.3f}, prompt loss {metrics['prompt_loss']:.3f}"
-    )
-
-
-def _stream_settings(config: SftRun, tokenizer: Path) -> StreamSettings:
-    return StreamSettings(
-        tokenizer=tokenizer,
-        excluded=config.sft.excluded_packages,
-        seed=config.seed,
-        batch=config.sft.sequences_per_step,
-        max_tokens=config.sft.max_tokens,
-        max_edits=config.sft.max_edits,
-        observation_chars=config.agent.observation_chars,
     )
 
 

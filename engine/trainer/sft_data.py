@@ -15,7 +15,7 @@ import random
 import re
 import sysconfig
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
@@ -123,6 +123,10 @@ def _is_test(parts: Sequence[str]) -> bool:
     return bool(_TEST_PARTS & set(parts)) or stem.startswith("test_") or stem.endswith(("_test", "conftest"))
 
 
+HINTS: tuple[tuple[Hint, float], ...] = (("line", 0.86), ("function", 0.14))
+"""How the stream's statements locate the symptom, with weights."""
+
+
 @dataclass(slots=True)
 class EpisodeMaker:
     """Makes episodes out of source files.
@@ -132,12 +136,16 @@ class EpisodeMaker:
         max_edits: up to so many faults are put in one function.
         observation_chars: functions whose listing would be longer are skipped.
         hints: how statements locate the symptom, with weights.
+        kinds: fault kinds to use; empty is every kind.
+        max_function_lines: longer functions are left alone.
     """
 
     rng: random.Random
     max_edits: int = 4
     observation_chars: int = 2000
-    hints: tuple[tuple[Hint, float], ...] = (("line", 0.86), ("function", 0.14))
+    hints: tuple[tuple[Hint, float], ...] = HINTS
+    kinds: Collection[str] = ()
+    max_function_lines: int = 24
     _seen: set[int] = field(default_factory=set)
     _words: list[str] = field(default_factory=lambda: ["value", "item", "node"])
 
@@ -157,7 +165,11 @@ class EpisodeMaker:
             return
         words = _WORD.findall(source)
         self._words = [*self._words[-2000:], *self.rng.sample(words, min(40, len(words)))]
-        faults = enumerate_faults(source, max_function_lines=40)
+        faults = [
+            fault
+            for fault in enumerate_faults(source, max_function_lines=self.max_function_lines)
+            if not self.kinds or fault.kind in self.kinds
+        ]
         functions = [
             list(group) for _, group in groupby(faults, lambda f: (f.function, f.function_first_line))
         ]

@@ -11,53 +11,53 @@ import multiprocessing
 import queue
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+from engine.config.run import SftRun
+from engine.datasets.statements import Hint
 from engine.errors import TrainyardError
 from engine.inference.tokenizer import load_tokenizer
-from engine.trainer.sft_data import EncodedEpisode, EpisodeMaker, encode_episode, source_files
+from engine.trainer.sft_data import HINTS, EncodedEpisode, EpisodeMaker, encode_episode, source_files
 
 _POOL_BATCHES = 48
 _QUEUED_BATCHES = 64
 Batch = list[EncodedEpisode]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings:
-    """What a stream of batches consists of."""
-
-    tokenizer: Path
-    """Folder with tokenizer.json."""
-    excluded: tuple[str, ...]
-    seed: int
-    batch: int
-    """Episodes per batch."""
-    max_tokens: int
-    """Longer episodes are skipped."""
-    max_edits: int
-    observation_chars: int
+def episode_maker(
+    config: SftRun, rng: random.Random, *, max_edits: int, hints: tuple[tuple[Hint, float], ...] = HINTS
+) -> EpisodeMaker:
+    """A maker of the episodes a run is configured for."""
+    return EpisodeMaker(
+        rng,
+        max_edits=max_edits,
+        observation_chars=config.agent.observation_chars,
+        hints=hints,
+        kinds=config.sft.fault_kinds,
+        max_function_lines=config.sft.max_function_lines,
+    )
 
 
-def batches(settings: StreamSettings) -> Iterator[Batch]:
+def batches(config: SftRun, tokenizer_folder: Path) -> Iterator[Batch]:
     """Training batches without end, the same for the same settings and installed packages."""
-    tokenizer = load_tokenizer(settings.tokenizer)
-    rng = random.Random(settings.seed)
-    maker = EpisodeMaker(rng, max_edits=settings.max_edits, observation_chars=settings.observation_chars)
+    tokenizer = load_tokenizer(tokenizer_folder)
+    rng = random.Random(config.seed)
+    size = config.sft.sequences_per_step
+    maker = episode_maker(config, rng, max_edits=config.sft.max_edits)
     pool: list[EncodedEpisode] = []
-    wanted = settings.batch  # the first pool is small so that training starts at once
-    for episode in maker.stream(source_files("train", excluded=settings.excluded)):
+    wanted = size  # the first pool is small so that training starts at once
+    for episode in maker.stream(source_files("train", excluded=config.sft.excluded_packages)):
         encoded = encode_episode(episode, tokenizer)
-        if len(encoded.ids) > settings.max_tokens:
+        if len(encoded.ids) > config.sft.max_tokens:
             continue
         pool.append(encoded)
         if len(pool) == wanted:
             pool.sort(key=lambda e: len(e.ids))
-            cut = [pool[i : i + settings.batch] for i in range(0, len(pool), settings.batch)]
+            cut = [pool[i : i + size] for i in range(0, len(pool), size)]
             rng.shuffle(cut)
             yield from cut
-            pool, wanted = [], min(2 * wanted, settings.batch * _POOL_BATCHES)
+            pool, wanted = [], min(2 * wanted, size * _POOL_BATCHES)
 
 
 class BatchStream:
@@ -67,10 +67,12 @@ class BatchStream:
         TrainyardError: from ``next`` when the child died.
     """
 
-    def __init__(self, settings: StreamSettings) -> None:
+    def __init__(self, config: SftRun, tokenizer_folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self._queue: multiprocessing.Queue[Batch] = context.Queue(_QUEUED_BATCHES)
-        self._process = context.Process(target=_produce, args=(settings, self._queue), daemon=True)
+        self._process = context.Process(
+            target=_produce, args=(config, tokenizer_folder, self._queue), daemon=True
+        )
 
     def __enter__(self) -> BatchStream:
         self._process.start()
@@ -94,6 +96,16 @@ class BatchStream:
                     raise TrainyardError("the process that makes warm-start episodes died") from None
 
 
-def _produce(settings: StreamSettings, out: multiprocessing.Queue[Batch]) -> None:
-    for batch in batches(settings):
-        out.put(batch)
+def _produce(config: SftRun, tokenizer_folder: Path, out: multiprocessing.Queue[Batch]) -> None:
+    """Fill the queue until the parent is gone: a killed parent cannot say so."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    for batch in batches(config, tokenizer_folder):
+        while True:
+            try:
+                out.put(batch, timeout=1)
+                break
+            except queue.Full:
+                if not parent.is_alive():
+                    out.cancel_join_thread()
+                    return
