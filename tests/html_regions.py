@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 from typing import Any
 
@@ -47,6 +48,11 @@ class _Regions(HTMLParser):
                 if element_id:
                     self.spans[element_id] = (start, self._offset())
                 return
+
+
+def tight(html: str) -> str:
+    """HTML without the white space between tags, which means nothing."""
+    return re.sub(r">\s+<", "><", html).strip()
 
 
 def inner_html(page: str, element_id: str) -> str:

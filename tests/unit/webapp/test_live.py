@@ -17,7 +17,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from tests.html_regions import chart_data, inner_html
+from tests.html_regions import chart_data, inner_html, tight
 from tests.page_builders import Yard, add_iteration, add_live_step, make_yard
 from tests.web_builders import make_user
 from webapp.asgi import application
@@ -162,12 +162,12 @@ async def test_run_page_plus_fragments_is_a_fresh_page(query: str) -> None:
         await opened.receive()
         assert set(opened.regions) == set(RUN_REGIONS)
         for region, html in opened.regions.items():
-            assert html == inner_html(page, region), region
+            assert tight(html) == tight(inner_html(page, region)), region
         await in_thread(finish_live_rollout)(yard)
         await opened.until(yard.run.last_seq)
         fresh = await in_thread(fetch)(client, address)
         for region in RUN_REGIONS:
-            assert opened.regions[region] == inner_html(fresh, region), region
+            assert tight(opened.regions[region]) == tight(inner_html(fresh, region)), region
         assert opened.charts == chart_data(fresh)
         assert opened.charts["x"] == [0.0, 2.0]
 
@@ -188,8 +188,8 @@ async def test_trajectory_page_plus_fragments_is_a_fresh_page() -> None:
         await opened.until(yard.run.last_seq)
         fresh = await in_thread(fetch)(client, address)
         for region in [*TRAJECTORY_REGIONS, "trajectory-strip"]:
-            assert opened.regions[region] == inner_html(fresh, region), region
-        assert "".join(opened.steps) == inner_html(fresh, "trajectory-steps")
+            assert tight(opened.regions[region]) == tight(inner_html(fresh, region)), region
+        assert tight("".join(opened.steps)) == tight(inner_html(fresh, "trajectory-steps"))
         sent = [step for update in opened.updates for step in update.get("steps", {}).get("html", [])]
         assert len(sent) == 3, "a step is sent once"
 
@@ -219,7 +219,7 @@ async def test_other_pages_are_equal_too(name: str) -> None:
         await in_thread(finish_live_rollout)(yard)
         await in_thread(Run.objects.filter(pk=run).update)(heartbeat_at=timezone.now() + timedelta(hours=1))
         fresh = await in_thread(fetch)(client, address)
-        while opened.regions[region] != inner_html(fresh, region):
+        while tight(opened.regions[region]) != tight(inner_html(fresh, region)):
             await opened.receive()
 
 
