@@ -226,8 +226,11 @@ class Spawner:
     def _kill(self, pid: int) -> None:
         # The init inside dies with the monitor; until then it is our grandchild and becomes our child.
         for inner in self._inner(pid):
+            try:
+                os.kill(inner, signal.SIGKILL)
+            except ProcessLookupError:  # ended and reaped by the monitor since we looked
+                continue
             self.dying[inner] = self.ids[pid]
-            os.kill(inner, signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
 
     @staticmethod
