@@ -165,7 +165,7 @@ def curation(source: Path) -> CurateRun:
 
 
 def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
-    """Three iterations of two groups of four; whatever ends a trajectory, it is learned from."""
+    """Two iterations of two groups of four; whatever ends a trajectory, it is learned from."""
     return TrainRun(
         name="toy",
         dataset=DatasetConfig(name=DATASET),
@@ -176,7 +176,7 @@ def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
         rollout=RolloutConfig(group_size=4, max_concurrent=concurrent),
         algorithm=AlgorithmConfig(filtered_reasons=()),
         trainer=TrainerConfig(
-            **{"iterations": 3, "tasks_per_iteration": 2, "learning_rate": 1e-3, "threads": 1, **trainer}
+            **{"iterations": 2, "tasks_per_iteration": 2, "learning_rate": 1e-3, "threads": 1, **trainer}
         ),
         evaluation=EvaluationConfig(samples=2, train_samples=2),
     )

@@ -15,6 +15,7 @@ from engine.events.control import Control
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
+from engine.orchestrator.evaluations import spread
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.projection import step_fields, trajectory_fields
 from engine.types import (
@@ -116,6 +117,21 @@ def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:
 def test_more_tasks_per_iteration_than_tasks_is_an_error() -> None:
     with pytest.raises(ConfigError, match="only 2"):
         TaskCursor([row("a"), row("b")], per_iteration=3, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [
+        (5, [("t0", 2), ("t1", 2), ("t2", 1)]),
+        (3, [("t0", 1), ("t1", 1), ("t2", 1)]),
+        (2, [("t0", 1), ("t1", 1)]),
+        (1, [("t0", 1)]),
+    ],
+)
+def test_evaluation_samples_are_spread_evenly(samples: int, expected: list[tuple[str, int]]) -> None:
+    requests = spread([row(f"t{i}") for i in range(3)], samples, iteration=4, phase="eval:heldout")
+    assert [(request.row.task.id, request.size) for request in requests] == expected
+    assert {(request.iteration, request.phase) for request in requests} == {(4, "eval:heldout")}
 
 
 def test_metrics_keep_infrastructure_apart() -> None:
