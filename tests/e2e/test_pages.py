@@ -174,8 +174,10 @@ def test_a_trajectory_by_keyboard(page: Page) -> None:
     page.keyboard.press("Escape")
     page.keyboard.press("/")
     expect(page.locator("#global-search")).to_be_focused()
+    before = page.url
     page.keyboard.type("jjtt")
-    expect(current).to_have_id("step-1")
+    assert page.url == before, "keys do nothing while somebody types"
+    expect(page.locator("details.thought[open]")).to_have_count(0)
     page.keyboard.press("Escape")
     page.keyboard.press("J")
     page.wait_for_url(f"**{base}/5/")

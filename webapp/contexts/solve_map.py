@@ -43,13 +43,11 @@ def level_of(solved: int, graded: int) -> int:
 
 def map_rows(run_id: int, found: SolveMap) -> tuple[MapRow, ...]:
     """Rows in the map's order; columns are the iterations shown."""
-    column = {iteration: x for x, iteration in enumerate(found.iterations)}
+    left = {iteration: CELL_WIDTH * x for x, iteration in enumerate(found.iterations)}
     rows = []
     for key, name in found.tasks:
         cells = tuple(
-            MapCell(
-                i, column[i], level_of(solved, graded), solved, graded, group_url(run_id, "train", i, key)
-            )
+            MapCell(i, left[i], level_of(solved, graded), solved, graded, group_url(run_id, "train", i, key))
             for i, (solved, graded) in sorted(found.cells[key].items())
         )
         rows.append(MapRow(key, name, cells, sum(c.solved for c in cells), sum(c.graded for c in cells)))

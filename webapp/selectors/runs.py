@@ -104,7 +104,9 @@ def reward_series(run_ids: Iterable[int], *, last: int = 60) -> dict[int, list[f
     """Mean reward of the last finished iterations of several runs: one query."""
     series: dict[int, list[float | None]] = {run_id: [] for run_id in run_ids}
     rows = (
-        Iteration.objects.filter(run_id__in=list(series), finished_at__isnull=False)
+        Iteration.objects.filter(
+            run_id__in=list(series), finished_at__isnull=False, index__gte=F("run__current_iteration") - last
+        )
         .order_by("run_id", "index")
         .annotate(value=Cast(KT("metrics__reward/mean"), FloatField()))
         .values_list("run_id", "value")

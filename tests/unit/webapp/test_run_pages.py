@@ -8,6 +8,7 @@ from django.test import Client
 
 from tests.page_builders import Yard, make_yard
 from tests.web_builders import launched, make_run, make_user
+from webapp.contexts.solve_map import map_rows
 from webapp.models import AuditEntry, Dataset, Experiment, Run, Trajectory
 from webapp.permissions import Role
 from webapp.selectors import iterations, trajectories
@@ -171,6 +172,8 @@ def test_the_solve_map_orders_by_first_solved(yard: Yard) -> None:
     ]
     assert firsts == sorted(firsts)
     assert found.num_tasks == len(found.tasks)
+    cells = {cell.iteration: cell.x for row in map_rows(yard.run.pk, found) for cell in row.cells}
+    assert cells == {0: 0, 1: 13, 2: 26}
 
 
 def test_the_advantage_s_arithmetic_adds_up(yard: Yard, operator: Client) -> None:
