@@ -9,6 +9,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.forms import AdminUserCreationForm, UserChangeForm
 from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
 from django.db.models import QuerySet
 from django.http import HttpRequest
 
@@ -33,19 +34,33 @@ class NewPersonForm(AdminUserCreationForm):  # type: ignore[type-arg]
 
 
 class PersonForm(UserChangeForm):  # type: ignore[type-arg]
-    """Name, mail, role, whether they may sign in."""
+    """Name, mail, role, a new password, whether they may sign in."""
 
     role = forms.ChoiceField(choices=ROLE_CHOICES)
+    new_password = forms.CharField(
+        required=False,
+        strip=False,
+        widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
+        help_text="Empty: the password stays as it is.",
+    )
 
     class Meta:
         """Over Django's user."""
 
         model = User
-        fields = ("username", "email", "is_active", "password")
+        fields = ("username", "email", "is_active")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        del self.fields["password"]  # Django's link to a page that this site does not have
         self.fields["role"].initial = role_of(self.instance) or Role.VIEWER.value
+
+    def clean_new_password(self) -> str:
+        """Refuse weak passwords."""
+        password = str(self.cleaned_data["new_password"])
+        if password:
+            validate_password(password, self.instance)
+        return password
 
 
 @admin.register(User, site=site)
@@ -73,7 +88,7 @@ class PersonAdmin(RoleAdmin[User]):
         """What each form shows."""
         if obj is None:
             return ["username", "usable_password", "password1", "password2", "role"]
-        return ["username", "email", "role", "is_active"]
+        return ["username", "email", "role", "new_password", "is_active"]
 
     @admin.display(description="role")
     def role(self, user: User) -> str:
@@ -89,6 +104,8 @@ class PersonAdmin(RoleAdmin[User]):
         wanted_active = obj.is_active
         if change:
             obj.is_active = bool(User.objects.values_list("is_active", flat=True).get(pk=obj.pk))
+        if form.cleaned_data.get("new_password"):
+            obj.set_password(form.cleaned_data["new_password"])
         obj.save()
         try:
             accounts.set_role(user=obj, role=Role(form.cleaned_data["role"]), actor=actor)
