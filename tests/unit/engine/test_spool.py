@@ -96,11 +96,14 @@ def test_fencing_stops_every_writer(tmp_path: Path) -> None:
 
 
 def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from engine.events.spool import SpoolSink\n" + textwrap.dedent(
-        f"""
+    script = (
+        "import sys; from pathlib import Path; from engine.events.spool import SpoolSink\n"
+        + textwrap.dedent(
+            f"""
         sink = SpoolSink(Path({str(tmp_path)!r}), epoch=1)
         print("locked", flush=True); sys.stdin.read()
         """
+        )
     )
     holder = subprocess.Popen(
         [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
