@@ -255,6 +255,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ['-id'],
+                'verbose_name_plural': 'audit entries',
             },
         ),
         migrations.CreateModel(

@@ -30,6 +30,7 @@ class AuditEntry(models.Model):
 
     class Meta:
         ordering = ["-id"]
+        verbose_name_plural = "audit entries"
 
     def __str__(self) -> str:
         return f"{self.action} {self.run_id or self.target}"
