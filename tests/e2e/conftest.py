@@ -26,8 +26,6 @@ from webapp.supervisor.home import free_port
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 ROOT = Path(__file__).resolve().parents[2]
-# Playwright's loop runs in the test's thread; pytest-django empties the tables there all the same.
-os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
 Result = TypeVar("Result")
 
 
@@ -44,7 +42,7 @@ def aside(function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
         return pool.submit(call).result()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def server(
     django_db_setup: None, redis_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
@@ -90,15 +88,18 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
     raise AssertionError(log.read_text())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Chromium."""
+    """Chromium, closed after this folder: Playwright's loop is in the way of asynchronous tests."""
     if not Path(CHROMIUM).exists():
         pytest.skip(f"no browser at {CHROMIUM}: install chromium or set CHROMIUM")
+    # The loop runs in the test's thread; pytest-django empties the tables there all the same.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
         yield started
         started.close()
+    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from django.utils import timezone
 from engine.errors import TrainyardError
 from engine.types import RunState
 from webapp.management.commands._runs import add_overrides, parse_overrides
-from webapp.models import Iteration, Run
+from webapp.models import Iteration, Run, Trajectory
 from webapp.services import datasets, runs
 from webapp.services.states import TERMINAL
 
@@ -33,7 +33,8 @@ SUMMARY_KEYS = (
     "heldout_first",
     "heldout_last",
 )
-POLL_S = 0.5
+POLL_S = 1.0
+LINE_EVERY_S = 3.0
 
 
 class Command(BaseCommand):
@@ -98,7 +99,7 @@ class Command(BaseCommand):
 
     def _follow(self, run: Run) -> None:
         """Print a line whenever the run has moved on, until it has ended; waits out a database restart."""
-        last = ""
+        last, said_at = "", 0.0
         while True:
             try:
                 run.refresh_from_db()
@@ -106,10 +107,11 @@ class Command(BaseCommand):
             except OperationalError:
                 time.sleep(POLL_S)
                 continue
-            if line != last:
+            ended = run.state in TERMINAL
+            if line != last and (ended or time.monotonic() - said_at > LINE_EVERY_S):
                 self._say(f"{timezone.localtime():%H:%M:%S}  {line}")
-                last = line
-            if run.state in TERMINAL:
+                last, said_at = line, time.monotonic()
+            if ended:
                 return
             time.sleep(POLL_S)
 
@@ -118,7 +120,10 @@ def progress_line(run: Run) -> str:
     """One line about a run: state, iteration, solve rate, time left; or what it is doing."""
     parts = [f"run {run.pk}", run.state]
     newest = Iteration.objects.filter(run=run, finished_at__isnull=False).order_by("-index").first()
-    if newest is not None and run.state not in TERMINAL:
+    evaluation = evaluation_progress(run)
+    if evaluation and run.state not in TERMINAL:
+        parts.append(evaluation)
+    elif newest is not None and run.state not in TERMINAL:
         parts.append(f"iteration {newest.index + 1}/{run.total_iterations}")
         rate = newest.metrics.get("solve/rate")
         if rate is not None:
@@ -131,6 +136,18 @@ def progress_line(run: Run) -> str:
     if run.reason:
         parts.append(run.reason)
     return " · ".join(parts)
+
+
+def evaluation_progress(run: Run) -> str:
+    """How far the evaluation is that the run is doing now; empty while it trains."""
+    latest = Trajectory.objects.filter(run=run).order_by("-pk").first()
+    if latest is None or not latest.phase.startswith("eval:"):
+        return ""
+    siblings = Trajectory.objects.filter(run=run, phase=latest.phase, iteration=latest.iteration)
+    done = siblings.filter(state="finished").count()
+    name = latest.phase.removeprefix("eval:")
+    wanted = run.config["evaluation"]["train_samples" if name == "train" else "samples"]
+    return f"evaluating the {name} tasks {done}/{wanted}"
 
 
 def seconds_left(run: Run, newest: Iteration) -> float | None:
