@@ -3,7 +3,8 @@
 Active sequences occupy rows 0 … n-1 so that a forward needs no gather; parked (finished) ones lie
 behind them until a prompt continues them or their row is needed. Only a prompt that starts with ALL
 of a parked row's tokens may take it: siblings that merely share a problem statement must not steal
-each other's caches. Another policy of what to keep belongs into ``activate`` and ``park``.
+each other's caches. They copy instead: whatever any row has already fed of a prompt's beginning is
+not computed again. Another policy of what to keep belongs into ``activate`` and ``park``.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ class CacheRows(Generic[Owner]):
         self._swap(found, place)
         row = self._rows[place]
         row.ids, row.fed, row.keep = prompt, min(row.fed, len(prompt) - 1), True
+        self._borrow(place)
         self.active.append(owner)
 
     def append(self, owner: Owner, token: int) -> None:
@@ -124,7 +126,26 @@ class CacheRows(Generic[Owner]):
                 best, length = index, row.fed
         return best
 
+    def _borrow(self, place: int) -> None:
+        """Copy what another row has fed of this row's prompt beyond what it has itself."""
+        row = self._rows[place]
+        donor, shared = place, row.fed
+        for index, other in enumerate(self._rows):
+            reach = min(other.fed, len(row.ids) - 1)
+            if index != place and other.keep and reach > shared and other.ids[:shared] == row.ids[:shared]:
+                length = _common_length(other.ids, row.ids, shared, reach)
+                if length > shared:
+                    donor, shared = index, length
+        if donor != place:
+            self._cache.copy(donor, place, row.fed, shared)
+            row.fed = shared
+
     def _swap(self, a: int, b: int) -> None:
         if a != b:
             self._cache.swap(a, b, max(self._rows[a].fed, self._rows[b].fed))
             self._rows[a], self._rows[b] = self._rows[b], self._rows[a]
+
+
+def _common_length(a: Sequence[int], b: Sequence[int], start: int, end: int) -> int:
+    """How far ``a`` and ``b`` agree, at most ``end``; they do up to ``start``."""
+    return next((i for i in range(start, end) if a[i] != b[i]), end)

@@ -95,6 +95,10 @@ ARCHITECTURES: Mapping[str, TransformerConfig] = {
 }
 
 
+_GROWTH = 256
+"""Positions a cache grows by: doubling would hold twice what the longest sequence needs, in every row."""
+
+
 class KVCache:
     """Keys and values of ``rows`` sequences, ``[layers, rows, kv_heads, capacity, head_dim]`` each."""
 
@@ -111,10 +115,15 @@ class KVCache:
         have = self.keys.shape[3]
         if length <= have:
             return
-        capacity = min(max(length, 2 * have, 256), max(length, self._limit))
+        capacity = min(-(-length // _GROWTH) * _GROWTH, max(length, self._limit))
         pad = (0, 0, 0, capacity - have)
         self.keys = functional.pad(self.keys, pad)
         self.values = functional.pad(self.values, pad)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Copy positions ``start`` … ``end``-1 of one row to another."""
+        for store in (self.keys, self.values):
+            store[:, target, :, start:end] = store[:, source, :, start:end]
 
     def swap(self, a: int, b: int, length: int) -> None:
         """Exchange the first ``length`` positions of two rows."""

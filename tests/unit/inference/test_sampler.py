@@ -110,6 +110,36 @@ async def test_a_sibling_with_the_same_prompt_does_not_take_a_cache_away() -> No
         assert max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True)) <= 1e-5
 
 
+async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, fed = model(), []
+    extend = net.extend
+
+    def counting(ids: torch.Tensor, *rest: Any) -> torch.Tensor:
+        fed.append(ids.shape[1])
+        return extend(ids, *rest)
+
+    monkeypatch.setattr(net, "extend", counting)
+    shared = prompt(40)
+    policy = TransformerPolicy(net, tokenizer(), max_batch=4)
+    await policy.generate(request(shared, seed=1, max_tokens=4))
+    fed.clear()
+    branch = [*shared, *prompt(7, 3)]
+    borrowed = await policy.generate(request(branch, seed=2, max_tokens=4))
+    assert fed[0] == 7
+    fed.clear()
+    again = await policy.generate(request(shared, seed=1, max_tokens=4))
+    assert fed[0] == 1  # all but the last token, whose logits are needed
+    policy.set_version(1)
+    fed.clear()
+    fresh = await policy.generate(request(branch, seed=2, max_tokens=4))
+    assert fed[0] == len(branch)
+    await policy.close()
+    assert borrowed.ids == fresh.ids
+    for generation, start in ((borrowed, branch), (again, shared)):
+        known = recomputed(net, start, generation)
+        assert max(abs(a - b) for a, b in zip(generation.logprobs, known, strict=True)) <= 1e-5
+
+
 async def test_new_weights_are_sampled_from_after_set_version() -> None:
     net = model()
     policy = TransformerPolicy(net, tokenizer(), version=3)
