@@ -7,6 +7,7 @@ started in a user namespace that maps root to an ordinary user, so no account ha
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -14,7 +15,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -22,6 +23,8 @@ import psycopg
 import redis
 
 from engine.errors import PreflightError
+
+_PR_SET_PDEATHSIG = 1
 
 
 def _wheel_folder(package: str) -> Path:
@@ -40,6 +43,19 @@ def _as_ordinary_user(command: Sequence[str]) -> list[str]:
     if shutil.which("unshare") is None:
         raise PreflightError("PostgreSQL does not run as root and `unshare` (package util-linux) is missing")
     return ["unshare", "--user", "--map-user=1000", "--map-group=1000", "--", *command]
+
+
+def die_with_parent(last: signal.Signals) -> Callable[[], None]:
+    """A ``preexec_fn``: the kernel sends ``last`` when the starting process dies, even by SIGKILL.
+
+    Source: prctl(2), PR_SET_PDEATHSIG. It is bound to the starting *thread*: start from the main one.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def arrange() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, last)
+
+    return arrange
 
 
 def server_environment() -> dict[str, str]:
@@ -96,7 +112,7 @@ class EmbeddedPostgres:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 _as_ordinary_user(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                env=server_environment(), start_new_session=True,
+                env=server_environment(), start_new_session=True, preexec_fn=die_with_parent(signal.SIGINT),
             )  # fmt: skip
         _wait(self._ready, self.process, self.log, "PostgreSQL", 60.0)
         self._make_database()
@@ -196,7 +212,7 @@ class EmbeddedRedis:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [str(self._binary()), str(settings)], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                env=server_environment(), start_new_session=True,
+                env=server_environment(), start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM),
             )  # fmt: skip
         _wait(self._ready, self.process, self.log, "Redis", 30.0)
 

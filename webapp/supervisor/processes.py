@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from webapp.supervisor.embedded import stop_process
+from webapp.supervisor.embedded import die_with_parent, stop_process
 
 RESTART_WINDOW_S = 60.0
 MAX_RESTARTS = 10
@@ -45,6 +45,7 @@ class Child:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
+                preexec_fn=die_with_parent(signal.SIGTERM),
             )
 
     def ensure_running(self) -> str | None:

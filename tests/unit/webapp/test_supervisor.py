@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -62,6 +63,26 @@ def test_stopping_ends_what_the_child_left_in_its_group(tmp_path: Path) -> None:
     grandchild = int(marker.read_text())
     table.stop()
     until(lambda: yard.process_start(grandchild) is None)
+
+
+def test_a_killed_supervisor_takes_its_children_with_it(tmp_path: Path) -> None:
+    marker = tmp_path / "child"
+    code = (
+        "import sys, time, pathlib\n"
+        "from webapp.supervisor.processes import ProcessSpec, ProcessTable\n"
+        "table = ProcessTable()\n"
+        "table.start(ProcessSpec(name='child', command=[sys.executable, '-c', 'import time; time.sleep(60)'],"
+        f" environment={{}}, log=pathlib.Path({str(tmp_path / 'log')!r})))\n"
+        f"pathlib.Path({str(marker)!r}).write_text(str(table.children[0].process.pid))\n"
+        "time.sleep(60)"
+    )
+    supervisor = subprocess.Popen([sys.executable, "-c", code])
+    until(lambda: marker.exists() and marker.read_text() != "")
+    child = int(marker.read_text())
+    assert yard.process_start(child) is not None
+    supervisor.kill()
+    supervisor.wait()
+    until(lambda: yard.process_start(child) is None)
 
 
 def test_a_child_that_keeps_dying_is_given_up_with_its_log_named(tmp_path: Path) -> None:
