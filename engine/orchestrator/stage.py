@@ -81,8 +81,8 @@ def build_scheduler(
 
 
 def peak_memory_mb() -> float:
-    """Largest resident size of this process plus that of its largest child so far, MiB."""
-    kilobytes = sum(
-        resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return kilobytes / 1024
+    """Largest resident size of this process so far, MiB; sandboxes have limits of their own.
+
+    Children are left out: Linux counts a forked child at its parent's size, which would count it twice.
+    """
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
