@@ -41,8 +41,9 @@ class Command(BaseCommand):
 
 
 def stop_on_termination() -> None:
-    """Make SIGTERM end the command as Ctrl-C does, so that everything started is stopped."""
+    """Make SIGTERM end the command as Ctrl-C does; a shell may have handed Ctrl-C down as ignored."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def serve(yard: Yard, say: Any) -> None:
