@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import textwrap
 from collections.abc import Iterator
@@ -122,6 +123,13 @@ def test_muon_orthogonalises_and_refuses_vectors() -> None:
         Muon([torch.nn.Parameter(torch.zeros(3))])
 
 
+def answer_loss(net: Transformer, batch: list[EncodedEpisode]) -> float:
+    """Mean cross-entropy of the tokens a policy would sample: independent of how training reports."""
+    ids, mask, _ = collate(batch)
+    with torch.no_grad():
+        return float(token_losses(net, ids)[mask[:, 1:]].mean())
+
+
 def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: Path) -> None:
     config = SftRun.model_validate(
         {"name": "t", "kind": "sft", "sft": {"minutes": 5, "sequences_per_step": 4, "threads": 1}}
@@ -131,6 +139,8 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
     net = Transformer(load_policy_checkpoint("fresh:tiny", home=tmp_path)[0].config, seed=1)
     _, tokens = load_policy_checkpoint("fresh:tiny", home=tmp_path)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
+    unseen = [encode_episode(episode, tokens) for episode in episodes(8)]
+    untrained = answer_loss(net, unseen)
     metrics = train_sft(
         config,
         out=tmp_path / "out",
@@ -139,7 +149,9 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
         should_stop=lambda: next(polled) >= 30,
     )
     assert metrics["steps"] == 30
-    assert metrics["answer_loss"] < 7.4  # log(2048) = 7.62 before
+    assert untrained == pytest.approx(math.log(tokens.vocab_size), abs=0.1)
+    trained = answer_loss(net, unseen)
+    assert trained < untrained - 0.3, (untrained, trained)
     assert "answer loss" in messages[-1]
     loaded, _ = load_policy_checkpoint(str(tmp_path / "out"), home=tmp_path)
     assert not torch.equal(loaded.model.embed_tokens.weight, before["model.embed_tokens.weight"])
