@@ -20,9 +20,10 @@ from engine.types import RunState
 from tests.web_builders import make_run
 from webapp.models import Alert, AuditEntry, Event, Run, RunAttempt
 from webapp.services import attempts, runs, states
+from webapp.supervisor.yard import process_start
 from workers import launchers, lifecycle, reconciler, rundir
 from workers.launchers.base import ProcessState
-from workers.launchers.local import PROJECT, LocalLauncher, process_start
+from workers.launchers.local import PROJECT, LocalLauncher
 
 FAKE = (sys.executable, str(PROJECT / "tests" / "fakes" / "engine_process.py"))
 

@@ -225,4 +225,4 @@ def process_start(pid: int) -> str | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return None
-    return None if fields[0] == "Z" else fields[19]
+    return None if fields[0] in "ZX" else fields[19]

@@ -16,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from webapp.supervisor.yard import process_start
 from workers.launchers.base import ProcessState
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -68,15 +69,6 @@ class LocalLauncher:
         if host == socket.gethostname() and _is_that(handle):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(_pid(handle), signal.SIGKILL)
-
-
-def process_start(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot; None when it is gone or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
 
 
 def _pid(handle: str) -> int:
