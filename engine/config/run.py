@@ -24,12 +24,12 @@ from engine.config.rollout import (
     SandboxConfig,
     TransformerPolicyConfig,
 )
+from engine.config.trainer import TrainerConfig
 from engine.config.training import (
     AlgorithmConfig,
     CurationConfig,
     EvaluationConfig,
     SftConfig,
-    TrainerConfig,
 )
 from engine.errors import ConfigError
 

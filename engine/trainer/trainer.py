@@ -20,7 +20,8 @@ import torch
 
 from engine.algorithms.advantages import Member, group_members
 from engine.algorithms.objective import policy_loss
-from engine.config.training import AlgorithmConfig, TrainerConfig
+from engine.config.trainer import TrainerConfig
+from engine.config.training import AlgorithmConfig
 from engine.errors import CheckpointError
 from engine.inference.transformer import Transformer
 from engine.trainer.batch import Microbatch, make_microbatches, make_samples

@@ -26,7 +26,8 @@ from engine.config.rollout import (
     TransformerPolicyConfig,
 )
 from engine.config.run import CurateRun, RolloutRun, TrainRun
-from engine.config.training import AlgorithmConfig, CurationConfig, EvaluationConfig, TrainerConfig
+from engine.config.trainer import TrainerConfig
+from engine.config.training import AlgorithmConfig, CurationConfig, EvaluationConfig
 from engine.events.control import Control
 from engine.events.spool import SpoolSink, read_lines
 from engine.inference.checkpoints import save_policy_checkpoint

@@ -15,7 +15,8 @@ import torch
 
 from engine.algorithms.advantages import group_members
 from engine.config.run import parse_run_config
-from engine.config.training import AlgorithmConfig, TrainerConfig
+from engine.config.trainer import TrainerConfig
+from engine.config.training import AlgorithmConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.inference.transformer import Transformer
 from engine.trainer.batch import Microbatch
