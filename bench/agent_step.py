@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 from engine.config.rollout import AgentConfig, RolloutConfig, SandboxConfig
-from engine.rollout import GroupRequest, RolloutScheduler
+from engine.rollout import GroupRequest
 from engine.sandbox.base import ExecResult
 from tests.fakes.memory_sandbox import MemoryBackend, printed
-from tests.rollout_builders import PatchGrader, Recorder, TextPolicy, make_row, respond
+from tests.rollout_builders import Recorder, TextPolicy, make_row, respond, swe_scheduler
 
 STEPS = 10
 BAR_MS = 5.0
@@ -39,15 +39,12 @@ async def measure(trajectories: int, prompt: str) -> dict[str, float | int | str
     ]
     policy = TextPolicy(lambda context: turns[len(context.steps) % len(turns)])
     recorder = Recorder()
-    scheduler = RolloutScheduler(
-        backend=MemoryBackend({"/testbed/pkg/m.py": source.encode()}, command=_output),
-        policy=policy,
+    scheduler = swe_scheduler(
+        MemoryBackend({"/testbed/pkg/m.py": source.encode()}, command=_output),
+        policy,
         agent=AgentConfig(prompt=prompt, max_steps=STEPS, max_context=400_000),
         sandbox=SandboxConfig(max_live=trajectories, max_starting=trajectories),
         rollout=RolloutConfig(max_concurrent=trajectories),
-        grader=PatchGrader(),
-        run_id="bench",
-        seed=0,
         observer=recorder,
     )
     wall, cpu = time.perf_counter(), time.process_time()

@@ -7,9 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.agent import render_response
-from engine.config.rollout import AgentConfig
-from engine.inference.base import GenerationContext
+from engine.config.rollout import AgentConfig, RolloutConfig, SandboxConfig
+from engine.inference.base import GenerationContext, Policy
 from engine.inference.scripted import ScriptedPolicy
+from engine.rollout import BudgetedBackend, RolloutScheduler, SweEnvironments
+from engine.rollout.environments import RolloutGrader
+from engine.sandbox.base import SandboxBackend
 from engine.types import (
     Grade,
     RolloutKey,
@@ -111,3 +114,23 @@ class Recorder:
 
     def of(self, key: RolloutKey) -> list[str]:
         return [what for what, told_key in self.told if told_key == key]
+
+
+def swe_scheduler(
+    backend: SandboxBackend,
+    policy: Policy,
+    *,
+    agent: AgentConfig | None = None,
+    sandbox: SandboxConfig | None = None,
+    grader: RolloutGrader | None = None,
+    **changes: Any,
+) -> RolloutScheduler:
+    """A scheduler of software-engineering rollouts; a backend without a budget is given the sandbox's."""
+    agent, sandbox = agent or quick_agent(), sandbox or SandboxConfig()
+    if not isinstance(backend, BudgetedBackend):
+        backend = BudgetedBackend(backend, max_live=sandbox.max_live, max_starting=sandbox.max_starting)
+    environments = SweEnvironments(
+        backend=backend, grader=grader or PatchGrader(), agent=agent, sandbox=sandbox, run_id="r1"
+    )
+    parts: dict[str, Any] = {"rollout": RolloutConfig(), "seed": 7, "observer": Recorder()}
+    return RolloutScheduler(environments=environments, policy=policy, agent=agent, **{**parts, **changes})

@@ -9,16 +9,17 @@ To add a format: a ``_find_…`` function and an entry in ``_FORMATS``.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.agent.schemas import SWE_TOOLS, CallError, Tools, validate_call
+from engine.agent.schemas import SWE_TOOLS, CallError, Tools, ToolSchema, validate_call
 from engine.types import ToolCall
 
-ToolFormat = Literal["xml", "function_calling"]
+ToolFormat = Literal["xml", "function_calling", "words"]
 
 THINK_START = "<think>"
 THINK_END = "</think>"
@@ -61,20 +62,20 @@ def parse(text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) -> Parse
     body = _thinking_end(text)
     if body is None:
         return ParsedResponse(_thought(text), None, f"the thinking block was not closed with {THINK_END}")
-    find = _FORMATS[tool_format]
+    opener = _opener(tool_format, tools)
     try:
-        found = find(text, body)
+        found = _FORMATS[tool_format](text, body, tools)
         if found is None:
             raise CallError(
                 "no tool call was found in the response; every response must contain exactly one, "
                 f"written as {_EXAMPLES[tool_format]}"
             )
     except CallError as error:
-        opener = _OPENERS[tool_format].search(text, body)
-        return ParsedResponse(_thought(text[: opener.start()] if opener else text), None, _message(error))
+        begun = opener.search(text, body)
+        return ParsedResponse(_thought(text[: begun.start()] if begun else text), None, _message(error))
     thought = _thought(text[: found.start])
     try:
-        if _OPENERS[tool_format].search(text, found.end):
+        if opener.search(text, found.end):
             raise CallError(
                 "the response contains more than one tool call and none was run; "
                 "every response must contain exactly one"
@@ -102,7 +103,7 @@ def _thought(text: str) -> str:
     return text.replace(THINK_START, "", 1).replace(THINK_END, "", 1).strip()
 
 
-def _find_xml(text: str, position: int) -> _RawCall | None:
+def _find_xml(text: str, position: int, _tools: Tools) -> _RawCall | None:
     opener = _FUNCTION.search(text, position)
     if opener is None:
         return None
@@ -134,7 +135,7 @@ def _without_layout(value: str) -> str:
     return value
 
 
-def _find_json(text: str, position: int) -> _RawCall | None:
+def _find_json(text: str, position: int, _tools: Tools) -> _RawCall | None:
     opener = _JSON_CALL.search(text, position)
     if opener is None:
         return None
@@ -157,12 +158,37 @@ def _find_json(text: str, position: int) -> _RawCall | None:
     return _RawCall(opener.start(), closing.end(), data["name"], arguments)
 
 
-_FORMATS: Mapping[ToolFormat, Callable[[str, int], _RawCall | None]] = {
+def _find_words(text: str, position: int, tools: Tools) -> _RawCall | None:
+    found = _opener("words", tools).search(text, position)
+    if found is None:
+        return None
+    name, *values = found[0].split()
+    arguments = {p.name: value for p, value in zip(tools[name].parameters, values, strict=True)}
+    return _RawCall(found.start(), found.end(), name, arguments)
+
+
+def _opener(tool_format: ToolFormat, tools: Tools) -> re.Pattern[str]:
+    """Where a call begins."""
+    return _words_pattern(tuple(tools.values())) if tool_format == "words" else _OPENERS[tool_format]
+
+
+@functools.cache
+def _words_pattern(tools: tuple[ToolSchema, ...]) -> re.Pattern[str]:
+    """Any whole call in words."""
+    calls = [
+        r"\s+".join([tool.name, *(f"(?:{'|'.join(p.choices)})" for p in tool.parameters)]) for tool in tools
+    ]
+    return re.compile(rf"\b(?:{'|'.join(calls)})\b")
+
+
+_FORMATS: Mapping[ToolFormat, Callable[[str, int, Tools], _RawCall | None]] = {
     "xml": _find_xml,
     "function_calling": _find_json,
+    "words": _find_words,
 }
 _OPENERS: Mapping[ToolFormat, re.Pattern[str]] = {"xml": _FUNCTION, "function_calling": _JSON_CALL}
 _EXAMPLES: Mapping[ToolFormat, str] = {
     "xml": "<function=NAME>, one <parameter=KEY>VALUE</parameter> per argument, </function>",
     "function_calling": '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>',
+    "words": "NAME VALUE",
 }

@@ -26,6 +26,8 @@ def render_call(call: ToolCall, tool_format: ToolFormat) -> str:
     for name in (call.name, *call.arguments):
         if not _NAME.fullmatch(name):
             raise ValueError(f"'{name}' cannot be the name of a tool or an argument")
+    if tool_format == "words":
+        return " ".join((call.name, *map(str, call.arguments.values())))
     if tool_format == "function_calling":
         payload = {"name": call.name, "arguments": dict(call.arguments)}
         return f"<tool_call>\n{json.dumps(payload, ensure_ascii=False)}\n</tool_call>"
@@ -36,7 +38,9 @@ def render_call(call: ToolCall, tool_format: ToolFormat) -> str:
 
 
 def render_response(thought: str, call: ToolCall, tool_format: ToolFormat) -> str:
-    """A whole turn's text: the thinking block, an empty line, the call."""
+    """A whole turn's text: the thinking block, an empty line, the call; in words all on one line."""
+    if tool_format == "words":
+        return f"{thought} {render_call(call, tool_format)}".lstrip()
     return f"{THINK_START}\n{thought}\n{THINK_END}\n\n{render_call(call, tool_format)}"
 
 

@@ -88,6 +88,12 @@ class ToolSchema:
     description: str
     parameters: tuple[Parameter, ...]
 
+    @property
+    def is_wordy(self) -> bool:
+        """Whether a call is a few fixed words: every argument is required and one of several words."""
+        choices = [choice for p in self.parameters for choice in p.choices]
+        return all(p.required and p.choices for p in self.parameters) and all(map(str.isalnum, choices))
+
     def json_schema(self) -> dict[str, Any]:
         """The function-calling declaration: ``{"type": "function", "function": {...}}``."""
         return {
@@ -161,11 +167,18 @@ FINISH = ToolSchema(
         Parameter("result", "string", "A closing remark."),
     ),
 )
+MOVE = ToolSchema(
+    "move",
+    "Walk one square.",
+    (Parameter("direction", "string", "Where to.", True, ("up", "down", "left", "right")),),
+)
 SUBMIT = ToolSchema("submit", "Another name of finish.", ())
 
 Tools = Mapping[str, ToolSchema]
 SWE_TOOLS: Tools = {tool.name: tool for tool in (FILE_EDITOR, EXECUTE_BASH, SEARCH, FINISH)}
 """The tools of software-engineering tasks, in the order prompts list them."""
+LAKE_TOOLS: Tools = {MOVE.name: MOVE}
+"""The tool of FrozenLake."""
 
 
 def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE_TOOLS) -> ToolCall:

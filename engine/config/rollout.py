@@ -43,9 +43,10 @@ class AgentConfig(Section):
     """The agent loop's prompt, format and limits."""
 
     prompt: str = "compact_v1"
-    """Versioned prompt of ``engine/agent/prompts``: ``deepswe_v1`` (full), ``compact_v1`` (tiny models)."""
-    tool_format: Literal["xml", "function_calling"] = "xml"
-    """How the model writes tool calls."""
+    """Versioned prompt of ``engine/agent/prompts``: ``deepswe_v1`` (full), ``compact_v1`` (tiny models),
+    ``frozenlake_v1``, ``frozenlake_compact_v1``."""
+    tool_format: Literal["xml", "function_calling", "words"] = "xml"
+    """How the model writes tool calls; ``words`` (``move up``) suits tools of one-word arguments only."""
     max_steps: int = Field(default=50, ge=1)
     """Turns after which the rollout ends with ``max_steps``."""
     max_context: int = Field(default=65_536, ge=64)
@@ -81,7 +82,8 @@ class TransformerPolicyConfig(Section):
     type: Literal["transformer"] = "transformer"
     checkpoint: str = "builtin:quickstart"
     """Folder with config.json, model.safetensors and tokenizer.json; or ``builtin:<name>`` (ships with
-    the engine), ``run:<id>`` (a run's last checkpoint), ``fresh:<architecture>`` (random weights)."""
+    the engine), ``run:<id>`` (a run's last checkpoint), ``fresh:<architecture>`` (random weights), ``warm``
+    (FrozenLake: taught by imitation as ``environment.warm_start_*`` say, once per data folder)."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)

@@ -10,11 +10,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from engine.config.base import Section
+from engine.config.environment import (
+    EnvironmentConfig,
+    FrozenLakeConfig,
+    SweEnvironmentConfig,
+    with_generated_dataset,
+)
 from engine.config.rollout import (
     AgentConfig,
     DatasetConfig,
@@ -43,14 +49,35 @@ class _Run(Section):
     """Seeds task order, sampling and initial weights."""
 
 
-class TrainRun(_Run):
-    """Reinforcement learning: collect → grade → update."""
+class _ActingRun(_Run):
+    """What every kind has in which agents act."""
 
-    kind: Literal["train"] = "train"
     dataset: DatasetConfig
+    environment: EnvironmentConfig = SweEnvironmentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     agent: AgentConfig = AgentConfig()
     grading: GradingConfig = GradingConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, data: Any) -> Any:
+        return with_generated_dataset(data)
+
+    @model_validator(mode="after")
+    def _reachable(self) -> Self:
+        lake, steps = self.environment, self.agent.max_steps
+        if isinstance(lake, FrozenLakeConfig) and lake.max_path > steps:
+            raise ValueError(
+                f"environment.max_path is {lake.max_path}, but agent.max_steps only {steps}: some goals "
+                "could not be reached"
+            )
+        return self
+
+
+class TrainRun(_ActingRun):
+    """Reinforcement learning: collect → grade → update."""
+
+    kind: Literal["train"] = "train"
     policy: TransformerPolicyConfig = TransformerPolicyConfig()
     rollout: RolloutConfig = RolloutConfig()
     algorithm: AlgorithmConfig = AlgorithmConfig()
@@ -80,25 +107,18 @@ class TrainRun(_Run):
         return self
 
 
-class RolloutRun(_Run):
+class RolloutRun(_ActingRun):
     """Collect graded trajectories without learning."""
 
     kind: Literal["rollout"] = "rollout"
-    dataset: DatasetConfig
-    sandbox: SandboxConfig = SandboxConfig()
-    agent: AgentConfig = AgentConfig()
-    grading: GradingConfig = GradingConfig()
     policy: PolicyConfig = TransformerPolicyConfig()
     rollout: RolloutConfig = RolloutConfig()
 
 
-class EvaluateRun(_Run):
+class EvaluateRun(_ActingRun):
     """pass@1 with an interval on a split."""
 
     kind: Literal["evaluate"] = "evaluate"
-    dataset: DatasetConfig
-    sandbox: SandboxConfig = SandboxConfig()
-    agent: AgentConfig = AgentConfig()
     grading: GradingConfig = GradingConfig(timeout_s=1800.0)
     policy: PolicyConfig = TransformerPolicyConfig()
     rollout: RolloutConfig = RolloutConfig()
@@ -108,8 +128,18 @@ class SftRun(_Run):
     """Supervised warm start."""
 
     kind: Literal["sft"] = "sft"
+    environment: EnvironmentConfig = SweEnvironmentConfig()
     sft: SftConfig = SftConfig()
     agent: AgentConfig = AgentConfig()
+
+    @model_validator(mode="after")
+    def _one_curriculum(self) -> Self:
+        if isinstance(self.environment, FrozenLakeConfig) and self.sft != SftConfig():
+            raise ValueError(
+                "sft.* are settings of the code stream; with environment 'frozenlake' the warm start is "
+                "set by environment.warm_start_* and environment.expert_noise"
+            )
+        return self
 
 
 class CurateRun(_Run):

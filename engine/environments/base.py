@@ -1,7 +1,9 @@
-"""What an agent acts in: it is reset, takes calls, yields a patch, and is closed.
+"""What an agent acts in: it is reset, takes calls, yields a patch, is closed, and is judged.
 
-To add an environment: a class with these methods and its own tools; ``engine.environments.swe`` is
-the one for software-engineering tasks.
+To add an environment: a class with these methods and its own tools, an ``EnvironmentFactory`` that
+makes one per attempt, its settings in ``engine.config.environment``, an entry in
+``engine.orchestrator.stage``. ``swe`` is the one for software-engineering tasks, ``frozenlake`` the
+small one that experiments run on.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from engine.agent.schemas import Tools
-from engine.types import ToolCall
+from engine.types import Grade, RolloutKey, TaskRow, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,10 @@ class Environment(Protocol):
     step_deadline_s: float
     """Time after which a step that has not returned means that the environment itself hangs."""
 
+    @property
+    def queue_seconds(self) -> float:
+        """How long ``reset`` waited for its turn."""
+
     async def reset(self) -> str:
         """Make a fresh world; returns the id of its sandbox, empty when it has none."""
 
@@ -43,3 +49,27 @@ class Environment(Protocol):
 
     async def close(self) -> None:
         """Free everything; safe to call twice and before ``reset``."""
+
+    async def grade(self, patch: str) -> Grade:
+        """Judge the finished rollout, whose work is ``patch``; called at most once, after ``close``."""
+
+
+class EnvironmentFactory(Protocol):
+    """Makes the environments of a run."""
+
+    @property
+    def tools(self) -> Tools:
+        """What the agent may call in them; prompts list these."""
+
+    @property
+    def retries(self) -> int:
+        """Fresh environments tried after an infrastructure failure before a rollout is excluded."""
+
+    def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> Environment:
+        """A world for one attempt at a rollout.
+
+        Args:
+            key: of the rollout.
+            row: its task.
+            seed: of everything random in it; the same for every attempt.
+        """

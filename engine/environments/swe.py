@@ -5,7 +5,9 @@ Nothing is installed inside the sandbox; tools work on the host over its protoco
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Protocol
 
 from engine.agent.schemas import SWE_TOOLS, Tools
 from engine.agent.tools import (
@@ -23,11 +25,27 @@ from engine.config.rollout import AgentConfig
 from engine.environments.base import EnvironmentStep
 from engine.errors import SandboxError
 from engine.sandbox.base import Sandbox
-from engine.types import ToolCall
+from engine.types import Grade, ToolCall
 
 _GRACE_S = 30.0
 """What a step may take beyond its command's deadline before the environment counts as hanging."""
 _FILE_COMMAND_S = 20.0
+
+
+class SandboxLease(Protocol):
+    """A sandbox that opens when its turn comes, as ``engine.rollout.budget`` gives it."""
+
+    queue_seconds: float
+    """Time spent waiting for the turn."""
+
+    async def __aenter__(self) -> Sandbox: ...
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 
 class SandboxFileStore:
@@ -79,22 +97,34 @@ class SweEnvironment:
     """Implements ``engine.environments.base.Environment`` for one rollout of one task.
 
     Args:
-        lease: the sandbox to open, as a backend's ``open`` gives it; its workdir is the repository.
+        lease: the sandbox to open; its workdir is the repository.
         agent: command deadline and editor settings.
         style: the prompt's style of observations.
+        judge: grades a patch of the task, in a sandbox of its own.
     """
 
     def __init__(
-        self, lease: AbstractAsyncContextManager[Sandbox], *, agent: AgentConfig, style: ObservationStyle
+        self,
+        lease: SandboxLease,
+        *,
+        agent: AgentConfig,
+        style: ObservationStyle,
+        judge: Callable[[str], Awaitable[Grade]],
     ) -> None:
         self.tools: Tools = SWE_TOOLS
         self.step_deadline_s = agent.command_timeout_s + _GRACE_S
         self._lease = lease
         self._agent = agent
         self._style = style
+        self._judge = judge
         self._sandbox: Sandbox | None = None
         self._shell: SandboxShell | None = None
         self._by_name: dict[str, Tool] = {}
+
+    @property
+    def queue_seconds(self) -> float:
+        """Time spent waiting for the sandbox's turn."""
+        return self._lease.queue_seconds
 
     async def reset(self) -> str:
         """Open the sandbox; it is opened once in this object's life."""
@@ -138,6 +168,10 @@ class SweEnvironment:
         if self._sandbox is not None:
             self._sandbox = None
             await self._lease.__aexit__(None, None, None)
+
+    async def grade(self, patch: str) -> Grade:
+        """Run the task's hidden tests on the patch."""
+        return await self._judge(patch)
 
     def _opened(self) -> tuple[Sandbox, SandboxShell]:
         if self._sandbox is None or self._shell is None:

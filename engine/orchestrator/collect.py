@@ -12,7 +12,13 @@ from engine.orchestrator.evaluations import run_evaluation
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.policies import open_policy
 from engine.orchestrator.projection import TRAIN_PHASE
-from engine.orchestrator.stage import announce, build_scheduler, load_rows, open_backend, peak_memory_mb
+from engine.orchestrator.stage import (
+    announce,
+    build_scheduler,
+    open_environments,
+    peak_memory_mb,
+    training_rows,
+)
 from engine.rollout.scheduler import GroupRequest
 
 
@@ -20,7 +26,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
     """Every task of the split ``group_size`` times, as one iteration without an update."""
     started = time.monotonic()
     announce(run, total_iterations=1)
-    backend = await open_backend(config.sandbox, run)
+    environments = await open_environments(config, run)
     requests = _requests(config, run, TRAIN_PHASE)
     policy = open_policy(config.policy, config.agent, run.home)
     try:
@@ -30,7 +36,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
             policy_version=policy.version,
             task_ids=[request.row.task.id for request in requests],
         )
-        scheduler = build_scheduler(config, run, backend, policy)
+        scheduler = build_scheduler(config, run, environments, policy)
         groups = await run.interruptible(scheduler.collect(requests))
     finally:
         await policy.close()
@@ -52,12 +58,12 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> Outcome:
     """pass@1 of the policy on the split, ``group_size`` attempts at every task."""
     started = time.monotonic()
     announce(run)
-    backend = await open_backend(config.sandbox, run)
+    environments = await open_environments(config, run)
     split = config.dataset.split
     requests = _requests(config, run, f"eval:{split}")
     policy = open_policy(config.policy, config.agent, run.home)
     try:
-        scheduler = build_scheduler(config, run, backend, policy)
+        scheduler = build_scheduler(config, run, environments, policy)
         summary = await run_evaluation(run, scheduler, requests, name=split, policy_version=policy.version)
     finally:
         await policy.close()
@@ -76,7 +82,7 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> Outcome:
 def _requests(config: RolloutRun | EvaluateRun, run: RunContext, phase: str) -> Sequence[GroupRequest]:
     return [
         GroupRequest(row=row, iteration=0, phase=phase, size=config.rollout.group_size)
-        for row in load_rows(config.dataset, run.home)
+        for row in training_rows(config, run.home)
     ]
 
 

@@ -1,6 +1,7 @@
-"""Builds what rollouts need from a configuration: tasks, sandbox backend, grader, scheduler.
+"""Builds what rollouts need from a configuration: tasks, environments, sandbox backend, scheduler.
 
-To add a sandbox backend: an entry in ``_BACKENDS``.
+To add a sandbox backend: an entry in ``_BACKENDS``; an environment: a case in ``load_rows`` and
+``open_environments``.
 """
 
 from __future__ import annotations
@@ -11,9 +12,13 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from engine.config.rollout import DatasetConfig, SandboxConfig, TransformerPolicyConfig
+from engine.config.environment import FrozenLakeConfig
+from engine.config.rollout import SandboxConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, RolloutRun, TrainRun
-from engine.datasets.store import load_dataset
+from engine.datasets.store import dataset_path, load_dataset, save_dataset
+from engine.environments.base import EnvironmentFactory
+from engine.environments.frozenlake import FrozenLakeEnvironments
+from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
 from engine.errors import PreflightError
 from engine.events.types import RunStarted
 from engine.grading.grader import Grader
@@ -21,11 +26,13 @@ from engine.inference.base import Policy, SamplingParams
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.projection import EventObserver
 from engine.rollout.budget import BudgetedBackend
+from engine.rollout.environments import SweEnvironments
 from engine.rollout.scheduler import RolloutScheduler
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local import LocalBackend
 from engine.types import TaskRow
 
+ActingRun = TrainRun | RolloutRun | EvaluateRun
 _BACKENDS: Mapping[str, Callable[[Path], SandboxBackend]] = {"local": LocalBackend}
 
 
@@ -40,9 +47,30 @@ def announce(run: RunContext, *, resumed_from: int | None = None, total_iteratio
     )
 
 
-def load_rows(config: DatasetConfig, home: Path) -> Sequence[TaskRow]:
-    """The tasks of the configured split. Raises DatasetError when there are none."""
-    return load_dataset(home, config.name).split(config.split)[: config.limit]
+def load_rows(config: ActingRun, home: Path, split: str) -> Sequence[TaskRow]:
+    """The tasks of one of the run's splits; an environment that makes its own tasks makes them now.
+
+    Raises:
+        DatasetError: there are none.
+    """
+    name = config.dataset.name
+    if isinstance(config.environment, FrozenLakeConfig) and not dataset_path(home, name).exists():
+        _save_once(home, name, config.environment)
+    return load_dataset(home, name).split(split)
+
+
+def training_rows(config: ActingRun, home: Path) -> Sequence[TaskRow]:
+    """The tasks of the configured split, at most ``dataset.limit``. Raises DatasetError."""
+    return load_rows(config, home, config.dataset.split)[: config.dataset.limit]
+
+
+def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:
+    """Store generated tasks; another run may do the same at the same time."""
+    try:
+        save_dataset(home, name, frozenlake_rows(lake), frozenlake_provenance(lake))
+    except OSError:
+        if not dataset_path(home, name).exists():
+            raise
 
 
 async def open_backend(config: SandboxConfig, run: RunContext) -> BudgetedBackend:
@@ -59,21 +87,36 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> BudgetedBacken
     return BudgetedBackend(backend, max_live=config.max_live, max_starting=config.max_starting)
 
 
+async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFactory:
+    """What the run's agents act in, working on this machine.
+
+    Raises:
+        PreflightError: what the machine lacks, all of it.
+    """
+    if isinstance(config.environment, FrozenLakeConfig):
+        return FrozenLakeEnvironments(agent=config.agent)
+    backend = await open_backend(config.sandbox, run)
+    return SweEnvironments(
+        backend=backend,
+        grader=Grader(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run.run_id),
+        agent=config.agent,
+        sandbox=config.sandbox,
+        run_id=run.run_id,
+    )
+
+
 def build_scheduler(
-    config: TrainRun | RolloutRun | EvaluateRun, run: RunContext, backend: BudgetedBackend, policy: Policy
+    config: ActingRun, run: RunContext, environments: EnvironmentFactory, policy: Policy
 ) -> RolloutScheduler:
-    """A scheduler whose rollouts become this run's events; rollouts and grading share one budget."""
+    """A scheduler whose rollouts become this run's events."""
     sampling = SamplingParams()
     if isinstance(config.policy, TransformerPolicyConfig):
         sampling = SamplingParams(temperature=config.policy.temperature, top_p=config.policy.top_p)
     return RolloutScheduler(
-        backend=backend,
+        environments=environments,
         policy=policy,
         agent=config.agent,
-        sandbox=config.sandbox,
         rollout=config.rollout,
-        grader=Grader(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run.run_id),
-        run_id=run.run_id,
         seed=config.seed,
         observer=EventObserver(run.sink),
         sampling=sampling,

@@ -21,8 +21,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from engine.config.rollout import DatasetConfig
 from engine.config.run import TrainRun
+from engine.environments.base import EnvironmentFactory
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.inference.checkpoints import load_policy_checkpoint
 from engine.inference.sampler import TransformerPolicy
@@ -33,8 +33,13 @@ from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.progress import HELDOUT, TRAIN, Progress
 from engine.orchestrator.projection import TRAIN_PHASE
-from engine.orchestrator.stage import announce, build_scheduler, load_rows, open_backend
-from engine.rollout.budget import BudgetedBackend
+from engine.orchestrator.stage import (
+    announce,
+    build_scheduler,
+    load_rows,
+    open_environments,
+    training_rows,
+)
 from engine.rollout.scheduler import GroupRequest
 from engine.trainer.checkpoint import Checkpoint, load_latest, prune, restore_training, save_checkpoint
 from engine.trainer.trainer import Trainer, UpdateResult
@@ -49,8 +54,8 @@ async def train(config: TrainRun, run: RunContext) -> Outcome:
         resumed_from=checkpoint.iteration if checkpoint else None,
         total_iterations=config.trainer.iterations,
     )
-    backend = await open_backend(config.sandbox, run)
-    loop = TrainingLoop(config, run, backend, checkpoint)
+    environments = await open_environments(config, run)
+    loop = TrainingLoop(config, run, environments, checkpoint)
     try:
         await loop.run(fresh=checkpoint is None)
     except RunStopped as stop:
@@ -76,19 +81,21 @@ class TrainingLoop:
     Args:
         config: of the run.
         run: this attempt.
-        backend: sandboxes that work.
+        environments: what the agents act in.
         checkpoint: what to go on from; None begins with the configured policy.
     """
 
     def __init__(
-        self, config: TrainRun, run: RunContext, backend: BudgetedBackend, checkpoint: Checkpoint | None
+        self,
+        config: TrainRun,
+        run: RunContext,
+        environments: EnvironmentFactory,
+        checkpoint: Checkpoint | None,
     ) -> None:
         self._config = config
         self._run = run
-        self._rows = load_rows(config.dataset, run.home)
-        self._heldout = load_rows(
-            DatasetConfig(name=config.dataset.name, split=config.evaluation.split), run.home
-        )
+        self._rows = training_rows(config, run.home)
+        self._heldout = load_rows(config, run.home, config.evaluation.split)
         self._cursor = TaskCursor(
             self._rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed
         )
@@ -111,7 +118,7 @@ class TrainingLoop:
             version=self.progress.policy_version,
             max_batch=config.policy.max_batch,
         )
-        self._scheduler = build_scheduler(config, run, backend, self.policy)
+        self._scheduler = build_scheduler(config, run, environments, self.policy)
 
     async def run(self, *, fresh: bool) -> None:
         """All iterations that are left. Raises RunStopped."""

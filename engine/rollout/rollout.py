@@ -1,4 +1,4 @@
-"""One rollout from admission to grade: sandbox, agent loop, patch, fresh attempts, grading."""
+"""One rollout from admission to grade: environment, agent loop, patch, fresh attempts, grading."""
 
 from __future__ import annotations
 
@@ -7,20 +7,17 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 import structlog
 
 from engine.agent.loop import AgentLoop, AgentOutcome
 from engine.agent.prompts import Prompt
-from engine.config.rollout import AgentConfig, SandboxConfig
-from engine.environments.swe import SweEnvironment
+from engine.config.rollout import AgentConfig
+from engine.environments.base import Environment, EnvironmentFactory
 from engine.errors import SandboxError
 from engine.inference.base import Policy, SamplingParams
-from engine.rollout.budget import BudgetedBackend
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
-from engine.rollout.seeds import step_seed
-from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.rollout.seeds import environment_seed, step_seed
 from engine.types import (
     INFRASTRUCTURE_REASONS,
     Grade,
@@ -36,31 +33,19 @@ from engine.types import (
 _log = structlog.get_logger(__name__)
 
 _PATCH_DEADLINE_S = 60.0
-_LIFETIME_SLACK_S = 120.0
-"""What a sandbox may outlive its rollout's time limit by: its last command, the patch, closing."""
 _RETRY_PAUSE_S = 0.1
-
-
-class RolloutGrader(Protocol):
-    """What the scheduler needs of ``engine.grading.grader.Grader``."""
-
-    async def grade(self, row: TaskRow, patch: str) -> Grade:
-        """Judge a patch with the task's hidden tests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts:
     """What all rollouts of a scheduler share."""
 
-    backend: BudgetedBackend
+    environments: EnvironmentFactory
     policy: Policy
     prompt: Prompt
     agent: AgentConfig
-    sandbox: SandboxConfig
     sampling: SamplingParams
-    grader: RolloutGrader
     observer: GuardedObserver
-    run_id: str
     seed: int
     slots: asyncio.Semaphore
     """Trajectories in flight."""
@@ -73,6 +58,8 @@ class Rollout:
     parts: RolloutParts
     key: RolloutKey
     row: TaskRow
+    _environment: Environment = field(init=False)
+    """Of the last attempt."""
     _outcome: AgentOutcome = field(init=False)
     _patch: str = field(init=False, default="")
     _attempts: int = field(init=False, default=0)
@@ -116,7 +103,7 @@ class Rollout:
             return None
         began = time.monotonic()
         try:
-            return await self.parts.grader.grade(self.row, self._patch)
+            return await self._environment.grade(self._patch)
         except Exception as error:
             _log.error("grading failed unexpectedly", key=self.key, traceback=traceback.format_exc())
             return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=_described(error))
@@ -124,8 +111,8 @@ class Rollout:
             self._spent("grading", time.monotonic() - began)
 
     async def _attempt_until_it_counts(self) -> None:
-        """Try fresh sandboxes until infrastructure does not fail, or the retries are used up."""
-        for attempt in range(self.parts.sandbox.start_retries + 1):
+        """Try fresh environments until infrastructure does not fail, or the retries are used up."""
+        for attempt in range(self.parts.environments.retries + 1):
             self._attempts = attempt + 1
             if attempt:
                 await asyncio.sleep(_RETRY_PAUSE_S * 2**attempt)
@@ -135,8 +122,10 @@ class Rollout:
 
     async def _attempt(self) -> None:
         self._outcome, self._patch = _nothing(TerminationReason.CANCELLED), ""
-        lease = self.parts.backend.open(self._spec())
-        environment = SweEnvironment(lease, agent=self.parts.agent, style=self.parts.prompt.observations)
+        environment = self.parts.environments.make(
+            self.key, self.row, seed=environment_seed(self.parts.seed, self.key)
+        )
+        self._environment = environment
         loop: AgentLoop | None = None
         try:
             async with _Stopwatch(self._spent, "sandbox"):
@@ -155,11 +144,11 @@ class Rollout:
                 self._outcome = loop.outcome(TerminationReason.CANCELLED)
             raise
         finally:
-            self._spent("queue", lease.queue_seconds)
-            self._spent("sandbox", -lease.queue_seconds)
+            self._spent("queue", environment.queue_seconds)
+            self._spent("sandbox", -environment.queue_seconds)
             await self._close(environment)
 
-    async def _close(self, environment: SweEnvironment) -> None:
+    async def _close(self, environment: Environment) -> None:
         try:
             async with _Stopwatch(self._spent, "sandbox"):
                 await environment.close()
@@ -168,7 +157,7 @@ class Rollout:
                 "closing a sandbox failed; the reaper will remove it", key=self.key, error=str(error)
             )
 
-    def _loop(self, environment: SweEnvironment) -> AgentLoop:
+    def _loop(self, environment: Environment) -> AgentLoop:
         parts = self.parts
         return AgentLoop(
             environment=environment,
@@ -180,21 +169,6 @@ class Rollout:
             sampling=parts.sampling,
             seed_of_step=lambda step: step_seed(parts.seed, self.key, step),
             on_step=lambda step: parts.observer.step_finished(self.key, step),
-        )
-
-    def _spec(self) -> SandboxSpec:
-        sandbox, key = self.parts.sandbox, self.key
-        return SandboxSpec(
-            image=self.row.task.image,
-            workdir=self.row.task.workdir,
-            run_id=self.parts.run_id,
-            name=f"{key.phase}/{key.iteration}/{key.task_id}/{key.index}",
-            limits=SandboxLimits(
-                memory_mb=sandbox.memory_mb,
-                processes=sandbox.processes,
-                disk_mb=sandbox.disk_mb,
-                lifetime_s=self.parts.agent.rollout_timeout_s + _LIFETIME_SLACK_S,
-            ),
         )
 
     def _failed(self, error: Exception) -> None:

@@ -2,7 +2,7 @@
 
 One rollout's failure never stops the others. Results do not depend on scheduling: every random
 stream is seeded by what is sampled (``engine.rollout.seeds``). Cancelling ``collect`` closes every
-sandbox and reports what had started as cancelled before it raises.
+environment and reports what had started as cancelled before it raises.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from engine.agent.prompts import load_prompt
-from engine.config.rollout import AgentConfig, RolloutConfig, SandboxConfig
+from engine.config.rollout import AgentConfig, RolloutConfig
+from engine.environments.base import EnvironmentFactory
 from engine.inference.base import Policy, SamplingParams
-from engine.rollout.budget import BudgetedBackend
 from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
-from engine.rollout.rollout import Rollout, RolloutGrader, RolloutParts
-from engine.sandbox.base import SandboxBackend
+from engine.rollout.rollout import Rollout, RolloutParts
 from engine.types import Group, RolloutKey, TaskRow, Trajectory
 
 
@@ -35,14 +34,10 @@ class RolloutScheduler:
     """Collects graded trajectories.
 
     Args:
-        backend: where sandboxes come from; a ``BudgetedBackend`` is used as it is (share one with
-            the grader), any other is given the budget of ``sandbox``.
+        environments: what the agents act in.
         policy: produces the responses.
         agent: prompt, format and limits.
-        sandbox: limits of a sandbox, retries after infrastructure failures.
         rollout: how many trajectories may be in flight.
-        grader: judges patches.
-        run_id: whose sandboxes these are.
         seed: the run's seed.
         observer: is told what happens.
         sampling: temperature and nucleus; the token limit comes from ``agent``.
@@ -54,29 +49,21 @@ class RolloutScheduler:
     def __init__(
         self,
         *,
-        backend: SandboxBackend,
+        environments: EnvironmentFactory,
         policy: Policy,
         agent: AgentConfig,
-        sandbox: SandboxConfig,
         rollout: RolloutConfig,
-        grader: RolloutGrader,
-        run_id: str,
         seed: int,
         observer: RolloutObserver,
         sampling: SamplingParams | None = None,
     ) -> None:
-        if not isinstance(backend, BudgetedBackend):
-            backend = BudgetedBackend(backend, max_live=sandbox.max_live, max_starting=sandbox.max_starting)
         self._parts = RolloutParts(
-            backend=backend,
+            environments=environments,
             policy=policy,
-            prompt=load_prompt(agent.prompt, agent.tool_format),
+            prompt=load_prompt(agent.prompt, agent.tool_format, environments.tools),
             agent=agent,
-            sandbox=sandbox,
             sampling=sampling or SamplingParams(),
-            grader=grader,
             observer=GuardedObserver(observer),
-            run_id=run_id,
             seed=seed,
             slots=asyncio.Semaphore(rollout.max_concurrent),
         )
@@ -85,7 +72,7 @@ class RolloutScheduler:
         """Roll out and grade every requested group, in the order of the requests.
 
         Raises:
-            asyncio.CancelledError: after all sandboxes were closed.
+            asyncio.CancelledError: after all environments were closed.
             Exception: what an observer raised; everything in flight was cancelled first.
         """
         members = [[self._start(request, index) for index in range(request.size)] for request in requests]
@@ -122,7 +109,7 @@ async def _all_or_cancelled(tasks: Collection[asyncio.Task[Trajectory]]) -> None
 
 
 async def _cancel(tasks: Collection[asyncio.Task[Trajectory]]) -> None:
-    """Cancel each task exactly once: a second time would interrupt the closing of its sandbox."""
+    """Cancel each task exactly once: a second time would interrupt the closing of its environment."""
     for task in tasks:
         task.cancel()
     await asyncio.wait(tasks)

@@ -12,6 +12,15 @@ def step_seed(run_seed: int, key: RolloutKey, step: int) -> int:
 
     A rollout repeated after an infrastructure failure samples the same again.
     """
-    parts = (run_seed, key.iteration, key.phase, key.task_id, key.index, step)
+    return _seed(run_seed, key, step)
+
+
+def environment_seed(run_seed: int, key: RolloutKey) -> int:
+    """A 63-bit seed for everything random in one rollout's environment, apart from those of its steps."""
+    return _seed(run_seed, key, "environment")
+
+
+def _seed(run_seed: int, key: RolloutKey, what: int | str) -> int:
+    parts = (run_seed, key.iteration, key.phase, key.task_id, key.index, what)
     digest = hashlib.sha256("\x1f".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1

@@ -17,7 +17,16 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.images import build_image
 from engine.sandbox.local import LocalBackend
 from engine.types import Grade, Group, TaskRow, TerminationReason, Verdict
-from tests.rollout_builders import FIXED, SOURCE, Recorder, TextPolicy, make_row, quick_agent, respond
+from tests.rollout_builders import (
+    FIXED,
+    SOURCE,
+    Recorder,
+    TextPolicy,
+    make_row,
+    quick_agent,
+    respond,
+    swe_scheduler,
+)
 
 BLOCK = "class Same:\n    def go(self):\n        return 1\n\n\n"
 TOOL = "#!/bin/sh\necho old\n"
@@ -89,14 +98,13 @@ class SandboxGrader:
 def scheduler(home: Path, policy: Policy, recorder: Recorder | None = None, **agent: Any) -> RolloutScheduler:
     sandbox = SandboxConfig(memory_mb=256, disk_mb=64)
     backend = BudgetedBackend(LocalBackend(home), max_live=4, max_starting=2)
-    return RolloutScheduler(
-        backend=backend,
-        policy=policy,
+    return swe_scheduler(
+        backend,
+        policy,
         agent=quick_agent(max_steps=12, prompt="compact_v1", **agent),
         sandbox=sandbox,
         rollout=RolloutConfig(max_concurrent=4),
         grader=SandboxGrader(backend),
-        run_id="rollout-test",
         seed=0,
         observer=recorder or Recorder(),
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.recipes import AnyRun
 from engine.config.rollout import (
     AgentConfig,
@@ -27,7 +28,7 @@ from engine.config.rollout import (
 )
 from engine.config.run import CurateRun, RolloutRun, TrainRun
 from engine.config.trainer import TrainerConfig
-from engine.config.training import AlgorithmConfig, CurationConfig, EvaluationConfig
+from engine.config.training import CurationConfig, EvaluationConfig
 from engine.events.control import Control
 from engine.events.spool import SpoolSink, read_lines
 from engine.inference.checkpoints import save_policy_checkpoint
@@ -35,7 +36,7 @@ from engine.inference.scripted import OraclePolicy
 from engine.inference.tokenizer import BpeTokenizer, train_tokenizer
 from engine.inference.transformer import Transformer, TransformerConfig
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.stage import build_scheduler, load_rows, open_backend
+from engine.orchestrator.stage import build_scheduler, open_environments, training_rows
 from engine.rollout.scheduler import GroupRequest
 from engine.types import TokenRecord
 
@@ -259,9 +260,9 @@ async def make_policy(home: Path) -> None:
     tokenizer = _tokenizer()
     config = sampling(OraclePolicyConfig())
     with open_context(home, "teacher", config) as run:
-        backend = await open_backend(config.sandbox, run)
-        scheduler = build_scheduler(config, run, backend, OraclePolicy(tokenizer=tokenizer))
-        rows = load_rows(config.dataset, home)
+        environments = await open_environments(config, run)
+        scheduler = build_scheduler(config, run, environments, OraclePolicy(tokenizer=tokenizer))
+        rows = training_rows(config, home)
         requests = [GroupRequest(row=row, iteration=0, phase="train", size=1) for row in rows]
         groups = await scheduler.collect(requests)
     model = Transformer(ARCHITECTURE, seed=0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +15,20 @@ from engine.environments.swe import SweEnvironment
 from engine.errors import ModelError, SandboxDiedError
 from engine.inference.base import GenerationContext, Policy, SamplingParams
 from engine.inference.bytes_tokenizer import BytesTokenizer
+from engine.rollout import BudgetedBackend
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.types import Step, TerminationReason
 from tests.fakes.memory_sandbox import Command, MemoryBackend, printed, silent
-from tests.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_key, make_row, quick_agent, respond
+from tests.rollout_builders import (
+    SOURCE,
+    SUBMIT,
+    PatchGrader,
+    TextPolicy,
+    make_key,
+    make_row,
+    quick_agent,
+    respond,
+)
 
 LOOK = respond("file_editor", command="view", path="pkg/m.py")
 RUN = respond("execute_bash", cmd="true")
@@ -28,7 +39,10 @@ async def roll(
 ) -> tuple[AgentOutcome, list[Step]]:
     """One rollout on a tiny repository in memory."""
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()}, command=command)
-    environment = SweEnvironment(backend.open(SandboxSpec(image="local:pkg")), agent=config, style="compact")
+    lease = BudgetedBackend(backend, max_live=1, max_starting=1).open(SandboxSpec(image="local:pkg"))
+    environment = SweEnvironment(
+        lease, agent=config, style="compact", judge=partial(PatchGrader().grade, make_row())
+    )
     if deadline_s is not None:
         environment.step_deadline_s = deadline_s
     await environment.reset()

@@ -23,24 +23,15 @@ from tests.rollout_builders import (
     TextPolicy,
     make_key,
     make_row,
-    quick_agent,
     respond,
+    swe_scheduler,
 )
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 
 
 def scheduler(backend: MemoryBackend, policy: Policy, **changes: Any) -> RolloutScheduler:
-    parts: dict[str, Any] = {
-        "agent": quick_agent(),
-        "sandbox": SandboxConfig(start_retries=1),
-        "rollout": RolloutConfig(),
-        "grader": PatchGrader(),
-        "run_id": "r1",
-        "seed": 7,
-        "observer": Recorder(),
-    }
-    return RolloutScheduler(backend=backend, policy=policy, **{**parts, **changes})
+    return swe_scheduler(backend, policy, **{"sandbox": SandboxConfig(start_retries=1), **changes})
 
 
 def request(task_id: str = "a" * 16, *, size: int = 2, iteration: int = 0) -> GroupRequest:
@@ -247,10 +238,7 @@ async def test_a_shared_budget_counts_every_user() -> None:
                 await asyncio.sleep(0)
             return await super().grade(row, patch)
 
-    built = RolloutScheduler(
-        backend=shared, policy=OraclePolicy(), agent=quick_agent(), sandbox=SandboxConfig(),
-        rollout=RolloutConfig(), grader=OpeningGrader(), run_id="r1", seed=0, observer=Recorder(),
-    )  # fmt: skip
+    built = swe_scheduler(shared, OraclePolicy(), grader=OpeningGrader())
     (group,) = await built.collect([request(size=4)])
     assert [t.reward for t in group.trajectories] == [1.0] * 4
     assert (inner.most_live, len(inner.started)) == (1, 8)

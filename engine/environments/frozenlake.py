@@ -1,0 +1,158 @@
+"""FrozenLake, the small environment of the reference experiments: many turns, no sandbox, judged by itself.
+
+As rLLM and RAGEN play it: the lake is drawn as text after every move, reward 1 at the goal, else 0; a hole
+ends the rollout, a turn without a readable call is a turn lost. ``Lake`` is the world itself, without
+tasks or rollouts.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import ClassVar
+
+from engine.agent.prompts import observation_style
+from engine.agent.schemas import LAKE_TOOLS, Tools
+from engine.agent.tools import ObservationStyle
+from engine.config.rollout import AgentConfig
+from engine.environments.base import EnvironmentStep
+from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, HOLE, ICE, PLAYER, Square, squares
+from engine.types import Grade, RolloutKey, TaskRow, ToolCall, Verdict
+
+_DROWNED, _ARRIVED = "X", "√"
+_SIDEWAYS = {
+    "up": ("left", "right"),
+    "down": ("left", "right"),
+    "left": ("up", "down"),
+    "right": ("up", "down"),
+}
+_STEP_DEADLINE_S = 10.0
+
+
+class Lake:
+    """A player on a map.
+
+    Args:
+        grid: as ``engine.environments.frozenlake_maps`` draws them.
+        slip_probability: chance that a move goes off at a right angle, half to each side.
+        seed: of the slipping.
+    """
+
+    def __init__(self, grid: str, *, slip_probability: float, seed: int) -> None:
+        field = squares(grid)
+        self.player: Square = next(square for square, symbol in field.items() if symbol == PLAYER)
+        self.moves = 0
+        self._field = {square: ICE if symbol == PLAYER else symbol for square, symbol in field.items()}
+        self._slip_probability = slip_probability
+        self._rng = random.Random(seed)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the player stands on the goal."""
+        return self._field[self.player] == GOAL
+
+    @property
+    def drowned(self) -> bool:
+        """Whether the player fell into a hole."""
+        return self._field[self.player] == HOLE
+
+    def move(self, direction: str) -> str:
+        """Walk one square, or stay where the lake ends; returns the direction really taken."""
+        if self._rng.random() < self._slip_probability:
+            direction = self._rng.choice(_SIDEWAYS[direction])
+        down, right = DIRECTIONS[direction]
+        aim = (self.player[0] + down, self.player[1] + right)
+        if aim in self._field:
+            self.player = aim
+        self.moves += 1
+        return direction
+
+    def draw(self) -> str:
+        """The lake as it is now: ``X`` is a player in a hole, ``√`` one on the goal."""
+        here = _ARRIVED if self.arrived else _DROWNED if self.drowned else PLAYER
+        shown = {**self._field, self.player: here}
+        size = max(row for row, _ in shown) + 1
+        return "\n".join("".join(shown[row, column] for column in range(size)) for row in range(size))
+
+
+class FrozenLakeEnvironment:
+    """Implements ``engine.environments.base.Environment`` for one rollout on one map.
+
+    Args:
+        row: the task; its metadata holds the map.
+        style: ``compact`` shows the bare lake, ``full`` also says what the move did.
+        seed: of the slipping.
+    """
+
+    tools: Tools = LAKE_TOOLS
+    step_deadline_s = _STEP_DEADLINE_S
+    queue_seconds = 0.0
+
+    def __init__(self, row: TaskRow, *, style: ObservationStyle, seed: int) -> None:
+        self._row = row
+        self._style = style
+        self._seed = seed
+        self._lake = self._fresh()
+
+    async def reset(self) -> str:
+        """Put the player back on the start; there is no sandbox."""
+        self._lake = self._fresh()
+        return ""
+
+    async def step(self, call: ToolCall, *, timeout_s: float) -> EnvironmentStep:  # noqa: ARG002
+        """Move; reaching the goal and falling into a hole end the rollout."""
+        lake = self._lake
+        wanted = str(call.arguments["direction"])
+        taken = lake.move(wanted)
+        if lake.arrived or lake.drowned:
+            return EnvironmentStep(observation=f"{lake.draw()}\n{self._ending()}", done=True)
+        if self._style == "compact":
+            return EnvironmentStep(observation=lake.draw())
+        said = f"You moved {taken}." if taken == wanted else f"You slipped and moved {taken}."
+        return EnvironmentStep(observation=f"{said} The lake:\n\n{lake.draw()}")
+
+    async def patch(self) -> str:
+        """Nothing: a walk changes no file."""
+        return ""
+
+    async def close(self) -> None:
+        """Nothing to free."""
+
+    async def grade(self, patch: str) -> Grade:  # noqa: ARG002
+        """``passed`` with reward 1 on the goal, else ``failed`` with 0; no test is involved."""
+        arrived = self._lake.arrived
+        return Grade(
+            verdict=Verdict.PASSED if arrived else Verdict.FAILED,
+            reward=float(arrived),
+            detail=self._ending(),
+        )
+
+    def _fresh(self) -> Lake:
+        metadata = self._row.task.metadata
+        slip = float(metadata["slip_probability"])
+        return Lake(str(metadata["grid"]), slip_probability=slip, seed=self._seed)
+
+    def _ending(self) -> str:
+        lake = self._lake
+        moves = f"{lake.moves} move{'' if lake.moves == 1 else 's'}"
+        if lake.arrived:
+            return f"You reached the goal in {moves}; the shortest way takes {self._shortest()}."
+        if lake.drowned:
+            return f"You fell into a hole after {moves}."
+        return f"You were still on the way after {moves}; the shortest way takes {self._shortest()}."
+
+    def _shortest(self) -> int:
+        return int(self._row.answer.metadata["shortest_path"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenLakeEnvironments:
+    """Implements ``engine.environments.base.EnvironmentFactory``; there is nothing that could fail."""
+
+    agent: AgentConfig
+    tools: ClassVar[Tools] = LAKE_TOOLS
+    retries: ClassVar[int] = 0
+
+    def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> FrozenLakeEnvironment:  # noqa: ARG002
+        """A lake with the player on the start."""
+        return FrozenLakeEnvironment(row, style=observation_style(self.agent.prompt), seed=seed)

@@ -1,0 +1,153 @@
+"""FrozenLake maps as tasks: drawn by seed, solvable within a number of moves, held-out ones apart.
+
+A map is a square of ``P`` (start), ``_`` (ice), ``O`` (hole) and ``G`` (goal), rows on lines. Start and goal
+are anywhere; a breadth-first search decides whether a map is solvable, so that none that is gets refused.
+The same settings give the same tasks on every machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from engine.config.environment import FrozenLakeConfig
+from engine.datasets.store import with_content_id
+from engine.errors import DatasetError
+from engine.types import Task, TaskAnswer, TaskRow
+
+PLAYER, ICE, HOLE, GOAL = "P", "_", "O", "G"
+DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
+"""Word → change of row and column."""
+
+_MAX_DRAWS = 20_000
+"""Maps drawn for one task before the settings are called impossible."""
+
+Square = tuple[int, int]
+
+
+def squares(grid: str) -> dict[Square, str]:
+    """(row, column) → symbol."""
+    rows = grid.split("\n")
+    return {(row, column): symbol for row, line in enumerate(rows) for column, symbol in enumerate(line)}
+
+
+def goal_distances(grid: str) -> dict[Square, int]:
+    """Fewest moves to the goal from every square of ice it can be reached from, the goal itself included.
+
+    Raises:
+        ValueError: the grid has no goal.
+    """
+    field = squares(grid)
+    goal = next((square for square, symbol in field.items() if symbol == GOAL), None)
+    if goal is None:
+        raise ValueError("the grid has no goal")
+    distances, waiting = {goal: 0}, deque([goal])
+    while waiting:
+        row, column = waiting.popleft()
+        for down, right in DIRECTIONS.values():
+            near = (row + down, column + right)
+            if field.get(near, HOLE) != HOLE and near not in distances:
+                distances[near] = distances[row, column] + 1
+                waiting.append(near)
+    return distances
+
+
+def shortest_path(grid: str) -> int | None:
+    """Fewest moves from start to goal; None when there is no way."""
+    start = next(square for square, symbol in squares(grid).items() if symbol == PLAYER)
+    return goal_distances(grid).get(start)
+
+
+def draw_grid(config: FrozenLakeConfig, rng: random.Random) -> str:
+    """A random solvable map.
+
+    Raises:
+        DatasetError: the settings hardly ever give one.
+    """
+    size = config.size
+    for _ in range(_MAX_DRAWS):
+        cells = [ICE if rng.random() < config.frozen_probability else HOLE for _ in range(size * size)]
+        start, goal = rng.sample(range(size * size), 2)
+        cells[start], cells[goal] = PLAYER, GOAL
+        grid = "\n".join("".join(cells[row : row + size]) for row in range(0, size * size, size))
+        length = shortest_path(grid)
+        if length is not None and length <= config.max_path:
+            return grid
+    raise DatasetError(
+        f"no solvable {size}x{size} map in {_MAX_DRAWS} draws: raise environment.frozen_probability or "
+        "environment.max_path"
+    )
+
+
+def frozenlake_rows(config: FrozenLakeConfig) -> list[TaskRow]:
+    """Every task of the settings: ``train_maps`` of split ``train``, then ``heldout_maps`` of ``heldout``.
+
+    The two splits are drawn from seeds of their own, and no map occurs twice.
+
+    Raises:
+        DatasetError: there are not so many different maps.
+    """
+    seen: set[str] = set()
+    rows = []
+    for split, count in (("train", config.train_maps), ("heldout", config.heldout_maps)):
+        maps = _different_grids(config, split, seen)
+        for number in range(count):
+            try:
+                grid = next(maps)
+            except StopIteration:
+                raise DatasetError(
+                    f"only {number} different maps for the split '{split}', not {count}: lower "
+                    f"environment.{split}_maps or raise environment.size"
+                ) from None
+            rows.append(_row(config, grid, split, number))
+    return rows
+
+
+def frozenlake_provenance(config: FrozenLakeConfig) -> dict[str, Any]:
+    """How the dataset of the settings came about."""
+    return {"generator": "engine.environments.frozenlake_maps", "settings": config.model_dump(mode="json")}
+
+
+def _different_grids(config: FrozenLakeConfig, split: str, seen: set[str]) -> Iterator[str]:
+    """Maps that were not seen yet; ends when nearly all there are have been."""
+    rng = random.Random(f"frozenlake/{config.map_seed}/{split}")
+    in_vain = 0
+    while in_vain < _MAX_DRAWS:
+        grid = draw_grid(config, rng)
+        in_vain = in_vain + 1 if grid in seen else 0
+        if grid not in seen:
+            seen.add(grid)
+            yield grid
+
+
+def _row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> TaskRow:
+    length = shortest_path(grid)
+    task = Task(
+        id="",
+        instance_id=f"lake-{split}-{number}",
+        repo="frozenlake",
+        base_commit="",
+        problem_statement=statement(grid, config.slip_probability),
+        image="",
+        workdir="",
+        difficulty={"shortest_path": float(length or 0), "holes": float(grid.count(HOLE))},
+        metadata={"grid": grid, "slip_probability": config.slip_probability},
+    )
+    answer = TaskAnswer(gold_patch="", grade_rule="goal", metadata={"shortest_path": length})
+    return with_content_id(TaskRow(task=task, answer=answer, split=split))
+
+
+def statement(grid: str, slip_probability: float) -> str:
+    """The task in words, the map below them."""
+    ice = (
+        "The ice is firm: you move where you want to."
+        if slip_probability == 0
+        else f"The ice is slippery: with a chance of {slip_probability:.0%} a move goes off at a right angle."
+    )
+    return (
+        "Walk over the frozen lake to the goal without falling into a hole. Every turn moves you one square; "
+        f"the edge of the lake holds you back. {ice}\n\n"
+        f"{PLAYER} is you, {ICE} ice, {HOLE} a hole, {GOAL} the goal:\n\n{grid}"
+    )

@@ -1,0 +1,67 @@
+"""Environments of software-engineering tasks: a sandbox per attempt under the run's budget, graded apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Protocol
+
+from engine.agent.prompts import observation_style
+from engine.agent.schemas import SWE_TOOLS, Tools
+from engine.config.rollout import AgentConfig, SandboxConfig
+from engine.environments.swe import SweEnvironment
+from engine.rollout.budget import BudgetedBackend
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.types import Grade, RolloutKey, TaskRow
+
+_LIFETIME_SLACK_S = 120.0
+"""What a sandbox may outlive its rollout's time limit by: its last command, the patch, closing."""
+
+
+class RolloutGrader(Protocol):
+    """What rollouts need of ``engine.grading.grader.Grader``."""
+
+    async def grade(self, row: TaskRow, patch: str) -> Grade:
+        """Judge a patch with the task's hidden tests."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweEnvironments:
+    """Implements ``engine.environments.base.EnvironmentFactory``."""
+
+    backend: BudgetedBackend
+    """Where sandboxes come from; share it with the grader, so that the limits hold for the whole run."""
+    grader: RolloutGrader
+    agent: AgentConfig
+    sandbox: SandboxConfig
+    run_id: str
+    """Whose sandboxes these are."""
+    tools: ClassVar[Tools] = SWE_TOOLS
+
+    @property
+    def retries(self) -> int:
+        """Fresh sandboxes after an infrastructure failure."""
+        return self.sandbox.start_retries
+
+    def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> SweEnvironment:  # noqa: ARG002
+        """A world whose sandbox is not open yet; nothing in it is random."""
+        return SweEnvironment(
+            self.backend.open(self._spec(key, row)),
+            agent=self.agent,
+            style=observation_style(self.agent.prompt),
+            judge=partial(self.grader.grade, row),
+        )
+
+    def _spec(self, key: RolloutKey, row: TaskRow) -> SandboxSpec:
+        return SandboxSpec(
+            image=row.task.image,
+            workdir=row.task.workdir,
+            run_id=self.run_id,
+            name=f"{key.phase}/{key.iteration}/{key.task_id}/{key.index}",
+            limits=SandboxLimits(
+                memory_mb=self.sandbox.memory_mb,
+                processes=self.sandbox.processes,
+                disk_mb=self.sandbox.disk_mb,
+                lifetime_s=self.agent.rollout_timeout_s + _LIFETIME_SLACK_S,
+            ),
+        )
