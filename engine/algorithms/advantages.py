@@ -1,38 +1,64 @@
-"""From the rewards of one group to advantages: compact filtering, baseline, normalisation.
+"""From the rewards of an update's groups to advantages: filtering, reward terms, baseline, normalisation.
 
 Pure functions of finished trajectories, without tensors, so that every rule can be read and checked by
-hand. Notation: the group has n trajectories with rewards r_i; K are those that carry loss, F those that
-compact filtering masks, X those that infrastructure lost. X is in nothing. The *counted* set S that
-baselines are computed over is
+hand. Notation: a group has n trajectories with rewards r_i; K are those that carry loss, F those that
+compact filtering masks, X those that infrastructure lost. X is in nothing. What is compared is not r_i but
+
+    R_i = r_i − p · min(1, max(0, |i| − (L − B)) / B) − β Σ_t KL_it
+
+with the soft overlong penalty p over the last B tokens of the context L (DAPO: arXiv:2503.14476, eq. 13; |i|
+is the length of the whole conversation) and the KL term where it is part of the reward (RLOO, REINFORCE++);
+both are off by default. The *counted* set S that baselines are computed over is
 
     drop               S = K
     keep_real_reward   S = K ∪ F, with the rewards grading gave
-    keep_zero          S = K ∪ F, with r_i = 0 for i in F
+    keep_zero          S = K ∪ F, with R_i = 0 for i in F
 
-and for i in S, with m = |S|:
+and for i in S, with m = |S| and U the union of all groups' S:
 
-    leave_one_out   b_i = Σ_{j∈S, j≠i} r_j / (m − 1)     (RLOO: Ahmadian et al. 2024, arXiv:2402.14740)
-    group_mean      b_i = Σ_{j∈S} r_j / m                (GRPO: Shao et al. 2024, arXiv:2402.03300)
+    leave_one_out   b_i = Σ_{j∈S, j≠i} R_j / (m − 1)     (RLOO: Ahmadian et al. 2024, arXiv:2402.14740)
+    group_mean      b_i = Σ_{j∈S} R_j / m                (GRPO: Shao et al. 2024, arXiv:2402.03300)
+    batch_mean      b_i = Σ_{j∈U} R_j / |U|              (REINFORCE++: Hu et al. 2025, arXiv:2501.03262)
     none            b_i = 0                              (REINFORCE)
-    A_i = r_i − b_i, and with std_normalisation = group: A_i / (s + 10⁻⁶), s = √(Σ(r_j − r̄)² / (m − 1))
+    A_i = R_i − b_i, divided by s + 10⁻⁶ where std_normalisation asks for it:
+    group           s = √(Σ_{j∈S} (R_j − R̄)² / (m − 1))
+    batch           s = √(Σ_{j∈U} (R_j − R̄)² / (|U| − 1))
 
-To add a baseline: a name in ``AlgorithmConfig.baseline`` and an entry of ``_BASELINES``.
+A_i is exactly 0 where all rewards the baseline averages are equal, and s is left out where those it measures
+are. To add a baseline: a name in ``AlgorithmConfig.baseline`` and a branch of ``_baselines``.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from engine.config.training import AlgorithmConfig
-from engine.types import INFRASTRUCTURE_REASONS, Trajectory
+from engine.config.algorithm import AlgorithmConfig
+from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory
 
 INFRASTRUCTURE = "infrastructure"
 """``Member.mask_reason`` of a trajectory that infrastructure lost."""
+ZERO_ADVANTAGE = "zero_advantage"
+"""``Member.mask_reason`` of all others of a group that was dropped because it has no signal."""
 
 STD_EPSILON = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What the objective needs to know of one finished trajectory."""
+
+    index: int
+    """Position among the siblings of its group."""
+    reward: float | None
+    """What grading gave; None when infrastructure failed."""
+    termination: TerminationReason
+    length: int = 0
+    """Tokens of the whole conversation."""
+    kl: float = 0.0
+    """Σ_t KL_it, where the KL term is part of the reward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +72,8 @@ class Member:
     """None where there is no advantage, and for a leave-one-out baseline with nobody left to average."""
     loss_mask: bool
     mask_reason: str = ""
-    """Why it carries no loss: a termination reason or ``infrastructure``; empty when it does."""
+    """Why it carries no loss: a termination reason, ``infrastructure`` or ``zero_advantage``; empty when it
+    does."""
 
     @property
     def is_infrastructure(self) -> bool:
@@ -54,79 +81,176 @@ class Member:
         return self.mask_reason == INFRASTRUCTURE
 
     @property
+    def is_dropped_group(self) -> bool:
+        """Its whole group was dropped for want of a signal: it counts in no denominator."""
+        return self.mask_reason == ZERO_ADVANTAGE
+
+    @property
     def has_signal(self) -> bool:
         """It carries loss and its advantage is not zero: it moves the weights."""
         return self.loss_mask and bool(self.advantage)
 
 
-def group_members(trajectories: Sequence[Trajectory], config: AlgorithmConfig) -> tuple[Member, ...]:
-    """Advantages of one group's trajectories, in their order.
+def outcome_of(trajectory: Trajectory, *, kl: float = 0.0) -> Outcome:
+    """The part of a trajectory that the objective looks at."""
+    return Outcome(
+        index=trajectory.key.index,
+        reward=trajectory.reward,
+        termination=trajectory.termination,
+        length=len(trajectory.tokens.ids),
+        kl=kl,
+    )
 
-    A trajectory is infrastructure's when its termination reason says so or when it has no reward. Groups
-    whose counted rewards are all equal get advantages of exactly 0 under both centred baselines, and so does
-    a counted trajectory left alone.
+
+def step_members(
+    groups: Sequence[Group],
+    config: AlgorithmConfig,
+    *,
+    max_context: int,
+    kl_sums: Sequence[Sequence[float]] | None = None,
+) -> list[tuple[Member, ...]]:
+    """Advantages of all groups of one update, in their order.
+
+    Args:
+        groups: every group of the update: batch-wide baselines and deviations run over all of them.
+        config: the objective.
+        max_context: the agent's limit in tokens, which the overlong penalty counts back from.
+        kl_sums: Σ_t KL_it of every trajectory (``objective.kl_estimate``), needed when KL is in the reward.
+
+    Raises:
+        ValueError: KL is part of the reward and ``kl_sums`` is missing or of other groups.
     """
-    reasons = [_mask_reason(trajectory, config) for trajectory in trajectories]
+    if kl_sums is None:
+        if config.kl != "none" and config.kl_placement == "reward" and config.kl_coefficient:
+            raise ValueError("algorithm.kl_placement is 'reward': step_members needs kl_sums")
+        kl_sums = [[0.0] * len(group.trajectories) for group in groups]
+    outcomes = [
+        [outcome_of(trajectory, kl=kl) for trajectory, kl in zip(group.trajectories, sums, strict=True)]
+        for group, sums in zip(groups, kl_sums, strict=True)
+    ]
+    return outcome_members(outcomes, config, max_context=max_context)
+
+
+def group_members(
+    trajectories: Sequence[Trajectory], config: AlgorithmConfig, *, max_context: int
+) -> tuple[Member, ...]:
+    """``step_members`` of an update that is one group, without KL in the reward."""
+    outcomes = [outcome_of(trajectory) for trajectory in trajectories]
+    return outcome_members([outcomes], config, max_context=max_context)[0]
+
+
+def outcome_members(
+    groups: Sequence[Sequence[Outcome]], config: AlgorithmConfig, *, max_context: int
+) -> list[tuple[Member, ...]]:
+    """``step_members`` of bare outcomes."""
+    rewards = [counted_rewards(group, config, max_context=max_context) for group in groups]
+    union = [reward for counted in rewards for reward in counted.values()]
+    return [
+        _members(group, _advantages(counted, union, config), config)
+        for group, counted in zip(groups, rewards, strict=True)
+    ]
+
+
+def counted_rewards(
+    group: Sequence[Outcome], config: AlgorithmConfig, *, max_context: int
+) -> dict[int, float]:
+    """R_i of the counted set S of a group, by place in ``group``."""
     rewards: dict[int, float] = {}
-    for i, (trajectory, reason) in enumerate(zip(trajectories, reasons, strict=True)):
+    for place, outcome in enumerate(group):
+        reason = mask_reason(outcome, config)
         if reason == INFRASTRUCTURE or (reason and config.filtered_baseline == "drop"):
             continue
-        zeroed = reason and config.filtered_baseline == "keep_zero"
-        rewards[i] = 0.0 if zeroed else float(trajectory.reward or 0.0)
-    scored = dict(zip(rewards, advantages(list(rewards.values()), config), strict=True))
+        if reason and config.filtered_baseline == "keep_zero":
+            rewards[place] = 0.0
+            continue
+        reward = float(outcome.reward or 0.0) - _overlong(outcome.length, config, max_context)
+        if config.kl != "none" and config.kl_placement == "reward":
+            reward -= config.kl_coefficient * outcome.kl
+        rewards[place] = reward
+    return rewards
+
+
+def mask_reason(outcome: Outcome, config: AlgorithmConfig) -> str:
+    """Why a trajectory carries no loss on its own account; empty when it does."""
+    if outcome.termination in INFRASTRUCTURE_REASONS or outcome.reward is None:
+        return INFRASTRUCTURE
+    return outcome.termination.value if outcome.termination in config.filtered_reasons else ""
+
+
+def is_informative(trajectories: Sequence[Trajectory], config: AlgorithmConfig) -> bool:
+    """Whether a group can teach anything: some trajectory carries loss and the graded rewards compared
+    differ.
+
+    The question dynamic sampling asks; it looks at what grading gave, before penalties.
+    """
+    plain = config.model_copy(update={"overlong_buffer": 0.0})
+    outcomes = [outcome_of(trajectory) for trajectory in trajectories]
+    carries = any(not mask_reason(outcome, config) for outcome in outcomes)
+    return carries and len(set(counted_rewards(outcomes, plain, max_context=0).values())) > 1
+
+
+def _overlong(length: int, config: AlgorithmConfig, max_context: int) -> float:
+    """What the length of a trajectory takes off its reward."""
+    if not config.overlong_buffer:
+        return 0.0
+    buffer = config.overlong_buffer * (max_context if config.overlong_buffer < 1 else 1)
+    excess = length - (max_context - buffer)
+    return config.overlong_penalty * min(1.0, max(0.0, excess / buffer))
+
+
+def _advantages(
+    rewards: dict[int, float], union: Sequence[float], config: AlgorithmConfig
+) -> dict[int, tuple[float, float | None]]:
+    """(A_i, b_i) of the counted rewards of one group, by place."""
+    own = list(rewards.values())
+    compared = union if config.baseline == "batch_mean" else own
+    measured = union if config.std_normalisation == "batch" else own
+    scale = 1.0
+    if config.std_normalisation != "none" and len(set(measured)) > 1:
+        scale = statistics.stdev(measured) + STD_EPSILON
+    # Equal rewards are no signal: the exact 0 keeps a rounded mean from leaving a spurious one.
+    silent = config.baseline != "none" and len(set(compared)) < 2
+    baselines = _baselines(own, compared, config)
+    return {
+        place: (0.0 if b is None or silent else (reward - b) / scale, b)
+        for (place, reward), b in zip(rewards.items(), baselines, strict=True)
+    }
+
+
+def _baselines(
+    own: Sequence[float], compared: Sequence[float], config: AlgorithmConfig
+) -> list[float | None]:
+    if config.baseline == "none":
+        return [0.0] * len(own)
+    total = math.fsum(compared)
+    if config.baseline != "leave_one_out":
+        return [total / len(compared)] * len(own) if own else []
+    if len(own) < 2:
+        return [None] * len(own)
+    return [(total - reward) / (len(own) - 1) for reward in own]
+
+
+def _members(
+    group: Sequence[Outcome], scored: dict[int, tuple[float, float | None]], config: AlgorithmConfig
+) -> tuple[Member, ...]:
     members = []
-    for i, (trajectory, reason) in enumerate(zip(trajectories, reasons, strict=True)):
-        advantage, baseline = scored.get(i, (None, None))
+    for place, outcome in enumerate(group):
+        reason = mask_reason(outcome, config)
+        advantage, baseline = scored.get(place, (None, None))
         members.append(
             Member(
-                index=trajectory.key.index,
+                index=outcome.index,
                 advantage=advantage,
                 baseline=baseline,
                 loss_mask=not reason,
                 mask_reason=reason,
             )
         )
+    if config.zero_advantage_groups == "drop" and not any(member.has_signal for member in members):
+        members = [
+            member
+            if member.is_infrastructure
+            else replace(member, loss_mask=False, mask_reason=ZERO_ADVANTAGE)
+            for member in members
+        ]
     return tuple(members)
-
-
-def _mask_reason(trajectory: Trajectory, config: AlgorithmConfig) -> str:
-    if trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None:
-        return INFRASTRUCTURE
-    return trajectory.termination.value if trajectory.termination in config.filtered_reasons else ""
-
-
-def advantages(rewards: Sequence[float], config: AlgorithmConfig) -> list[tuple[float, float | None]]:
-    """(A_i, b_i) of the counted rewards of one group."""
-    uniform = len(set(rewards)) < 2
-    baselines = _BASELINES[config.baseline](rewards)
-    scale = 1.0
-    if config.std_normalisation == "group" and not uniform:
-        scale = statistics.stdev(rewards) + STD_EPSILON
-    # Equal rewards are no signal: the exact 0 keeps a rounded mean from leaving a spurious one.
-    centred = config.baseline != "none"
-    return [
-        (0.0 if b is None or (uniform and centred) else (r - b) / scale, b)
-        for r, b in zip(rewards, baselines, strict=True)
-    ]
-
-
-def _leave_one_out(rewards: Sequence[float]) -> list[float | None]:
-    if len(rewards) < 2:
-        return [None] * len(rewards)
-    total = math.fsum(rewards)
-    return [(total - reward) / (len(rewards) - 1) for reward in rewards]
-
-
-def _group_mean(rewards: Sequence[float]) -> list[float | None]:
-    return [math.fsum(rewards) / len(rewards)] * len(rewards) if rewards else []
-
-
-def _no_baseline(rewards: Sequence[float]) -> list[float | None]:
-    return [0.0] * len(rewards)
-
-
-_BASELINES: dict[str, Callable[[Sequence[float]], list[float | None]]] = {
-    "leave_one_out": _leave_one_out,
-    "group_mean": _group_mean,
-    "none": _no_baseline,
-}

@@ -1,87 +1,185 @@
-"""From advantages to the loss: the clipped token surrogate and its normalisation.
+"""From advantages to the loss of any part of an optimizer step; the parts' losses add up to the step's.
 
-For the trajectories i of one optimizer step, with sampled tokens t and ρ_it = exp(log π(t) − log μ(t)),
-μ being the policy that sampled them (its recorded log-probabilities):
+For the trajectories i of one optimizer step, with sampled tokens t:
 
-    ℓ_it = min(ρ_it A_i, clip(ρ_it, 1 − ε_low, 1 + ε_high) A_i)    (PPO: arXiv:1707.06347;
-                                                                   clip-higher: DAPO, arXiv:2503.14476)
-    loss = − Σ_i w_i Σ_t ℓ_it
+    ρ_it = exp(log π(t) − log π_old(t))     token        (PPO: Schulman et al. 2017, arXiv:1707.06347)
+    ρ_it = exp(mean_t log π/π_old)          sequence     (GSPO: Zheng et al. 2025, arXiv:2507.18071)
 
-    constant_length   w_i = 1 / (L · N)         (Dr. GRPO: arXiv:2503.20783)
-    token_mean        w_i = 1 / Σ_i |i|         (DAPO)
-    sequence_mean     w_i = 1 / (|i| · N)       (GRPO)
+    ℓ_it = − min(ρ A, clip(ρ, 1 − ε_low, 1 + ε_high) A)  (clip-higher: DAPO, arXiv:2503.14476)
+           − max(min(ρ A, clip(ρ) A), c A) where A < 0   (dual clip: Ye et al. 2019, arXiv:1912.09729)
+    ℓ_it = − sg(clip(ρ, 1 − ε_low, 1 + ε_high)) A log π   cispo (MiniMax-M1, arXiv:2506.13585)
+    ℓ_it = − A log π                                     none (REINFORCE: Williams 1992)
 
-L is ``normalisation_length`` or the agent's ``max_context``; |i| counts the sampled tokens of i; N and
-Σ_i |i| run over ``denominator``'s trajectories of the *whole* optimizer step (``all``: filtered ones too;
-``kept``: only those that carry loss; never those infrastructure lost). There is no KL and no entropy term.
+    loss = Σ_i w_i Σ_t ( c_it ℓ_it + β KL_it − γ H_it )
 
-ℓ is homogeneous in A for w ≥ 0, so w_i is multiplied into A_i before the step is cut into microbatches; what
-remains is a plain sum, which no cut, order or padding changes.
+π_old is the sampler μ itself, unless an importance correction separates the two: then π_old are the trainer's
+weights before the update, and with k = π_old/μ, bounds a and b, and no gradient
 
-To add an aggregation: a name in ``AlgorithmConfig.aggregation`` and a branch of ``trajectory_weights``.
+    none            c = 1
+    token_tis       c = min(max(k, a), b)                (truncated IS: Yao et al. 2025,
+    fengyao.notion.site/off-policy-rl) icepop          c = k where a ≤ k ≤ b, else 0        (IcePop: Ling
+    team 2025, arXiv:2510.18855) sequence_mask   c = 1 where a ≤ exp(mean_t log k) ≤ b over the trajectory,
+    else 0
+
+The mean over a trajectory is geometric: a product over 10⁴ tokens leaves any band. KL is estimated from the
+sampled tokens (Schulman 2020, joschu.net/blog/kl-approx), with d = log π_ref − log π:
+
+    k1 = − d      k2 = d² / 2      k3 = exp(d) − d − 1
+
+The weights w_i are ``engine.algorithms.weights``'. ``engine.algorithms.arithmetic`` states the same rules
+without tensors. To add a ratio or a correction: a name in ``AlgorithmConfig`` and a branch here and there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from engine.algorithms.advantages import Member
-from engine.config.training import AlgorithmConfig
+from engine.algorithms.weights import has_kl_loss, needs_entropy
+from engine.config.algorithm import AlgorithmConfig
 
 
-def trajectory_weights(
-    members: Sequence[Member], num_tokens: Sequence[int], config: AlgorithmConfig, *, max_context: int
-) -> list[float]:
-    """w_i of every trajectory of one optimizer step; 0 for those that carry no loss.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatch:
+    """Sampled tokens of whole trajectories of one microbatch, flattened: N tokens of S trajectories."""
 
-    Args:
-        members: all trajectories of the step, over all its groups.
-        num_tokens: sampled tokens of each.
-        config: aggregation, normalisation length and denominator.
-        max_context: the agent's limit, the default normalisation length.
+    logprobs: Tensor
+    """float [N], with gradient: log π at the sampling temperature."""
+    sampler_logprobs: Tensor
+    """float [N]: log μ as the sampler recorded it."""
+    old_logprobs: Tensor
+    """float [N]: log π_old; ``sampler_logprobs`` itself unless ``weights.needs_old_logprobs``."""
+    reference_logprobs: Tensor | None
+    """float [N]: log π_ref, when KL is in the loss."""
+    entropies: Tensor | None
+    """float [N], with gradient, in nats, when there is an entropy term."""
+    advantages: Tensor
+    """float [N]: A_i, repeated for each token of its trajectory, not scaled."""
+    weights: Tensor
+    """float [N]: w_i of ``weights.trajectory_weights``, repeated likewise."""
+    rows: Tensor
+    """int64 [N]: which trajectory of the microbatch a token belongs to, 0 … S − 1."""
+    num_rows: int
+    """S."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossParts:
+    """The loss and what metrics need; everything but ``loss`` is detached and [N]."""
+
+    loss: Tensor
+    """Scalar, with gradient: Σ_i w_i Σ_t of ``token_losses``."""
+    token_losses: Tensor
+    """Before weighting: c ℓ + β KL − γ H."""
+    ratio: Tensor
+    """ρ, before any clip."""
+    clipped_high: Tensor
+    """bool: the upper bound took effect: cut the gradient off, or capped a CISPO weight."""
+    clipped_low: Tensor
+    """bool: likewise for the lower bound."""
+    clipped_dual: Tensor
+    """bool: the dual clip cut the gradient off."""
+    correction: Tensor | None
+    """c; None without an importance correction."""
+    kl: Tensor | None
+    """The KL estimate; None when it is not in the loss."""
+
+
+def policy_loss(batch: TokenBatch, config: AlgorithmConfig) -> LossParts:
+    """The loss of some trajectories of an optimizer step.
+
+    Raises:
+        ValueError: the configuration has a term whose column the batch lacks.
     """
-    counted = [
-        not member.is_infrastructure and (member.loss_mask or config.denominator == "all")
-        for member in members
-    ]
-    trajectories = sum(counted)
-    tokens = sum(n for n, counts in zip(num_tokens, counted, strict=True) if counts)
-    weights = []
-    for member, length in zip(members, num_tokens, strict=True):
-        if not member.loss_mask or not length:
-            weights.append(0.0)
-        elif config.aggregation == "constant_length":
-            weights.append(1.0 / ((config.normalisation_length or max_context) * trajectories))
-        elif config.aggregation == "token_mean":
-            weights.append(1.0 / tokens)
-        else:
-            weights.append(1.0 / (length * trajectories))
-    return weights
+    ratio = _ratio(batch, config)
+    losses, clipped_high, clipped_low, clipped_dual = _surrogate_losses(batch, ratio, config)
+    correction = importance_weights(batch, config)
+    if correction is not None:
+        losses = losses * correction
+    kl = None
+    if has_kl_loss(config):
+        if batch.reference_logprobs is None:
+            raise ValueError(f"algorithm.kl is {config.kl!r} in the loss: the batch needs reference_logprobs")
+        kl = kl_estimate(batch.logprobs, batch.reference_logprobs, config.kl)
+        losses = losses + config.kl_coefficient * kl
+    if needs_entropy(config):
+        if batch.entropies is None:
+            raise ValueError("algorithm.entropy_coefficient is set: the batch needs entropies")
+        losses = losses - config.entropy_coefficient * batch.entropies
+    return LossParts(
+        loss=(batch.weights * losses).sum(),
+        token_losses=losses.detach(),
+        ratio=ratio.detach(),
+        clipped_high=clipped_high,
+        clipped_low=clipped_low,
+        clipped_dual=clipped_dual,
+        correction=correction,
+        kl=None if kl is None else kl.detach(),
+    )
 
 
-def token_surrogate(ratio: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
-    """min(ρA, clip(ρ, 1 − ε_low, 1 + ε_high)A) per token; all shapes [N]."""
-    return torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_low, 1.0 + clip_high) * advantages)
+def kl_estimate(
+    logprobs: Tensor, reference_logprobs: Tensor, kind: Literal["none", "k1", "k2", "k3"]
+) -> Tensor:
+    """The KL term of every token, [N]. ``kind`` is not ``none``."""
+    gap = reference_logprobs - logprobs
+    if kind == "k1":
+        return -gap
+    if kind == "k2":
+        return 0.5 * gap.square()
+    assert kind == "k3", kind
+    return gap.exp() - gap - 1.0
 
 
-def policy_loss(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, *, clip_low: float, clip_high: float
-) -> tuple[Tensor, Tensor]:
-    """The loss of any part of an optimizer step; the parts' losses add up to the step's.
+def importance_weights(batch: TokenBatch, config: AlgorithmConfig) -> Tensor | None:
+    """c of every token, [N], without gradient; None without an importance correction."""
+    if config.importance_correction == "none":
+        return None
+    low, high = config.importance_low, config.importance_high
+    gap = (batch.old_logprobs - batch.sampler_logprobs).detach()
+    if config.importance_correction == "sequence_mask":
+        return _inside(_row_means(gap, batch).exp(), low, high).to(gap.dtype)
+    weights = gap.exp()
+    if config.importance_correction == "icepop":
+        return torch.where(_inside(weights, low, high), weights, 0.0)
+    return weights.clamp(low, high)
 
-    Args:
-        logprobs: log π of the sampled tokens, [N], at the sampling temperature.
-        old_logprobs: what the sampler recorded, [N].
-        advantages: w_i A_i, repeated for each token of its trajectory, [N].
-        clip_low: ε_low.
-        clip_high: ε_high.
 
-    Returns:
-        The loss (scalar) and ρ ([N], detached).
-    """
-    ratio = torch.exp(logprobs - old_logprobs)
-    surrogate = token_surrogate(ratio, advantages, clip_low=clip_low, clip_high=clip_high)
-    return -surrogate.sum(), ratio.detach()
+def _ratio(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
+    gap = batch.logprobs - batch.old_logprobs
+    return (_row_means(gap, batch) if config.ratio == "sequence" else gap).exp()
+
+
+def _row_means(values: Tensor, batch: TokenBatch) -> Tensor:
+    """Each token's mean over its trajectory, [N]."""
+    counts = torch.bincount(batch.rows, minlength=batch.num_rows).clamp(min=1)
+    sums = torch.zeros(batch.num_rows, dtype=values.dtype, device=values.device)
+    return (sums.index_add(0, batch.rows, values) / counts)[batch.rows]
+
+
+def _inside(values: Tensor, low: float, high: float) -> Tensor:
+    return (values >= low) & (values <= high)
+
+
+def _surrogate_losses(
+    batch: TokenBatch, ratio: Tensor, config: AlgorithmConfig
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """ℓ of every token, and where the upper, the lower and the dual clip took effect; all [N]."""
+    advantages, found = batch.advantages, ratio.detach()
+    never = torch.zeros_like(found, dtype=torch.bool)
+    if config.ratio == "none":
+        return -advantages * batch.logprobs, never, never, never
+    low, high = 1.0 - config.clip_low, 1.0 + config.clip_high
+    over, under = found > high, found < low
+    if config.ratio == "cispo":
+        return -found.clamp(low, high) * advantages * batch.logprobs, over, under, never
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(low, high) * advantages)
+    dual = never
+    if config.dual_clip is not None:
+        bound = config.dual_clip * advantages
+        dual = (advantages < 0) & (surrogate < bound).detach()
+        surrogate = torch.where(dual, bound, surrogate)
+    return -surrogate, over & (advantages > 0), under & (advantages < 0), dual

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import Section
 from engine.config.environment import (
     EnvironmentConfig,
@@ -32,12 +33,13 @@ from engine.config.rollout import (
 )
 from engine.config.trainer import TrainerConfig
 from engine.config.training import (
-    AlgorithmConfig,
     CurationConfig,
     EvaluationConfig,
     SftConfig,
 )
 from engine.errors import ConfigError
+
+PRESET_KEY = "algorithm.preset"
 
 
 class _Run(Section):
@@ -178,10 +180,15 @@ def load_run_config(path: Path) -> TrainRun | RolloutRun | EvaluateRun | SftRun 
 def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """A copy of ``data`` with dotted keys replaced, e.g. ``{"trainer.iterations": 5}``.
 
+    ``algorithm.preset`` comes first and replaces its whole section, since the resolved one records every
+    setting.
+
     Raises:
         ConfigError: a key leads through something that is not a section.
     """
     result: dict[str, Any] = json.loads(json.dumps(dict(data)))
+    if PRESET_KEY in overrides:
+        result["algorithm"] = {}
     for key, value in overrides.items():
         *parents, last = key.split(".")
         node: Any = result

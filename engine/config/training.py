@@ -1,13 +1,12 @@
-"""Settings of the objective, supervised fine-tuning, evaluation and curation."""
+"""Settings of supervised fine-tuning, evaluation and curation."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from engine.config.base import Section
-from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 
 FaultKind = Literal[
     "added_not",
@@ -33,48 +32,6 @@ FaultKind = Literal[
     "wrong_variable",
 ]
 """The faults ``engine.datasets.faults`` knows how to inject."""
-
-
-class AlgorithmConfig(Section):
-    """GRPO++: every ingredient under its own name (``engine.algorithms`` holds the equations).
-
-    There is no KL term and no entropy term, so neither has a coefficient.
-    """
-
-    baseline: Literal["leave_one_out", "group_mean", "none"] = "leave_one_out"
-    """What is subtracted from a reward."""
-    std_normalisation: Literal["none", "group"] = "none"
-    """Whether advantages are divided by the group's standard deviation."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """ε_low of the surrogate's clip."""
-    clip_high: float = Field(default=0.28, gt=0)
-    """ε_high of the surrogate's clip."""
-    aggregation: Literal["constant_length", "token_mean", "sequence_mean"] = "constant_length"
-    """Sum over a trajectory's model tokens, then how it is normalised."""
-    normalisation_length: int | None = Field(default=None, ge=1)
-    """Divisor of ``constant_length``; None is the agent's ``max_context``."""
-    filtered_reasons: tuple[TerminationReason, ...] = (
-        TerminationReason.MAX_CONTEXT,
-        TerminationReason.MAX_RESPONSE,
-        TerminationReason.MAX_STEPS,
-        TerminationReason.ROLLOUT_TIMEOUT,
-        TerminationReason.ENV_TIMEOUT,
-    )
-    """Compact filtering: trajectories that ended so carry no loss."""
-    filtered_baseline: Literal["drop", "keep_real_reward", "keep_zero"] = "drop"
-    """What a filtered trajectory does to its group's baseline."""
-    denominator: Literal["all", "kept"] = "all"
-    """Whether filtered trajectories count in the loss's denominator."""
-
-    @model_validator(mode="after")
-    def _no_infrastructure_reason(self) -> AlgorithmConfig:
-        wrong = sorted(set(self.filtered_reasons) & INFRASTRUCTURE_REASONS)
-        if wrong:
-            raise ValueError(
-                f"filtered_reasons names {', '.join(wrong)}: infrastructure failures are always "
-                "excluded from the group and cannot be filtered"
-            )
-        return self
 
 
 class EvaluationConfig(Section):

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from engine.algorithms.advantages import Member
-from engine.algorithms.objective import trajectory_weights
-from engine.config.training import AlgorithmConfig
+from engine.algorithms.weights import trajectory_weights
+from engine.config.algorithm import AlgorithmConfig
 from engine.types import Group, TokenRecord
 
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-from engine.algorithms.advantages import Member, group_members
-from engine.algorithms.objective import policy_loss
+from engine.algorithms.advantages import Member, step_members
+from engine.algorithms.objective import TokenBatch, policy_loss
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.config.training import AlgorithmConfig
 from engine.errors import CheckpointError
 from engine.inference.transformer import Transformer
 from engine.trainer.batch import Microbatch, make_microbatches, make_samples
@@ -82,7 +82,7 @@ class Trainer:
             temperature: what the trajectories were sampled at, > 0.
         """
         started = time.perf_counter()
-        members = [group_members(group.trajectories, self._algorithm) for group in groups]
+        members = step_members(groups, self._algorithm, max_context=self._max_context)
         meter = UpdateMeter(self._algorithm.clip_low, self._algorithm.clip_high)
         for chosen in self._minibatches(len(groups)):
             self._step([groups[i] for i in chosen], [members[i] for i in chosen], temperature, meter)
@@ -139,13 +139,20 @@ class Trainer:
     def _accumulate(self, batch: Microbatch, temperature: float, meter: UpdateMeter) -> float:
         hidden = self._model.hidden(batch.ids)[batch.rows, batch.columns]
         logprobs, entropy = token_logprobs(self._model.logits(hidden), batch.targets, temperature)
-        loss, ratio = policy_loss(
-            logprobs,
-            batch.old_logprobs,
-            batch.advantages,
-            clip_low=self._algorithm.clip_low,
-            clip_high=self._algorithm.clip_high,
+        parts = policy_loss(
+            TokenBatch(
+                logprobs=logprobs,
+                sampler_logprobs=batch.old_logprobs,
+                old_logprobs=batch.old_logprobs,
+                reference_logprobs=None,
+                entropies=None,
+                advantages=batch.advantages,
+                weights=torch.ones_like(batch.advantages),
+                rows=batch.rows,
+                num_rows=len(batch.ids),
+            ),
+            self._algorithm,
         )
-        loss.backward()  # type: ignore[no-untyped-call]
-        meter.add(batch, logprobs, ratio, entropy)
-        return loss.item()
+        parts.loss.backward()  # type: ignore[no-untyped-call]
+        meter.add(batch, logprobs, parts.ratio, entropy)
+        return parts.loss.item()

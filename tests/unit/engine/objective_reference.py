@@ -1,7 +1,7 @@
 """An independent statement of the whole objective in plain Python floats, written from the papers.
 
-It shares no code and no structure with the product: it loops, uses ``max`` and ``sum``, and knows the
-gradient in closed form.
+It shares no code and no structure with the product: it goes trajectory by trajectory and token by token, uses
+``max`` and ``sum``, and knows the gradient in closed form.
 """
 
 from __future__ import annotations
@@ -11,72 +11,171 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
+class Token(NamedTuple):
+    """Log-probabilities of one sampled token under every policy that matters, and the policy's entropy."""
+
+    new: float
+    old: float
+    sampler: float
+    reference: float
+    entropy: float
+
+
 class Row(NamedTuple):
-    """One trajectory: ``state`` is kept, filtered or lost; one (logp, old logp) pair per sampled token."""
+    """One trajectory: ``state`` is kept, filtered or lost; ``length`` its whole conversation in tokens."""
 
     group: int
     reward: float
     state: str
-    new: tuple[float, ...]
-    old: tuple[float, ...]
+    length: int
+    tokens: tuple[Token, ...]
 
 
-def reference_advantages(rows: Sequence[Row], settings: dict[str, Any]) -> list[float | None]:
+Settings = dict[str, Any]
+
+
+def kl_term(token: Token, settings: Settings, policy: float) -> float:
+    gap = token.reference - policy
+    return {"none": 0.0, "k1": -gap, "k2": gap * gap / 2, "k3": math.exp(gap) - 1 - gap}[settings["kl"]]
+
+
+def shaped_reward(row: Row, settings: Settings, context: int) -> float:
+    reward = row.reward
+    buffer = settings["overlong_buffer"]
+    if buffer:
+        cache = buffer * context if buffer < 1 else buffer
+        start = context - cache
+        if row.length > context:
+            reward -= settings["overlong_penalty"]
+        elif row.length > start:
+            reward -= settings["overlong_penalty"] * (row.length - start) / cache
+    if settings["kl_placement"] == "reward":
+        reward -= settings["kl_coefficient"] * math.fsum(kl_term(t, settings, t.old) for t in row.tokens)
+    return reward
+
+
+def reference_advantages(rows: Sequence[Row], settings: Settings, context: int) -> list[float | None]:
+    values: dict[int, float] = {}
+    for me, row in enumerate(rows):
+        if row.state == "kept" or (row.state == "filtered" and settings["filtered_baseline"] != "drop"):
+            zeroed = row.state == "filtered" and settings["filtered_baseline"] == "keep_zero"
+            values[me] = 0.0 if zeroed else shaped_reward(row, settings, context)
     answer: list[float | None] = []
     for me, row in enumerate(rows):
-        pool = []
-        for other, candidate in enumerate(rows):
-            if candidate.group != row.group or candidate.state == "lost":
-                continue
-            if candidate.state == "filtered" and settings["filtered_baseline"] == "drop":
-                continue
-            zeroed = candidate.state == "filtered" and settings["filtered_baseline"] == "keep_zero"
-            pool.append((other, 0.0 if zeroed else candidate.reward))
-        mine = [value for other, value in pool if other == me]
-        if not mine:
+        if me not in values:
             answer.append(None)
             continue
-        values = [value for _, value in pool]
+        group = {other: value for other, value in values.items() if rows[other].group == row.group}
+        others = [value for other, value in group.items() if other != me]
+        mine, everyone, siblings = values[me], list(values.values()), list(group.values())
         if settings["baseline"] == "leave_one_out":
-            others = [value for other, value in pool if other != me]
-            advantage = mine[0] - sum(others) / len(others) if others else 0.0
+            advantage = mine - sum(others) / len(others) if others and _spread(siblings) else 0.0
         elif settings["baseline"] == "group_mean":
-            advantage = mine[0] - sum(values) / len(values)
+            advantage = mine - sum(siblings) / len(siblings) if _spread(siblings) else 0.0
+        elif settings["baseline"] == "batch_mean":
+            advantage = mine - sum(everyone) / len(everyone) if _spread(everyone) else 0.0
         else:
-            advantage = mine[0]
-        if settings["std_normalisation"] == "group" and max(values) != min(values):
-            mean = sum(values) / len(values)
-            variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-            advantage /= math.sqrt(variance) + 1e-6
+            advantage = mine
+        pool = {"none": [], "group": siblings, "batch": everyone}[settings["std_normalisation"]]
+        if _spread(pool):
+            mean = sum(pool) / len(pool)
+            advantage /= math.sqrt(sum((v - mean) ** 2 for v in pool) / (len(pool) - 1)) + 1e-6
         answer.append(advantage)
     return answer
 
 
+def _spread(values: Sequence[float]) -> bool:
+    return len(values) > 1 and max(values) != min(values)
+
+
+def correction(row: Row, settings: Settings) -> list[float]:
+    gaps = [token.old - token.sampler for token in row.tokens]
+    low, high = settings["importance_low"], settings["importance_high"]
+    kind = settings["importance_correction"]
+    if kind == "none":
+        return [1.0] * len(gaps)
+    if kind == "token_tis":
+        return [max(low, min(high, math.exp(gap))) for gap in gaps]
+    if kind == "icepop":
+        return [math.exp(gap) if low <= math.exp(gap) <= high else 0.0 for gap in gaps]
+    mean = math.exp(sum(gaps) / len(gaps))
+    return [1.0 if low <= mean <= high else 0.0] * len(gaps)
+
+
 def reference_loss(
-    rows: Sequence[Row], settings: dict[str, Any], max_context: int
-) -> tuple[float, list[list[float]]]:
-    """The loss and its derivative by each token's log-probability."""
+    rows: Sequence[Row], settings: Settings, context: int
+) -> tuple[float, list[list[float]], list[list[float]]]:
+    """The loss, its derivative by each token's log-probability, and by each token's entropy."""
+    advantages = reference_advantages(rows, settings, context)
+    silent = {
+        row.group
+        for row in rows
+        if settings["zero_advantage_groups"] == "drop"
+        and not any(
+            a for a, r in zip(advantages, rows, strict=True) if r.group == row.group and r.state == "kept"
+        )
+    }
     counted = [
-        r for r in rows if r.state == "kept" or (r.state == "filtered" and settings["denominator"] == "all")
+        r
+        for r in rows
+        if r.group not in silent
+        and (r.state == "kept" or (r.state == "filtered" and settings["denominator"] == "all"))
     ]
-    low, high = 1 - settings["clip_low"], 1 + settings["clip_high"]
-    loss, gradient = 0.0, []
-    for row, advantage in zip(rows, reference_advantages(rows, settings), strict=True):
-        slopes = [0.0] * len(row.new)
-        gradient.append(slopes)
-        if row.state != "kept" or not row.new:
+    loss, by_logprob, by_entropy = 0.0, [], []
+    for row, advantage in zip(rows, advantages, strict=True):
+        slopes, entropy_slopes = [0.0] * len(row.tokens), [0.0] * len(row.tokens)
+        by_logprob.append(slopes)
+        by_entropy.append(entropy_slopes)
+        if row.state != "kept" or not row.tokens or row.group in silent:
             continue
         assert advantage is not None
-        if settings["aggregation"] == "constant_length":
-            divisor = (settings["normalisation_length"] or max_context) * len(counted)
-        elif settings["aggregation"] == "token_mean":
-            divisor = sum(len(r.new) for r in counted)
-        else:
-            divisor = len(counted) * len(row.new)
-        for t, (new, old) in enumerate(zip(row.new, row.old, strict=True)):
-            ratio = math.exp(new - old)
-            unclipped, clipped = -ratio * advantage, -min(max(ratio, low), high) * advantage
-            loss += max(unclipped, clipped) / divisor
-            if unclipped >= clipped:
-                slopes[t] = -ratio * advantage / divisor
-    return loss, gradient
+        divisor = {
+            "constant_length": (settings["normalisation_length"] or context) * len(counted),
+            "token_mean": sum(len(r.tokens) for r in counted),
+            "sequence_mean": len(counted) * len(row.tokens),
+            "token_sum": 1,
+        }[settings["aggregation"]]
+        weights = correction(row, settings)
+        surrogate, gradient = surrogate_of(row, advantage, weights, settings)
+        in_loss = settings["kl_placement"] == "loss"
+        for t, token in enumerate(row.tokens):
+            loss += surrogate[t] / divisor
+            slopes[t] += gradient[t] / divisor
+            if in_loss:
+                gap = token.reference - token.new
+                slope = {"none": 0.0, "k1": 1.0, "k2": -gap, "k3": 1 - math.exp(gap)}[settings["kl"]]
+                loss += settings["kl_coefficient"] * kl_term(token, settings, token.new) / divisor
+                slopes[t] += settings["kl_coefficient"] * slope / divisor
+            loss -= settings["entropy_coefficient"] * token.entropy / divisor
+            entropy_slopes[t] -= settings["entropy_coefficient"] / divisor
+    return loss, by_logprob, by_entropy
+
+
+def surrogate_of(
+    row: Row, advantage: float, weights: Sequence[float], settings: Settings
+) -> tuple[list[float], list[float]]:
+    """Corrected surrogate losses of one trajectory's tokens, and the derivative of their sum by each log
+    π."""
+    low, high = 1 - settings["clip_low"], 1 + settings["clip_high"]
+    gaps = [token.new - token.old for token in row.tokens]
+    if settings["ratio"] == "none":
+        losses = [-c * advantage * token.new for c, token in zip(weights, row.tokens, strict=True)]
+        return losses, [-c * advantage for c in weights]
+    if settings["ratio"] == "cispo":
+        caps = [max(low, min(high, math.exp(gap))) for gap in gaps]
+        slopes = [-c * cap * advantage for c, cap in zip(weights, caps, strict=True)]
+        return [slope * token.new for slope, token in zip(slopes, row.tokens, strict=True)], slopes
+    if settings["ratio"] == "sequence":
+        gaps = [sum(gaps) / len(gaps)] * len(gaps)
+    losses, slopes = [], []
+    for gap, c in zip(gaps, weights, strict=True):
+        ratio = math.exp(gap)
+        free, clipped = -ratio * advantage, -max(low, min(high, ratio)) * advantage
+        value, slope = max(free, clipped), (free if free >= clipped else 0.0)
+        if settings["dual_clip"] and advantage < 0 and value > -settings["dual_clip"] * advantage:
+            value, slope = -settings["dual_clip"] * advantage, 0.0
+        losses.append(c * value)
+        slopes.append(c * slope)
+    if settings["ratio"] == "sequence":
+        slopes = [sum(slopes) / len(slopes)] * len(slopes)
+    return losses, slopes

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.config.training import AlgorithmConfig
 from engine.inference.checkpoints import load_policy_checkpoint
 from engine.inference.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
 from engine.inference.transformer import Transformer

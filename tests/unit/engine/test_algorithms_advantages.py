@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.algorithms.advantages import Member, group_members
-from engine.config.training import AlgorithmConfig
+from engine.config.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
 from tests.unit.engine.rl_builders import make_trajectory
 
@@ -20,7 +20,7 @@ SUBMITTED, TIMEOUT = TerminationReason.SUBMITTED, TerminationReason.ROLLOUT_TIME
 def members_of(outcomes: Sequence[Outcome | float], **settings: Any) -> tuple[Member, ...]:
     pairs = [o if isinstance(o, tuple) else (o, SUBMITTED) for o in outcomes]
     trajectories = [make_trajectory(reward, reason, index=i) for i, (reward, reason) in enumerate(pairs)]
-    return group_members(trajectories, AlgorithmConfig(**settings))
+    return group_members(trajectories, AlgorithmConfig(**settings), max_context=64)
 
 
 def values(members: tuple[Member, ...]) -> list[float | None]:
@@ -129,6 +129,6 @@ def test_group_standard_deviation_uses_n_minus_1_and_survives_one_success() -> N
 
 
 def test_a_group_that_infrastructure_lost_entirely_or_that_is_empty() -> None:
-    assert group_members([], AlgorithmConfig()) == ()
+    assert group_members([], AlgorithmConfig(), max_context=64) == ()
     members = members_of([(None, SUBMITTED)] * 3)
     assert values(members) == [None] * 3

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from engine.algorithms.advantages import group_members
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.run import parse_run_config
 from engine.config.trainer import TrainerConfig
-from engine.config.training import AlgorithmConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.inference.transformer import Transformer
 from engine.trainer.batch import Microbatch
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason, TokenRecord
-from tests.unit.engine.objective_reference import Row, reference_loss
+from tests.unit.engine.objective_reference import Row, Token, reference_loss
 from tests.unit.engine.rl_builders import make_group, make_trajectory
 from tests.unit.engine.rl_model import make_groups, make_model, recorded
 
@@ -92,7 +92,7 @@ def test_loss_and_gradient_are_the_references(aggregation: str) -> None:
     rows, tensors = [], []
     for number, group in enumerate(groups):
         for trajectory, member in zip(
-            group.trajectories, group_members(group.trajectories, algorithm), strict=True
+            group.trajectories, group_members(group.trajectories, algorithm, max_context=CONTEXT), strict=True
         ):
             ids, mask = torch.tensor(trajectory.tokens.ids), torch.tensor(trajectory.tokens.mask)
             table = torch.log_softmax(model(ids[None], torch.tensor([len(ids)]))[0].double(), dim=-1)
@@ -100,9 +100,10 @@ def test_loss_and_gradient_are_the_references(aggregation: str) -> None:
             new = table[where - 1, ids[where]]
             tensors.append(new)
             state = "lost" if member.is_infrastructure else "kept" if member.loss_mask else "filtered"
-            old = tuple(trajectory.tokens.logprobs[i] for i in where.tolist())
-            rows.append(Row(number, trajectory.reward or 0.0, state, tuple(new.tolist()), old))
-    expected_loss, slopes = reference_loss(rows, algorithm.model_dump(), CONTEXT)
+            old = [trajectory.tokens.logprobs[i] for i in where.tolist()]
+            tokens = tuple(Token(n, o, o, 0.0, 0.0) for n, o in zip(new.tolist(), old, strict=True))
+            rows.append(Row(number, trajectory.reward or 0.0, state, len(ids), tokens))
+    expected_loss, slopes, _ = reference_loss(rows, algorithm.model_dump(), CONTEXT)
     slope = torch.tensor([x for row in slopes for x in row], dtype=torch.float64)
     torch.cat(tensors).backward(slope)  # type: ignore[no-untyped-call]
     expected = torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None])

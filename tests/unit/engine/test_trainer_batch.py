@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.algorithms.advantages import group_members
-from engine.config.training import AlgorithmConfig
+from engine.config.algorithm import AlgorithmConfig
 from engine.trainer.batch import Sample, make_microbatches, make_samples
 from engine.types import Group, TerminationReason, TokenRecord
 from tests.unit.engine.rl_builders import make_group, make_trajectory, random_tokens
@@ -26,7 +26,7 @@ RECORD = TokenRecord(
 
 def samples_of(*groups: Group, max_context: int = 10) -> list[Sample]:
     algorithm = AlgorithmConfig()
-    members = [group_members(group.trajectories, algorithm) for group in groups]
+    members = [group_members(group.trajectories, algorithm, max_context=64) for group in groups]
     return make_samples(groups, members, algorithm, max_context=max_context)
 
 

@@ -7,8 +7,8 @@ import random
 
 import torch
 
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.config.training import AlgorithmConfig
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
 from engine.inference.sampler import TransformerPolicy
 from engine.trainer.trainer import Trainer

@@ -1,0 +1,88 @@
+"""How much a trajectory counts in an optimizer step, and what it takes to compute its loss.
+
+    loss = Σ_i w_i Σ_t ℓ_it
+
+    constant_length   w_i = 1 / (L · N)         (Dr. GRPO: arXiv:2503.20783)
+    token_mean        w_i = 1 / Σ_i |i|         (DAPO: arXiv:2503.14476)
+    sequence_mean     w_i = 1 / (|i| · N)       (GRPO: arXiv:2402.03300)
+    token_sum         w_i = 1
+
+L is ``normalisation_length`` or the agent's ``max_context``; |i| counts the sampled tokens of i; N and
+Σ_i |i| run over ``denominator``'s trajectories of the *whole* optimizer step (``all``: filtered ones too;
+``kept``: only those that carry loss; never those infrastructure lost, nor those of groups dropped for want
+of a signal). Because w_i is known before the step is cut, every microbatch and rank contributes a plain sum.
+
+To add an aggregation: a name in ``AlgorithmConfig.aggregation`` and a branch of ``trajectory_weights``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.algorithms.advantages import Member
+from engine.config.algorithm import AlgorithmConfig
+
+
+def trajectory_weights(
+    members: Sequence[Member], num_tokens: Sequence[int], config: AlgorithmConfig, *, max_context: int
+) -> list[float]:
+    """w_i of every trajectory of one optimizer step; 0 for those that carry no loss.
+
+    Args:
+        members: all trajectories of the step, over all its groups.
+        num_tokens: sampled tokens of each.
+        config: aggregation, normalisation length and denominator.
+        max_context: the agent's limit, the default normalisation length.
+    """
+    counted = [_counts(member, config) for member in members]
+    trajectories = sum(counted)
+    tokens = sum(n for n, counts in zip(num_tokens, counted, strict=True) if counts)
+    weights = []
+    for member, length in zip(members, num_tokens, strict=True):
+        if not member.loss_mask or not length:
+            weights.append(0.0)
+        elif config.aggregation == "constant_length":
+            weights.append(1.0 / ((config.normalisation_length or max_context) * trajectories))
+        elif config.aggregation == "token_mean":
+            weights.append(1.0 / tokens)
+        elif config.aggregation == "sequence_mean":
+            weights.append(1.0 / (length * trajectories))
+        else:
+            weights.append(1.0)
+    return weights
+
+
+def _counts(member: Member, config: AlgorithmConfig) -> bool:
+    if member.is_infrastructure or member.is_dropped_group:
+        return False
+    return member.loss_mask or config.denominator == "all"
+
+
+def has_kl_loss(config: AlgorithmConfig) -> bool:
+    """Whether the divergence from the reference policy is a term of the loss."""
+    return config.kl != "none" and config.kl_placement == "loss" and config.kl_coefficient > 0
+
+
+def has_kl_reward(config: AlgorithmConfig) -> bool:
+    """Whether the divergence from the reference policy is taken off the reward."""
+    return config.kl != "none" and config.kl_placement == "reward" and config.kl_coefficient > 0
+
+
+def needs_reference(config: AlgorithmConfig) -> bool:
+    """Whether the reference policy's log-probabilities are needed at all."""
+    return has_kl_loss(config) or has_kl_reward(config)
+
+
+def needs_old_logprobs(config: AlgorithmConfig) -> bool:
+    """Whether the trainer's log-probabilities before the update are needed, besides the sampler's."""
+    return config.importance_correction != "none"
+
+
+def needs_entropy(config: AlgorithmConfig) -> bool:
+    """Whether entropies need a gradient."""
+    return config.entropy_coefficient > 0
+
+
+def needs_forward(member: Member, config: AlgorithmConfig) -> bool:
+    """Whether a trajectory has a gradient: a signal, or a term of the loss that does not ask for one."""
+    return member.has_signal or (member.loss_mask and (has_kl_loss(config) or needs_entropy(config)))
