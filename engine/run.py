@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -25,8 +24,11 @@ from typing import Any, TextIO
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from engine.config.recipes import resolve
-from engine.config.run import load_run_config
+from engine.algorithms.lint import lint
+from engine.config.base import parse_settings
+from engine.config.contradictions import Finding
+from engine.config.recipes import AnyRun, resolve
+from engine.config.run import TrainRun, load_run_config
 from engine.errors import ConfigError, FencedError, TrainyardError
 from engine.events.console import ConsoleSink
 from engine.events.control import Control, Heartbeat
@@ -75,7 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     try:
         if options.recipe:
-            run_dir = create_run_dir(options.recipe, _overrides(options.set), home=options.home)
+            run_dir = create_run_dir(options.recipe, parse_settings(options.set), home=options.home)
+            for finding in _warnings(load_run_config(run_dir / CONFIG_NAME)):
+                print(f"warning: {finding.setting}: {finding.message}", file=sys.stderr)
             print(f"run folder {run_dir}", flush=True)
             with (run_dir / LOG_NAME).open("a") as stream:
                 _log_to(stream)
@@ -136,7 +140,14 @@ def _perform(run: RunContext) -> int:
         config = load_run_config(run.run_dir / CONFIG_NAME)
     except ConfigError as error:
         return record(run, Outcome(state="failed", reason=str(error)))
+    for finding in _warnings(config):
+        log.warning("setting", setting=finding.setting, message=finding.message)
     return execute(config, run)
+
+
+def _warnings(config: AnyRun) -> list[Finding]:
+    """What the author of a configuration should know before anything starts; contradictions do not parse."""
+    return lint(config) if isinstance(config, TrainRun) else []
 
 
 def _deliver(run: RunContext, shipper: Shipper, code: int) -> int:
@@ -182,19 +193,6 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     if options.set and not options.recipe:
         parser.error("--set needs --recipe: a run folder's configuration is fixed")
     return options
-
-
-def _overrides(settings: Sequence[str]) -> dict[str, Any]:
-    overrides: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {setting}: expected KEY=VALUE")
-        try:
-            overrides[key] = json.loads(value)
-        except ValueError:
-            overrides[key] = value
-    return overrides
 
 
 def _log_to(stream: TextIO) -> None:

@@ -4,23 +4,34 @@ Everything here but ``objective`` (the loss in torch) is free of tensors and of 
 """
 
 from engine.algorithms.advantages import Member, Outcome, group_members, is_informative, step_members
+from engine.algorithms.describe import describe
+from engine.algorithms.lint import lint
 from engine.algorithms.weights import (
+    has_kl_loss,
+    has_kl_reward,
     needs_entropy,
     needs_forward,
     needs_old_logprobs,
     needs_reference,
     trajectory_weights,
 )
+from engine.algorithms.what_if import Counterfactual, what_if
 
 __all__ = [
+    "Counterfactual",
     "Member",
     "Outcome",
+    "describe",
     "group_members",
+    "has_kl_loss",
+    "has_kl_reward",
     "is_informative",
+    "lint",
     "needs_entropy",
     "needs_forward",
     "needs_old_logprobs",
     "needs_reference",
     "step_members",
     "trajectory_weights",
+    "what_if",
 ]

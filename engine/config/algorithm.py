@@ -8,12 +8,14 @@ configuration always records every one. To add a setting: a field here, its rule
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
-from engine.config.base import Section
+from engine.config.base import Section, explain_errors
 from engine.config.presets import PRESETS, PresetName
+from engine.errors import ConfigError
 from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 
 
@@ -108,3 +110,20 @@ class AlgorithmConfig(Section):
                 "no token would be left"
             )
         return self
+
+
+def parse_algorithm(settings: Mapping[str, Any], *, base: AlgorithmConfig | None = None) -> AlgorithmConfig:
+    """The objective with some settings changed.
+
+    Args:
+        settings: by their names; ``preset`` among them starts anew from that preset.
+        base: what to change; None is the default preset.
+
+    Raises:
+        ConfigError: a setting is unknown or has an impossible value.
+    """
+    given = {} if base is None or "preset" in settings else base.model_dump()
+    try:
+        return AlgorithmConfig.model_validate({**given, **settings})
+    except ValidationError as error:
+        raise ConfigError(explain_errors(error)) from None

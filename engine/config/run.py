@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.base import Section
+from engine.config.base import Section, explain_errors
+from engine.config.contradictions import contradictions
 from engine.config.environment import (
     EnvironmentConfig,
     FrozenLakeConfig,
@@ -87,25 +88,10 @@ class TrainRun(_ActingRun):
     evaluation: EvaluationConfig = EvaluationConfig()
 
     @model_validator(mode="after")
-    def _possible(self) -> TrainRun:
-        if self.policy.temperature == 0:
-            raise ValueError("policy.temperature is 0: greedy siblings are identical, nothing is learned")
-        if self.policy.top_p < 1:
-            raise ValueError(
-                "policy.top_p must be 1 in training: the sampler's log-probabilities are those of the "
-                "nucleus, the trainer's those of the whole vocabulary"
-            )
-        if self.rollout.group_size < 2 and self.algorithm.baseline == "leave_one_out":
-            raise ValueError("rollout.group_size must be at least 2 for the leave-one-out baseline")
-        if self.algorithm.normalisation_length and self.algorithm.aggregation != "constant_length":
-            raise ValueError(
-                "algorithm.normalisation_length has no effect unless algorithm.aggregation is "
-                "'constant_length'"
-            )
-        if self.trainer.minibatches > self.trainer.tasks_per_iteration:
-            raise ValueError("trainer.minibatches exceeds trainer.tasks_per_iteration")
-        if self.agent.max_response > self.agent.max_context:
-            raise ValueError("agent.max_response exceeds agent.max_context")
+    def _possible(self) -> Self:
+        found = contradictions(self)
+        if found:
+            raise ValueError("; ".join(f"{finding.setting}: {finding.message}" for finding in found))
         return self
 
 
@@ -165,7 +151,7 @@ def parse_run_config(data: Mapping[str, Any]) -> TrainRun | RolloutRun | Evaluat
     try:
         return _ADAPTER.validate_python(dict(data))
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
+        raise ConfigError(explain_errors(error, skip=1)) from None
 
 
 def load_run_config(path: Path) -> TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun:
@@ -198,16 +184,3 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
             raise ConfigError(f"unknown setting '{key}'")
         node[last] = value
     return result
-
-
-def _explain(error: ValidationError) -> str:
-    lines = []
-    for item in error.errors():
-        location = ".".join(str(part) for part in item["loc"][1:]) or str(
-            item["loc"][0] if item["loc"] else ""
-        )
-        if item["type"] == "extra_forbidden":
-            lines.append(f"unknown setting '{location}'")
-        else:
-            lines.append(f"{location}: {item['msg']}" if location else item["msg"])
-    return "; ".join(lines)

@@ -1,0 +1,218 @@
+"""Reads a training run's configuration as its author would want it read before it costs anything.
+
+Errors are contradictions, which parsing refuses too (``engine.config.contradictions``). Warnings are of
+settings that have no effect beside the others, or another effect than their name suggests. A setting at its
+default never warns of itself. To add a warning: a condition in the function of its subject.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from engine.algorithms.weights import has_kl_loss, has_kl_reward, needs_entropy
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.contradictions import Finding, contradictions
+from engine.config.run import TrainRun, parse_run_config
+from engine.errors import ConfigError
+from engine.types import TerminationReason
+
+Warned = tuple[str, str]
+"""A setting of ``algorithm`` and what to know of it."""
+
+SEQUENCE_CLIP_MAX = 0.05
+"""A trajectory's geometric mean ratio hardly ever leaves 1 by more (GSPO clips at 3·10⁻⁴)."""
+
+
+def lint(run: TrainRun) -> list[Finding]:
+    """All findings, errors first."""
+    config = run.algorithm
+    warnings: Iterable[Warned] = (
+        *_clip(run),
+        *_advantages(config),
+        *_normalisation(config),
+        *_kl(config),
+        *_corrections(run),
+        *_filtering(run),
+        *_sampling(config),
+    )
+    return contradictions(run) + [
+        Finding(severity="warning", setting=f"algorithm.{setting}", message=message)
+        for setting, message in warnings
+    ]
+
+
+def lint_data(data: Mapping[str, Any]) -> list[Finding]:
+    """``lint`` of a configuration that may not even parse: whatever parsing says is an error of its
+    setting."""
+    try:
+        run = parse_run_config(data)
+    except ConfigError as error:
+        return [_as_finding(part) for part in str(error).split("; ")]
+    return lint(run) if isinstance(run, TrainRun) else []
+
+
+def _as_finding(part: str) -> Finding:
+    setting, separator, message = part.partition(": ")
+    if separator and " " not in setting:
+        return Finding(severity="error", setting=setting, message=message)
+    return Finding(severity="error", setting=part.partition("'")[2].partition("'")[0], message=part)
+
+
+def _clip(run: TrainRun) -> Iterable[Warned]:
+    config = run.algorithm
+    if config.ratio == "none":
+        for setting in ("clip_low", "clip_high"):
+            if getattr(config, setting) != AlgorithmConfig.model_fields[setting].default:
+                yield setting, f"{setting} has no effect: no ratio is clipped (algorithm.ratio = none)"
+        if run.trainer.minibatches > 1:
+            yield (
+                "ratio",
+                f"none ignores that the weights change between the {run.trainer.minibatches} optimizer "
+                "steps of a batch (trainer.minibatches): later steps are off-policy and uncorrected",
+            )
+    elif run.trainer.minibatches == 1:
+        why = "one update per batch (trainer.minibatches = 1)"
+        if config.clip_low < 1:
+            yield "clip_low", f"clip_low has no effect: {why}"
+        yield "clip_high", f"clip_high has no effect: {why}"
+    if config.dual_clip is not None and config.ratio in ("cispo", "none"):
+        yield "dual_clip", f"dual_clip has no effect with algorithm.ratio = {config.ratio}"
+    elif config.dual_clip is not None and config.dual_clip <= 1 + config.clip_high:
+        yield (
+            "dual_clip",
+            f"{config.dual_clip:g} cuts off negative advantages within the clip's own range (1 + "
+            "clip_high = "
+            f"{1 + config.clip_high:g}); 3 is usual",
+        )
+    if config.ratio == "sequence" and config.clip_high > SEQUENCE_CLIP_MAX:
+        yield (
+            "clip_high",
+            f"{config.clip_high:g} is hardly ever reached by a trajectory's geometric mean ratio; GSPO "
+            "uses 0.0004",
+        )
+    if config.ratio in ("token", "sequence") and config.clip_low == 1:
+        yield "clip_low", "1 is no lower bound: ratios of tokens to be discouraged are never cut off"
+
+
+def _advantages(config: AlgorithmConfig) -> Iterable[Warned]:
+    if config.std_normalisation == "group" and config.baseline == "leave_one_out":
+        yield (
+            "std_normalisation",
+            "with the leave-one-out baseline advantages are m/(m − 1) times GRPO's, a factor that "
+            "differs between groups once filtering makes m differ",
+        )
+    if config.baseline == "none" and config.std_normalisation != "none":
+        yield "std_normalisation", "scales rewards that no baseline centres (algorithm.baseline = none)"
+    if config.baseline == "batch_mean" and config.std_normalisation == "group":
+        yield (
+            "std_normalisation",
+            "divides by a group's deviation what is centred on the whole batch: nearly uniform groups "
+            "weigh most",
+        )
+    if config.baseline == "batch_mean" and config.zero_advantage_groups == "drop":
+        yield (
+            "zero_advantage_groups",
+            "drop has hardly any effect: centred on the whole batch a uniform group has a signal",
+        )
+
+
+def _normalisation(config: AlgorithmConfig) -> Iterable[Warned]:
+    if config.normalisation_length is not None and config.aggregation != "constant_length":
+        yield "normalisation_length", "has no effect unless algorithm.aggregation is 'constant_length'"
+    if config.aggregation == "token_sum":
+        yield (
+            "aggregation",
+            "token_sum divides by nothing: the gradient grows with the batch, and trainer.max_grad_norm "
+            "decides its size",
+        )
+        if config.denominator != "all":
+            yield "denominator", "has no effect with algorithm.aggregation = token_sum"
+    if config.denominator == "kept" and not config.filtered_reasons:
+        yield "denominator", "has no effect: nothing is filtered (algorithm.filtered_reasons is empty)"
+    if config.ratio == "sequence" and config.aggregation != "sequence_mean":
+        yield (
+            "aggregation",
+            f"with the sequence ratio {config.aggregation} weighs a trajectory by its length; GSPO uses "
+            "sequence_mean",
+        )
+
+
+def _kl(config: AlgorithmConfig) -> Iterable[Warned]:
+    if config.kl == "none" and config.kl_coefficient:
+        yield "kl_coefficient", "has no effect without an estimator (algorithm.kl = none)"
+    if config.kl != "none" and not config.kl_coefficient:
+        yield "kl", f"{config.kl} has no effect: algorithm.kl_coefficient is 0"
+    if config.kl == "none" and config.kl_placement == "reward":
+        yield "kl_placement", "has no effect without an estimator (algorithm.kl = none)"
+    if has_kl_loss(config) and config.kl == "k1":
+        yield (
+            "kl",
+            "k1 in the loss has an expected gradient of zero: it adds noise and pulls nowhere; use k2 "
+            "or k3, or kl_placement = reward (arXiv:2506.09477)",
+        )
+    if has_kl_reward(config) and config.kl in ("k2", "k3"):
+        yield (
+            "kl",
+            f"{config.kl} in the reward does not give the divergence's gradient; k1 does (arXiv:2506.09477)",
+        )
+
+
+def _corrections(run: TrainRun) -> Iterable[Warned]:
+    config = run.algorithm
+    if config.importance_correction == "none":
+        if config.importance_low != 0.0 or config.importance_high != 2.0:
+            yield "importance_high", "the band has no effect without algorithm.importance_correction"
+        return
+    if config.importance_high < 1 or config.importance_low > 1:
+        yield (
+            "importance_high",
+            f"the band {config.importance_low:g} … {config.importance_high:g} excludes 1, the weight of "
+            "a token on which sampler and trainer agree",
+        )
+    if config.importance_correction == "icepop" and not config.importance_low:
+        yield "importance_low", "0 leaves the icepop band open below; 0.5 is published (arXiv:2510.18855)"
+
+
+def _filtering(run: TrainRun) -> Iterable[Warned]:
+    config = run.algorithm
+    if not config.filtered_reasons and config.filtered_baseline != "drop":
+        yield "filtered_baseline", "has no effect: nothing is filtered (algorithm.filtered_reasons is empty)"
+    if TerminationReason.SUBMITTED in config.filtered_reasons:
+        yield (
+            "filtered_reasons",
+            "submitted is filtered: no trajectory that finished properly is learned from",
+        )
+    if run.environment.type == "frozenlake" and TerminationReason.MAX_STEPS in config.filtered_reasons:
+        yield (
+            "filtered_reasons",
+            "max_steps is how most failures end on FrozenLake: filtering it removes much of the "
+            "negative signal",
+        )
+    if config.overlong_buffer and TerminationReason.MAX_CONTEXT in config.filtered_reasons:
+        yield (
+            "overlong_buffer",
+            "those that fill the context are filtered (max_context in algorithm.filtered_reasons): the "
+            "penalty reaches only those that come close",
+        )
+    if config.overlong_buffer and not config.overlong_penalty:
+        yield "overlong_buffer", "has no effect: algorithm.overlong_penalty is 0"
+
+
+def _sampling(config: AlgorithmConfig) -> Iterable[Warned]:
+    if config.dynamic_sampling and config.baseline in ("none", "batch_mean"):
+        yield (
+            "dynamic_sampling",
+            f"throws away groups that have a signal with algorithm.baseline = {config.baseline}",
+        )
+    if not config.dynamic_sampling and config.max_resampling_rounds != 3:
+        yield "max_resampling_rounds", "has no effect without algorithm.dynamic_sampling"
+    if (
+        config.zero_advantage_groups == "drop"
+        and config.aggregation == "token_sum"
+        and not (has_kl_loss(config) or needs_entropy(config))
+    ):
+        yield (
+            "zero_advantage_groups",
+            "drop has no effect: nothing is divided by a count, and there is no KL or entropy term",
+        )

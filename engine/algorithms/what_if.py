@@ -1,0 +1,76 @@
+"""What stored groups would have been worth under other settings: counterfactual advantages and masks.
+
+    what_if(group, {"preset": "grpo"}, max_context=32_768)
+    what_if(group, {"filtered_baseline": "keep_zero"}, base=run.algorithm, max_context=run.agent.max_context)
+
+Works on finished trajectories alone: no model and no tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from engine.algorithms.advantages import Member, Outcome, outcome_members, outcome_of
+from engine.algorithms.weights import has_kl_reward
+from engine.config.algorithm import AlgorithmConfig, parse_algorithm
+from engine.types import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counterfactual:
+    """One group under other settings."""
+
+    config: AlgorithmConfig
+    """The settings, resolved."""
+    members: tuple[Member, ...]
+    """Advantage, baseline and mask of every trajectory, in the order given."""
+    notes: tuple[str, ...]
+    """What of the settings could not be applied to stored trajectories, in sentences."""
+
+
+def what_if(
+    group: Group | Sequence[Outcome],
+    settings: AlgorithmConfig | Mapping[str, Any],
+    *,
+    max_context: int,
+    base: AlgorithmConfig | None = None,
+    others: Sequence[Group | Sequence[Outcome]] = (),
+) -> Counterfactual:
+    """The advantages, baselines and masks a group would have had.
+
+    Args:
+        group: finished trajectories of one task.
+        settings: an objective, or settings of ``algorithm`` that differ from ``base``.
+        max_context: the agent's limit in tokens.
+        base: the objective the settings change; None is the default preset.
+        others: the other groups of the same update, which batch-wide settings compare with.
+
+    Raises:
+        ConfigError: a setting is unknown or has an impossible value.
+    """
+    config = settings if isinstance(settings, AlgorithmConfig) else parse_algorithm(dict(settings), base=base)
+    groups = [_outcomes(group), *map(_outcomes, others)]
+    members = outcome_members(groups, config, max_context=max_context)[0]
+    return Counterfactual(config=config, members=members, notes=tuple(_notes(config, groups)))
+
+
+def _outcomes(group: Group | Sequence[Outcome]) -> Sequence[Outcome]:
+    return [outcome_of(t) for t in group.trajectories] if isinstance(group, Group) else group
+
+
+def _notes(config: AlgorithmConfig, groups: Sequence[Sequence[Outcome]]) -> list[str]:
+    notes = []
+    outcomes = [outcome for group in groups for outcome in group]
+    if has_kl_reward(config) and not any(outcome.kl for outcome in outcomes):
+        notes.append(
+            f"The {config.kl} penalty on the reward is left out: trajectories are stored without the "
+            "reference "
+            "policy's log-probabilities."
+        )
+    if "batch" in (config.baseline.removesuffix("_mean"), config.std_normalisation) and len(groups) == 1:
+        notes.append("Batch-wide means and deviations are those of this group alone.")
+    if config.overlong_buffer and not any(outcome.length for outcome in outcomes):
+        notes.append("The overlong penalty is left out: trajectories are stored without their lengths.")
+    return notes

@@ -1,0 +1,95 @@
+"""Settings of a training run that cannot all be meant: each names the setting to change.
+
+``TrainRun`` refuses them; ``engine.algorithms.lint`` tells them to people together with its warnings.
+To add one: a condition and a ``Finding`` in the function of its subject.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from engine.config.run import TrainRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something about a configuration that its author should know."""
+
+    severity: Literal["error", "warning"]
+    setting: str
+    """Dotted name of the setting to change."""
+    message: str
+    """What is wrong and what to do, without the setting's name."""
+
+
+def contradictions(run: TrainRun) -> list[Finding]:
+    """Everything about a training run that makes it impossible or pointless."""
+    return [
+        Finding(severity="error", setting=setting, message=message)
+        for setting, message in (*_sampling(run), *_groups(run), *_lengths(run))
+    ]
+
+
+def _sampling(run: TrainRun) -> list[tuple[str, str]]:
+    found = []
+    if run.policy.temperature == 0:
+        found.append(("policy.temperature", "0 makes greedy siblings identical, so nothing is learned"))
+    if run.policy.top_p < 1:
+        found.append(
+            (
+                "policy.top_p",
+                "must be 1 in training: the sampler's log-probabilities are those of the nucleus, the "
+                "trainer's those of the whole vocabulary",
+            )
+        )
+    return found
+
+
+def _groups(run: TrainRun) -> list[tuple[str, str]]:
+    found = []
+    if run.rollout.group_size < 2 and run.algorithm.baseline in ("leave_one_out", "group_mean"):
+        found.append(
+            (
+                "rollout.group_size",
+                f"must be at least 2 for the {run.algorithm.baseline} baseline: alone in its group every "
+                "trajectory has advantage 0",
+            )
+        )
+    elif run.rollout.group_size < 2 and run.algorithm.dynamic_sampling:
+        found.append(
+            (
+                "rollout.group_size",
+                "must be at least 2 for algorithm.dynamic_sampling: a group of one is always uniform",
+            )
+        )
+    if run.trainer.minibatches > run.trainer.tasks_per_iteration:
+        found.append(
+            (
+                "trainer.minibatches",
+                f"{run.trainer.minibatches} exceeds trainer.tasks_per_iteration "
+                f"({run.trainer.tasks_per_iteration}): an optimizer step takes whole groups",
+            )
+        )
+    return found
+
+
+def _lengths(run: TrainRun) -> list[tuple[str, str]]:
+    found = []
+    if run.agent.max_response > run.agent.max_context:
+        found.append(
+            (
+                "agent.max_response",
+                f"{run.agent.max_response} exceeds agent.max_context ({run.agent.max_context})",
+            )
+        )
+    if run.algorithm.overlong_buffer > run.agent.max_context:
+        found.append(
+            (
+                "algorithm.overlong_buffer",
+                f"{run.algorithm.overlong_buffer:g} tokens exceed agent.max_context "
+                f"({run.agent.max_context}): even an empty trajectory would be too long",
+            )
+        )
+    return found
