@@ -87,7 +87,7 @@ class AlgorithmConfig(Section):
         if not isinstance(data, dict):
             return data
         preset = data.get("preset", cls.model_fields["preset"].default)
-        return {**PRESETS[preset], **data} if preset in PRESETS else data
+        return {**PRESETS.get(preset, {}), **data} if isinstance(preset, str) else data
 
     @field_validator("filtered_reasons")
     @classmethod

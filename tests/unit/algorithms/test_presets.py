@@ -1,0 +1,175 @@
+"""Presets: what they are made of, how they resolve, and that a resolved one is left alone."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from typing import Any, get_args
+
+import pytest
+from pydantic import ValidationError
+
+from engine.algorithms.describe import changed_settings, describe
+from engine.config.algorithm import AlgorithmConfig, parse_algorithm
+from engine.config.presets import PRESETS, PresetName
+from engine.config.recipes import RECIPES, resolve
+from engine.config.run import TrainRun, parse_run_config, with_overrides
+from engine.errors import ConfigError
+
+NAMES = sorted(PRESETS)
+CORE = {"baseline", "std_normalisation", "ratio", "aggregation", "kl", "filtered_reasons"}
+
+
+def test_every_name_has_a_composition() -> None:
+    assert set(get_args(PresetName)) == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_composition_says_what_makes_it(name: str) -> None:
+    settings = PRESETS[name]
+    assert set(settings) >= CORE
+    assert "preset" not in settings
+    if settings["ratio"] != "none":
+        assert {"clip_low", "clip_high"} <= set(settings)
+    if settings["kl"] != "none":
+        assert {"kl_placement", "kl_coefficient"} <= set(settings)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_page_has_its_equation_and_its_paper(name: str) -> None:
+    page = importlib.import_module(f"engine.config.presets.{name}").__doc__
+    assert page
+    assert "A_i  = " in page
+    assert "loss = −" in page
+    assert "arXiv:" in page
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # (baseline, std, ratio, aggregation, kl, placement, clip, filtered)
+        ("grpo", ("group_mean", "group", "token", "sequence_mean", "k3", "loss", (0.2, 0.2), 0)),
+        ("dr_grpo", ("group_mean", "none", "token", "constant_length", "none", "loss", (0.2, 0.2), 0)),
+        ("rloo", ("leave_one_out", "none", "none", "constant_length", "k1", "reward", (0.2, 0.28), 0)),
+        ("dapo", ("group_mean", "group", "token", "token_mean", "none", "loss", (0.2, 0.28), 0)),
+        ("gspo", ("group_mean", "group", "sequence", "sequence_mean", "none", "loss", (3e-4, 4e-4), 0)),
+        ("cispo", ("group_mean", "group", "cispo", "token_mean", "none", "loss", (1.0, 4.0), 0)),
+        ("reinforce_pp", ("batch_mean", "batch", "token", "token_mean", "k1", "reward", (0.2, 0.2), 0)),
+        ("grpo_pp", ("leave_one_out", "none", "token", "constant_length", "none", "loss", (0.2, 0.28), 5)),
+    ],
+)
+def test_the_compositions_are_the_papers(name: Any, expected: tuple[Any, ...]) -> None:
+    config = AlgorithmConfig(preset=name)
+    assert expected == (
+        config.baseline, config.std_normalisation, config.ratio, config.aggregation, config.kl,
+        config.kl_placement, (config.clip_low, config.clip_high), len(config.filtered_reasons),
+    )  # fmt: skip
+    assert config.dynamic_sampling == (name == "dapo")
+    assert bool(config.overlong_buffer) == (name == "dapo")
+
+
+def test_the_default_is_grpo_pp_and_the_fields_say_so_too() -> None:
+    assert AlgorithmConfig() == AlgorithmConfig(preset="grpo_pp")
+    bare = {name: field.default for name, field in AlgorithmConfig.model_fields.items()}
+    assert AlgorithmConfig.model_construct(**bare) == AlgorithmConfig()
+
+
+def test_a_given_setting_wins_over_the_preset() -> None:
+    config = AlgorithmConfig(preset="dapo", clip_high=0.35, filtered_reasons=("max_steps",))
+    assert (config.clip_high, config.aggregation, config.kl) == (0.35, "token_mean", "none")
+    assert changed_settings(config) == {"clip_high": 0.35, "filtered_reasons": ("max_steps",)}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_resolving_is_idempotent_and_records_every_setting(name: Any) -> None:
+    once = AlgorithmConfig(preset=name, entropy_coefficient=0.001)
+    record = json.loads(once.model_dump_json())
+    assert set(record) == set(AlgorithmConfig.model_fields)
+    twice = AlgorithmConfig.model_validate(record)
+    assert twice == once
+    assert twice.model_dump_json() == once.model_dump_json()
+
+
+@pytest.mark.parametrize("recipe", sorted(name for name, make in RECIPES.items() if make().kind == "train"))
+def test_an_overridden_preset_replaces_the_resolved_section(recipe: str) -> None:
+    data = RECIPES[recipe]().model_dump(mode="json")
+    overrides = {"algorithm.clip_high": 0.31, "algorithm.preset": "dapo"}
+    config = parse_run_config(with_overrides(data, overrides))
+    assert isinstance(config, TrainRun)
+    assert config.algorithm == AlgorithmConfig(preset="dapo", clip_high=0.31)
+    assert parse_run_config(config.model_dump(mode="json")) == config
+
+
+def test_an_override_of_one_setting_changes_only_that() -> None:
+    config = resolve("quickstart", {"algorithm.preset": "grpo"})
+    assert isinstance(config, TrainRun)
+    data = with_overrides(config.model_dump(mode="json"), {"algorithm.kl_coefficient": 0.01})
+    changed = parse_run_config(data)
+    assert isinstance(changed, TrainRun)
+    assert changed.algorithm == AlgorithmConfig(preset="grpo", kl_coefficient=0.01)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"preset": "ppo"}, "preset: Input should be 'grpo'"),
+        ({"preset": ["grpo"]}, "preset: "),
+        ({"clip_hihg": 0.3}, "unknown setting 'clip_hihg'"),
+        ({"clip_low": 0}, "clip_low: "),
+        ({"dual_clip": 1.0}, "dual_clip: "),
+        ({"kl": "k4"}, "kl: "),
+        ({"filtered_reasons": ["env_error"]}, "filtered_reasons: .*infrastructure"),
+        ({"filtered_reasons": ["timeout"]}, r"filtered_reasons\.0: Input should be 'submitted'"),
+        ({"importance_low": 3.0}, "importance_low 3.0 exceeds importance_high 2.0"),
+    ],
+)
+def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse_algorithm(settings)
+
+
+def test_settings_change_a_base_unless_they_name_a_preset() -> None:
+    base = AlgorithmConfig(preset="gspo", clip_high=0.001)
+    assert parse_algorithm({"kl": "k3"}, base=base).clip_high == 0.001
+    assert parse_algorithm({"preset": "gspo"}, base=base) == AlgorithmConfig(preset="gspo")
+
+
+def test_a_configuration_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        AlgorithmConfig().clip_high = 0.3  # type: ignore[misc]
+
+
+def sentences(**settings: Any) -> dict[str, str]:
+    return dict(describe(AlgorithmConfig(**settings), max_context=32_768))
+
+
+def test_the_default_objective_in_words_and_numbers() -> None:
+    said = sentences()
+    assert said["Preset"] == "grpo_pp, unchanged."
+    assert "other siblings" in said["Advantage"]
+    assert "not divided" in said["Advantage"]
+    assert "below 0.8 and above 1.28" in said["Ratio and clip"]
+    assert "divided by 32,768" in said["Aggregation"]
+    assert "filtered trajectories count" in said["Aggregation"]
+    assert "max context, max response, max steps, rollout timeout, env timeout" in said["Filtering"]
+    assert "leave their group's baseline" in said["Filtering"]
+    assert said["KL"].startswith("No KL term")
+    assert "sampler's own" in said["Importance correction"]
+    assert "Entropy" not in said
+
+
+def test_words_follow_the_settings() -> None:
+    said = sentences(preset="dapo", dual_clip=3.0, importance_correction="icepop", importance_low=0.5)
+    assert said["Preset"] == (
+        "dapo, changed in dual_clip = 3, importance_correction = icepop, importance_low = 0.5."
+    )
+    assert "at a ratio of 3" in said["Ratio and clip"]
+    assert "trainer's old" in said["Ratio and clip"]
+    assert "tokens outside 0.5 … 2 carry no loss" in said["Importance correction"]
+    assert "replaced by fresh ones, in up to 3 rounds" in said["Groups without a signal"]
+    assert "last 6,554 tokens" in said["Overlong penalty"]
+    assert "0.04 times k3" in sentences(preset="grpo")["KL"]
+    assert "taken off its reward" in sentences(preset="rloo")["KL"]
+    assert "at most 5" in sentences(preset="cispo")["Ratio and clip"]
+    assert "no ratio and no clip" in sentences(preset="rloo")["Ratio and clip"]
+    assert "No KL term" in sentences(preset="grpo", kl_coefficient=0)["KL"]
