@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from engine.algorithms.advantages import Member, group_members
+from engine.algorithms.advantages import Member, group_members, is_informative, step_members
 from engine.config.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
-from tests.unit.engine.rl_builders import make_trajectory
+from tests.unit.engine.rl_builders import make_group, make_trajectory, random_tokens
 
 Outcome = tuple[float | None, TerminationReason]
 SUBMITTED, TIMEOUT = TerminationReason.SUBMITTED, TerminationReason.ROLLOUT_TIMEOUT
@@ -132,3 +133,106 @@ def test_a_group_that_infrastructure_lost_entirely_or_that_is_empty() -> None:
     assert group_members([], AlgorithmConfig(), max_context=64) == ()
     members = members_of([(None, SUBMITTED)] * 3)
     assert values(members) == [None] * 3
+
+
+def step(groups: Sequence[Sequence[float]], **settings: Any) -> list[list[float | None]]:
+    built = [
+        make_group([make_trajectory(reward, index=i) for i, reward in enumerate(rewards)])
+        for rewards in groups
+    ]
+    return [values(members) for members in step_members(built, AlgorithmConfig(**settings), max_context=64)]
+
+
+def test_a_batch_mean_gives_uniform_groups_a_signal_but_not_uniform_batches() -> None:
+    assert step([[1.0, 1.0], [0.0, 0.0]], baseline="batch_mean") == [[0.5, 0.5], [-0.5, -0.5]]
+    assert step([[0.1] * 3, [0.1] * 3], baseline="batch_mean", std_normalisation="batch") == [[0.0] * 3] * 2
+    assert step([[1.0], [0.0]], baseline="batch_mean") == [[0.5], [-0.5]]
+
+
+def test_group_statistics_are_each_groups_own() -> None:
+    """Groups of unequal size: nothing may fall back to the mean of the whole batch."""
+    alone = [step([[1.0, 0.0, 0.0]], preset="grpo")[0], step([[1.0, 0.0]], preset="grpo")[0]]
+    assert step([[1.0, 0.0, 0.0], [1.0, 0.0]], preset="grpo") == alone
+
+
+def test_the_batch_deviation_is_that_of_all_rewards() -> None:
+    """TRL's scale_rewards = batch: centred on the group, scaled by the batch."""
+    rewards = [[1.0, 0.0], [1.0, 1.0]]
+    deviation = math.sqrt((3 * 0.25**2 + 0.75**2) / 3) + 1e-6
+    found = step(rewards, baseline="group_mean", std_normalisation="batch")
+    assert found[0] == pytest.approx([0.5 / deviation, -0.5 / deviation])
+    assert found[1] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("baseline", ["leave_one_out", "group_mean", "batch_mean", "none"])
+@pytest.mark.parametrize("std", ["none", "group", "batch"])
+def test_an_update_without_groups_or_without_grades_has_no_advantages(baseline: Any, std: Any) -> None:
+    settings = {"baseline": baseline, "std_normalisation": std, "zero_advantage_groups": "drop"}
+    assert step([], **settings) == []
+    assert step([[]], **settings) == [[]]
+    lost = make_group([make_trajectory(None, index=i) for i in range(3)])
+    members = step_members([lost], AlgorithmConfig(**settings), max_context=64)[0]
+    assert values(members) == [None] * 3
+    assert all(member.is_infrastructure for member in members)
+
+
+def overlong(length: int, **settings: Any) -> float | None:
+    tokens = random_tokens(random.Random(0), vocab=9, length=length)
+    trajectories = [make_trajectory(0.0, tokens=tokens), make_trajectory(0.0, index=1)]
+    config = AlgorithmConfig(baseline="none", **settings)
+    return group_members(trajectories, config, max_context=100)[0].advantage
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(10, 0.0), (80, 0.0), (85, -0.25), (90, -0.5), (100, -1.0), (130, -1.0)]
+)
+def test_the_overlong_penalty_sinks_over_the_buffer_and_stops_at_the_limit(
+    length: int, expected: float
+) -> None:
+    assert overlong(length, overlong_buffer=20) == pytest.approx(expected)
+    assert overlong(length, overlong_buffer=0.2) == pytest.approx(expected)
+    assert overlong(length, overlong_buffer=20, overlong_penalty=0.5) == pytest.approx(expected / 2)
+
+
+def test_kl_in_the_reward_is_taken_off_before_the_baseline() -> None:
+    group = make_group([make_trajectory(1.0), make_trajectory(1.0, index=1)])
+    config = AlgorithmConfig(kl="k1", kl_placement="reward", kl_coefficient=0.1)
+    (members,) = step_members([group], config, max_context=64, kl_sums=[[2.0, 4.0]])
+    assert values(members) == pytest.approx([0.2, -0.2])
+    with pytest.raises(ValueError, match="kl_sums"):
+        step_members([group], config, max_context=64)
+    in_loss = AlgorithmConfig(kl="k1", kl_placement="loss", kl_coefficient=0.1)
+    assert values(step_members([group], in_loss, max_context=64)[0]) == [0.0, 0.0]
+
+
+def test_a_dropped_group_counts_nowhere_and_says_why() -> None:
+    outcomes: list[Outcome | float] = [1.0, 1.0, (0.0, TIMEOUT), (None, SUBMITTED)]
+    kept = members_of(outcomes)
+    assert [m.loss_mask for m in kept] == [True, True, False, False]
+    dropped = members_of(outcomes, zero_advantage_groups="drop")
+    assert [m.loss_mask for m in dropped] == [False] * 4
+    assert [m.mask_reason for m in dropped] == ["zero_advantage"] * 3 + ["infrastructure"]
+    assert values(dropped) == values(kept)
+    assert members_of([1.0, 0.0], zero_advantage_groups="drop") == members_of([1.0, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "policy", "expected"),
+    [
+        ([1.0, 0.0], "drop", True),
+        ([1.0, 1.0], "drop", False),
+        ([1.0], "drop", False),
+        ([(1.0, SUBMITTED), (0.0, TIMEOUT)], "drop", False),
+        ([(1.0, SUBMITTED), (0.0, TIMEOUT)], "keep_real_reward", True),
+        ([(1.0, TIMEOUT), (0.0, TIMEOUT)], "keep_real_reward", False),
+        ([(1.0, SUBMITTED), (None, SUBMITTED)], "drop", False),
+        ([], "drop", False),
+    ],
+)
+def test_which_groups_dynamic_sampling_keeps(
+    outcomes: Sequence[Outcome | float], policy: Any, expected: bool
+) -> None:
+    pairs = [o if isinstance(o, tuple) else (o, SUBMITTED) for o in outcomes]
+    trajectories = [make_trajectory(reward, reason, index=i) for i, (reward, reason) in enumerate(pairs)]
+    config = AlgorithmConfig(preset="dapo", filtered_reasons=(TIMEOUT,), filtered_baseline=policy)
+    assert is_informative(trajectories, config) is expected

@@ -1,0 +1,88 @@
+"""Counterfactual advantages and masks of stored groups."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.algorithms import what_if
+from engine.algorithms.advantages import Outcome, outcome_members
+from engine.config.algorithm import AlgorithmConfig
+from engine.errors import ConfigError
+from engine.types import TerminationReason
+from tests.unit.engine.rl_builders import make_group, make_trajectory
+
+SUBMITTED, TIMEOUT = TerminationReason.SUBMITTED, TerminationReason.ROLLOUT_TIMEOUT
+
+
+def stored(*outcomes: tuple[float | None, TerminationReason]) -> list[Outcome]:
+    return [
+        Outcome(index=i, reward=reward, termination=reason, length=10 * (i + 1))
+        for i, (reward, reason) in enumerate(outcomes)
+    ]
+
+
+GROUP = stored((1.0, SUBMITTED), (0.0, SUBMITTED), (1.0, TIMEOUT), (None, SUBMITTED))
+
+
+def answers(settings: Any, **arguments: Any) -> tuple[list[float | None], list[bool]]:
+    found = what_if(GROUP, settings, max_context=100, **arguments)
+    return [member.advantage for member in found.members], [member.loss_mask for member in found.members]
+
+
+def test_the_settings_decide() -> None:
+    assert answers({}) == ([1.0, -1.0, None, None], [True, True, False, False])
+    assert answers({"filtered_baseline": "keep_zero"}) == (
+        [1.0, -0.5, -0.5, None],
+        [True, True, False, False],
+    )
+    assert answers({"preset": "dr_grpo"})[1] == [True, True, True, False]
+    assert answers({"preset": "dr_grpo"})[0] == pytest.approx([1 / 3, -2 / 3, 1 / 3, None])
+
+
+def test_settings_change_the_runs_own_objective_unless_a_preset_is_named() -> None:
+    base = AlgorithmConfig(preset="dr_grpo")
+    assert what_if(GROUP, {"baseline": "none"}, base=base, max_context=100).config == AlgorithmConfig(
+        preset="dr_grpo", baseline="none"
+    )
+    anew = what_if(GROUP, {"preset": "gspo"}, base=base, max_context=100)
+    assert anew.config == AlgorithmConfig(preset="gspo")
+
+
+def test_the_same_settings_give_what_the_run_had() -> None:
+    for preset in ("grpo", "dapo", "grpo_pp"):
+        config = AlgorithmConfig.model_validate({"preset": preset})
+        (had,) = outcome_members([GROUP], config, max_context=100)
+        assert what_if(GROUP, config, max_context=100).members == had
+
+
+def test_a_group_of_trajectories_works_as_well_as_stored_outcomes() -> None:
+    group = make_group([make_trajectory(1.0), make_trajectory(0.0, index=1)])
+    found = what_if(group, {"preset": "dr_grpo"}, max_context=64)
+    assert [member.advantage for member in found.members] == [0.5, -0.5]
+    assert [member.index for member in found.members] == [0, 1]
+
+
+def test_batch_wide_settings_see_the_updates_other_groups() -> None:
+    others = [stored((0.0, SUBMITTED), (0.0, SUBMITTED), (0.0, SUBMITTED))]
+    settings = {"baseline": "batch_mean", "filtered_reasons": []}
+    alone = what_if(GROUP, settings, max_context=100)
+    beside = what_if(GROUP, settings, max_context=100, others=others)
+    assert [m.baseline for m in alone.members] == pytest.approx([2 / 3] * 3 + [None])
+    assert [m.baseline for m in beside.members] == pytest.approx([1 / 3] * 3 + [None])
+    assert alone.notes == ("Batch-wide means and deviations are those of this group alone.",)
+    assert beside.notes == ()
+
+
+def test_what_cannot_be_told_afterwards_is_said() -> None:
+    (note,) = what_if(GROUP, {"preset": "rloo"}, max_context=100).notes
+    assert "k1 penalty on the reward is left out" in note
+    blind = [Outcome(index=0, reward=1.0, termination=SUBMITTED)]
+    (note,) = what_if(blind, {"preset": "dapo"}, max_context=100).notes
+    assert "overlong penalty is left out" in note
+
+
+def test_wrong_settings_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown setting 'clip'"):
+        what_if(GROUP, {"clip": 1}, max_context=100)
