@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +12,7 @@ from ninja.errors import HttpError
 
 from webapp.api.auth import viewer
 from webapp.api.runs import find as find_run
+from webapp.contexts.what_if import counterfactual
 from webapp.models import TokenBlob, Trajectory
 from webapp.selectors import trajectories as reads
 
@@ -166,3 +168,41 @@ def _find(trajectory_id: int) -> Trajectory:
     if trajectory is None:
         raise HttpError(404, f"there is no trajectory {trajectory_id}")
     return trajectory
+
+
+class WhatIfIn(Schema):
+    """Settings of ``algorithm`` that differ from the run's, by name."""
+
+    settings: dict[str, Any]
+
+
+class MemberOut(Schema):
+    """What the objective makes of one trajectory of a group."""
+
+    index: int
+    advantage: float | None
+    baseline: float | None
+    loss_mask: bool
+    mask_reason: str
+
+
+class WhatIfOut(Schema):
+    """A group under other settings."""
+
+    algorithm: dict[str, Any]
+    members: list[MemberOut]
+    notes: list[str]
+
+
+@router.post("/runs/{int:run_id}/groups/{phase}/{int:iteration}/{task_key}/what-if", response=WhatIfOut)
+def group_what_if(
+    request: HttpRequest, run_id: int, phase: str, iteration: int, task_key: str, body: WhatIfIn
+) -> WhatIfOut:
+    """The advantages and masks a stored group would have had under other settings."""
+    found = counterfactual(
+        find_run(run_id), phase=phase, iteration=iteration, task_key=task_key, settings=body.settings
+    )
+    if found is None:
+        raise HttpError(404, f"run {run_id} has no group of task {task_key} in {phase} {iteration}")
+    members = [MemberOut(**dataclasses.asdict(member)) for member in found.members]
+    return WhatIfOut(algorithm=found.config.model_dump(mode="json"), members=members, notes=list(found.notes))

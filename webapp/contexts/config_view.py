@@ -8,8 +8,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from engine.algorithms.describe import describe as describe_objective
 from engine.config.recipes import RECIPES
-from engine.config.run import parse_run_config
+from engine.config.run import TrainRun, parse_run_config
 from engine.errors import ConfigError
 
 
@@ -71,6 +72,17 @@ def describe(config: Mapping[str, Any], recipe: str) -> tuple[SettingSection, ..
             part = getattr(model, key, None)
             sections.append(_section(key, f"{key}.", value, base.get(key) or {}, part, known=bool(base)))
     return tuple(sections)
+
+
+def objective(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The resolved objective in words and numbers; empty for a run without one."""
+    try:
+        run = parse_run_config(config)
+    except ConfigError:
+        return ()
+    if not isinstance(run, TrainRun):
+        return ()
+    return tuple(describe_objective(run.algorithm, max_context=run.agent.max_context))
 
 
 def _section(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from webapp.contexts.advantage import Sibling, siblings
 from webapp.contexts.diffs import Diff, patch_diff
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
+from webapp.contexts.what_if import WhatIf, build_what_if
 from webapp.models import Group, Run, Step, TestResult, Trajectory
 from webapp.selectors import groups as group_reads
 
@@ -63,6 +65,8 @@ class GroupContext:
     num_steps: int
     matrix: tuple[MatrixRow, ...]
     patches: tuple[PatchView, ...]
+    what_if: WhatIf | None
+    """None where nothing was trained on the group."""
 
 
 MAX_STRIP = 200
@@ -114,7 +118,9 @@ def _patches(columns: list[Trajectory]) -> tuple[PatchView, ...]:
     return tuple(views)
 
 
-def build_group(run: Run, *, phase: str, iteration: int, task_key: str) -> GroupContext | None:
+def build_group(
+    run: Run, *, phase: str, iteration: int, task_key: str, params: Mapping[str, str]
+) -> GroupContext | None:
     """The page; None when there is no such group."""
     group = group_reads.get_group(run.pk, phase=phase, iteration=iteration, task_key=task_key)
     if group is None:
@@ -137,4 +143,7 @@ def build_group(run: Run, *, phase: str, iteration: int, task_key: str) -> Group
         num_steps=longest,
         matrix=_matrix(columns, group_reads.tests_of(columns)),
         patches=_patches(columns),
+        what_if=build_what_if(run, columns, iteration=iteration, task_key=task_key, params=params)
+        if phase == "train"
+        else None,
     )

@@ -17,9 +17,12 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from engine.algorithms.lint import lint_data
 from engine.config.base import Section
+from engine.config.contradictions import Finding
+from engine.config.presets import PRESETS
 from engine.config.recipes import RECIPES
-from engine.config.run import parse_run_config
+from engine.config.run import PRESET_KEY, parse_run_config, with_overrides
 from engine.errors import ConfigError
 from webapp.contexts.frame import Crumb
 
@@ -79,7 +82,12 @@ class RunFormContext:
     """Empty while none is chosen."""
     clone_of: int | None
     sections: tuple[FormSection, ...]
-    errors: tuple[str, ...]
+    preset: str
+    """The objective's preset whose settings the form holds; empty for kinds without an objective."""
+    findings: tuple[Finding, ...]
+    """Errors first."""
+    refused: tuple[str, ...]
+    """Why the run that was asked for was not made."""
     num_changed: int
     experiments: tuple[tuple[int, str], ...]
     experiment: int | None
@@ -120,6 +128,38 @@ def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
     return "text", (), False
 
 
+def rebase(base: Mapping[str, Any], posted: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The configuration a form is compared with, and what was posted, when another preset was chosen.
+
+    A form holds every setting of the preset it was rendered with (``rendered_preset``): those left as they
+    were belong to that preset and make way for the chosen one's.
+    """
+    preset = base.get("algorithm", {}).get("preset")
+    chosen = posted.get(PRESET_KEY, preset)
+    rendered = posted.get("rendered_preset", preset)
+    if preset is None or not {chosen, rendered} <= set(PRESETS):
+        return dict(base), dict(posted)
+    shown, before = _under(base, chosen), _under(base, rendered)
+    kept = {
+        key: text
+        for key, text in posted.items()
+        if chosen == rendered or not _is_left(key, text, before["algorithm"])
+    }
+    return shown, kept
+
+
+def _under(base: Mapping[str, Any], preset: str | None) -> dict[str, Any]:
+    """``base`` with another preset's objective, resolved."""
+    if preset == base["algorithm"]["preset"]:
+        return dict(base)
+    return parse_run_config(with_overrides(base, {PRESET_KEY: preset})).model_dump(mode="json")
+
+
+def _is_left(key: str, text: str, algorithm: Mapping[str, Any]) -> bool:
+    section, _, name = key.partition(".")
+    return section == "algorithm" and key != PRESET_KEY and text.strip() == as_text(algorithm.get(name))
+
+
 def _fields(
     prefix: str,
     model: BaseModel,
@@ -127,6 +167,7 @@ def _fields(
     posted: Mapping[str, str],
     errors: Mapping[str, str],
     datasets: tuple[str, ...],
+    preset: str,
 ) -> tuple[FormField, ...]:
     result = []
     for name, info in type(model).model_fields.items():
@@ -136,9 +177,10 @@ def _fields(
         key = f"{prefix}{name}"
         widget, choices, optional = _widget(key, info, datasets)
         text = as_text(value)
+        compared = preset if key == PRESET_KEY else text
         result.append(
             FormField(
-                key, name.replace("_", " "), widget, _posted(posted, key, text), text, choices,
+                key, name.replace("_", " "), widget, _posted(posted, key, text), compared, choices,
                 info.description or "", optional, errors.get(key, ""),
             )
         )  # fmt: skip
@@ -166,20 +208,34 @@ def errors_by_field(message: str) -> dict[str, str]:
 
 
 def form_sections(
-    base: Mapping[str, Any], *, posted: Mapping[str, str], error: str, datasets: tuple[str, ...]
+    base: Mapping[str, Any],
+    *,
+    posted: Mapping[str, str],
+    error: str,
+    datasets: tuple[str, ...],
+    preset: str = "",
 ) -> tuple[FormSection, ...]:
     """Sections of a configuration with what was posted filled in.
+
+    Args:
+        base: what the fields are compared with.
+        posted: texts by dotted setting.
+        error: a ConfigError's message.
+        datasets: names to suggest.
+        preset: the recipe's preset, where ``base`` is already another's (``rebase``).
 
     Raises ConfigError when ``base`` itself is not valid in this version.
     """
     model = parse_run_config(base)
     errors = errors_by_field(error)
-    sections = [FormSection("run", "", _fields("", model, base, posted, errors, datasets), True)]
+    preset = preset or base.get("algorithm", {}).get("preset", "")
+    general = _fields("", model, base, posted, errors, datasets, preset)
+    sections = [FormSection("run", "", general, True)]
     for name in type(model).model_fields:
         part = getattr(model, name)
         if not isinstance(part, Section):
             continue
-        fields = _fields(f"{name}.", part, base[name], posted, errors, datasets)
+        fields = _fields(f"{name}.", part, base[name], posted, errors, datasets, preset)
         help_text = (type(part).__doc__ or "").strip().split("\n")[0]
         opened = name in ("dataset", "trainer") or any(field.changed or field.error for field in fields)
         sections.append(FormSection(name, help_text, fields, opened))
@@ -199,6 +255,14 @@ def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
         else:
             overrides[field.key] = field.value.strip()
     return overrides
+
+
+def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[Finding]:
+    """What contradicts or has no effect in the configuration a form holds, before a run is made of it."""
+    try:
+        return lint_data(with_overrides(base, parse_overrides(sections)))
+    except ConfigError as error:
+        return [Finding(severity="error", setting="", message=str(error))]
 
 
 def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:

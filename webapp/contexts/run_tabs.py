@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from engine.algorithms.lint import lint_data
+from engine.config.contradictions import Finding
 from engine.events.types import EVENT_ADAPTER
-from webapp.contexts.config_view import SettingSection, describe
+from webapp.contexts.config_view import SettingSection, describe, objective
 from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import trajectory_url
 from webapp.contexts.solve_map import CELL_WIDTH, MapRow, map_rows
@@ -123,6 +125,10 @@ class ConfigurationPanel:
     sections: tuple[SettingSection, ...]
     recipe: str
     num_changed: int
+    objective: tuple[tuple[str, str], ...]
+    """(ingredient, sentence) of the resolved objective; empty for kinds without one."""
+    warnings: tuple[Finding, ...]
+    """Settings without effect or of doubtful sense."""
 
 
 Panel = (
@@ -158,9 +164,7 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
         case "events":
             return _events(run, params)
         case "configuration":
-            sections = describe(run.config, run.recipe)
-            changed = sum(section.num_changed for section in sections)
-            return ConfigurationPanel(sections=sections, recipe=run.recipe, num_changed=changed)
+            return _configuration(run)
         case _:
             return _groups(run, params)
 
@@ -172,6 +176,17 @@ def _groups(run: Run, params: Mapping[str, str]) -> GroupsPanel:
         run.pk, phase=phase, outcome=outcome, number=int(number) if number.isdecimal() else 1
     )
     return GroupsPanel(page=page, phase=phase, phases=tuple(group_reads.phases(run.pk)), outcome=outcome)
+
+
+def _configuration(run: Run) -> ConfigurationPanel:
+    sections = describe(run.config, run.recipe)
+    return ConfigurationPanel(
+        sections=sections,
+        recipe=run.recipe,
+        num_changed=sum(section.num_changed for section in sections),
+        objective=objective(run.config),
+        warnings=tuple(finding for finding in lint_data(run.config) if finding.severity == "warning"),
+    )
 
 
 def _trajectories(run: Run) -> TrajectoriesPanel:

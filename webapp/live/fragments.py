@@ -100,7 +100,7 @@ def _iteration_page(subscription: Subscription) -> Snapshot:
 def _group_page(subscription: Subscription) -> Snapshot:
     run = _run(subscription)
     phase, iteration, task_key = subscription.target
-    context = build_group(run, phase=phase, iteration=int(iteration), task_key=task_key)
+    context = build_group(run, phase=phase, iteration=int(iteration), task_key=task_key, params={})
     if context is None:
         raise GoneError
     html = _render({"group-body": "groups/_body.html"}, variables(context))

@@ -11,13 +11,17 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
+from engine.config.contradictions import Finding
+from engine.config.run import parse_run_config
 from engine.errors import ConfigError
 from webapp.contexts.frame import Crumb
 from webapp.contexts.run_form import (
     FormSection,
     RunFormContext,
+    check,
     form_sections,
     parse_overrides,
+    rebase,
     recipe_base,
     recipe_choices,
 )
@@ -52,6 +56,8 @@ def _create(request: HttpRequest, person: Person, recipe: str, parent: Run | Non
     experiment = Experiment.objects.filter(pk=int(chosen)).first() if chosen.isdecimal() else None
     try:
         context = _context(recipe, parent, posted, "", experiment.pk if experiment else None)
+        if posted.get("then") == "check":
+            return page(request, person, "runs/new.html", context)
         overrides = parse_overrides(context.sections)
         run = _make(person, recipe, parent, overrides, experiment, start=posted.get("then") == "start")
     except (ConfigError, IllegalTransitionError) as error:
@@ -80,21 +86,29 @@ def _make(
     return run
 
 
+def _base(recipe: str, parent: Run | None) -> dict[str, Any] | None:
+    """What the form is compared with; None while no recipe is chosen."""
+    try:
+        if parent is not None:
+            return parse_run_config(parent.config).model_dump(mode="json")
+        return recipe_base(recipe) if recipe else None
+    except ConfigError as unusable:
+        raise Http404(str(unusable)) from unusable
+
+
 def _context(
     recipe: str, parent: Run | None, posted: Mapping[str, str], error: str, experiment: int | None
 ) -> RunFormContext:
-    base: dict[str, Any] | None = None
-    try:
-        if parent is not None:
-            base = parent.config
-        elif recipe:
-            base = recipe_base(recipe)
-    except ConfigError as unknown:
-        raise Http404(str(unknown)) from unknown
     sections: tuple[FormSection, ...] = ()
+    shown: dict[str, Any] = {}
+    findings: tuple[Finding, ...] = ()
+    base = _base(recipe, parent)
     if base is not None:
+        shown, kept = rebase(base, posted)
         datasets = tuple(run_reads.dataset_choices())
-        sections = form_sections(base, posted=posted, error=error, datasets=datasets)
+        preset = base.get("algorithm", {}).get("preset", "")
+        sections = form_sections(shown, posted=kept, error=error, datasets=datasets, preset=preset)
+        findings = () if error else tuple(check(base, sections))
     last = f"clone of run {parent.pk}" if parent else "new"
     return RunFormContext(
         section="runs",
@@ -103,7 +117,9 @@ def _context(
         recipe=recipe,
         clone_of=parent.pk if parent else None,
         sections=sections,
-        errors=tuple(error.split("; ")) if error else (),
+        preset=shown.get("algorithm", {}).get("preset", ""),
+        findings=findings,
+        refused=tuple(error.split("; ")) if error else (),
         num_changed=sum(field.changed for section in sections for field in section.fields),
         experiments=tuple(run_reads.experiment_choices()),
         experiment=experiment,

@@ -30,7 +30,13 @@ def group_detail(
     request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int, task_key: str
 ) -> HttpResponse:
     """The siblings of a task side by side."""
-    context = build_group(run_or_404(run_id), phase=phase, iteration=iteration, task_key=task_key)
+    context = build_group(
+        run_or_404(run_id),
+        phase=phase,
+        iteration=iteration,
+        task_key=task_key,
+        params=params_of(request),
+    )
     if context is None:
         raise Http404(f"Run {run_id} has no group of task {task_key} in {phase} {iteration}.")
     return page(request, person, "groups/detail.html", context)

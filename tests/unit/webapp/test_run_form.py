@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from engine.config.recipes import RECIPES, resolve
-from webapp.contexts.run_form import FormSection, errors_by_field, form_sections, parse_overrides, recipe_base
+from webapp.contexts.run_form import (
+    FormSection,
+    check,
+    errors_by_field,
+    form_sections,
+    parse_overrides,
+    rebase,
+    recipe_base,
+)
 
 
 def sections_of(
@@ -68,3 +76,58 @@ def test_an_error_is_put_beside_its_field() -> None:
     }
     assert fields["trainer.iterations"].error.startswith("Input should be")
     assert fields["trainer.iterations"].value == "0"
+
+
+def posted_form(
+    base: dict[str, Any], posted: dict[str, str]
+) -> tuple[tuple[FormSection, ...], dict[str, Any]]:
+    """The form and the overrides that come of it, as the page makes them."""
+    shown, kept = rebase(base, posted)
+    sections = form_sections(shown, posted=kept, error="", datasets=(), preset=base["algorithm"]["preset"])
+    return sections, parse_overrides(sections)
+
+
+def texts(sections: tuple[FormSection, ...]) -> dict[str, str]:
+    return {field.key: field.value for section in sections for field in section.fields}
+
+
+def test_another_preset_replaces_what_was_left_and_keeps_what_was_changed() -> None:
+    base = recipe_base("quickstart")
+    first = texts(sections_of("quickstart")) | {"rendered_preset": "grpo_pp"}
+    sections, overrides = posted_form(
+        base, first | {"algorithm.preset": "dapo", "algorithm.clip_high": "0.4", "trainer.iterations": "5"}
+    )
+    assert overrides == {"algorithm.preset": "dapo", "algorithm.clip_high": "0.4", "trainer.iterations": "5"}
+    config = resolve("quickstart", overrides).model_dump(mode="json")["algorithm"]
+    assert (config["aggregation"], config["dynamic_sampling"], config["clip_high"]) == (
+        "token_mean",
+        True,
+        0.4,
+    )
+    shown = texts(sections)
+    assert (shown["algorithm.aggregation"], shown["algorithm.filtered_reasons"]) == ("token_mean", "")
+
+
+def test_a_value_of_the_recipes_preset_can_be_set_under_another() -> None:
+    base = recipe_base("quickstart")
+    shown = texts(posted_form(base, {"algorithm.preset": "dapo", "rendered_preset": "grpo_pp"})[0])
+    again = shown | {"rendered_preset": "dapo", "algorithm.aggregation": "constant_length"}
+    _, overrides = posted_form(base, again)
+    assert overrides == {"algorithm.preset": "dapo", "algorithm.aggregation": "constant_length"}
+
+
+def test_going_back_to_the_recipes_preset_changes_nothing() -> None:
+    base = recipe_base("quickstart")
+    shown = texts(posted_form(base, {"algorithm.preset": "grpo", "rendered_preset": "grpo_pp"})[0])
+    _, overrides = posted_form(base, shown | {"rendered_preset": "grpo", "algorithm.preset": "grpo_pp"})
+    assert overrides == {}
+
+
+def test_contradictions_and_inert_settings_are_told_before_a_run_is_made() -> None:
+    base = recipe_base("quickstart")
+    sections, _ = posted_form(base, {"trainer.minibatches": "1"})
+    found = {finding.setting: finding for finding in check(base, sections)}
+    assert found["algorithm.clip_high"].severity == "warning"
+    assert "one update per batch" in found["algorithm.clip_high"].message
+    sections, _ = posted_form(base, {"policy.temperature": "0"})
+    assert [(f.severity, f.setting) for f in check(base, sections)] == [("error", "policy.temperature")]

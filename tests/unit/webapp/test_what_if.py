@@ -1,0 +1,135 @@
+"""Counterfactual advantages: the page, the API and the command give the same numbers."""
+
+from __future__ import annotations
+
+import io
+import json
+import statistics
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.db.models import F
+from django.test import Client
+
+from engine.errors import ConfigError
+from tests.page_builders import Yard, make_yard
+from tests.web_builders import make_user
+from webapp.contexts.what_if import counterfactual
+from webapp.models import Group, Trajectory
+from webapp.permissions import Role
+from webapp.services import runs
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+KEEP_ALL = {"filtered_reasons": [], "baseline": "group_mean", "std_normalisation": "group"}
+
+
+def mixed(yard: Yard) -> str:
+    """The task of a group that some solved and some did not."""
+    group = Group.objects.filter(
+        run=yard.run, phase="train", num_solved__gt=0, num_solved__lt=F("num_graded")
+    )
+    return group[0].task_key
+
+
+def stored(yard: Yard) -> list[Trajectory]:
+    return list(
+        Trajectory.objects.filter(run=yard.run, phase="train", iteration=0, task_key=mixed(yard)).order_by(
+            "index"
+        )
+    )
+
+
+def client() -> Client:
+    client = Client()
+    client.force_login(User.objects.filter(username="v").first() or make_user("v", Role.VIEWER))
+    return client
+
+
+def test_the_runs_own_settings_give_what_was_stored() -> None:
+    yard = make_yard(iterations=1)
+    found = counterfactual(yard.run, phase="train", iteration=0, task_key=mixed(yard), settings={})
+    assert found is not None
+    rows = stored(yard)
+    assert any(row.advantage for row in rows)
+    assert any(row.mask_reason == "infrastructure" for row in rows)
+    assert [(m.advantage, m.baseline, m.loss_mask, m.mask_reason) for m in found.members] == [
+        (t.advantage, t.baseline, t.loss_mask, t.mask_reason) for t in rows
+    ]
+
+
+def test_another_objective_counts_what_was_filtered() -> None:
+    yard = make_yard(iterations=1)
+    key = mixed(yard)
+    rewards = {t.index: t.reward for t in stored(yard) if t.reward is not None}
+    mean, deviation = statistics.fmean(rewards.values()), statistics.stdev(rewards.values())
+    answer = client().post(
+        f"/api/v1/runs/{yard.run.pk}/groups/train/0/{key}/what-if",
+        json.dumps({"settings": KEEP_ALL}),
+        content_type="application/json",
+    )
+    assert answer.status_code == 200, answer.content
+    body: dict[str, Any] = answer.json()
+    assert body["algorithm"]["baseline"] == "group_mean"
+    assert body["algorithm"]["clip_high"] == 0.28
+    for member in body["members"]:
+        if member["index"] not in rewards:
+            assert member["mask_reason"] == "infrastructure"
+            assert member["advantage"] is None
+            continue
+        assert member["loss_mask"]
+        expected = (rewards[member["index"]] - mean) / (deviation + 1e-6)
+        assert member["advantage"] == pytest.approx(expected, rel=1e-12)
+    out = io.StringIO()
+    settings = [f"{name}={json.dumps(value)}" for name, value in KEEP_ALL.items()]
+    call_command(
+        "what_if",
+        yard.run.pk,
+        0,
+        key,
+        "--set",
+        settings[0],
+        "--set",
+        settings[1],
+        "--set",
+        settings[2],
+        stdout=out,
+    )
+    assert json.loads(out.getvalue()) == body
+
+
+def test_the_page_shows_both_and_says_what_is_wrong() -> None:
+    yard = make_yard(iterations=1)
+    address = f"/runs/{yard.run.pk}/train/0/{mixed(yard)}/"
+    plain = client().get(address).content.decode()
+    assert 'id="what-if"' in plain
+    assert "Advantage then" not in plain
+    chosen = client().get(address, {"preset": "grpo", "baseline": "none"}).content.decode()
+    assert "Advantage then" in chosen
+    assert "<option selected>grpo</option>" in chosen
+    wrong = client().get(address, {"preset": "gone"}).content.decode()
+    assert "Advantage then" not in wrong
+    assert "notice error" in wrong
+    evaluation = client().get(f"/runs/{yard.run.pk}/eval:heldout/0/{mixed(yard)}/").content.decode()
+    assert 'id="what-if"' not in evaluation
+
+
+def test_mistakes_are_explained() -> None:
+    yard = make_yard(iterations=1)
+    address = f"/api/v1/runs/{yard.run.pk}/groups/train/0/{mixed(yard)}/what-if"
+    answer = client().post(address, json.dumps({"settings": {"colour": 1}}), content_type="application/json")
+    assert answer.status_code == 422
+    assert "colour" in answer.json()["detail"]
+    missing = f"/api/v1/runs/{yard.run.pk}/groups/train/0/none/what-if"
+    assert (
+        client().post(missing, json.dumps({"settings": {}}), content_type="application/json").status_code
+        == 404
+    )
+    with pytest.raises(CommandError, match="no group of task none in iteration 0"):
+        call_command("what_if", yard.run.pk, 0, "none")
+    with pytest.raises(ConfigError, match="only training has an objective"):
+        counterfactual(
+            runs.create(recipe="quickstart-oracle"), phase="train", iteration=0, task_key="x", settings={}
+        )
