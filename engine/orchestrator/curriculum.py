@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from engine.errors import ConfigError
@@ -36,15 +36,23 @@ class TaskCursor:
         self._passes = 0
         self._remaining: list[str] = []
 
-    def take(self) -> list[TaskRow]:
-        """The next iteration's tasks."""
+    def take(self, count: int | None = None, *, exclude: Collection[str] = ()) -> list[TaskRow]:
+        """The next tasks, as many as an iteration uses.
+
+        Args:
+            count: take so many instead; fewer come where the split has no more.
+            exclude: tasks the iteration already has; they wait for the next one.
+        """
+        had = set(exclude)
+        wanted = min(self._per_iteration if count is None else count, len(self._rows) - len(had))
         taken: list[str] = []
-        while len(taken) < self._per_iteration:
-            if not any(task_id not in taken for task_id in self._remaining):
+        while len(taken) < wanted:
+            if not any(task_id not in had for task_id in self._remaining):
                 self._remaining += self._next_pass()
-            task_id = next(task_id for task_id in self._remaining if task_id not in taken)
+            task_id = next(task_id for task_id in self._remaining if task_id not in had)
             self._remaining.remove(task_id)
             taken.append(task_id)
+            had.add(task_id)
         return [self._rows[task_id] for task_id in taken]
 
     def state_dict(self) -> dict[str, Any]:

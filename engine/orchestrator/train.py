@@ -33,6 +33,7 @@ from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.progress import HELDOUT, TRAIN, Progress
 from engine.orchestrator.projection import TRAIN_PHASE
+from engine.orchestrator.resampling import Collection, collect_informative, discarded_members
 from engine.orchestrator.stage import (
     announce,
     build_scheduler,
@@ -43,7 +44,7 @@ from engine.orchestrator.stage import (
 from engine.rollout.scheduler import GroupRequest
 from engine.trainer.checkpoint import Checkpoint, load_latest, prune, restore_training, save_checkpoint
 from engine.trainer.trainer import Trainer, UpdateResult
-from engine.types import Group
+from engine.types import Group, TaskRow
 
 
 async def train(config: TrainRun, run: RunContext) -> Outcome:
@@ -128,17 +129,19 @@ class TrainingLoop:
         while self.progress.iteration < self._config.trainer.iterations:
             await self._run.safe_point()
             started = time.monotonic()
-            groups = await self._collect()
+            collection = await self._collect()
             collected = time.monotonic()
-            result = self._trainer.update(groups, temperature=self._config.policy.temperature)
+            result = self._trainer.update(collection.trained, temperature=self._config.policy.temperature)
             self._publish(result)
-            self._report(groups, result, rollout_s=collected - started, total_s=time.monotonic() - started)
+            self._report(
+                collection, result, rollout_s=collected - started, total_s=time.monotonic() - started
+            )
             if self._is_due(self._config.evaluation.every):
                 await self._evaluate()
             if self._is_due(self._config.trainer.checkpoint_every):
                 self._save_checkpoint()
 
-    async def _collect(self) -> list[Group]:
+    async def _collect(self) -> Collection:
         iteration = self.progress.iteration
         rows = self._cursor.take()
         self._run.sink.emit(
@@ -147,7 +150,12 @@ class TrainingLoop:
             policy_version=self.progress.policy_version,
             task_ids=[row.task.id for row in rows],
         )
-        size = self._config.rollout.group_size
+        if self._config.algorithm.dynamic_sampling:
+            return await collect_informative(rows, self._cursor, self._sample, self._config.algorithm)
+        return Collection(trained=await self._sample(rows))
+
+    async def _sample(self, rows: Sequence[TaskRow]) -> list[Group]:
+        size, iteration = self._config.rollout.group_size, self.progress.iteration
         requests = [GroupRequest(row=row, iteration=iteration, phase=TRAIN_PHASE, size=size) for row in rows]
         return await self._run.interruptible(self._scheduler.collect(requests))
 
@@ -158,10 +166,14 @@ class TrainingLoop:
             self.policy.set_version(self.progress.policy_version)
 
     def _report(
-        self, groups: Sequence[Group], result: UpdateResult, *, rollout_s: float, total_s: float
+        self, collection: Collection, result: UpdateResult, *, rollout_s: float, total_s: float
     ) -> None:
-        iteration = self.progress.iteration
-        for group, members in zip(groups, result.members, strict=True):
+        iteration, groups = self.progress.iteration, collection.groups
+        algorithm, max_context = self._config.algorithm, self._config.agent.max_context
+        masked = [
+            discarded_members(group, algorithm, max_context=max_context) for group in collection.discarded
+        ]
+        for group, members in zip(groups, [*result.members, *masked], strict=True):
             self._run.sink.emit(
                 GroupFinished,
                 iteration=iteration,
@@ -170,6 +182,8 @@ class TrainingLoop:
                 members=[dataclasses.asdict(member) for member in members],
             )
         metrics = iteration_metrics(groups) | result.metrics
+        if algorithm.dynamic_sampling:
+            metrics |= collection.metrics()
         metrics["time/rollout"] = rollout_s
         metrics["time/update"] = total_s - rollout_s
         metrics["time/iteration"] = total_s

@@ -1,0 +1,199 @@
+"""Named modes against the loss functions of TRL and verl, where they are installed.
+
+Every comparison is of the loss and of its gradient by each log-probability, on random batches in float64.
+Where they mean something else by the same name, the settings that make them agree are the ones compared; the
+differences are the table of ``engine/algorithms/README.md``. ``requirements/oracles.txt`` installs TRL.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from engine.algorithms.advantages import Outcome, outcome_members
+from engine.algorithms.objective import TokenBatch, policy_loss
+from engine.algorithms.weights import trajectory_weights
+from engine.config.algorithm import AlgorithmConfig
+from engine.types import TerminationReason
+
+torch.set_num_threads(1)
+ROWS, WIDTH, LIMIT = 6, 9, 40
+NO_FILTER: dict[str, Any] = {"filtered_reasons": ()}
+
+
+class Case:
+    """A padded batch [ROWS, WIDTH] of trajectories of unequal lengths, as the oracles take it."""
+
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def noise(scale: float) -> Tensor:
+            return torch.randn((ROWS, WIDTH), generator=generator, dtype=torch.float64) * scale
+
+        lengths = torch.randint(1, WIDTH + 1, (ROWS,), generator=generator)
+        self.mask = (torch.arange(WIDTH) < lengths[:, None]).double()
+        self.old = -noise(2.0).abs()
+        self.new = self.old + noise(0.4)
+        self.reference = self.old + noise(0.4)
+        self.sampler = self.old + noise(0.4)
+        self.advantages = torch.randn(ROWS, generator=generator, dtype=torch.float64)
+
+    def ours(self, settings: dict[str, Any]) -> tuple[float, Tensor]:
+        """Loss and gradient [ROWS, WIDTH] of the product."""
+        config = AlgorithmConfig(**(NO_FILTER | settings))
+        groups = [
+            [Outcome(index=i, reward=float(i), termination=TerminationReason.SUBMITTED) for i in range(ROWS)]
+        ]
+        members = outcome_members(groups, config, max_context=LIMIT)[0]
+        lengths = self.mask.sum(-1).long()
+        weights = trajectory_weights(members, lengths.tolist(), config, max_context=LIMIT)
+        where = self.mask.bool()
+        new = self.new.clone().requires_grad_()
+        corrected = config.importance_correction != "none"
+
+        def repeated(values: Tensor) -> Tensor:
+            return torch.repeat_interleave(values, lengths)
+
+        batch = TokenBatch(
+            logprobs=new[where],
+            sampler_logprobs=(self.sampler if corrected else self.old)[where],
+            old_logprobs=self.old[where],
+            reference_logprobs=self.reference[where],
+            entropies=None,
+            advantages=repeated(self.advantages),
+            weights=repeated(torch.tensor(weights, dtype=torch.float64)),
+            rows=repeated(torch.arange(ROWS)),
+            num_rows=ROWS,
+        )
+        loss = policy_loss(batch, config).loss
+        (gradient,) = torch.autograd.grad(loss, new)
+        return loss.item(), gradient
+
+
+def agree(ours: tuple[float, Tensor], theirs: tuple[float, Tensor]) -> None:
+    assert ours[0] == pytest.approx(theirs[0], rel=1e-12, abs=1e-14)
+    torch.testing.assert_close(ours[1], theirs[1], rtol=1e-11, atol=1e-14)
+    assert ours[1].abs().sum() > 0
+
+
+def trl_loss(case: Case, **settings: Any) -> tuple[float, Tensor]:
+    """``GRPOTrainer._compute_loss`` with the log-probabilities given, in its training mode."""
+    grpo_trainer = pytest.importorskip("trl.trainer.grpo_trainer", reason="TRL is not installed")
+    new = case.new.clone().requires_grad_()
+    trainer = object.__new__(grpo_trainer.GRPOTrainer)
+    use_vllm = "importance_sampling_ratio" in settings
+    trainer.__dict__ |= {
+        "aux_loss_enabled": False, "top_entropy_quantile": 1.0, "off_policy_mask_threshold": None,
+        "importance_sampling_level": "token", "beta": 0.0, "loss_type": "grpo", "epsilon_low": 0.2,
+        "epsilon_high": 0.2, "use_vllm": use_vllm, "vllm_importance_sampling_correction": use_vllm,
+        "max_completion_length": LIMIT, "current_gradient_accumulation_steps": 1,
+        "_entropy_bonus_enabled": False, "model": SimpleNamespace(training=True),
+        "args": SimpleNamespace(delta=None, use_bias_correction_kl=False, steps_per_generation=1),
+        "accelerator": SimpleNamespace(
+            num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x
+        ),
+        "_metrics": {"train": _Anything()},
+        "_get_per_token_logps_and_entropies": lambda *_, **__: (new, torch.zeros_like(new), None),
+    }  # fmt: skip
+    if "delta" in settings:
+        trainer.args.delta = settings.pop("delta")
+    inputs = {
+        "prompt_ids": torch.zeros(ROWS, 1), "prompt_mask": torch.ones(ROWS, 1), "completion_ids": case.mask,
+        "completion_mask": case.mask, "advantages": case.advantages, "old_per_token_logps": case.old,
+        "ref_per_token_logps": case.reference, "num_items_in_batch": case.mask.sum(),
+        "importance_sampling_ratio": settings.pop("importance_sampling_ratio", None),
+    }  # fmt: skip
+    trainer.__dict__ |= settings
+    loss = trainer._compute_loss(None, inputs)
+    (gradient,) = torch.autograd.grad(loss, new)
+    return loss.item(), gradient
+
+
+class _Anything(dict[str, list[float]]):
+    def __missing__(self, key: str) -> list[float]:
+        return []
+
+
+GRPO = {"preset": "grpo", "kl": "none", "kl_coefficient": 0.0}
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("settings", "oracle"),
+    [
+        (GRPO, {"loss_type": "grpo"}),
+        ({"preset": "grpo"}, {"loss_type": "grpo", "beta": 0.04}),
+        (GRPO | {"dual_clip": 1.5}, {"loss_type": "grpo", "delta": 1.5}),
+        ({"preset": "dr_grpo"}, {"loss_type": "dr_grpo"}),
+        ({"preset": "dapo"}, {"loss_type": "dapo", "epsilon_high": 0.28}),
+        # TRL caps at ε_high itself and not at 1 + ε_high.
+        ({"preset": "cispo"}, {"loss_type": "cispo", "epsilon_high": 5.0}),
+        ({"preset": "cispo", "clip_high": 0.2}, {"loss_type": "cispo", "epsilon_high": 1.2}),
+        (
+            {"preset": "gspo", "clip_low": 0.1, "clip_high": 0.1},
+            {
+                "loss_type": "grpo",
+                "importance_sampling_level": "sequence",
+                "epsilon_low": 0.1,
+                "epsilon_high": 0.1,
+            },
+        ),
+    ],
+)
+def test_trl(settings: dict[str, Any], oracle: dict[str, Any], seed: int) -> None:
+    case = Case(seed)
+    agree(case.ours(settings), trl_loss(case, **oracle))
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("mode", ["token_tis", "icepop"])
+def test_trl_importance_correction(mode: str, seed: int) -> None:
+    """TRL's token_truncate and token_mask, with the ratio its rollout code makes of the log-probabilities."""
+    case = Case(seed)
+    ratio = torch.exp(case.old - case.sampler)
+    if mode == "token_tis":
+        ratio = ratio.clamp(min=0.5, max=1.5)
+    else:
+        ratio = ratio.masked_fill((ratio < 0.5) | (ratio > 1.5), 0.0)
+    settings = GRPO | {"importance_correction": mode, "importance_low": 0.5, "importance_high": 1.5}
+    agree(case.ours(settings), trl_loss(case, loss_type="grpo", importance_sampling_ratio=ratio))
+
+
+def test_the_oracle_can_disagree() -> None:
+    case = Case(0)
+    with pytest.raises(AssertionError):
+        agree(case.ours(GRPO | {"clip_high": 0.25}), trl_loss(case, loss_type="grpo"))
+
+
+VERL_MODES: list[tuple[str, dict[str, Any], str]] = [
+    ("vanilla", GRPO | {"aggregation": "token_mean", "dual_clip": 3.0}, "token-mean"),
+    ("vanilla", GRPO | {"dual_clip": 3.0}, "seq-mean-token-mean"),
+    ("vanilla", {"preset": "dr_grpo", "dual_clip": 3.0}, "seq-mean-token-sum-norm"),
+    ("gspo", {"preset": "gspo", "clip_low": 0.2, "clip_high": 0.2}, "seq-mean-token-mean"),
+]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("mode", "settings", "aggregation"), VERL_MODES)
+def test_verl(mode: str, settings: dict[str, Any], aggregation: str, seed: int) -> None:
+    core = pytest.importorskip("verl.trainer.ppo.core_algos", reason="verl is not installed")
+    config = pytest.importorskip("verl.workers.config").ActorConfig(
+        strategy="fsdp", rollout_n=1, ppo_micro_batch_size_per_gpu=ROWS, clip_ratio=0.2, clip_ratio_low=0.2,
+        clip_ratio_high=0.2, clip_ratio_c=3.0, loss_agg_mode=aggregation, loss_scale_factor=LIMIT,
+    )  # fmt: skip
+    case = Case(seed)
+    new = case.new.clone().requires_grad_()
+    loss, _ = core.get_policy_loss_fn(mode)(
+        old_log_prob=case.old,
+        log_prob=new,
+        advantages=case.advantages[:, None].expand(ROWS, WIDTH),
+        response_mask=case.mask,
+        loss_agg_mode=aggregation,
+        config=config,
+    )
+    (gradient,) = torch.autograd.grad(loss, new)
+    agree(case.ours(settings), (loss.item(), gradient))
