@@ -234,6 +234,8 @@ class Alert(_Event):
     code: str
     message: str
     iteration: int | None = None
+    task_ids: list[str] = Field(default_factory=list)
+    """Tasks whose groups of that iteration to look at."""
 
 
 Event = Annotated[

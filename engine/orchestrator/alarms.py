@@ -1,16 +1,107 @@
-"""Alerts about what a curve shows too late. To add one: a check called by ``after_iteration``."""
+"""Alerts about what a curve shows too late, each with the groups to look at.
+
+    code                        raised when                                            names groups
+    infrastructure_rate         more than 2 % of an iteration's rollouts were lost     with lost rollouts
+    gradient_not_finite         an optimizer step was thrown away                      with most tokens
+    uniform_groups              90 % of the groups uniform, 3 iterations in a row      that are uniform
+    entropy_low                 below 10 % of the start's, or below 0.005 nats         sampled most surely
+    entropy_high                above 3 times the start's and above 0.5 nats           sampled least surely
+    clip_fraction               over 30 % of trained tokens clipped, 2 in a row        with most tokens
+    mismatch                    sampler and trainer 0.05 nats a token apart            with most tokens
+    response_length             responses twice as long as at the start, 2 in a row    with longest responses
+    reward_without_submission   reward up by 0.05 and submissions down by 0.05,        rewarded without
+                                5 iterations against the 5 before                      submitting
+
+"The start" is the mean of a run's first 3 iterations. An alert is raised when its condition begins to hold
+and again only after it has ceased to; infrastructure and gradient alerts are raised every time. Clipping and
+mismatch are measured over a whole update: those alerts name the groups most sampled tokens come from.
+
+To add one: a ``_Check`` in ``_CHECKS``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any, Literal
 
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.metrics import is_uniform
-from engine.types import Group
+from engine.orchestrator.metrics import is_infrastructure, is_uniform
+from engine.types import Group, TerminationReason
 
 INFRA_RATE_MAX = 0.02
-UNIFORM_ITERATIONS = 3
+UNIFORM_SHARE_MAX = 0.9
+ENTROPY_LOW, ENTROPY_FLOOR = 0.1, 0.005
+ENTROPY_HIGH, ENTROPY_CEILING = 3.0, 0.5
+CLIP_SHARE_MAX = 0.3
+MISMATCH_MAX = 0.05
+"""Nats a token; a mean probability ratio of 1.05 is where published gates stand."""
+LENGTH_GROWTH_MAX = 2.0
+TREND = 0.05
+WINDOW = 5
+"""Iterations of a trend's two halves."""
+START = 3
+"""Iterations whose mean is "the start"."""
+MAX_GROUPS = 5
+"""An alert names at most so many groups."""
+
+_TRACKED = ("reward/mean", "termination/submitted")
+_STARTS = ("entropy/mean", "tokens/response_mean")
+_ENTROPY, _LENGTH = _STARTS
+
+
+@dataclass(slots=True)
+class _State:
+    """What must survive a restart."""
+
+    in_a_row: dict[str, int] = field(default_factory=dict)
+    """Code → iterations in a row in which its condition held."""
+    starts: dict[str, list[float]] = field(default_factory=dict)
+    """The first values of metrics that are compared with a run's start."""
+    recent: dict[str, list[float]] = field(default_factory=dict)
+    """The last values of metrics whose trend is watched."""
+
+    def observe(self, metrics: Mapping[str, float]) -> None:
+        for name in _STARTS:
+            first = self.starts.setdefault(name, [])
+            if name in metrics and len(first) < START:
+                first.append(metrics[name])
+        for name in _TRACKED:
+            self.recent[name] = [*self.recent.get(name, []), metrics[name]][-2 * WINDOW :]
+
+    def start(self, name: str) -> float | None:
+        """Mean of the run's first iterations; None while they last."""
+        first = self.starts.get(name, [])
+        return fmean(first) if len(first) == START else None
+
+    def change(self, name: str) -> float:
+        """Mean of the last window less that of the one before; 0 while there are not two."""
+        values = self.recent.get(name, [])
+        return fmean(values[WINDOW:]) - fmean(values[:WINDOW]) if len(values) == 2 * WINDOW else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Iteration:
+    """What a check looks at."""
+
+    groups: Sequence[Group]
+    metrics: Mapping[str, float]
+    state: _State
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Check:
+    """An alert: when, what it says, which groups it names."""
+
+    code: str
+    severity: Literal["warning", "error"] = "warning"
+    find: Callable[[_Iteration], str | None]
+    """The message where the condition holds."""
+    rank: Callable[[Group], float]
+    """The groups to look at have the largest ones; those with 0 or less are not named."""
+    patience: int | None = 1
+    """Alert after so many iterations in a row; None alerts every time."""
 
 
 class Alarms:
@@ -18,44 +109,164 @@ class Alarms:
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
-        self._uniform_in_a_row = 0
+        self._state = _State()
 
     def after_iteration(self, iteration: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
-        """Look at a finished iteration and its metrics, the trainer's included."""
-        self._infrastructure(iteration, metrics["infra/rate"])
-        self._collapse(iteration, groups)
-        if metrics["update/nonfinite"] > 0:
-            self._run.alert(
-                "error",
-                "gradient_not_finite",
-                f"{metrics['update/nonfinite']:.0f} step(s) were skipped: the gradient was not finite",
-                iteration,
-            )
+        """Look at a finished iteration.
+
+        Args:
+            iteration: its number.
+            groups: every group that was sampled.
+            metrics: of the iteration, the trainer's included.
+        """
+        self._state.observe(metrics)
+        seen = _Iteration(groups=groups, metrics=metrics, state=self._state)
+        for check in _CHECKS:
+            message = check.find(seen)
+            held = self._state.in_a_row.get(check.code, 0) + 1 if message else 0
+            self._state.in_a_row[check.code] = held
+            if message and (check.patience is None or held == check.patience):
+                self._alert(check, message, iteration, groups)
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart, as JSON."""
-        return {"uniform_in_a_row": self._uniform_in_a_row}
+        return {
+            "in_a_row": dict(self._state.in_a_row),
+            "starts": {name: list(values) for name, values in self._state.starts.items()},
+            "recent": {name: list(values) for name, values in self._state.recent.items()},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self._uniform_in_a_row = int(state["uniform_in_a_row"])
+        self._state = _State(
+            in_a_row=dict(state["in_a_row"]), starts=dict(state["starts"]), recent=dict(state["recent"])
+        )
 
-    def _infrastructure(self, iteration: int, rate: float) -> None:
-        if rate > INFRA_RATE_MAX:
-            self._run.alert(
-                "warning",
-                "infrastructure_rate",
-                f"infrastructure lost {rate:.1%} of the rollouts of iteration {iteration}",
-                iteration,
-            )
+    def _alert(self, check: _Check, message: str, iteration: int, groups: Sequence[Group]) -> None:
+        ranked = sorted(((check.rank(group), group) for group in groups), key=lambda pair: -pair[0])
+        named = [group.task for value, group in ranked if value > 0][:MAX_GROUPS]
+        if named:
+            message += f"; look at {', '.join(task.instance_id for task in named)}"
+        self._run.alert(check.severity, check.code, message, iteration, task_ids=[task.id for task in named])
 
-    def _collapse(self, iteration: int, groups: Sequence[Group]) -> None:
-        self._uniform_in_a_row = self._uniform_in_a_row + 1 if all(map(is_uniform, groups)) else 0
-        if self._uniform_in_a_row == UNIFORM_ITERATIONS:
-            self._run.alert(
-                "warning",
-                "uniform_groups",
-                f"in {UNIFORM_ITERATIONS} iterations in a row every group's rewards were all equal: "
-                "nothing is being learned",
-                iteration,
-            )
+
+def _infrastructure(seen: _Iteration) -> str | None:
+    rate = seen.metrics["infra/rate"]
+    return f"infrastructure lost {rate:.1%} of the rollouts" if rate > INFRA_RATE_MAX else None
+
+
+def _not_finite(seen: _Iteration) -> str | None:
+    steps = seen.metrics["update/nonfinite"]
+    return f"{steps:.0f} step(s) were skipped: the gradient was not finite" if steps else None
+
+
+def _uniform(seen: _Iteration) -> str | None:
+    share = fmean(map(is_uniform, seen.groups)) if seen.groups else 0.0
+    if share < UNIFORM_SHARE_MAX:
+        return None
+    return (
+        f"{share:.0%} of the groups had equal rewards, {UNIFORM_PATIENCE} iterations in a row: "
+        "little is learned"
+    )
+
+
+def _entropy_low(seen: _Iteration) -> str | None:
+    entropy, start = seen.metrics.get(_ENTROPY), seen.state.start(_ENTROPY)
+    if entropy is None:
+        return None
+    if entropy >= ENTROPY_FLOOR and (start is None or entropy >= ENTROPY_LOW * start):
+        return None
+    return f"entropy fell to {entropy:.3g} nats{_from(start)}: the policy is collapsing"
+
+
+def _entropy_high(seen: _Iteration) -> str | None:
+    entropy, start = seen.metrics.get(_ENTROPY), seen.state.start(_ENTROPY)
+    if entropy is None or start is None or entropy <= max(ENTROPY_HIGH * start, ENTROPY_CEILING):
+        return None
+    return f"entropy rose to {entropy:.3g} nats{_from(start)}: the policy is becoming noise"
+
+
+def _clipping(seen: _Iteration) -> str | None:
+    high, low = seen.metrics.get("clip/high", 0.0), seen.metrics.get("clip/low", 0.0)
+    if high + low <= CLIP_SHARE_MAX:
+        return None
+    return (
+        f"{high + low:.0%} of the trained tokens were clipped ({high:.0%} above, {low:.0%} below): "
+        "steps are too large"
+    )
+
+
+def _mismatch(seen: _Iteration) -> str | None:
+    gap = seen.metrics.get("mismatch/mean", 0.0)
+    if gap <= MISMATCH_MAX:
+        return None
+    return f"sampler and trainer disagree by {gap:.3g} nats a token on the same weights"
+
+
+def _length(seen: _Iteration) -> str | None:
+    length, start = seen.metrics.get(_LENGTH, 0.0), seen.state.start(_LENGTH)
+    if not start or length <= LENGTH_GROWTH_MAX * start:
+        return None
+    return f"responses grew to {length:.0f} tokens{_from(start)}"
+
+
+def _reward_without_submission(seen: _Iteration) -> str | None:
+    reward, submitted = (seen.state.change(name) for name in _TRACKED)
+    if reward < TREND or submitted > -TREND:
+        return None
+    return (
+        f"over {WINDOW} iterations the mean reward rose by {reward:.2f} while the share of submitted "
+        "trajectories fell "
+        f"by {-submitted:.2f}: the reward may not need the task done"
+    )
+
+
+def _from(start: float | None) -> str:
+    return "" if start is None else f" from {start:.3g} in the run's first {START} iterations"
+
+
+def _lost(group: Group) -> float:
+    return sum(is_infrastructure(trajectory) for trajectory in group.trajectories)
+
+
+def _sampled_tokens(group: Group) -> float:
+    return sum(sum(trajectory.tokens.mask) for trajectory in group.trajectories)
+
+
+def _mean_response(group: Group) -> float:
+    return _sampled_tokens(group) / len(group.trajectories)
+
+
+def _surprise(group: Group) -> float:
+    """Mean −log μ of the sampled tokens, an estimate of the entropy on this task."""
+    return -sum(sum(trajectory.tokens.logprobs) for trajectory in group.trajectories) / max(
+        _sampled_tokens(group), 1.0
+    )
+
+
+def _sureness(group: Group) -> float:
+    return 1.0 / (1.0 + _surprise(group)) if _sampled_tokens(group) else 0.0
+
+
+def _rewarded_unsubmitted(group: Group) -> float:
+    return sum(
+        (trajectory.reward or 0.0) > 0 and trajectory.termination != TerminationReason.SUBMITTED
+        for trajectory in group.trajectories
+    )
+
+
+UNIFORM_PATIENCE, CLIP_PATIENCE, LENGTH_PATIENCE = 3, 2, 2
+
+_CHECKS = (
+    _Check(code="infrastructure_rate", find=_infrastructure, rank=_lost, patience=None),
+    _Check(
+        code="gradient_not_finite", severity="error", find=_not_finite, rank=_sampled_tokens, patience=None
+    ),
+    _Check(code="uniform_groups", find=_uniform, rank=is_uniform, patience=UNIFORM_PATIENCE),
+    _Check(code="entropy_low", find=_entropy_low, rank=_sureness),
+    _Check(code="entropy_high", find=_entropy_high, rank=_surprise),
+    _Check(code="clip_fraction", find=_clipping, rank=_sampled_tokens, patience=CLIP_PATIENCE),
+    _Check(code="mismatch", find=_mismatch, rank=_sampled_tokens),
+    _Check(code="response_length", find=_length, rank=_mean_response, patience=LENGTH_PATIENCE),
+    _Check(code="reward_without_submission", find=_reward_without_submission, rank=_rewarded_unsubmitted),
+)

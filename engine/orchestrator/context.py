@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -52,9 +52,19 @@ class RunContext:
     sink: EventSink
     control: Control
 
-    def alert(self, severity: Severity, code: str, message: str, iteration: int | None = None) -> None:
-        """Tell people about something they should look at."""
-        self.sink.emit(Alert, severity=severity, code=code, message=message, iteration=iteration)
+    def alert(
+        self,
+        severity: Severity,
+        code: str,
+        message: str,
+        iteration: int | None = None,
+        *,
+        task_ids: Sequence[str] = (),
+    ) -> None:
+        """Tell people about something they should look at, and in which groups."""
+        self.sink.emit(
+            Alert, severity=severity, code=code, message=message, iteration=iteration, task_ids=list(task_ids)
+        )
 
     def progress(self, message: str, done: int, total: int) -> None:
         """Say where a phase without iterations is."""
