@@ -48,11 +48,13 @@ class FrozenLakeConfig(Section):
     """Chance that a square is ice and not a hole."""
     slip_probability: float = Field(default=0.0, ge=0, le=1)
     """Chance that a move goes off at a right angle, half to each side; 2/3 is Gymnasium's slippery lake."""
+    min_path: int = Field(default=2, ge=1)
+    """Shortest path from start to goal at least, moves."""
     max_path: int = Field(default=8, ge=1)
-    """Longest shortest path from start to goal, moves; at most ``agent.max_steps``."""
-    train_maps: int = Field(default=2048, ge=1)
+    """Shortest path from start to goal at most, moves; not more than ``agent.max_steps``."""
+    train_maps: int = Field(default=1024, ge=1)
     """Different maps to train on."""
-    heldout_maps: int = Field(default=128, ge=1)
+    heldout_maps: int = Field(default=64, ge=1)
     """Different maps to evaluate on; none of them is a training map."""
     map_seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds the maps."""

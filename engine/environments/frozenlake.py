@@ -11,12 +11,23 @@ import random
 from dataclasses import dataclass
 from typing import ClassVar
 
+from engine.agent.parser import parse
 from engine.agent.prompts import observation_style
-from engine.agent.schemas import LAKE_TOOLS, Tools
+from engine.agent.schemas import LAKE_TOOLS, MOVE, Tools
 from engine.agent.tools import ObservationStyle
 from engine.config.rollout import AgentConfig
 from engine.environments.base import EnvironmentStep
-from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, HOLE, ICE, PLAYER, Square, squares
+from engine.environments.frozenlake_maps import (
+    DIRECTIONS,
+    GOAL,
+    HOLE,
+    ICE,
+    LARGEST,
+    PLAYER,
+    Square,
+    positions,
+    squares,
+)
 from engine.types import Grade, RolloutKey, TaskRow, ToolCall, Verdict
 
 _DROWNED, _ARRIVED = "X", "√"
@@ -27,6 +38,25 @@ _SIDEWAYS = {
     "right": ("up", "down"),
 }
 _STEP_DEADLINE_S = 10.0
+
+
+def lake_phrases() -> list[str]:
+    """What a tokenizer for the ``words`` format best holds as one token each, squares apart.
+
+    A turn is then the lake's squares and line ends, four tokens of positions, six of markup and, of the
+    model, any number of directions it thinks of, a move, the end.
+    """
+    errors = (parse(text, "words", LAKE_TOOLS).error for text in ("", "move up move up"))
+    return [
+        "user\n",
+        "assistant\n",
+        f"\n{PLAYER} ",
+        f" {GOAL} ",
+        *(f"{row},{column}" for row in range(LARGEST) for column in range(LARGEST)),
+        *(f"{direction} " for direction in DIRECTIONS),
+        *(f"{MOVE.name} {direction}" for direction in DIRECTIONS),
+        *(f"ERROR: {error}" for error in errors),
+    ]
 
 
 class Lake:
@@ -41,6 +71,7 @@ class Lake:
     def __init__(self, grid: str, *, slip_probability: float, seed: int) -> None:
         field = squares(grid)
         self.player: Square = next(square for square, symbol in field.items() if symbol == PLAYER)
+        self.goal: Square = next(square for square, symbol in field.items() if symbol == GOAL)
         self.moves = 0
         self._field = {square: ICE if symbol == PLAYER else symbol for square, symbol in field.items()}
         self._slip_probability = slip_probability
@@ -49,7 +80,7 @@ class Lake:
     @property
     def arrived(self) -> bool:
         """Whether the player stands on the goal."""
-        return self._field[self.player] == GOAL
+        return self.player == self.goal
 
     @property
     def drowned(self) -> bool:
@@ -67,6 +98,10 @@ class Lake:
         self.moves += 1
         return direction
 
+    def contains(self, square: Square) -> bool:
+        """Whether the square is part of the lake."""
+        return square in self._field
+
     def draw(self) -> str:
         """The lake as it is now: ``X`` is a player in a hole, ``√`` one on the goal."""
         here = _ARRIVED if self.arrived else _DROWNED if self.drowned else PLAYER
@@ -80,7 +115,7 @@ class FrozenLakeEnvironment:
 
     Args:
         row: the task; its metadata holds the map.
-        style: ``compact`` shows the bare lake, ``full`` also says what the move did.
+        style: ``compact`` shows lake and positions, ``full`` also says what the move did.
         seed: of the slipping.
     """
 
@@ -92,22 +127,22 @@ class FrozenLakeEnvironment:
         self._row = row
         self._style = style
         self._seed = seed
-        self._lake = self._fresh()
+        self.lake = self._fresh()
 
     async def reset(self) -> str:
         """Put the player back on the start; there is no sandbox."""
-        self._lake = self._fresh()
+        self.lake = self._fresh()
         return ""
 
     async def step(self, call: ToolCall, *, timeout_s: float) -> EnvironmentStep:  # noqa: ARG002
         """Move; reaching the goal and falling into a hole end the rollout."""
-        lake = self._lake
+        lake = self.lake
         wanted = str(call.arguments["direction"])
         taken = lake.move(wanted)
         if lake.arrived or lake.drowned:
             return EnvironmentStep(observation=f"{lake.draw()}\n{self._ending()}", done=True)
         if self._style == "compact":
-            return EnvironmentStep(observation=lake.draw())
+            return EnvironmentStep(observation=f"{lake.draw()}\n{positions(lake.player, lake.goal)}")
         said = f"You moved {taken}." if taken == wanted else f"You slipped and moved {taken}."
         return EnvironmentStep(observation=f"{said} The lake:\n\n{lake.draw()}")
 
@@ -120,7 +155,7 @@ class FrozenLakeEnvironment:
 
     async def grade(self, patch: str) -> Grade:  # noqa: ARG002
         """``passed`` with reward 1 on the goal, else ``failed`` with 0; no test is involved."""
-        arrived = self._lake.arrived
+        arrived = self.lake.arrived
         return Grade(
             verdict=Verdict.PASSED if arrived else Verdict.FAILED,
             reward=float(arrived),
@@ -133,7 +168,7 @@ class FrozenLakeEnvironment:
         return Lake(str(metadata["grid"]), slip_probability=slip, seed=self._seed)
 
     def _ending(self) -> str:
-        lake = self._lake
+        lake = self.lake
         moves = f"{lake.moves} move{'' if lake.moves == 1 else 's'}"
         if lake.arrived:
             return f"You reached the goal in {moves}; the shortest way takes {self._shortest()}."

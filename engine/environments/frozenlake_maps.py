@@ -21,6 +21,8 @@ PLAYER, ICE, HOLE, GOAL = "P", "_", "O", "G"
 DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 """Word → change of row and column."""
 
+LARGEST = 9
+"""Rows and columns of the largest map."""
 _MAX_DRAWS = 20_000
 """Maps drawn for one task before the settings are called impossible."""
 
@@ -31,6 +33,11 @@ def squares(grid: str) -> dict[Square, str]:
     """(row, column) → symbol."""
     rows = grid.split("\n")
     return {(row, column): symbol for row, line in enumerate(rows) for column, symbol in enumerate(line)}
+
+
+def positions(player: Square, goal: Square) -> str:
+    """Row and column of the player and of the goal, from 0, as RAGEN adds them to the map."""
+    return f"{PLAYER} {player[0]},{player[1]} {GOAL} {goal[0]},{goal[1]}"
 
 
 def goal_distances(grid: str) -> dict[Square, int]:
@@ -73,11 +80,11 @@ def draw_grid(config: FrozenLakeConfig, rng: random.Random) -> str:
         cells[start], cells[goal] = PLAYER, GOAL
         grid = "\n".join("".join(cells[row : row + size]) for row in range(0, size * size, size))
         length = shortest_path(grid)
-        if length is not None and length <= config.max_path:
+        if length is not None and config.min_path <= length <= config.max_path:
             return grid
     raise DatasetError(
-        f"no solvable {size}x{size} map in {_MAX_DRAWS} draws: raise environment.frozen_probability or "
-        "environment.max_path"
+        f"no fitting {size}x{size} map in {_MAX_DRAWS} draws: raise environment.frozen_probability or widen "
+        "environment.min_path … max_path"
     )
 
 
@@ -101,7 +108,7 @@ def frozenlake_rows(config: FrozenLakeConfig) -> list[TaskRow]:
                     f"only {number} different maps for the split '{split}', not {count}: lower "
                     f"environment.{split}_maps or raise environment.size"
                 ) from None
-            rows.append(_row(config, grid, split, number))
+            rows.append(lake_row(config, grid, split, number))
     return rows
 
 
@@ -122,8 +129,10 @@ def _different_grids(config: FrozenLakeConfig, split: str, seen: set[str]) -> It
             yield grid
 
 
-def _row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> TaskRow:
+def lake_row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> TaskRow:
+    """The task of a solvable map."""
     length = shortest_path(grid)
+    where = {symbol: square for square, symbol in squares(grid).items()}
     task = Task(
         id="",
         instance_id=f"lake-{split}-{number}",
@@ -133,7 +142,11 @@ def _row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> TaskRo
         image="",
         workdir="",
         difficulty={"shortest_path": float(length or 0), "holes": float(grid.count(HOLE))},
-        metadata={"grid": grid, "slip_probability": config.slip_probability},
+        metadata={
+            "grid": grid,
+            "positions": positions(where[PLAYER], where[GOAL]),
+            "slip_probability": config.slip_probability,
+        },
     )
     answer = TaskAnswer(gold_patch="", grade_rule="goal", metadata={"shortest_path": length})
     return with_content_id(TaskRow(task=task, answer=answer, split=split))

@@ -16,6 +16,17 @@ from engine.types import INFRASTRUCTURE_REASONS, Trajectory, Verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PassAtK:
+    """Chance that one of k attempts solves a task, unbiased, mean over tasks."""
+
+    k: int
+    rate: float
+    interval_low: float
+    interval_high: float
+    """95 % interval of ``rate``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationSummary:
     """pass@1 over the graded trajectories of one evaluation."""
 
@@ -31,6 +42,8 @@ class EvaluationSummary:
     """95 % interval of ``solve_rate``; 0 … 1 when fewer than two tasks were graded."""
     num_infrastructure: int
     """Trajectories left out because infrastructure lost them."""
+    pass_at_k: tuple[PassAtK, ...] = ()
+    """For k = 1, 2, 4, … up to the fewest graded attempts any task has."""
 
 
 def summarise(trajectories: Sequence[Trajectory]) -> EvaluationSummary:
@@ -53,7 +66,20 @@ def summarise(trajectories: Sequence[Trajectory]) -> EvaluationSummary:
         interval_low=low,
         interval_high=high,
         num_infrastructure=len(trajectories) - num_samples,
+        pass_at_k=_pass_at_powers(attempts),
     )
+
+
+def _pass_at_powers(attempts: Sequence[Sequence[bool]]) -> tuple[PassAtK, ...]:
+    found = []
+    k, fewest = 1, min(map(len, attempts), default=0)
+    while k <= fewest:
+        rates = [pass_at_k(len(task), sum(task), k) for task in attempts]
+        # k attempts are one observation of pass@k, so there are only so many independent ones.
+        low, high = solve_interval(rates, sum(len(task) // k for task in attempts))
+        found.append(PassAtK(k=k, rate=statistics.fmean(rates), interval_low=low, interval_high=high))
+        k *= 2
+    return tuple(found)
 
 
 def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, float]:

@@ -65,6 +65,7 @@ def _evaluation(fields: Fields) -> str:
         f"evaluation '{fields['name']}' after {fields['iteration']} iterations: "
         f"{fields['solve_rate']:.3f} [{fields['interval_low']:.3f}, {fields['interval_high']:.3f}] "
         f"({fields['num_solved']}/{fields['num_samples']} on {fields['num_tasks']} tasks)"
+        + "".join(f"  pass@{e['k']} {e['rate']:.3f}" for e in fields.get("pass_at_k", [])[1:])
     )
 
 

@@ -199,6 +199,15 @@ class IterationFinished(_Event):
     clip/high, clip/low, grad/norm, entropy/mean, funnel/*."""
 
 
+class PassAtK(_Record):
+    """Unbiased chance that one of k attempts solves a task."""
+
+    k: int = Field(ge=1)
+    rate: float
+    interval_low: float
+    interval_high: float
+
+
 class EvaluationFinished(_Event):
     """A split was evaluated at one policy version."""
 
@@ -214,6 +223,8 @@ class EvaluationFinished(_Event):
     interval_low: float
     interval_high: float
     """95 % interval that treats tasks as the sampled units (cluster bootstrap or normal over tasks)."""
+    pass_at_k: list[PassAtK] = Field(default_factory=list)
+    """For some k, with intervals of the same kind."""
 
 
 class CheckpointSaved(_Event):

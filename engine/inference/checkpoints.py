@@ -1,8 +1,8 @@
 """Policy checkpoints: a folder with config.json, model.safetensors, tokenizer.json, provenance.json.
 
 The folder is what ``transformers`` reads as a Qwen3 model. References name one: ``builtin:<name>`` ships with
-the engine, ``run:<id>`` is a run's last checkpoint, ``fresh:<architecture>`` has random weights and the
-shipped tokenizer, anything else is a folder. To add a scheme: a branch in ``_folder_of``.
+the engine, ``run:<id>`` is a run's last checkpoint, ``fresh:<architecture>`` has random weights and that
+architecture's tokenizer, anything else is a folder. To add a scheme: a branch in ``_folder_of``.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from engine.environments.frozenlake import lake_phrases
 from engine.errors import CheckpointError
-from engine.inference.tokenizer import BpeTokenizer, load_tokenizer
+from engine.inference.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
 from engine.inference.transformer import ARCHITECTURES, Transformer, TransformerConfig
 
 BUILTIN = Path(__file__).parent / "builtin"
@@ -39,8 +40,15 @@ def load_policy_checkpoint(ref: str, *, home: Path) -> tuple[Transformer, BpeTok
     if scheme == "fresh" and name:
         if name not in ARCHITECTURES:
             raise CheckpointError(f"unknown architecture '{name}'; known: {', '.join(sorted(ARCHITECTURES))}")
-        return Transformer(ARCHITECTURES[name]), load_tokenizer(BUILTIN / "quickstart")
+        return Transformer(ARCHITECTURES[name]), fresh_tokenizer(name)
     return _load_folder(_folder_of(ref, home))
+
+
+def fresh_tokenizer(architecture: str) -> BpeTokenizer:
+    """The tokenizer that goes with an architecture's random weights."""
+    if architecture == "frozenlake":
+        return phrase_tokenizer(lake_phrases())
+    return load_tokenizer(BUILTIN / "quickstart")
 
 
 def save_policy_checkpoint(

@@ -114,6 +114,20 @@ def load_tokenizer(folder: Path) -> BpeTokenizer:
         raise CheckpointError(f"cannot read the tokenizer {path}: {error}") from error
 
 
+def phrase_tokenizer(phrases: Iterable[str]) -> BpeTokenizer:
+    """Bytes, the markers, and whole phrases as one ordinary token each: for protocols of few words.
+
+    Where phrases overlap, the first and then the longest is taken.
+    """
+    alphabet = [*SPECIALS, *sorted(ByteLevel.alphabet())]
+    backend = _Backend(BPE(vocab={token: number for number, token in enumerate(alphabet)}, merges=[]))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = ByteLevelDecoder()
+    backend.add_special_tokens(list(SPECIALS))
+    backend.add_tokens(list(phrases))
+    return BpeTokenizer(backend)
+
+
 def train_tokenizer(texts: Iterable[str], *, vocab_size: int = 2048) -> BpeTokenizer:
     """Learn merges from texts; the same texts give the same tokenizer.
 

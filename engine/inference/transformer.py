@@ -83,6 +83,16 @@ ARCHITECTURES: Mapping[str, TransformerConfig] = {
         head_dim=32,
         intermediate_size=448,
     ),
+    "frozenlake": TransformerConfig(
+        vocab_size=384,
+        hidden_size=96,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=3,
+        head_dim=32,
+        intermediate_size=256,
+        max_position_embeddings=1024,
+    ),
     "tiny": TransformerConfig(
         vocab_size=2048,
         hidden_size=32,

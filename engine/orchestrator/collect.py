@@ -19,6 +19,7 @@ from engine.orchestrator.stage import (
     peak_memory_mb,
     training_rows,
 )
+from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
 
 
@@ -26,6 +27,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
     """Every task of the split ``group_size`` times, as one iteration without an update."""
     started = time.monotonic()
     announce(run, total_iterations=1)
+    config = await with_start_policy(config, run)
     environments = await open_environments(config, run)
     requests = _requests(config, run, TRAIN_PHASE)
     policy = open_policy(config.policy, config.agent, run.home)
@@ -58,6 +60,7 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> Outcome:
     """pass@1 of the policy on the split, ``group_size`` attempts at every task."""
     started = time.monotonic()
     announce(run)
+    config = await with_start_policy(config, run)
     environments = await open_environments(config, run)
     split = config.dataset.split
     requests = _requests(config, run, f"eval:{split}")

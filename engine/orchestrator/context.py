@@ -70,6 +70,11 @@ class RunContext:
         """Say where a phase without iterations is."""
         self.sink.emit(RunProgress, message=message, done=done, total=total)
 
+    @property
+    def must_end(self) -> bool:
+        """Whether ``check`` would raise; for work in other threads."""
+        return self.control.desired() == "stop" or bool(self.control.fence_reason or self.control.failure)
+
     def check(self) -> None:
         """Raise what ends the attempt: FencedError, DeliveryError or RunStopped."""
         if self.control.fence_reason:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 from engine.evaluation.metrics import EvaluationSummary, summarise
@@ -47,5 +48,6 @@ async def run_evaluation(
         solve_rate=summary.solve_rate,
         interval_low=summary.interval_low,
         interval_high=summary.interval_high,
+        pass_at_k=[dataclasses.asdict(entry) for entry in summary.pass_at_k],
     )
     return summary

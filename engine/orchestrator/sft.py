@@ -6,11 +6,13 @@ import asyncio
 import hashlib
 import time
 
+from engine.config.environment import FrozenLakeConfig
 from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
 from engine.inference.checkpoints import load_policy_checkpoint
 from engine.orchestrator.context import Outcome, RunContext, RunStopped
 from engine.orchestrator.stage import announce, peak_memory_mb
+from engine.orchestrator.warm_start import imitate
 from engine.trainer.sft import train_sft
 
 
@@ -21,6 +23,8 @@ async def warm_start(config: SftRun, run: RunContext) -> Outcome:
     """
     started = time.monotonic()
     announce(run)
+    if isinstance(config.environment, FrozenLakeConfig):
+        return await imitate(config.environment, config, run)
     folder = run.run_dir / "checkpoints" / "00000"
     start = load_policy_checkpoint(config.sft.start, home=run.home) if config.sft.start else None
     metrics = await asyncio.to_thread(
@@ -29,7 +33,7 @@ async def warm_start(config: SftRun, run: RunContext) -> Outcome:
         out=folder,
         start=start,
         progress=run.progress,
-        should_stop=lambda: _must_end(run),
+        should_stop=lambda: run.must_end,
     )
     checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     run.sink.emit(CheckpointSaved, iteration=0, policy_version=0, path=str(folder), checksum=checksum)
@@ -43,8 +47,3 @@ async def warm_start(config: SftRun, run: RunContext) -> Outcome:
     except RunStopped as stop:
         return Outcome(state="stopped", reason=str(stop), summary=summary)
     return Outcome(state="succeeded", summary=summary)
-
-
-def _must_end(run: RunContext) -> bool:
-    control = run.control
-    return control.desired() == "stop" or bool(control.fence_reason or control.failure)

@@ -41,6 +41,7 @@ from engine.orchestrator.stage import (
     open_environments,
     training_rows,
 )
+from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
 from engine.trainer.checkpoint import Checkpoint, load_latest, prune, restore_training, save_checkpoint
 from engine.trainer.trainer import Trainer, UpdateResult
@@ -55,6 +56,7 @@ async def train(config: TrainRun, run: RunContext) -> Outcome:
         resumed_from=checkpoint.iteration if checkpoint else None,
         total_iterations=config.trainer.iterations,
     )
+    config = await with_start_policy(config, run)
     environments = await open_environments(config, run)
     loop = TrainingLoop(config, run, environments, checkpoint)
     try:

@@ -16,10 +16,10 @@ import platform
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -246,7 +246,19 @@ def _step(
     return float(plain[answers].mean()), float(plain[prompts].mean())
 
 
-def collate(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+class Tokens(Protocol):
+    """One conversation to learn from."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """T tokens."""
+
+    @property
+    def mask(self) -> Sequence[int]:
+        """1 where a policy would sample the token."""
+
+
+def collate(batch: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor]:
     """Right-padded ids [B, T], and two boolean masks [B, T]: sampled tokens, real tokens.
 
     T - 1, the width of what is fed, is a multiple of 32: a CPU's matrix kernels are compiled per shape.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.config.recipes import quickstart
+from engine.config.recipes import frozenlake, quickstart
 from engine.config.run import (
     CurateRun,
     EvaluateRun,
@@ -29,6 +29,9 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "quickstart-oracle": quickstart.oracle,
     "quickstart-dataset": quickstart.dataset,
     "quickstart-sft": quickstart.sft,
+    "frozenlake": frozenlake.train,
+    "frozenlake-evaluate": frozenlake.evaluate,
+    "frozenlake-sft": frozenlake.sft,
 }
 
 

@@ -1,0 +1,68 @@
+"""The policy a FrozenLake run starts from, taught by imitation when no run has needed it before."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import shutil
+from pathlib import Path
+from typing import TypeVar
+
+from engine.config.environment import FrozenLakeConfig
+from engine.config.rollout import AgentConfig, TransformerPolicyConfig
+from engine.config.run import EvaluateRun, RolloutRun, SftRun, TrainRun
+from engine.errors import ConfigError
+from engine.events.types import CheckpointSaved
+from engine.orchestrator.context import Outcome, RunContext, RunStopped
+from engine.trainer.sft_frozenlake import warm_start
+
+WARM = "warm"
+"""``policy.checkpoint`` of runs that start from it."""
+
+Run = TypeVar("Run", TrainRun, RolloutRun, EvaluateRun)
+
+
+async def with_start_policy(config: Run, run: RunContext) -> Run:
+    """The configuration with the checkpoint ``warm`` replaced by the folder it stands for.
+
+    Raises:
+        ConfigError: the environment has no warm start.
+        RunStopped: the run was stopped while the policy was taught.
+    """
+    policy = config.policy
+    if not isinstance(policy, TransformerPolicyConfig) or policy.checkpoint != WARM:
+        return config
+    if not isinstance(config.environment, FrozenLakeConfig):
+        raise ConfigError(
+            f"policy.checkpoint is '{WARM}', but only environment 'frozenlake' teaches its own start: name a "
+            "checkpoint"
+        )
+    folder = await _taught(config.environment, config.agent, run)
+    return config.model_copy(update={"policy": policy.model_copy(update={"checkpoint": str(folder)})})
+
+
+async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext) -> Outcome:
+    """A run of kind ``sft`` on FrozenLake: the warm start as this run's checkpoint."""
+    try:
+        taught = await _taught(environment, config.agent, run)
+    except RunStopped as stop:
+        return Outcome(state="stopped", reason=str(stop))
+    folder = run.run_dir / "checkpoints" / "00000"
+    shutil.copytree(taught, folder, dirs_exist_ok=True)
+    checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    run.sink.emit(CheckpointSaved, iteration=0, policy_version=0, path=str(folder), checksum=checksum)
+    return Outcome(state="succeeded", summary={"from": str(taught)})
+
+
+async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunContext) -> Path:
+    folder = await asyncio.to_thread(
+        warm_start,
+        environment,
+        agent,
+        home=run.home,
+        progress=run.progress,
+        should_stop=lambda: run.must_end,
+    )
+    run.check()
+    assert folder is not None, "the warm start ended early although nobody asked for it"
+    return folder

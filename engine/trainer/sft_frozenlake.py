@@ -1,0 +1,281 @@
+"""Warm start for FrozenLake: a fresh policy imitates an expert that often moves at random.
+
+A policy that never arrives gives reinforcement learning nothing to reinforce; one taught by a perfect
+expert leaves it nothing to find. The expert follows a shortest way or, with ``expert_noise``, any
+direction, after thinking aloud of a random number of the next moves. Its episodes are played by the loop
+that rollouts use. The same settings give the same weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import json
+import platform
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from engine.agent.loop import AgentLoop
+from engine.agent.prompts import load_prompt
+from engine.agent.rendering import render_response
+from engine.agent.schemas import LAKE_TOOLS, MOVE
+from engine.config.environment import FrozenLakeConfig
+from engine.config.rollout import AgentConfig
+from engine.environments.frozenlake import FrozenLakeEnvironments, Lake
+from engine.environments.frozenlake_maps import (
+    DIRECTIONS,
+    draw_grid,
+    frozenlake_rows,
+    goal_distances,
+    lake_row,
+)
+from engine.inference.base import GenerationContext, SamplingParams, Tokenizer
+from engine.inference.checkpoints import fresh_tokenizer, save_policy_checkpoint
+from engine.inference.scripted import ScriptedPolicy
+from engine.inference.transformer import ARCHITECTURES, Transformer
+from engine.trainer.muon import Muon
+from engine.trainer.sft import collate, learning_rate_factor
+from engine.types import RolloutKey, TokenRecord, ToolCall
+
+ARCHITECTURE = "frozenlake"
+FOLDER = "warm_starts"
+_VERSION = 1
+"""Raised whenever the same settings would give other weights."""
+_MUON_RATE, _ADAM_RATE = 0.01, 2e-3
+_PROMPT_WEIGHT = 0.1
+_LONGEST_THOUGHT = 5
+_REPORT_EVERY = 10
+_MICROBATCH_TOKENS = 2048
+_LOCK_POLL_S = 0.2
+
+Progress = Callable[[str, int, int], None]
+
+
+class Expert(ScriptedPolicy):
+    """Knows the lake it is on.
+
+    Args:
+        lake: where it walks.
+        noise: chance that a move is any direction instead of one that leads to the goal.
+        rng: of the noise and of how much is thought aloud.
+    """
+
+    name = "expert"
+
+    def __init__(self, lake: Lake, *, noise: float, rng: random.Random, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer=tokenizer)
+        self._lake = lake
+        self._distances = goal_distances(lake.draw())
+        self._noise = noise
+        self._rng = rng
+
+    def _respond(self, _context: GenerationContext) -> str:
+        random_move = self._rng.random() < self._noise
+        first = self._rng.choice(list(DIRECTIONS)) if random_move else ""
+        plan = self._plan(first)
+        thought = " ".join(plan[: self._rng.randint(0, _LONGEST_THOUGHT)])
+        return render_response(thought, ToolCall(name=MOVE.name, arguments={"direction": plan[0]}), "words")
+
+    def _plan(self, first: str) -> list[str]:
+        """Moves to the goal, beginning with ``first`` where it is given; ends early in a hole."""
+        plan, square = [], self._lake.player
+        while first or self._distances.get(square, 0):
+            direction = first or self._towards_goal(square)
+            plan.append(direction)
+            aim = (square[0] + DIRECTIONS[direction][0], square[1] + DIRECTIONS[direction][1])
+            square, first = aim if self._lake.contains(aim) else square, ""
+        return plan
+
+    def _towards_goal(self, square: tuple[int, int]) -> str:
+        near = self._distances[square] - 1
+        good = [
+            word
+            for word, (down, right) in DIRECTIONS.items()
+            if self._distances.get((square[0] + down, square[1] + right)) == near
+        ]
+        return self._rng.choice(good)
+
+
+class Episodes:
+    """An endless stream of the expert's walks, on maps of which none is held out.
+
+    Args:
+        environment: maps, noise, seed.
+        agent: prompt and limits, as rollouts have them.
+        tokenizer: of the policy to teach.
+    """
+
+    def __init__(self, environment: FrozenLakeConfig, agent: AgentConfig, tokenizer: Tokenizer) -> None:
+        self._config = environment
+        self._agent = agent
+        self._tokenizer = tokenizer
+        self._rng = random.Random(f"warm start/{environment.warm_start_seed}")
+        self._prompt = load_prompt(agent.prompt, agent.tool_format, LAKE_TOOLS)
+        self._environments = FrozenLakeEnvironments(agent=agent)
+        self._heldout = {
+            str(row.task.metadata["grid"]) for row in frozenlake_rows(environment) if row.split == "heldout"
+        }
+
+    def take(self, count: int) -> list[TokenRecord]:
+        """The next episodes."""
+
+        async def play() -> list[TokenRecord]:
+            return [await self._play() for _ in range(count)]
+
+        return asyncio.run(play())
+
+    async def _play(self) -> TokenRecord:
+        rng = self._rng
+        grid = draw_grid(self._config, rng)
+        while grid in self._heldout:
+            grid = draw_grid(self._config, rng)
+        row = lake_row(self._config, grid, "warm_start", 0)
+        key = RolloutKey(iteration=0, phase="warm_start", task_id=row.task.id, index=0)
+        environment = self._environments.make(key, row, seed=rng.getrandbits(63))
+        expert = Expert(environment.lake, noise=self._config.expert_noise, rng=rng, tokenizer=self._tokenizer)
+        loop = AgentLoop(
+            environment=environment,
+            policy=expert,
+            prompt=self._prompt,
+            config=self._agent,
+            key=key,
+            row=row,
+            sampling=SamplingParams(),
+            seed_of_step=lambda step: step,
+            on_step=lambda _step: None,
+        )
+        return (await loop.run()).tokens
+
+
+def warm_start(
+    environment: FrozenLakeConfig,
+    agent: AgentConfig,
+    *,
+    home: Path,
+    progress: Progress = lambda _message, _done, _total: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Path | None:
+    """The checkpoint folder of a policy taught by imitation; made once, then found again.
+
+    Args:
+        environment: what it plays, and the ``warm_start_*`` settings.
+        agent: prompt and limits of the episodes.
+        home: the data folder; the checkpoint is under ``warm_starts/``, named by a hash of all it depends on.
+        progress: called with a message, steps done and steps in all.
+        should_stop: polled every step.
+
+    Returns:
+        The folder; None when it was stopped, with nothing written.
+    """
+    folder = home / FOLDER / f"frozenlake-{_content_hash(environment, agent)}"
+    with _alone(folder, should_stop) as may_work:
+        if may_work and not folder.is_dir():
+            _teach(folder, environment, agent, progress, should_stop)
+    return folder if folder.is_dir() else None
+
+
+def _content_hash(environment: FrozenLakeConfig, agent: AgentConfig) -> str:
+    prompt = load_prompt(agent.prompt, agent.tool_format, LAKE_TOOLS).content_hash
+    content = [
+        _VERSION,
+        environment.model_dump(mode="json"),
+        agent.model_dump(mode="json"),
+        prompt,
+        ARCHITECTURES[ARCHITECTURE].to_json(),
+    ]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@contextmanager
+def _alone(folder: Path, should_stop: Callable[[], bool]) -> Iterator[bool]:
+    """Hold the folder's lock, so that runs which want the same policy teach it once; False when stopped."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_suffix(".lock").open("w") as lock:
+        while not should_stop():
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(_LOCK_POLL_S)
+                continue
+            yield True
+            return
+        yield False
+
+
+def _teach(
+    folder: Path,
+    environment: FrozenLakeConfig,
+    agent: AgentConfig,
+    progress: Progress,
+    should_stop: Callable[[], bool],
+) -> None:
+    torch.set_num_threads(1)  # sums, and with them the weights, depend on it
+    tokenizer = fresh_tokenizer(ARCHITECTURE)
+    model = Transformer(ARCHITECTURES[ARCHITECTURE], seed=environment.warm_start_seed)
+    episodes = Episodes(environment, agent, tokenizer)
+    optimizers = _optimizers(model)
+    peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+    steps = environment.warm_start_steps
+    for step in range(steps):
+        if should_stop():
+            return
+        factor = learning_rate_factor(step / steps, step)
+        for optimizer, rates in zip(optimizers, peaks, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+        loss = _step(model, optimizers, episodes.take(environment.warm_start_trajectories))
+        if step % _REPORT_EVERY == 0 or step + 1 == steps:
+            progress(f"warm start: loss {loss:.3f}", step + 1, steps)
+    provenance = {
+        "command": "engine.trainer.sft_frozenlake.warm_start",
+        "environment": environment.model_dump(mode="json"),
+        "agent": agent.model_dump(mode="json"),
+        "final_loss": loss,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    save_policy_checkpoint(folder, model, tokenizer, provenance)
+
+
+def _optimizers(model: Transformer) -> list[torch.optim.Optimizer]:
+    matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
+    rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
+    adam = torch.optim.AdamW(rest, lr=_ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
+    return [Muon(matrices, lr=_MUON_RATE), adam]
+
+
+def _step(model: Transformer, optimizers: list[torch.optim.Optimizer], episodes: list[TokenRecord]) -> float:
+    """One update; the mean loss of the tokens the expert wrote."""
+    sampled = sum(sum(episode.mask) for episode in episodes)
+    weight = sampled + _PROMPT_WEIGHT * sum(len(episode.ids) - sum(episode.mask) for episode in episodes)
+    total = 0.0
+    for batch in _microbatches(episodes):
+        ids, mask, inside = collate(batch)
+        logits = model.logits(model.hidden(ids[:, :-1]))
+        losses = functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
+        weights = (torch.where(mask, 1.0, _PROMPT_WEIGHT) * inside)[:, 1:]
+        torch.autograd.backward((losses * weights).sum() / weight)
+        total += float(losses.detach()[mask[:, 1:]].sum())
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+    return total / sampled
+
+
+def _microbatches(episodes: list[TokenRecord]) -> Iterator[list[TokenRecord]]:
+    """Episodes of about the same length together: most are short, and a CPU likes small batches."""
+    batch: list[TokenRecord] = []
+    for episode in sorted(episodes, key=lambda episode: -len(episode.ids)):
+        if batch and (len(batch) + 1) * len(batch[0].ids) > _MICROBATCH_TOKENS:
+            yield batch
+            batch = []
+        batch.append(episode)
+    if batch:
+        yield batch
