@@ -16,7 +16,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from engine.inference.transformer import KVCache, Transformer
+from engine.inference.kv_cache import KVCache
+from engine.inference.transformer import Transformer
 
 Owner = TypeVar("Owner")
 
@@ -111,7 +112,6 @@ class CacheRows(Generic[Owner]):
         ids = torch.tensor([new + [0] * (width - len(new)) for new in pending], device=self._device)
         starts = torch.tensor([row.fed for row in rows], device=self._device)
         lengths = torch.tensor([len(new) for new in pending], device=self._device)
-        self._cache.reserve(max(row.fed for row in rows) + width)
         logits = self._model.extend(ids, starts, lengths, self._cache, first)
         for row in rows:
             row.fed = len(row.ids)

@@ -3,6 +3,9 @@
 Parameter names and ``config.json`` are those of ``transformers``' ``Qwen3ForCausalLM``, so a saved
 folder loads there unchanged (and any dense Qwen3 loads here). It is written out here because the
 sampler and the trainer share one set of weights and need exact control over numerics and cache.
+
+Cached forwards give each token the same bits whatever else is in the batch and however a prompt is cut:
+matrix kernels sum in an order that depends on a dimension only while it is small, so small ones are padded.
 To add an architecture: put a named ``TransformerConfig`` in ``ARCHITECTURES`` (``fresh:<name>``).
 """
 
@@ -16,8 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from engine.errors import CheckpointError
+from engine.inference.attention import Segments, attend
+from engine.inference.kv_cache import Cached, KVCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,57 +111,16 @@ ARCHITECTURES: Mapping[str, TransformerConfig] = {
 }
 
 
-_GROWTH = 256
-"""Positions a cache grows by: doubling would hold twice what the longest sequence needs, in every row."""
+_LEAST_ROWS = 16
+"""Tokens of a cached forward. With fewer, a CPU's matrix kernels sum in another order."""
+_KEY_STEP = 256
+"""Keys of a cached forward are a multiple of this, the length a CPU's kernels sum in one go."""
 
 
-class KVCache:
-    """Keys and values of ``rows`` sequences, ``[layers, rows, kv_heads, capacity, head_dim]`` each."""
-
-    def __init__(
-        self, config: TransformerConfig, rows: int, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self._limit = config.max_position_embeddings
-        shape = (config.num_hidden_layers, rows, config.num_key_value_heads, 0, config.head_dim)
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)
-        self.values = torch.zeros(shape, device=device, dtype=dtype)
-
-    def reserve(self, length: int) -> None:
-        """Make room for sequences of ``length`` tokens, keeping what is stored."""
-        have = self.keys.shape[3]
-        if length <= have:
-            return
-        capacity = min(-(-length // _GROWTH) * _GROWTH, max(length, self._limit))
-        pad = (0, 0, 0, capacity - have)
-        self.keys = functional.pad(self.keys, pad)
-        self.values = functional.pad(self.values, pad)
-
-    def copy(self, source: int, target: int, start: int, end: int) -> None:
-        """Copy positions ``start`` … ``end``-1 of one row to another."""
-        for store in (self.keys, self.values):
-            store[:, target, :, start:end] = store[:, source, :, start:end]
-
-    def swap(self, a: int, b: int, length: int) -> None:
-        """Exchange the first ``length`` positions of two rows."""
-        if a == b or length == 0:
-            return
-        for store in (self.keys, self.values):
-            kept = store[:, a, :, :length].clone()
-            store[:, a, :, :length] = store[:, b, :, :length]
-            store[:, b, :, :length] = kept
-
-
-@dataclass(slots=True)
-class _Cached:
-    """One cached forward: which cache positions the new tokens take and what they may attend to."""
-
-    cache: KVCache
-    rows: Tensor
-    """[n, 1] indices of the n consecutive rows."""
-    positions: Tensor
-    """[n, T] positions of the new tokens."""
-    visible: Tensor
-    """[n, 1, T, K] True where a query sees a key."""
+Rope = tuple[Tensor, Tensor]
+"""Cosines and sines of the rotary embedding, [..., 1, D]."""
+Context = Cached | Segments | None
+"""What tokens attend to: a cache's row, their segment of a packed row, or (None) their row of a batch."""
 
 
 class RMSNorm(nn.Module):
@@ -189,27 +154,39 @@ class Attention(nn.Module):
         self.q_norm = RMSNorm(self.size, config.rms_norm_eps)
         self.k_norm = RMSNorm(self.size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cached: _Cached | None, layer: int) -> Tensor:
-        """[n, T, hidden] → [n, T, hidden]; writes to the cache when there is one."""
-        n, length, _ = x.shape
-        q = self.q_norm(self.q_proj(x).view(n, length, self.heads, self.size)).transpose(1, 2)
-        k = self.k_norm(self.k_proj(x).view(n, length, self.kv_heads, self.size)).transpose(1, 2)
-        v = self.v_proj(x).view(n, length, self.kv_heads, self.size).transpose(1, 2)
+    def forward(self, x: Tensor, rope: Rope, context: Context, layer: int) -> Tensor:
+        """[..., hidden] → [..., hidden]; writes to the cache when there is one."""
+        shape = *x.shape[:-1], -1, self.size
+        q = self.q_norm(self.q_proj(x).view(shape))
+        k = self.k_norm(self.k_proj(x).view(shape))
+        v = self.v_proj(x).view(shape)
         q, k = _rotate(q, rope), _rotate(k, rope)
+        if isinstance(context, Segments):
+            out = attend(q, k, v, context)
+        else:
+            q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+            out = self._attend_batch(q, k, v, context, layer).transpose(1, 2)
+        merged: Tensor = self.o_proj(out.flatten(-2))
+        return merged
+
+    def _attend_batch(self, q: Tensor, k: Tensor, v: Tensor, cached: Cached | None, layer: int) -> Tensor:
+        """[n, heads, T, D] → [n, heads, T, D]."""
         grouped = self.heads != self.kv_heads
         if cached is None:
-            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        else:
-            keys, values = cached.cache.keys[layer], cached.cache.values[layer]
-            keys[cached.rows, :, cached.positions] = k.transpose(1, 2)
-            values[cached.rows, :, cached.positions] = v.transpose(1, 2)
-            first, seen = int(cached.rows[0, 0]), cached.visible.shape[-1]
-            mine = slice(first, first + n), slice(None), slice(seen)
-            out = functional.scaled_dot_product_attention(
-                q, keys[mine], values[mine], attn_mask=cached.visible, enable_gqa=grouped
-            )
-        merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(n, length, -1))
-        return merged
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+        n, length = len(q), q.shape[2]
+        keys, values = cached.cache.keys[layer], cached.cache.values[layer]
+        keys[cached.rows, :, cached.positions] = k.transpose(1, 2)
+        values[cached.rows, :, cached.positions] = v.transpose(1, 2)
+        queries, seen = cached.visible.shape[-2:]
+        if queries > length:
+            q = torch.cat((q, q[:, :, -1:].expand(-1, -1, queries - length, -1)), dim=2)
+        first = int(cached.rows[0, 0])
+        mine = slice(first, first + n), slice(None), slice(seen)
+        out = functional.scaled_dot_product_attention(
+            q, keys[mine], values[mine], attn_mask=cached.visible, enable_gqa=grouped
+        )
+        return out[:, :, :length]
 
 
 class MLP(nn.Module):
@@ -236,10 +213,18 @@ class Block(nn.Module):
         self.mlp = MLP(config)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.recompute = False
+        """Keep only the input for the backward pass and compute everything again there."""
 
-    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], cached: _Cached | None, layer: int) -> Tensor:
-        """[n, T, hidden] → [n, T, hidden]."""
-        x = x + self.self_attn(self.input_layernorm(x), rope, cached, layer)
+    def forward(self, x: Tensor, rope: Rope, context: Context, layer: int) -> Tensor:
+        """[..., hidden] → [..., hidden]."""
+        if self.recompute and torch.is_grad_enabled():
+            kept: Tensor = checkpoint(self._apply_layers, x, rope, context, layer, use_reentrant=False)
+            return kept
+        return self._apply_layers(x, rope, context, layer)
+
+    def _apply_layers(self, x: Tensor, rope: Rope, context: Context, layer: int) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, context, layer)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
@@ -270,6 +255,7 @@ class Transformer(nn.Module):
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         self._frequencies: Tensor
         self.register_buffer("_frequencies", theta**-exponent, persistent=False)
+        self._least_queries = 2 if config.head_dim <= 32 else 8
         self._initialise(torch.Generator().manual_seed(seed))
 
     def _initialise(self, generator: torch.Generator) -> None:
@@ -307,10 +293,18 @@ class Transformer(nn.Module):
         positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
         return self._run(ids, positions, None)
 
+    def packed_hidden(self, ids: Tensor, segments: Segments) -> Tensor:
+        """Final hidden states [T, H] of one packed row of ids [T]."""
+        return self._run(ids, segments.positions, segments)
+
+    @property
+    def head(self) -> Tensor:
+        """The output matrix [V, H]."""
+        return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+
     def logits(self, hidden: Tensor) -> Tensor:
         """[..., H] → [..., V]."""
-        head = self.model.embed_tokens if self.config.tie_word_embeddings else self.lm_head
-        return functional.linear(hidden, head.weight)
+        return functional.linear(hidden, self.head)
 
     def extend(self, ids: Tensor, starts: Tensor, lengths: Tensor, cache: KVCache, first: int) -> Tensor:
         """Continue the sequences in the cache's rows first … first+n-1 and return their next-token logits.
@@ -319,33 +313,37 @@ class Transformer(nn.Module):
             ids: int64 [n, T] new tokens, right-padded; the padding's cache entries are overwritten later.
             starts: int64 [n] tokens already in the cache.
             lengths: int64 [n] how many of the T are real, ≥ 1.
-            cache: must have room for ``max(starts) + T`` tokens.
+            cache: grows as needed.
             first: row of the first sequence.
 
         Returns:
             [n, V]: logits after each sequence's last real token.
         """
-        n, width = ids.shape
-        positions = starts.unsqueeze(1) + torch.arange(width, device=ids.device)
-        seen = int((starts + lengths).max())
-        visible = torch.arange(seen, device=ids.device) <= positions.unsqueeze(2)
+        n = len(ids)
+        ids = functional.pad(ids, (0, max(0, -(-_LEAST_ROWS // n) - ids.shape[1])))
+        positions = starts.unsqueeze(1) + torch.arange(ids.shape[1], device=ids.device)
+        seen = -(-int(positions[:, -1].max() + 1) // _KEY_STEP) * _KEY_STEP
+        cache.reserve(seen)
+        queries = functional.pad(positions, (0, max(0, self._least_queries - ids.shape[1])), mode="replicate")
+        visible = torch.arange(seen, device=ids.device) <= queries.unsqueeze(2)
         rows = torch.arange(first, first + n, device=ids.device).unsqueeze(1)
-        cached = _Cached(cache=cache, rows=rows, positions=positions, visible=visible.unsqueeze(1))
+        cached = Cached(cache=cache, rows=rows, positions=positions, visible=visible.unsqueeze(1))
         hidden = self._run(ids, positions, cached)
-        return self.logits(hidden[torch.arange(n, device=ids.device), lengths - 1])
+        last = hidden[torch.arange(n, device=ids.device), lengths - 1]
+        return self.logits(functional.pad(last, (0, 0, 0, max(0, _LEAST_ROWS - n))))[:n]
 
-    def _run(self, ids: Tensor, positions: Tensor, cached: _Cached | None) -> Tensor:
+    def _run(self, ids: Tensor, positions: Tensor, context: Context) -> Tensor:
         angles = positions.unsqueeze(-1) * self._frequencies
-        angles = torch.cat((angles, angles), dim=-1).unsqueeze(1)
+        angles = torch.cat((angles, angles), dim=-1).unsqueeze(-2)
         rope = angles.cos(), angles.sin()
         x = self.model.embed_tokens(ids)
         for index, layer in enumerate(self.model.layers):
-            x = layer(x, rope, cached, index)
+            x = layer(x, rope, context, index)
         out: Tensor = self.model.norm(x)
         return out
 
 
-def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+def _rotate(x: Tensor, rope: Rope) -> Tensor:
     cos, sin = rope
     low, high = x.chunk(2, dim=-1)
     return (x * cos + torch.cat((-high, low), dim=-1) * sin).to(x.dtype)

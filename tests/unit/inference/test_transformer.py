@@ -1,14 +1,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import random
 from pathlib import Path
 
 import pytest
 import torch
 
 from engine.errors import CheckpointError
+from engine.inference.attention import Segments
 from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
-from engine.inference.transformer import ARCHITECTURES, KVCache, Transformer, TransformerConfig
+from engine.inference.kv_cache import KVCache
+from engine.inference.transformer import ARCHITECTURES, Block, Transformer, TransformerConfig
 from tests.unit.inference.models import CONFIG, VOCAB, model, prompt, tokenizer
 
 
@@ -25,14 +29,25 @@ def test_transformers_loads_the_folder_with_equal_logits(tmp_path: Path, tied: b
     assert difference.abs().max() <= 1e-5
 
 
-def test_gradients_equal_those_of_transformers(tmp_path: Path) -> None:
-    ours = model()
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_gradients_equal_those_of_transformers(
+    tmp_path: Path, kv_heads: int, tied: bool, packed: bool
+) -> None:
+    config = dataclasses.replace(CONFIG, tie_word_embeddings=tied, num_key_value_heads=kv_heads)
+    ours = Transformer(config, seed=7)
     save_policy_checkpoint(tmp_path / "m", ours, tokenizer(), {})
     from transformers import Qwen3ForCausalLM
 
     theirs = Qwen3ForCausalLM.from_pretrained(tmp_path / "m", dtype=torch.float32)
-    ids = torch.tensor([prompt(40)])
-    torch.autograd.backward(ours(ids, torch.tensor([40])).square().mean())
+    ids = torch.tensor([prompt(40, 1), prompt(40, 2)])
+    if packed:
+        segments = Segments.whole([40, 40], torch.device("cpu"))
+        logits = ours.logits(ours.packed_hidden(ids.flatten(), segments))
+    else:
+        logits = ours(ids, torch.tensor([40, 40]))
+    torch.autograd.backward(logits.square().mean())
     torch.autograd.backward(theirs(ids).logits.square().mean())
     expected = dict(theirs.named_parameters())
     for name, parameter in ours.named_parameters():
@@ -61,13 +76,60 @@ def test_cached_forward_in_pieces_equals_the_full_forward() -> None:
     with torch.no_grad():
         for sizes in ((20, 7, 1), (1, 1, 1), (9, 12, 30), (1, 1, 1)):
             width = max(sizes)
-            cache.reserve(max(fed) + width)
             new = [t[f : f + s] + [0] * (width - s) for t, f, s in zip(texts, fed, sizes, strict=True)]
             logits = net.extend(torch.tensor(new), torch.tensor(fed), torch.tensor(sizes), cache, 1)
             fed = [f + s for f, s in zip(fed, sizes, strict=True)]
             for row, (text, length) in enumerate(zip(texts, fed, strict=True)):
                 full = net(torch.tensor([text[:length]]), torch.tensor([length]))[0, -1]
                 assert (logits[row] - full).abs().max() <= 2e-5
+
+
+def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it() -> None:
+    net = Transformer(ARCHITECTURES["quickstart"], seed=2)
+    text = prompt(300, 1)
+    rng = random.Random(5)
+
+    @torch.no_grad()
+    def fed(cuts: list[int], neighbours: int, row: int) -> torch.Tensor:
+        cache = KVCache(net.config, 20, device=torch.device("cpu"), dtype=torch.float32)
+        for start, end in itertools.pairwise((0, *cuts, len(text))):
+            width = max(end - start, rng.randint(1, 40))
+            batch = torch.tensor([prompt(width, 50 + i) for i in range(neighbours + 1)])
+            batch[row, : end - start] = torch.tensor(text[start:end])
+            starts = torch.tensor([rng.randint(0, 200) for _ in batch])
+            lengths = torch.tensor([rng.randint(1, width) for _ in batch])
+            starts[row], lengths[row] = start, end - start
+            logits = net.extend(batch, starts, lengths, cache, 0)
+        return logits[row]
+
+    whole = fed([], 0, 0)
+    for cuts in ([1], [299], [100, 101, 102], list(range(280, 300)), [64, 192]):
+        for neighbours in (0, 1, 6, 15):
+            assert torch.equal(fed(cuts, neighbours, rng.randint(0, neighbours)), whole)
+
+
+def test_packed_sequences_see_only_themselves() -> None:
+    net = model()
+    texts = [prompt(length, length) for length in (30, 1, 17, 44)]
+    segments = Segments.whole([len(text) for text in texts], torch.device("cpu"))
+    hidden = net.packed_hidden(torch.tensor(sum(texts, [])), segments)
+    parts = torch.split(net.logits(hidden), [len(text) for text in texts])
+    for text, part in zip(texts, parts, strict=True):
+        alone = net(torch.tensor([text]), torch.tensor([len(text)]))[0]
+        assert (part - alone).abs().max() <= 1e-5
+
+
+def test_recomputing_layers_changes_no_gradient() -> None:
+    segments = Segments.whole([20, 13], torch.device("cpu"))
+    gradients = []
+    for recompute in (False, True):
+        net = model()
+        for layer in net.model.layers:
+            assert isinstance(layer, Block)
+            layer.recompute = recompute
+        torch.autograd.backward(net.packed_hidden(torch.tensor(prompt(33)), segments).square().mean())
+        gradients.append([p.grad for p in net.parameters()])
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
 
 
 def test_same_seed_same_weights() -> None:

@@ -1,0 +1,63 @@
+"""Keys and values of the sequences being sampled, and what one cached forward may look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from engine.inference.transformer import TransformerConfig
+
+_GROWTH = 256
+"""Positions a cache grows by: doubling would hold twice what the longest sequence needs, in every row."""
+
+
+class KVCache:
+    """Keys and values of ``rows`` sequences, ``[layers, rows, kv_heads, capacity, head_dim]`` each."""
+
+    def __init__(
+        self, config: TransformerConfig, rows: int, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        shape = (config.num_hidden_layers, rows, config.num_key_value_heads, 0, config.head_dim)
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)
+        self.values = torch.zeros(shape, device=device, dtype=dtype)
+
+    def reserve(self, length: int) -> None:
+        """Make room for sequences of ``length`` tokens, keeping what is stored."""
+        have = self.keys.shape[3]
+        if length <= have:
+            return
+        pad = (0, 0, 0, -(-length // _GROWTH) * _GROWTH - have)
+        self.keys = functional.pad(self.keys, pad)
+        self.values = functional.pad(self.values, pad)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:
+        """Copy positions ``start`` … ``end``-1 of one row to another."""
+        for store in (self.keys, self.values):
+            store[:, target, :, start:end] = store[:, source, :, start:end]
+
+    def swap(self, a: int, b: int, length: int) -> None:
+        """Exchange the first ``length`` positions of two rows."""
+        if a == b or length == 0:
+            return
+        for store in (self.keys, self.values):
+            kept = store[:, a, :, :length].clone()
+            store[:, a, :, :length] = store[:, b, :, :length]
+            store[:, b, :, :length] = kept
+
+
+@dataclass(slots=True)
+class Cached:
+    """One cached forward: which cache positions the new tokens take and what they may attend to."""
+
+    cache: KVCache
+    rows: Tensor
+    """[n, 1] indices of the n consecutive rows."""
+    positions: Tensor
+    """[n, T] positions of the new tokens."""
+    visible: Tensor
+    """[n, 1, Q, K] True where a query sees a key; Q ≥ T, further queries repeat the last one."""
