@@ -50,7 +50,7 @@ def document_of(rows: Sequence[Row]) -> dict[str, Any]:
     return {"max_tokens": CONTEXT, "trajectories": trajectories}
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(batches(), configurations)
 def test_it_is_the_loss_in_torch(rows: list[Row], choice: dict[str, Any]) -> None:
     rows = [row._replace(length=2 * len(row.tokens)) for row in rows if row.group == 0]

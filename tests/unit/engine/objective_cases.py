@@ -50,25 +50,25 @@ configurations = st.fixed_dictionaries(
 )
 """Every setting of the objective; who is filtered is part of the batch."""
 
-grid = st.integers(-60, 60).map(lambda n: n / 32)
-"""Exact in float32, so that a gap of two is exact too."""
+
+def _token(code: int) -> Token:
+    """A token from 32 bits; every number is exact in float32, so that a gap of two is exact too."""
+    new = -(code & 127) * 3 / 64
+    old = new - ((code >> 7 & 127) - 64) / 32
+    sampler = old - ((code >> 14 & 63) - 32) / 32
+    reference = new - ((code >> 20 & 127) - 64) / 32
+    return Token(new, old, sampler, reference, (code >> 27 & 31) / 8)
 
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Row]:
-    rows = []
-    for group in range(draw(st.integers(1, 4))):
-        for _ in range(draw(st.integers(1, 5))):
-            tokens = []
-            for _ in range(draw(st.integers(0, 6))):
-                new = draw(st.integers(-190, 0)) / 32
-                old = new - draw(grid)
-                sampler = old - draw(grid) / 2
-                tokens.append(Token(new, old, sampler, new - draw(grid), draw(st.integers(0, 90)) / 32))
-            reward = draw(st.sampled_from([0.0, 1.0, 0.0, 1.0, 0.25]))
-            state = draw(st.sampled_from(["kept", "kept", "kept", "filtered", "lost"]))
-            rows.append(Row(group, reward, state, draw(st.integers(0, CONTEXT + 2)), tuple(tokens)))
-    return rows
+    """Up to four groups of up to five trajectories of up to six tokens."""
+    token = st.integers(0, 2**32 - 1).map(_token)
+    reward = st.sampled_from([0.0, 1.0, 0.0, 1.0, 0.25])
+    state = st.sampled_from(["kept", "kept", "kept", "filtered", "lost"])
+    row = st.tuples(reward, state, st.integers(0, CONTEXT + 2), st.lists(token, max_size=6).map(tuple))
+    groups = draw(st.lists(st.lists(row, min_size=1, max_size=5), min_size=1, max_size=4))
+    return [Row(number, *own) for number, group in enumerate(groups) for own in group]
 
 
 def sampled_without_correction(rows: Sequence[Row], choice: dict[str, Any]) -> list[Row]:

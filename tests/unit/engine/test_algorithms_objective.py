@@ -46,7 +46,7 @@ def assume_no_tie(rows: Sequence[Row], choice: dict[str, Any]) -> None:
             assume(all(abs(math.exp(gap) - bound) > 1e-5 for bound in band))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(batches(), configurations)
 def test_advantages_equal_the_reference(rows: list[Row], choice: dict[str, Any]) -> None:
     rows = sampled_without_correction(rows, choice)
@@ -58,7 +58,7 @@ def test_advantages_equal_the_reference(rows: list[Row], choice: dict[str, Any])
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-12), (torch.float32, 1e-6)])
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(batches(), configurations)
 def test_loss_and_gradient_equal_the_reference(
     dtype: torch.dtype, tolerance: float, rows: list[Row], choice: dict[str, Any]
@@ -150,6 +150,22 @@ def test_surrogates_by_hand(
     assert parts.clipped_high.nonzero().flatten().tolist() == high
     assert parts.clipped_low.nonzero().flatten().tolist() == low
     assert parts.clipped_dual.tolist() == [bool(choice.get("dual_clip")) and i == 1 for i in range(6)]
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence", "cispo"])
+def test_on_the_sampling_weights_the_clip_is_inert(ratio: Any) -> None:
+    """ρ = 1 everywhere: no bound acts, and the gradient is REINFORCE's."""
+    found = []
+    for clip_low, clip_high, dual_clip in ((0.2, 0.28, None), (0.01, 0.01, None), (0.9, 9.0, 1.01)):
+        batch = one_batch([0.0] * 6, ADVANTAGES)
+        config = AlgorithmConfig(ratio=ratio, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+        parts = policy_loss(batch, config)
+        parts.loss.backward()  # type: ignore[no-untyped-call]
+        assert not (parts.clipped_high | parts.clipped_low | parts.clipped_dual).any()
+        assert batch.logprobs.grad is not None
+        found.append((parts.loss.item(), batch.logprobs.grad.tolist()))
+    assert found[0] == found[1] == found[2]
+    assert found[0][1] == [-advantage for advantage in ADVANTAGES]
 
 
 def test_a_capped_cispo_token_still_learns_where_ppo_is_cut_off() -> None:
