@@ -6,7 +6,7 @@
 
 Mean and deviation are those of all trajectories of the update, so a group may even have one member. The
 paper's penalty of a token counts from that token on; here the whole trajectory's is taken off its reward, one
-advantage per trajectory. Its variant with a baseline is ``baseline = group_mean`` on top of this.
+advantage per trajectory. β is a choice. Its variant with a baseline is ``baseline = group_mean`` on top.
 """
 
 from __future__ import annotations

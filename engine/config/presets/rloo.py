@@ -6,7 +6,8 @@
 
 The whole trajectory is one action: tokens are summed and not divided (a constant length of 1), nothing is
 clipped, and the KL penalty is part of the reward. Gradients therefore grow with the length of
-trajectories; ``trainer.max_grad_norm`` is nearly always active, as in the paper's own implementations.
+trajectories, and ``trainer.max_grad_norm`` is nearly always active. The paper tunes β by data set; 0.03 is a
+choice.
 """
 
 from __future__ import annotations
