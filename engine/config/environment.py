@@ -58,11 +58,11 @@ class FrozenLakeConfig(Section):
     """Different maps to evaluate on; none of them is a training map."""
     map_seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds the maps."""
-    expert_noise: float = Field(default=0.35, ge=0, le=1)
+    expert_noise: float = Field(default=0.3, ge=0, le=1)
     """Warm start: chance that the imitated expert moves at random."""
     warm_start_steps: int = Field(default=200, ge=1)
     """Warm start: optimizer steps."""
-    warm_start_trajectories: int = Field(default=64, ge=1)
+    warm_start_trajectories: int = Field(default=24, ge=1)
     """Warm start: trajectories per step."""
     warm_start_seed: int = Field(default=0, ge=0, lt=2**31)
     """Warm start: seeds fresh weights, maps and the expert's noise."""

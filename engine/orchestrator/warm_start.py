@@ -14,7 +14,6 @@ from engine.config.run import EvaluateRun, RolloutRun, SftRun, TrainRun
 from engine.errors import ConfigError
 from engine.events.types import CheckpointSaved
 from engine.orchestrator.context import Outcome, RunContext, RunStopped
-from engine.trainer.sft_frozenlake import warm_start
 
 WARM = "warm"
 """``policy.checkpoint`` of runs that start from it."""
@@ -55,6 +54,8 @@ async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext
 
 
 async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunContext) -> Path:
+    from engine.trainer.sft_frozenlake import warm_start  # not before: scripted runs never load torch
+
     folder = await asyncio.to_thread(
         warm_start,
         environment,

@@ -41,14 +41,15 @@ from engine.inference.checkpoints import fresh_tokenizer, save_policy_checkpoint
 from engine.inference.scripted import ScriptedPolicy
 from engine.inference.transformer import ARCHITECTURES, Transformer
 from engine.trainer.muon import Muon
-from engine.trainer.sft import collate, learning_rate_factor
+from engine.trainer.sft import collate
 from engine.types import RolloutKey, TokenRecord, ToolCall
 
 ARCHITECTURE = "frozenlake"
 FOLDER = "warm_starts"
 _VERSION = 1
 """Raised whenever the same settings would give other weights."""
-_MUON_RATE, _ADAM_RATE = 0.01, 2e-3
+_MUON_RATE, _ADAM_RATE = 0.02, 2e-3
+_WARMUP_STEPS, _CONSTANT_UNTIL, _FINAL_SHARE = 20, 0.7, 0.1
 _PROMPT_WEIGHT = 0.1
 _LONGEST_THOUGHT = 5
 _REPORT_EVERY = 10
@@ -226,7 +227,7 @@ def _teach(
     for step in range(steps):
         if should_stop():
             return
-        factor = learning_rate_factor(step / steps, step)
+        factor = _rate_factor(step, steps)
         for optimizer, rates in zip(optimizers, peaks, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
@@ -241,6 +242,12 @@ def _teach(
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
     save_policy_checkpoint(folder, model, tokenizer, provenance)
+
+
+def _rate_factor(step: int, steps: int) -> float:
+    """Share of the peak learning rate: a short warm-up, constant, then linear down."""
+    decay = max(0.0, (step / steps - _CONSTANT_UNTIL) / (1 - _CONSTANT_UNTIL))
+    return min(1.0, (step + 1) / _WARMUP_STEPS) * (1 - (1 - _FINAL_SHARE) * decay)
 
 
 def _optimizers(model: Transformer) -> list[torch.optim.Optimizer]:

@@ -1,0 +1,164 @@
+"""GRPO, GRPO++ and every single ingredient of it on FrozenLake, over seeds: which of them helps here?
+
+Each (arm, seed) is an ordinary run of the recipe ``frozenlake`` in a folder of its own under the data folder:
+finished ones are not repeated, interrupted ones go on from their last checkpoint. Arms share maps, and at one
+seed also warm start, task order and random streams. Tables and curves go to ``bench/results/frozenlake.*``.
+Run: ``python -m bench.frozenlake [--quick] [--arms …] [--seeds …] [--iterations N] [--workers N]``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.frozenlake_report import Curve, read_curve, write_report
+from engine.config.recipes import resolve
+from engine.run import CONFIG_NAME, LAUNCH_NAME, LOG_NAME
+
+ARMS: Mapping[str, Mapping[str, Any]] = {
+    "grpo_pp": {"preset": "grpo_pp"},
+    "grpo": {"preset": "grpo"},
+    "group_mean_baseline": {"preset": "grpo_pp", "baseline": "group_mean"},
+    "std_normalisation": {"preset": "grpo_pp", "std_normalisation": "group"},
+    "sequence_mean": {"preset": "grpo_pp", "aggregation": "sequence_mean"},
+    "clip_high_0.2": {"preset": "grpo_pp", "clip_high": 0.2},
+    "kl": {"preset": "grpo_pp", "kl": "k3", "kl_placement": "loss", "kl_coefficient": 0.04},
+    "filter_off": {"preset": "grpo_pp", "filtered_reasons": []},
+    "filter_keep_zero": {"preset": "grpo_pp", "filtered_baseline": "keep_zero"},
+}
+"""Name → settings of ``algorithm``: GRPO++, GRPO, and GRPO++ with one ingredient changed."""
+
+QUICK_ARMS, QUICK_ITERATIONS = ("grpo_pp", "grpo"), 4
+QUICK = {
+    "environment.warm_start_steps": 10,
+    "environment.heldout_maps": 16,
+    "trainer.tasks_per_iteration": 4,
+    "evaluation.samples": 32,
+    "evaluation.every": 2,
+}
+"""Settings that show that everything works, and nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One curve to make."""
+
+    arm: str
+    seed: int
+    overrides: Mapping[str, Any]
+
+    def config(self) -> dict[str, Any]:
+        """The resolved configuration as JSON."""
+        settings = {f"algorithm.{name}": value for name, value in ARMS[self.arm].items()}
+        own = {"name": f"frozenlake {self.arm}, seed {self.seed}", "seed": self.seed}
+        overrides = {**self.overrides, **settings, **own, "environment.warm_start_seed": self.seed}
+        return resolve("frozenlake", overrides).model_dump(mode="json")
+
+    @property
+    def run_id(self) -> str:
+        """Names the run folder: other settings, another folder."""
+        digest = hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:8]
+        return f"bench-frozenlake-{self.arm}-s{self.seed}-{digest}"
+
+
+def is_finished(run_dir: Path) -> bool:
+    """Whether the run's last event says that it succeeded."""
+    spool = run_dir / "events.jsonl"
+    if not spool.exists():
+        return False
+    with spool.open("rb") as file:
+        file.seek(max(0, spool.stat().st_size - 65_536))
+        lines = file.read().splitlines()
+    last = json.loads(lines[-1]) if lines and lines[-1].endswith(b"}") else {}
+    return bool(last.get("type") == "run_finished" and last.get("state") == "succeeded")
+
+
+def prepare(plan: Plan, home: Path) -> Path:
+    """The run folder, ready for its next attempt."""
+    run_dir = home / "runs" / plan.run_id
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / CONFIG_NAME).write_text(json.dumps(plan.config(), indent=2) + "\n")
+    launch = run_dir / LAUNCH_NAME
+    epoch = json.loads(launch.read_text())["epoch"] + 1 if launch.exists() else 1
+    identity = {"run_id": plan.run_id, "epoch": epoch, "ingest_url": None, "token": "", "home": str(home)}
+    draft = launch.with_suffix(".draft")
+    draft.write_text(json.dumps(identity) + "\n")
+    draft.rename(launch)
+    return run_dir
+
+
+def make_curve(plan: Plan, home: Path) -> Curve:
+    """Run it unless that was done before; one thread, as its configuration says.
+
+    Raises:
+        RuntimeError: the run failed; names the reason.
+    """
+    run_dir = home / "runs" / plan.run_id
+    if not is_finished(run_dir):
+        began = time.monotonic()
+        run_dir = prepare(plan, home)
+        with (run_dir / LOG_NAME).open("a") as log:
+            command = [sys.executable, "-m", "engine.run", str(run_dir)]
+            environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+            code = subprocess.run(command, stderr=log, env=environment, check=False).returncode
+        if code != 0 or not is_finished(run_dir):
+            raise RuntimeError(f"{plan.run_id} ended with exit code {code}: see {run_dir / LOG_NAME}")
+        print(f"{plan.arm} seed {plan.seed}: {time.monotonic() - began:.0f} s", flush=True)
+    return read_curve(run_dir, arm=plan.arm, seed=plan.seed)
+
+
+def make_curves(plans: Sequence[Plan], home: Path, workers: int) -> list[Curve]:
+    """All curves, so many at a time; one that fails is told and left out."""
+    with ThreadPoolExecutor(workers) as pool:
+        jobs = [pool.submit(make_curve, plan, home) for plan in plans]
+    curves = []
+    for job in jobs:
+        error = job.exception()
+        if error is None:
+            curves.append(job.result())
+        else:
+            print(f"FAILED: {error}", file=sys.stderr)
+    return curves
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="two arms, one seed, few small iterations")
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), metavar="ARM", help=", ".join(ARMS))
+    parser.add_argument("--seeds", nargs="+", type=int)
+    parser.add_argument("--iterations", type=int, help="of every run; by default the recipe's")
+    parser.add_argument("--workers", type=int, default=1, help="runs at once, one thread each")
+    parser.add_argument("--home", type=Path, default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")))
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Make the curves that are missing, then the report; 1 when a run failed."""
+    options = _parse(arguments)
+    overrides: dict[str, Any] = dict(QUICK) if options.quick else {}
+    iterations = options.iterations or (QUICK_ITERATIONS if options.quick else None)
+    if iterations:
+        overrides["trainer.iterations"] = iterations
+    arms = options.arms or (QUICK_ARMS if options.quick else tuple(ARMS))
+    seeds = options.seeds or ([0] if options.quick else [0, 1, 2])
+    plans = [Plan(arm, seed, overrides) for seed in seeds for arm in arms]
+    curves = make_curves(plans, options.home.resolve(), options.workers)
+    if curves:
+        name = "frozenlake_quick" if options.quick else "frozenlake"
+        print(write_report(curves, options.out, name=name))
+    return 0 if len(curves) == len(plans) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
