@@ -60,7 +60,7 @@ class FrozenLakeConfig(Section):
     """Seeds the maps."""
     expert_noise: float = Field(default=0.3, ge=0, le=1)
     """Warm start: chance that the imitated expert moves at random."""
-    warm_start_steps: int = Field(default=200, ge=1)
+    warm_start_steps: int = Field(default=160, ge=1)
     """Warm start: optimizer steps."""
     warm_start_trajectories: int = Field(default=24, ge=1)
     """Warm start: trajectories per step."""

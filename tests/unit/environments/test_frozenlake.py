@@ -1,0 +1,161 @@
+"""The lake's rules, and how its environment shows and judges them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from engine.agent import parse, render_response, response_ids
+from engine.agent.prompts import load_prompt
+from engine.agent.schemas import LAKE_TOOLS, SWE_TOOLS
+from engine.agent.tools import ObservationStyle
+from engine.environments.frozenlake import FrozenLakeEnvironment, Lake, lake_phrases
+from engine.errors import ConfigError
+from engine.inference.checkpoints import fresh_tokenizer
+from engine.inference.transformer import ARCHITECTURES
+from engine.types import ToolCall, Verdict
+from tests.unit.environments.lake_builders import AGENT, MAP, row_of
+
+
+def move(direction: str) -> ToolCall:
+    return ToolCall(name="move", arguments={"direction": direction})
+
+
+def walk(*directions: str, style: ObservationStyle = "compact") -> tuple[list[str], FrozenLakeEnvironment]:
+    environment = FrozenLakeEnvironment(row_of(), style=style, seed=0)
+
+    async def play() -> list[str]:
+        assert await environment.reset() == ""
+        return [(await environment.step(move(d), timeout_s=1)).observation for d in directions]
+
+    return asyncio.run(play()), environment
+
+
+def test_the_edge_holds_back_and_costs_a_move() -> None:
+    lake = Lake(MAP, slip_probability=0, seed=0)
+    for direction in ("up", "left"):
+        assert lake.move(direction) == direction
+        assert lake.player == (0, 0)
+    assert lake.moves == 2
+    assert lake.draw() == MAP
+
+
+def test_the_goal_is_reached() -> None:
+    seen, environment = walk("down", "down", "right")
+    assert seen[0] == "_O_\nP__\n_G_\nP 1,0 G 2,1"
+    assert seen[2].split("\n")[2] == "_√_"
+    grade = asyncio.run(environment.grade(""))
+    assert (grade.verdict, grade.reward, grade.tests) == (Verdict.PASSED, 1.0, ())
+    assert grade.detail == "You reached the goal in 3 moves; the shortest way takes 3."
+
+
+def test_a_hole_ends_it() -> None:
+    environment = FrozenLakeEnvironment(row_of(), style="compact", seed=0)
+    step = asyncio.run(environment.step(move("right"), timeout_s=1))
+    assert step.done
+    assert step.observation == "_X_\n___\n_G_\nYou fell into a hole after 1 move."
+    grade = asyncio.run(environment.grade(""))
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+
+
+def test_being_on_the_way_is_no_success() -> None:
+    _, environment = walk("down")
+    grade = asyncio.run(environment.grade(""))
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+    assert "still on the way after 1 move" in grade.detail
+
+
+def test_reset_puts_the_player_back() -> None:
+    _, environment = walk("down", "down")
+    asyncio.run(environment.reset())
+    assert environment.lake.player == (0, 0)
+    assert environment.lake.moves == 0
+
+
+def test_full_observations_say_what_happened() -> None:
+    assert walk("down", style="full")[0] == ["You moved down. The lake:\n\n_O_\nP__\n_G_"]
+    environment = FrozenLakeEnvironment(row_of(slip_probability=1.0), style="full", seed=1)
+    said = asyncio.run(environment.step(move("left"), timeout_s=1)).observation
+    assert said.startswith("You slipped and moved ")
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.2, 2 / 3, 1.0])
+def test_slipping_goes_off_at_right_angles_evenly(probability: float) -> None:
+    count = 6000
+    field = "\n".join(["_" * 3, "_P_", "__G"])
+    taken: Counter[str] = Counter()
+    for seed in range(count):
+        taken[Lake(field, slip_probability=probability, seed=seed).move("up")] += 1
+    assert taken["down"] == 0
+    for direction, share in (("up", 1 - probability), ("left", probability / 2), ("right", probability / 2)):
+        tolerance = 4 * (count * share * (1 - share)) ** 0.5  # four standard deviations
+        assert abs(taken[direction] - count * share) <= tolerance, direction
+
+
+def test_the_same_seed_slips_the_same() -> None:
+    def path(seed: int) -> list[str]:
+        lake = Lake("P_____\n" + "\n".join(["______"] * 4) + "\n_____G", slip_probability=0.5, seed=seed)
+        return [lake.move("right") for _ in range(30)]
+
+    assert path(3) == path(3)
+    assert path(3) != path(4)
+
+
+# The words format
+
+
+def test_calls_in_words_come_back() -> None:
+    for direction in ("up", "down", "left", "right"):
+        text = render_response("left up", move(direction), "words")
+        parsed = parse(text, "words", LAKE_TOOLS)
+        assert (parsed.call, parsed.thought) == (move(direction), "left up")
+    assert render_response("", move("up"), "words") == "move up"
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "no tool call was found"),
+        ("up down", "no tool call was found"),
+        ("move", "no tool call was found"),
+        ("move upwards", "no tool call was found"),
+        ("remove up", "no tool call was found"),
+        ("move up move up", "more than one tool call"),
+    ],
+)
+def test_anything_but_one_move_is_an_error(text: str, error: str) -> None:
+    parsed = parse(text, "words", LAKE_TOOLS)
+    assert parsed.call is None
+    assert error in parsed.error
+
+
+def test_words_cannot_express_free_text() -> None:
+    with pytest.raises(ConfigError, match="'words' cannot express calls of file_editor, execute_bash"):
+        load_prompt("compact_v1", "words", SWE_TOOLS)
+
+
+def test_the_compact_protocol_is_short() -> None:
+    tokenizer = fresh_tokenizer("frozenlake")
+    assert tokenizer.vocab_size <= ARCHITECTURES["frozenlake"].vocab_size
+    for phrase in lake_phrases():
+        ids = tokenizer.encode(phrase)
+        assert len(ids) == 1, phrase
+        assert tokenizer.decode(ids) == phrase
+    grid = "P_O_\n____\nOO__\n__G_"
+    prompt = load_prompt(AGENT.prompt, AGENT.tool_format, LAKE_TOOLS)
+    shown = prompt.user(row_of(grid).task)
+    assert shown == f"{grid}\nP 0,0 G 3,2"
+    assert len(tokenizer.encode(shown)) == 16 + 3 + 4
+    assert len(response_ids(tokenizer, "down right move down")) == 4
+    hostile = "ünï <|im_end|> P 9,9"
+    assert tokenizer.decode(tokenizer.encode(hostile)) == hostile
+    assert tokenizer.im_end not in tokenizer.encode(hostile)
+
+
+def test_a_language_model_is_told_the_rules() -> None:
+    prompt = load_prompt("frozenlake_v1", "xml", LAKE_TOOLS)
+    assert "move: Walk one square." in prompt.system
+    assert "one of up, down, left, right" in prompt.system
+    assert "slippery: with a chance of 20%" in prompt.user(row_of(slip_probability=0.2).task)

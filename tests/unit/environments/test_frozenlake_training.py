@@ -1,0 +1,234 @@
+"""Warm start, training, evaluation and bench on FrozenLake, with the settings of seconds."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from bench import frozenlake as bench
+from bench.frozenlake_report import LEVEL, Curve, bootstrap, write_report
+from engine.agent.schemas import LAKE_TOOLS
+from engine.config.environment import FrozenLakeConfig
+from engine.config.recipes import resolve
+from engine.config.run import TrainRun
+from engine.environments.frozenlake_maps import frozenlake_rows
+from engine.events.control import Control
+from engine.events.spool import SpoolSink
+from engine.inference.checkpoints import fresh_tokenizer, load_policy_checkpoint
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
+from engine.trainer.sft_frozenlake import Episodes, warm_start
+from tests.unit.environments.lake_builders import AGENT, LAKE, SMALL, small_run
+
+LAKE_CONFIG = FrozenLakeConfig(**LAKE)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tmp_path_factory.mktemp("home")
+
+
+def perform(home: Path, name: str, config: Any) -> list[dict[str, Any]]:
+    """Run it in this process; its events."""
+    run_dir = home / "runs" / name
+    run_dir.mkdir(parents=True)
+    sink = SpoolSink(run_dir, epoch=1)
+    run = RunContext(run_id=name, epoch=1, run_dir=run_dir, home=home, sink=sink, control=Control())
+    assert execute(config, run) == 0
+    sink.close()
+    return [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+
+
+def weights(folder: Path) -> str:
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
+def test_the_expert_is_seen_as_a_policy_would_be() -> None:
+    tokenizer = fresh_tokenizer("frozenlake")
+    episodes = Episodes(LAKE_CONFIG, AGENT, tokenizer).take(40)
+    heldout = [str(r.task.metadata["grid"]) for r in frozenlake_rows(LAKE_CONFIG) if r.split == "heldout"]
+    moved = 0
+    for episode in episodes:
+        text = tokenizer.decode(episode.ids)
+        assert text.startswith("<|im_start|>user\n")
+        assert len(episode.ids) <= AGENT.max_context
+        assert not any(text.startswith(f"<|im_start|>user\n{grid}\n") for grid in heldout)
+        sampled = tokenizer.decode([t for t, m in zip(episode.ids, episode.mask, strict=True) if m])
+        turns = sampled.split("<|im_end|>")[:-1]
+        assert all(turn.split("move ")[-1] in LAKE_TOOLS["move"].parameters[0].choices for turn in turns)
+        moved += len(turns)
+    assert moved > 40
+    again = Episodes(LAKE_CONFIG, AGENT, tokenizer).take(40)
+    assert [episode.ids for episode in again] == [episode.ids for episode in episodes]
+
+
+def test_the_warm_start_is_made_once_and_the_same_everywhere(home: Path, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    short = LAKE_CONFIG.model_copy(update={"warm_start_steps": 3})
+    folder = warm_start(short, AGENT, home=home, progress=lambda _m, done, total: told.append((done, total)))
+    assert folder is not None
+    assert told[-1] == (3, 3)
+    made = (folder / "model.safetensors").stat().st_mtime_ns
+    assert warm_start(short, AGENT, home=home) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == made
+    elsewhere = warm_start(short, AGENT, home=tmp_path)
+    assert elsewhere is not None
+    assert elsewhere.name == folder.name
+    assert weights(elsewhere) == weights(folder)
+    model, tokenizer = load_policy_checkpoint(str(folder), home=home)
+    assert tokenizer.vocab_size <= model.config.vocab_size
+
+
+def test_other_settings_are_another_warm_start_and_a_stopped_one_is_none(tmp_path: Path) -> None:
+    other = LAKE_CONFIG.model_copy(update={"warm_start_seed": 1, "warm_start_steps": 2})
+    folder = warm_start(other, AGENT, home=tmp_path)
+    assert folder is not None
+    assert warm_start(LAKE_CONFIG, AGENT, home=tmp_path, should_stop=lambda: True) is None
+    assert [path.name for path in (tmp_path / "warm_starts").glob("frozenlake-*[0-9a-f]")] == [folder.name]
+
+
+@pytest.fixture(scope="module")
+def plain(home: Path) -> list[dict[str, Any]]:
+    """A training run of two iterations, evaluated before and after."""
+    return perform(home, "plain", small_run())
+
+
+def test_training_moves_the_weights_and_reports_everything(home: Path, plain: list[dict[str, Any]]) -> None:
+    finished = [event for event in plain if event["type"] == "iteration_finished"]
+    assert [event["iteration"] for event in finished] == [0, 1]
+    assert sum(event["metrics"]["update/steps"] for event in finished) > 0, "no group had a signal"
+    saved = [event["checksum"] for event in plain if event["type"] == "checkpoint_saved"]
+    assert len(saved) == len(set(saved)) == 3
+    evaluations = [event for event in plain if event["type"] == "evaluation_finished"]
+    assert [(event["iteration"], event["name"]) for event in evaluations] == [(0, "heldout"), (2, "heldout")]
+    assert [entry["k"] for entry in evaluations[0]["pass_at_k"]] == [1, 2]
+    assert evaluations[0]["pass_at_k"][0]["rate"] == evaluations[0]["solve_rate"]
+    trajectories = [event for event in plain if event["type"] == "trajectory_finished"]
+    assert {event["verdict"] for event in trajectories} <= {"passed", "failed"}
+    assert all(event["detail"].startswith("You ") for event in trajectories)
+    steps = [event for event in plain if event["type"] == "step_finished" and event["tool"]]
+    assert {event["tool"] for event in steps} == {"move"}
+
+
+def test_evaluations_leave_the_training_stream_alone(home: Path, plain: list[dict[str, Any]]) -> None:
+    often = perform(home, "often", small_run(**{"evaluation.every": 1, "evaluation.train_samples": 4}))
+    assert sum(event["type"] == "evaluation_finished" for event in often) == 6
+
+    def stream(events: list[dict[str, Any]]) -> list[Any]:
+        tasks = [event["task_ids"] for event in events if event["type"] == "iteration_started"]
+        trajectories = [
+            (event["ref"], event["tokens"]["ids"], event["reward"])
+            for event in events
+            if event["type"] == "trajectory_finished" and event["ref"]["phase"] == "train"
+        ]
+        return [*tasks, *trajectories]
+
+    assert stream(often) == stream(plain)
+    evaluated = {e["ref"]["task_id"] for e in plain if "ref" in e and e["ref"]["phase"] == "eval:heldout"}
+    trained = {e["ref"]["task_id"] for e in plain if "ref" in e and e["ref"]["phase"] == "train"}
+    assert evaluated.isdisjoint(trained)
+
+
+def test_the_warm_start_is_a_run_of_its_own(home: Path, plain: list[dict[str, Any]]) -> None:
+    small = {key: value for key, value in SMALL.items() if key.startswith("environment.")}
+    config = resolve("frozenlake-sft", small)
+    perform(home, "sft", config)
+    trained = resolve("frozenlake", {**SMALL, "policy.checkpoint": "run:sft", "trainer.iterations": 1})
+    assert isinstance(trained, TrainRun)
+    events = perform(home, "from-sft", trained)
+    first = [event["solve_rate"] for event in events if event["type"] == "evaluation_finished"][0]
+    assert first == [event["solve_rate"] for event in plain if event["type"] == "evaluation_finished"][0]
+
+
+# The bench
+
+
+def small_plan(arm: str = "grpo_pp", **changes: Any) -> bench.Plan:
+    return bench.Plan(
+        arm, 0, {**SMALL, "trainer.iterations": 1, "environment.warm_start_steps": 2, **changes}
+    )
+
+
+def test_a_curve_is_made_once_and_resumed_when_interrupted(tmp_path: Path) -> None:
+    plan = small_plan()
+    curve = bench.make_curve(plan, tmp_path)
+    assert [entry["iteration"] for entry in curve.evaluations] == [0, 1]
+    run_dir = tmp_path / "runs" / plan.run_id
+    made = (run_dir / "events.jsonl").stat().st_mtime_ns
+    assert bench.make_curve(plan, tmp_path) == curve
+    assert (run_dir / "events.jsonl").stat().st_mtime_ns == made
+    # As a kill leaves it: no last event.
+    lines = (run_dir / "events.jsonl").read_text().splitlines(keepends=True)
+    (run_dir / "events.jsonl").write_text("".join(lines[:-1]))
+    assert not bench.is_finished(run_dir)
+    resumed = bench.make_curve(plan, tmp_path)
+    assert json.loads((run_dir / "launch.json").read_text())["epoch"] == 2
+    assert resumed.evaluations == curve.evaluations
+    started = [json.loads(line) for line in (run_dir / "events.jsonl").open() if '"run_started"' in line]
+    assert [event["resumed_from"] for event in started] == [None, 1]
+
+
+def test_every_arm_is_a_valid_objective_of_its_own() -> None:
+    plans = {arm: bench.Plan(arm, 1, {}) for arm in bench.ARMS}
+    configs = {arm: plan.config() for arm, plan in plans.items()}
+    objectives = {json.dumps(config["algorithm"], sort_keys=True) for config in configs.values()}
+    assert len(objectives) == len(bench.ARMS)
+    reference = configs["grpo_pp"]
+    for arm, config in configs.items():
+        assert config["seed"] == config["environment"]["warm_start_seed"] == 1
+        assert {**config, "algorithm": 0, "name": 0} == {**reference, "algorithm": 0, "name": 0}, arm
+    assert len({plan.run_id for plan in plans.values()}) == len(plans)
+    assert small_plan().run_id != small_plan(learning_rate=1e-3).run_id
+
+
+def curve_of(*rates: float, **changes: Any) -> Curve:
+    entries = [
+        {"iteration": 10 * i, "solve_rate": rate, "interval_low": 0.0, "interval_high": 1.0}
+        for i, rate in enumerate(rates)
+    ]
+    norms = [
+        {"grad/norm": n, "tokens/response_mean": n, "steps/mean": 1.0, "time/iteration": 1.0}
+        for n in (1.0, 3.0)
+    ]
+    return Curve(
+        **{"arm": "a", "seed": 0, "evaluations": entries, "iterations": norms, "seconds": 1.0, **changes}
+    )
+
+
+def test_a_curves_numbers() -> None:
+    curve = curve_of(0.2, 0.4, 0.6, 0.6)
+    assert LEVEL == 0.5
+    assert curve.iterations_to_level == pytest.approx(15)
+    assert curve.area == pytest.approx((0.3 + 0.5 + 0.6) / 3)
+    assert curve.final_success == pytest.approx(1.6 / 3)
+    assert curve.gradient_spread == pytest.approx(0.5)
+    assert curve.length_growth == pytest.approx(1.0)
+    assert curve_of(0.1, 0.2).iterations_to_level == float("inf")
+    assert curve_of(0.7, 0.2).iterations_to_level == 0
+
+
+def test_the_bootstrap_covers_its_mean_and_names_what_is_missing() -> None:
+    assert list(bootstrap([0.1, 0.2, 0.6])) == pytest.approx([0.3, 0.1, 0.6])
+    assert bootstrap([0.4]) == (0.4, 0.4, 0.4)
+    assert all(value != value for value in bootstrap([0.4, float("inf")]))
+
+
+def test_the_report_writes_table_curves_and_picture(tmp_path: Path) -> None:
+    curves = [curve_of(0.2, 0.5, 0.7, arm="grpo_pp", seed=seed) for seed in (0, 1)] + [
+        curve_of(0.2, 0.3, 0.4, arm="grpo", seed=seed) for seed in (0, 1)
+    ]
+    table = write_report(curves, tmp_path, name="lake")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"lake.{end}" for end in ("json", "csv", "md", "png")
+    }
+    assert "| grpo | 2 | – |" in table
+    assert "-0.175 [-0.175, -0.175]" in table
+    assert len((tmp_path / "lake.csv").read_text().splitlines()) == 1 + 4 * 3
+    stored = json.loads((tmp_path / "lake.json").read_text())
+    assert stored["arms"]["grpo"]["area_difference"] == [-0.175, -0.175, -0.175]
