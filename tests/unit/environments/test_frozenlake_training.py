@@ -149,10 +149,10 @@ def test_the_warm_start_is_a_run_of_its_own(home: Path, plain: list[dict[str, An
 # The bench
 
 
-def small_plan(arm: str = "grpo_pp", **changes: Any) -> bench.Plan:
-    return bench.Plan(
-        arm, 0, {**SMALL, "trainer.iterations": 1, "environment.warm_start_steps": 2, **changes}
-    )
+def small_plan(**trainer: float) -> bench.Plan:
+    tiny = {"trainer.iterations": 1, "environment.warm_start_steps": 2}
+    changes = {f"trainer.{name}": value for name, value in trainer.items()}
+    return bench.Plan("grpo_pp", 0, {**SMALL, **tiny, **changes})
 
 
 def test_a_curve_is_made_once_and_resumed_when_interrupted(tmp_path: Path) -> None:
