@@ -78,6 +78,12 @@ class FrozenLakeConfig(Section):
 EnvironmentConfig = Annotated[SweEnvironmentConfig | FrozenLakeConfig, Field(discriminator="type")]
 
 
+def makes_own_tasks(config: Mapping[str, Any]) -> bool:
+    """Whether a run's resolved configuration has its tasks made by the engine when it starts."""
+    section = config.get("environment")
+    return isinstance(section, Mapping) and section.get("type") == "frozenlake"
+
+
 def with_generated_dataset(data: Any) -> Any:
     """Unvalidated run settings with ``dataset.name`` filled in where the environment makes its own tasks.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from django.db import connection
 
+from engine.config.environment import makes_own_tasks
 from engine.events import types as e
 from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
@@ -94,7 +95,14 @@ class Projection:
             name = event.summary.get("dataset") or self._run.config["curation"]["output"]
             send_on_commit(TaskName.SYNC_DATASET, str(name), self._run.pk)
 
+    def _sync_generated_tasks(self) -> None:
+        """Let pages show tasks that the engine made for this run; it has by now."""
+        if self._run.dataset_id is None and makes_own_tasks(self._run.config):
+            send_on_commit(TaskName.SYNC_DATASET, str(self._run.config["dataset"]["name"]))
+
     def _iteration_started(self, event: e.IterationStarted) -> None:
+        if event.iteration == 0:
+            self._sync_generated_tasks()
         Iteration.objects.update_or_create(
             run=self._run,
             index=event.iteration,
@@ -126,6 +134,8 @@ class Projection:
         self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}
 
     def _evaluation_finished(self, event: e.EvaluationFinished) -> None:
+        if event.iteration == 0:
+            self._sync_generated_tasks()
         names = (
             "policy_version", "num_samples", "num_tasks", "num_solved", "solve_rate",
             "interval_low", "interval_high",

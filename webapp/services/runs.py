@@ -14,6 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from engine.config.environment import makes_own_tasks
 from engine.config.recipes import resolve
 from engine.config.run import parse_run_config, with_overrides
 from engine.errors import ConfigError
@@ -98,7 +99,7 @@ def start(*, run: Run, actor: User | None = None) -> None:
 
 def _check_dataset(run: Run) -> None:
     name = dataset_name(run.config)
-    if name is None:
+    if name is None or makes_own_tasks(run.config):
         return
     folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
     if not Dataset.objects.filter(name=name).exists() and not folder.is_dir():
