@@ -1,8 +1,9 @@
-"""From graded groups to tensors: which trajectories are forwarded, and in which padded microbatches.
+"""From graded groups to tensors: which trajectories are forwarded, and packed how.
 
-Only trajectories with a signal become samples: one whose advantage is zero has a zero gradient and needs no
-forward pass (it still counts in the normaliser). Ids, masks and log-probabilities are the sampler's own;
-nothing is tokenised here. How samples are cut into microbatches never changes an update, only its speed.
+Only trajectories with a gradient become samples: one whose advantage is zero needs no forward pass, unless
+the loss has a KL or entropy term (it still counts in the normaliser). Ids, masks and log-probabilities are
+the sampler's own; nothing is tokenised here. Samples are laid end to end, without padding, and attend only
+to themselves. How they are packed never changes an update, only its speed.
 To train on something new about a token: a column in ``Sample`` and ``Microbatch``.
 """
 
@@ -10,13 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-from engine.algorithms.advantages import Member
-from engine.algorithms.weights import trajectory_weights
+from engine.algorithms import Member, needs_forward, trajectory_weights
 from engine.config.algorithm import AlgorithmConfig
+from engine.inference.attention import Segments
+from engine.trainer.ranks import ALONE, Ranks, shared_row
 from engine.types import Group, TokenRecord
 
 
@@ -30,29 +33,45 @@ class Sample:
     """Input positions whose output predicts a sampled token, N of them, increasing."""
     targets: tuple[int, ...]
     """The N sampled tokens."""
-    old_logprobs: tuple[float, ...]
+    sampler_logprobs: tuple[float, ...]
     """What the sampler recorded for them."""
-    advantage: float
-    """w_i A_i of ``engine.algorithms.objective``."""
+    advantage: float = 0.0
+    """A_i of ``engine.algorithms``, unscaled."""
+    weight: float = 0.0
+    """w_i of ``engine.algorithms.trajectory_weights``."""
+    place: int = 0
+    """Which trajectory of the update it is, groups laid end to end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Microbatch:
-    """Right-padded samples of one forward pass; B samples, T positions, N sampled tokens in all."""
+    """Samples of one forward pass: S samples, N sampled tokens; T tokens of it are this rank's."""
 
     ids: Tensor
-    """int64 [B, T]."""
-    rows: Tensor
-    """int64 [N]: with ``columns``, the positions whose output is needed."""
+    """int64 [T]: this rank's part of the packed row."""
+    segments: Segments
     columns: Tensor
+    """int64 [n]: this rank's tokens whose output is needed; alone, n is N."""
+    slots: Tensor | None
+    """int64 [n]: which of the N each is; None when alone."""
     targets: Tensor
     """int64 [N]."""
-    old_logprobs: Tensor
-    """float32 [N]."""
+    sampler_logprobs: Tensor
+    """float32 [N], as are ``advantages`` and ``weights``, which repeat their sample's."""
     advantages: Tensor
-    """float32 [N], scaled."""
-    real_tokens: int
-    """Positions that are not padding."""
+    weights: Tensor
+    rows: Tensor
+    """int64 [N]: which sample, 0 … S − 1."""
+    places: tuple[int, ...]
+    """``Sample.place`` of each sample."""
+    lengths: tuple[int, ...]
+    """Input tokens of each sample."""
+    width: int
+    """Positions forwarded by all ranks that share the row, padding included."""
+    old_logprobs: Tensor | None = None
+    """float32 [N]: by the weights before the update; None where the sampler's take their place."""
+    reference_logprobs: Tensor | None = None
+    """float32 [N]: by the reference policy, where the objective asks for it."""
 
 
 def make_samples(
@@ -68,30 +87,16 @@ def make_samples(
     num_tokens = [sum(trajectory.tokens.mask) for trajectory in trajectories]
     weights = trajectory_weights(flat, num_tokens, algorithm, max_context=max_context)
     return [
-        _sample(trajectory.tokens, weight * member.advantage)
+        make_sample(trajectory.tokens, advantage=member.advantage or 0.0, weight=weight)
         for trajectory, member, weight in zip(trajectories, flat, weights, strict=True)
-        if weight and member.has_signal and member.advantage is not None
+        if weight and needs_forward(member, algorithm)
     ]
 
 
-def make_microbatches(
-    samples: Sequence[Sample], *, tokens_per_microbatch: int, device: torch.device
-) -> list[Microbatch]:
-    """Cut samples, longest first, so that B · T stays within the budget.
-
-    A sample longer than the budget makes a microbatch of its own.
-    """
-    ordered = sorted(samples, key=lambda sample: -len(sample.ids))
-    batches = []
-    start = 0
-    while start < len(ordered):
-        size = max(1, tokens_per_microbatch // len(ordered[start].ids))
-        batches.append(_collate(ordered[start : start + size], device))
-        start += size
-    return batches
-
-
-def _sample(tokens: TokenRecord, advantage: float) -> Sample:
+def make_sample(
+    tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, place: int = 0
+) -> Sample:
+    """A record with at least one sampled token as a sample."""
     lengths = {len(tokens.ids), len(tokens.mask), len(tokens.logprobs)}
     assert len(lengths) == 1, f"a token record's columns differ in length: {sorted(lengths)}"
     assert not tokens.mask[0], "the first token of a trajectory cannot be a sampled one: nothing predicts it"
@@ -100,26 +105,75 @@ def _sample(tokens: TokenRecord, advantage: float) -> Sample:
         ids=tokens.ids[: sampled[-1]],
         positions=tuple(position - 1 for position in sampled),
         targets=tuple(tokens.ids[position] for position in sampled),
-        old_logprobs=tuple(tokens.logprobs[position] for position in sampled),
+        sampler_logprobs=tuple(tokens.logprobs[position] for position in sampled),
         advantage=advantage,
+        weight=weight,
+        place=place,
     )
 
 
-def _collate(samples: Sequence[Sample], device: torch.device) -> Microbatch:
-    longest = max(len(sample.ids) for sample in samples)
-    ids = torch.zeros((len(samples), longest), dtype=torch.int64)
-    for row, sample in enumerate(samples):
-        ids[row, : len(sample.ids)] = torch.tensor(sample.ids)
-    counts = torch.tensor([len(sample.targets) for sample in samples])
-    advantages = torch.tensor([sample.advantage for sample in samples], dtype=torch.float32)
+def make_microbatches(
+    samples: Sequence[Sample], *, tokens_per_microbatch: int, device: torch.device, ranks: Ranks = ALONE
+) -> list[Microbatch]:
+    """This rank's share of the samples, packed into rows of at most ``tokens_per_microbatch`` tokens.
+
+    A sample longer than the budget makes a row of its own. All ranks get equally many microbatches, because
+    each takes part in everybody's collectives: one without samples gets rows that learn nothing.
+    """
+    total = sum(len(sample.ids) for sample in samples)
+    budget = min(tokens_per_microbatch, -(-total // ranks.data_size)) if samples else 0
+    rows = pack(samples, budget)
+    rows += [[] for _ in range(-len(rows) % ranks.data_size)]
+    return [_collate(row, device, ranks) for row in rows[ranks.data_rank :: ranks.data_size]]
+
+
+def pack(samples: Sequence[Sample], budget: int) -> list[list[Sample]]:
+    """First-fit decreasing; the fullest rows first."""
+    rows: list[list[Sample]] = []
+    used: list[int] = []
+    for sample in sorted(samples, key=lambda sample: -len(sample.ids)):
+        length = len(sample.ids)
+        row = next((i for i, filled in enumerate(used) if filled + length <= budget), len(rows))
+        if row == len(rows):
+            rows.append([])
+            used.append(0)
+        rows[row].append(sample)
+        used[row] += length
+    return [rows[i] for i in sorted(range(len(rows)), key=lambda i: -used[i])]
+
+
+def _collate(samples: Sequence[Sample], device: torch.device, ranks: Ranks) -> Microbatch:
+    lengths = tuple(len(sample.ids) for sample in samples)
+    counts = torch.tensor([len(sample.targets) for sample in samples], dtype=torch.int64)
+    starts = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
+    columns = torch.tensor(
+        [start + p for start, sample in zip(starts, samples, strict=True) for p in sample.positions],
+        dtype=torch.int64,
+    )
+    row = shared_row(lengths, ranks, device)
+    ids = torch.tensor([i for sample in samples for i in sample.ids] + [0] * row.padding)
+    slots = None
+    if row.here is not None:
+        ids = ids[row.here]
+        local = torch.full((row.width,), -1)
+        local[row.here] = torch.arange(len(row.here))
+        slots = (local[columns] >= 0).nonzero().squeeze(1)
+        columns = local[columns][slots]
+
+    def repeated(values: list[float]) -> Tensor:
+        return torch.repeat_interleave(torch.tensor(values, dtype=torch.float32), counts).to(device)
+
     return Microbatch(
         ids=ids.to(device),
+        segments=row.segments,
+        columns=columns.to(device),
+        slots=None if slots is None else slots.to(device),
+        targets=torch.tensor([t for s in samples for t in s.targets], dtype=torch.int64).to(device),
+        sampler_logprobs=torch.tensor([x for s in samples for x in s.sampler_logprobs]).to(device),
+        advantages=repeated([sample.advantage for sample in samples]),
+        weights=repeated([sample.weight for sample in samples]),
         rows=torch.repeat_interleave(torch.arange(len(samples)), counts).to(device),
-        columns=torch.tensor([p for sample in samples for p in sample.positions], device=device),
-        targets=torch.tensor([t for sample in samples for t in sample.targets], device=device),
-        old_logprobs=torch.tensor(
-            [x for sample in samples for x in sample.old_logprobs], dtype=torch.float32, device=device
-        ),
-        advantages=torch.repeat_interleave(advantages, counts).to(device),
-        real_tokens=sum(len(sample.ids) for sample in samples),
+        places=tuple(sample.place for sample in samples),
+        lengths=lengths,
+        width=row.width,
     )

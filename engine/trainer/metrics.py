@@ -1,6 +1,7 @@
 """What an update reports, accumulated over its microbatches. To add a metric: a sum here and a key below.
 
 A key is left out when nothing measured it (no token was trained, say): a chart then has a gap, not a lie.
+Every rank counts its own microbatches; ``reduce`` makes each hold the counts of all.
 """
 
 from __future__ import annotations
@@ -11,22 +12,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from engine.algorithms.advantages import Member
+from engine.algorithms import Member
+from engine.algorithms.objective import LossParts
 from engine.trainer.batch import Microbatch
+
+_SUMS = (
+    "samples", "tokens", "real", "padded", "entropy", "ratio", "clipped_high", "clipped_low", "clipped_dual",
+    "mismatch", "mismatch_tokens", "kl", "correction", "flops",
+)  # fmt: skip
+_MAXIMA = ("ratio_max", "mismatch_max")
 
 
 @dataclass(slots=True)
 class UpdateMeter:
-    """Sums over one update."""
+    """Sums over one update; ``has_*`` say what the objective measures at all."""
 
-    clip_low: float
-    clip_high: float
+    has_kl: bool = False
+    has_correction: bool = False
     steps: int = 0
     """Optimizer steps that changed the weights."""
     skipped: int = 0
-    """Optimizer steps not made because no trajectory had a signal."""
+    """Optimizer steps not made because no trajectory had a gradient."""
     nonfinite: int = 0
     """Optimizer steps not made because the gradient was not finite."""
     samples: int = 0
@@ -38,31 +47,65 @@ class UpdateMeter:
     ratio_max: float = -math.inf
     clipped_high: int = 0
     clipped_low: int = 0
+    clipped_dual: int = 0
     mismatch: float = 0.0
     mismatch_max: float = -math.inf
     mismatch_tokens: int = 0
+    kl: float = 0.0
+    correction: float = 0.0
+    flops: float = 0.0
     losses: list[float] = field(default_factory=list)
+    """Of each step; of this rank's share until reduced."""
     norms: list[float] = field(default_factory=list)
 
-    def add(self, batch: Microbatch, logprobs: Tensor, ratio: Tensor, entropy: Tensor) -> None:
-        """Count one microbatch; log π, ρ and entropy of its N sampled tokens.
+    def add(self, batch: Microbatch, logprobs: Tensor, entropies: Tensor, parts: LossParts) -> None:
+        """Count one microbatch of N sampled tokens.
 
         Until the first optimizer step the weights are the sampler's, so log π − log μ is pure mismatch.
         """
-        self.samples += batch.ids.shape[0]
+        self.samples += len(batch.lengths)
         self.tokens += len(batch.targets)
-        self.real += batch.real_tokens
-        self.padded += batch.ids.numel()
-        self.entropy += entropy.double().sum().item()
-        self.ratio += ratio.double().sum().item()
-        self.ratio_max = max(self.ratio_max, ratio.max().item())
-        self.clipped_high += int(((batch.advantages > 0) & (ratio > 1 + self.clip_high)).sum())
-        self.clipped_low += int(((batch.advantages < 0) & (ratio < 1 - self.clip_low)).sum())
+        self.real += sum(batch.lengths)
+        self.padded += batch.width
+        if not len(batch.targets):
+            return
+        self.entropy += entropies.detach().double().sum().item()
+        self.ratio += parts.ratio.double().sum().item()
+        self.ratio_max = max(self.ratio_max, parts.ratio.max().item())
+        self.clipped_high += int(parts.clipped_high.sum())
+        self.clipped_low += int(parts.clipped_low.sum())
+        self.clipped_dual += int(parts.clipped_dual.sum())
+        if parts.kl is not None:
+            self.kl += parts.kl.double().sum().item()
+        if parts.correction is not None:
+            self.correction += parts.correction.double().sum().item()
         if not self.steps:
-            gap = (logprobs.detach() - batch.old_logprobs).abs().double()
+            gap = (logprobs.detach() - batch.sampler_logprobs).abs().double()
             self.mismatch += gap.sum().item()
             self.mismatch_max = max(self.mismatch_max, gap.max().item())
             self.mismatch_tokens += len(batch.targets)
+
+    def reduce(self, *, counts: bool) -> None:
+        """Add up all ranks.
+
+        Args:
+            counts: False on ranks that repeat another's tokens, which then contribute nothing.
+        """
+        share = 1.0 if counts else 0.0
+        sums = torch.tensor(
+            [share * float(getattr(self, name)) for name in _SUMS] + [share * x for x in self.losses],
+            dtype=torch.float64,
+        )
+        maxima = torch.tensor([getattr(self, name) for name in _MAXIMA], dtype=torch.float64)
+        device = "cuda" if dist.get_backend() == "nccl" else "cpu"
+        sums, maxima = sums.to(device), maxima.to(device)
+        dist.all_reduce(sums)
+        dist.all_reduce(maxima, op=dist.ReduceOp.MAX)
+        for name, value in zip(_SUMS, sums.tolist(), strict=False):
+            setattr(self, name, value)
+        self.losses = sums.tolist()[len(_SUMS) :]
+        for name, value in zip(_MAXIMA, maxima.tolist(), strict=True):
+            setattr(self, name, value)
 
     def report(self, members: Sequence[Sequence[Member]], seconds: float) -> dict[str, float]:
         """All finite metrics of the update, ``area/name``."""
@@ -75,20 +118,32 @@ class UpdateMeter:
             "tokens/trained": float(self.tokens),
         }
         if self.tokens:
-            found |= {
+            found |= self._per_token() | {
                 "loss/value": statistics.fmean(self.losses),
                 "grad/norm": statistics.fmean(self.norms),
-                "clip/high": self.clipped_high / self.tokens,
-                "clip/low": self.clipped_low / self.tokens,
-                "ratio/mean": self.ratio / self.tokens,
                 "ratio/max": self.ratio_max,
-                "entropy/mean": self.entropy / self.tokens,
-                "mismatch/mean": self.mismatch / self.mismatch_tokens,
                 "mismatch/max": self.mismatch_max,
                 "tokens/padding_share": 1 - self.real / self.padded,
                 "update/tokens_per_s": self.real / max(seconds, 1e-9),
+                "update/flops_per_s": self.flops / max(seconds, 1e-9),
             }
         return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    def _per_token(self) -> dict[str, float]:
+        found = {
+            "clip/high": self.clipped_high / self.tokens,
+            "clip/low": self.clipped_low / self.tokens,
+            "ratio/mean": self.ratio / self.tokens,
+            "entropy/mean": self.entropy / self.tokens,
+            "mismatch/mean": self.mismatch / max(1, self.mismatch_tokens),
+        }
+        if self.clipped_dual:
+            found["clip/dual"] = self.clipped_dual / self.tokens
+        if self.has_kl:
+            found["kl/mean"] = self.kl / self.tokens
+        if self.has_correction:
+            found["correction/mean"] = self.correction / self.tokens
+        return found
 
     def _counts(self, members: Sequence[Sequence[Member]]) -> dict[str, float]:
         flat = [member for siblings in members for member in siblings]
@@ -107,11 +162,3 @@ class UpdateMeter:
         if carrying:
             counts["advantage/std"] = statistics.pstdev(member.advantage or 0.0 for member in carrying)
         return counts
-
-
-def token_logprobs(logits: Tensor, targets: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probability of ``targets`` [N] and entropy (nats, no gradient) under ``logits`` [N, V] / T."""
-    table = torch.log_softmax(logits.float() / temperature, dim=-1)
-    with torch.no_grad():
-        entropy = -(table.exp() * table).sum(dim=-1)
-    return table.gather(1, targets.unsqueeze(1)).squeeze(1), entropy

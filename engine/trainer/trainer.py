@@ -1,10 +1,11 @@
 """The update: groups of graded trajectories in, changed weights and metrics out.
 
 An update is up to ``minibatches`` optimizer steps. Each takes whole groups, normalises over all of them,
-and sums gradients over padded microbatches. The ratio is taken against the sampler's recorded
-log-probabilities, so the first step also measures how far trainer and sampler disagree. A step without
-signal or with a gradient that is not finite is not made, and is counted.
-To add a schedule or another optimizer: ``Trainer.__init__``; to change the objective: ``engine.algorithms``.
+and sums gradients over packed microbatches. Log-probabilities by the weights before the update and by the
+reference policy are computed once, before the first step. A step without signal or with a gradient that is
+not finite is not made, and is counted. Several ranks run the same code on the same groups: each forwards its
+share of the rows, and gradients and counts are added up.
+To add another optimizer: ``Trainer.__init__``; to change the objective: ``engine.algorithms``.
 """
 
 from __future__ import annotations
@@ -12,21 +13,37 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
-from engine.algorithms.advantages import Member, step_members
-from engine.algorithms.objective import TokenBatch, policy_loss
+from engine.algorithms import (
+    Member,
+    has_kl_loss,
+    has_kl_reward,
+    needs_old_logprobs,
+    needs_reference,
+    step_members,
+)
+from engine.algorithms.objective import TokenBatch, kl_estimate, policy_loss
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError
 from engine.inference.transformer import Transformer
-from engine.trainer.batch import Microbatch, make_microbatches, make_samples
-from engine.trainer.metrics import UpdateMeter, token_logprobs
+from engine.trainer.batch import Microbatch, make_microbatches, make_sample, make_samples
+from engine.trainer.flops import peak_flops, training_flops
+from engine.trainer.metrics import UpdateMeter
+from engine.trainer.ranks import ALONE, Ranks
+from engine.trainer.schedule import learning_rate
+from engine.trainer.scorer import DTYPES, Scorer
 from engine.types import Group
+
+if TYPE_CHECKING:
+    from engine.trainer.lora import Adapters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +62,17 @@ class Trainer:
     """Owns the optimizer of one model; changes the model's weights in place.
 
     Args:
-        model: trained in place.
+        model: trained in place; with adapters, ``base`` plus adapters is written into it after updates.
         algorithm: the objective.
         config: optimizer settings; its ``threads`` is set as torch's thread count.
         max_context: the agent's limit in tokens, the objective's default normalisation length.
-        seed: decides which groups share an optimizer step.
+        seed: decides which groups share an optimizer step, and adapters' first values.
+        reference: the frozen policy the KL term measures from, where the objective has one.
+        base: the frozen weights under adapters; None: ``model`` as it is now.
+        ranks: this process's place among several; ``model`` is then sharded and no longer callable.
+
+    Raises:
+        ValueError: the objective has a KL term and there is no reference.
     """
 
     def __init__(
@@ -60,18 +83,36 @@ class Trainer:
         config: TrainerConfig,
         max_context: int,
         seed: int,
+        reference: Transformer | None = None,
+        base: Transformer | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
         torch.set_num_threads(config.threads)
-        self._model = model
         self._algorithm = algorithm
         self._config = config
         self._max_context = max_context
         self._seed = seed
+        self._ranks = ranks
         self._updates = 0
-        self._parameters = list(model.parameters())
-        self._device = self._parameters[0].device
+        self._device = next(model.parameters()).device
+        self._shape = model.config
+        self._adapters: Adapters | None = None
+        if config.lora_rank:
+            from engine.trainer.lora import Adapters  # peft takes seconds to import
+
+            self._adapters = Adapters(model, base, config, seed)
+        trained = self._adapters.model if self._adapters else model
+        self._scorer = Scorer(
+            trained, precision=config.precision, ranks=ranks, recompute=config.activation_checkpointing
+        )
+        self._parameters = [p for p in self._scorer.parameters() if p.requires_grad]
+        self._reference = self._frozen(reference)
         self._optimizer = torch.optim.AdamW(
-            self._parameters, lr=config.learning_rate, weight_decay=config.weight_decay
+            self._parameters,
+            lr=config.learning_rate,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
         )
 
     def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
@@ -82,29 +123,73 @@ class Trainer:
             temperature: what the trajectories were sampled at, > 0.
         """
         started = time.perf_counter()
-        members = step_members(groups, self._algorithm, max_context=self._max_context)
-        meter = UpdateMeter(self._algorithm.clip_low, self._algorithm.clip_high)
-        for chosen in self._minibatches(len(groups)):
-            self._step([groups[i] for i in chosen], [members[i] for i in chosen], temperature, meter)
+        rate = learning_rate(self._config, self._updates)
+        for group in self._optimizer.param_groups:
+            group["lr"] = rate
+        sums = self._kl_sums(groups, temperature) if has_kl_reward(self._algorithm) else None
+        members = step_members(groups, self._algorithm, max_context=self._max_context, kl_sums=sums)
+        meter = UpdateMeter(
+            has_kl=has_kl_loss(self._algorithm),
+            has_correction=needs_old_logprobs(self._algorithm),
+        )
+        plan = [self._rows(groups, members, chosen) for chosen in self._minibatches(len(groups))]
+        self._score_before(plan, temperature)
+        for batches in plan:
+            self._step(batches, temperature, meter)
         self._updates += 1
+        if self._adapters and meter.steps:
+            self._adapters.fold()
+        if self._ranks.mesh is not None:
+            meter.reduce(counts=self._ranks.context_rank == 0)
         metrics = meter.report(members, time.perf_counter() - started)
+        metrics |= self._efficiency(metrics) | {"update/learning_rate": rate}
         return UpdateResult(metrics=metrics, members=members, optimizer_steps=meter.steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights; tensors are the optimizer's own."""
-        return {"optimizer": self._optimizer.state_dict(), "updates": self._updates}
+        """Everything but the weights (with adapters: but the base's); tensors are the trainer's own."""
+        adapters = {"adapters": self._adapters.state_dict()} if self._adapters else {}
+        return {"optimizer": self._optimizer.state_dict(), "updates": self._updates, **adapters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict()``'s answer. Raises CheckpointError when it is of another model."""
         try:
             updates, optimizer = int(state["updates"]), state["optimizer"]
+            if ("adapters" in state) != bool(self._adapters):
+                raise ValueError("one has adapters, the other has none")
             for index, moments in optimizer["state"].items():
                 if moments["exp_avg"].shape != self._parameters[index].shape:
                     raise ValueError(f"parameter {index} has another shape")
+            if self._adapters:
+                self._adapters.load_state_dict(state["adapters"])
             self._optimizer.load_state_dict(optimizer)
-        except (KeyError, IndexError, ValueError) as error:
+        except (KeyError, IndexError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"the trainer state does not belong to this model: {error}") from error
         self._updates = updates
+
+    @torch.no_grad()
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Names and whole weights of the trained model, one after the other; a collective among ranks."""
+        for name, parameter in self._scorer.model.named_parameters():
+            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            yield name, whole
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """Its state is sharded like the weights."""
+        return self._optimizer
+
+    @property
+    def scorer(self) -> Scorer:
+        """The module that is trained."""
+        return self._scorer
+
+    def _frozen(self, reference: Transformer | None) -> Scorer | None:
+        if not needs_reference(self._algorithm):
+            return None
+        if reference is None:
+            raise ValueError("the objective has a KL term: the trainer needs a reference policy")
+        reference.requires_grad_(False)
+        return Scorer(reference, precision=self._config.precision, ranks=self._ranks)
 
     def _minibatches(self, num_groups: int) -> list[list[int]]:
         order = list(range(num_groups))
@@ -112,22 +197,63 @@ class Trainer:
         count = self._config.minibatches
         return [chosen for chosen in (order[i::count] for i in range(count)) if chosen]
 
-    def _step(
-        self,
-        groups: Sequence[Group],
-        members: Sequence[Sequence[Member]],
-        temperature: float,
-        meter: UpdateMeter,
-    ) -> None:
-        samples = make_samples(groups, members, self._algorithm, max_context=self._max_context)
-        if not samples:
+    def _rows(
+        self, groups: Sequence[Group], members: Sequence[Sequence[Member]], chosen: Sequence[int]
+    ) -> list[Microbatch]:
+        """This rank's rows of one optimizer step; empty when the step has no gradient at all."""
+        samples = make_samples(
+            [groups[i] for i in chosen],
+            [members[i] for i in chosen],
+            self._algorithm,
+            max_context=self._max_context,
+        )
+        return make_microbatches(
+            samples,
+            tokens_per_microbatch=self._config.tokens_per_microbatch,
+            device=self._device,
+            ranks=self._ranks,
+        )
+
+    @torch.no_grad()
+    def _score_before(self, plan: Sequence[Sequence[Microbatch]], temperature: float) -> None:
+        """Fill in what the weights before the update and the reference say, where the objective asks."""
+        for batch in (batch for batches in plan for batch in batches):
+            if needs_old_logprobs(self._algorithm):
+                batch.old_logprobs = self._scorer(batch, temperature)[0]
+            if self._reference is not None:
+                batch.reference_logprobs = self._reference(batch, temperature)[0]
+
+    @torch.no_grad()
+    def _kl_sums(self, groups: Sequence[Group], temperature: float) -> list[list[float]]:
+        """Σ_t KL_it of every trajectory, 0 for those that sampled nothing."""
+        assert self._reference is not None
+        trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+        batches = make_microbatches(
+            [make_sample(t.tokens, place=i) for i, t in enumerate(trajectories) if any(t.tokens.mask)],
+            tokens_per_microbatch=self._config.tokens_per_microbatch,
+            device=self._device,
+            ranks=self._ranks,
+        )
+        sums = torch.zeros(len(trajectories), dtype=torch.float64, device=self._device)
+        for batch in batches:
+            logprobs, reference = (s(batch, temperature)[0] for s in (self._scorer, self._reference))
+            terms = kl_estimate(logprobs, reference, self._algorithm.kl)
+            places = torch.tensor(batch.places, dtype=torch.int64, device=self._device)
+            sums.index_add_(0, places[batch.rows], terms.double())
+        if self._ranks.mesh is not None:
+            if self._ranks.context_rank:
+                sums.zero_()
+            torch.distributed.all_reduce(sums)
+        values = iter(sums.tolist())
+        return [[next(values) for _ in group.trajectories] for group in groups]
+
+    def _step(self, batches: Sequence[Microbatch], temperature: float, meter: UpdateMeter) -> None:
+        if not batches:
             meter.skipped += 1
             return
-        batches = make_microbatches(
-            samples, tokens_per_microbatch=self._config.tokens_per_microbatch, device=self._device
-        )
         meter.losses.append(math.fsum(self._accumulate(batch, temperature, meter) for batch in batches))
-        norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm).item()
+        total = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
+        norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
         meter.norms.append(norm)
         if math.isfinite(norm):
             self._optimizer.step()
@@ -137,22 +263,30 @@ class Trainer:
         self._optimizer.zero_grad()
 
     def _accumulate(self, batch: Microbatch, temperature: float, meter: UpdateMeter) -> float:
-        hidden = self._model.hidden(batch.ids)[batch.rows, batch.columns]
-        logprobs, entropy = token_logprobs(self._model.logits(hidden), batch.targets, temperature)
+        logprobs, entropies = self._scorer(batch, temperature)
+        old = batch.sampler_logprobs if batch.old_logprobs is None else batch.old_logprobs
         parts = policy_loss(
             TokenBatch(
                 logprobs=logprobs,
-                sampler_logprobs=batch.old_logprobs,
-                old_logprobs=batch.old_logprobs,
-                reference_logprobs=None,
-                entropies=None,
+                sampler_logprobs=batch.sampler_logprobs,
+                old_logprobs=old,
+                reference_logprobs=batch.reference_logprobs,
+                entropies=entropies,
                 advantages=batch.advantages,
-                weights=torch.ones_like(batch.advantages),
+                weights=batch.weights,
                 rows=batch.rows,
-                num_rows=len(batch.ids),
+                num_rows=len(batch.lengths),
             ),
             self._algorithm,
         )
         parts.loss.backward()  # type: ignore[no-untyped-call]
-        meter.add(batch, logprobs, parts.ratio, entropy)
+        meter.add(batch, logprobs, entropies, parts)
+        meter.flops += training_flops(self._shape, batch.lengths, len(batch.targets))
         return parts.loss.item()
+
+    def _efficiency(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The share of the ranks' peak arithmetic that went into the model."""
+        peak = peak_flops(self._device, DTYPES[self._config.precision])
+        if peak is None or "update/flops_per_s" not in metrics:
+            return {}
+        return {"update/mfu": metrics["update/flops_per_s"] / (peak * self._ranks.size)}

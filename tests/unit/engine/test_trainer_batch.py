@@ -41,10 +41,11 @@ def test_a_sample_by_hand() -> None:
         ids=(7, 8, 3, 4, 9),
         positions=(1, 2, 4),
         targets=(3, 4, 5),
-        old_logprobs=(-0.5, -0.25, -1.5),
-        advantage=1.0 / 20,
+        sampler_logprobs=(-0.5, -0.25, -1.5),
+        advantage=1.0,
+        weight=1.0 / 20,
     )
-    assert loser == replace(winner, advantage=-1.0 / 20)
+    assert loser == replace(winner, advantage=-1.0)
 
 
 def test_trajectories_without_signal_count_in_the_normaliser_but_are_not_forwarded() -> None:
@@ -54,7 +55,7 @@ def test_trajectories_without_signal_count_in_the_normaliser_but_are_not_forward
     )
     lost = make_group([make_trajectory(None, index=i, tokens=RECORD) for i in range(2)])
     samples = samples_of(pair(RECORD, RECORD), uniform, filtered, lost)
-    assert [sample.advantage for sample in samples] == pytest.approx([1.0 / 60, -1.0 / 60])
+    assert [sample.weight * sample.advantage for sample in samples] == pytest.approx([1.0 / 60, -1.0 / 60])
 
 
 def test_a_trajectory_that_never_sampled_a_token_is_no_sample() -> None:
@@ -82,16 +83,16 @@ def test_microbatches_hold_every_sampled_token_once_within_the_budget(budget: in
     batches = make_microbatches(samples, tokens_per_microbatch=budget, device=CPU)
     found = []
     for batch in batches:
-        assert batch.ids.numel() <= budget or batch.ids.shape[0] == 1
-        context = batch.ids[batch.rows, batch.columns].tolist()
-        columns = (batch.targets, batch.old_logprobs, batch.advantages)
+        assert batch.width <= budget or len(batch.lengths) == 1
+        assert batch.width == len(batch.ids) == sum(batch.lengths)
+        context = batch.ids[batch.columns].tolist()
+        columns = (batch.targets, batch.sampler_logprobs, batch.advantages, batch.weights)
         found += list(zip(context, *(column.tolist() for column in columns), strict=True))
     wanted = [
-        (s.ids[position], target, torch.tensor(old).item(), torch.tensor(s.advantage).item())
+        (s.ids[position], target, torch.tensor(old).item(), s.advantage, torch.tensor(s.weight).item())
         for s in samples
-        for position, target, old in zip(s.positions, s.targets, s.old_logprobs, strict=True)
+        for position, target, old in zip(s.positions, s.targets, s.sampler_logprobs, strict=True)
     ]
     assert sorted(found) == sorted(wanted)
-    assert sum(batch.real_tokens for batch in batches) == sum(len(s.ids) for s in samples)
     if budget == 10_000:
         assert len(batches) == 1

@@ -1,0 +1,161 @@
+"""Which rank does what, and the few collectives of our own.
+
+Ranks form a grid: along ``data`` they share an optimizer step's rows, along ``context`` the tokens of each
+row. Under context parallelism a row of T tokens is cut into 2C chunks, of which rank c holds number c and
+number 2C − 1 − c: later chunks attend to more keys, so each rank has one cheap and one dear. Every layer
+gathers all keys and values; with grouped queries they are few. torch's own ``context_parallel`` knows neither
+segments nor CPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+
+from engine.inference.attention import Segments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """This process's place in the grid."""
+
+    data_rank: int = 0
+    data_size: int = 1
+    context_rank: int = 0
+    context_size: int = 1
+    mesh: DeviceMesh | None = None
+    """``data`` × ``context``; None when alone."""
+
+    @classmethod
+    def of(cls, mesh: DeviceMesh) -> Ranks:
+        """This process's place in a mesh with the dimensions ``data`` and ``context``."""
+        return cls(
+            data_rank=mesh.get_local_rank("data"),
+            data_size=mesh["data"].size(),
+            context_rank=mesh.get_local_rank("context"),
+            context_size=mesh["context"].size(),
+            mesh=mesh,
+        )
+
+    @property
+    def size(self) -> int:
+        """Ranks in all."""
+        return self.data_size * self.context_size
+
+    def context_group(self) -> dist.ProcessGroup | None:
+        """The ranks that share this one's rows; None when it has them to itself."""
+        if self.mesh is None or self.context_size == 1:
+            return None
+        return self.mesh["context"].get_group()
+
+
+ALONE = Ranks()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedRow:
+    """A packed row as one rank sees it."""
+
+    segments: Segments
+    here: Tensor | None
+    """int64 [T]: which tokens of the row this rank holds; None: all."""
+    padding: int
+    """Tokens to append to the samples'."""
+    width: int
+    """Length of the whole row, padding included."""
+
+
+def shared_row(lengths: Sequence[int], ranks: Ranks, device: torch.device) -> SharedRow:
+    """Lay sequences end to end and cut out this rank's part; without sequences, a row of padding."""
+    pieces = 2 * ranks.context_size
+    total = sum(lengths)
+    padding = -total % pieces if ranks.context_size > 1 else 0
+    if not total:
+        padding = pieces
+    lengths = [*lengths, padding] if padding else lengths
+    whole = Segments.whole(lengths, torch.device("cpu"))
+    width = total + padding
+    group = ranks.context_group()
+    if group is None:
+        return SharedRow(segments=Segments.whole(lengths, device), here=None, padding=padding, width=width)
+    chunk = width // pieces
+    order = [n for rank in range(ranks.context_size) for n in (rank, pieces - 1 - rank)]
+    mine = order[2 * ranks.context_rank : 2 * ranks.context_rank + 2]
+    here = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in mine])
+    queries, keys = [], []
+    for start, end in ((n * chunk, (n + 1) * chunk) for n in mine):
+        for last, length in zip(accumulate(lengths), lengths, strict=True):
+            first, until = max(start, last - length), min(end, last)
+            if first < until:
+                queries.append(until - first)
+                keys.append((last - length, until))
+    gathered = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in order])
+    segments = Segments(
+        positions=whole.positions[here].to(device),
+        lengths=tuple(queries),
+        keys=tuple(keys),
+        exchange=_Exchange(gathered.argsort().to(device), group),
+    )
+    return SharedRow(segments=segments, here=here, padding=padding, width=width)
+
+
+@dataclass(frozen=True, slots=True)
+class _Exchange:
+    """Own keys or values → the whole row's, in order."""
+
+    order: Tensor
+    group: dist.ProcessGroup
+
+    def __call__(self, local: Tensor) -> Tensor:
+        gathered: Tensor = _Gather.apply(local, self.group)  # type: ignore[no-untyped-call]
+        return gathered[self.order]
+
+
+class _Gather(torch.autograd.Function):
+    """Everybody's tensors end to end; backwards, the sum of everybody's gradients for one's own."""
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        gathered = local.new_empty(group.size() * len(local), *local.shape[1:])
+        dist.all_gather_into_tensor(gathered, local.contiguous(), group=group)
+        return gathered
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (gradient,) = gradients
+        own = gradient.new_empty(len(gradient) // ctx.group.size(), *gradient.shape[1:])
+        dist.reduce_scatter_tensor(own, gradient.contiguous(), group=ctx.group)
+        return own, None
+
+
+class _Place(torch.autograd.Function):
+    """Own values at their slots among everybody's.
+
+    Every rank goes on to compute the same loss, so each takes its own values' gradient and no more.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, local: Tensor, slots: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
+        ctx.save_for_backward(slots)
+        placed = local.new_zeros(total).index_copy_(0, slots, local)
+        dist.all_reduce(placed, group=group)
+        return placed
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        (slots,) = ctx.saved_tensors
+        return gradients[0][slots], None, None, None
+
+
+def place(local: Tensor, slots: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
+    """The ``total`` values of all ranks that share a row, from one's own [n] and their slots [n]."""
+    placed: Tensor = _Place.apply(local, slots, total, group)  # type: ignore[no-untyped-call]
+    return placed

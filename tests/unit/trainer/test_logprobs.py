@@ -1,0 +1,142 @@
+"""Log-probabilities in chunks: exact, differentiable, and small in memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from engine.inference.drawing import draw
+from engine.inference.kv_cache import KVCache
+from engine.trainer import logprobs as module
+from engine.trainer.batch import Sample, make_microbatches
+from engine.trainer.logprobs import token_logprobs
+from engine.trainer.ranks import ALONE
+from engine.trainer.scorer import Scorer
+from tests.unit.inference.models import VOCAB, model, prompt
+
+torch.set_num_threads(1)
+CPU = torch.device("cpu")
+
+
+def inputs(n: int, *, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator().manual_seed(n)
+    hidden = torch.randn(n, 7, generator=generator, dtype=dtype, requires_grad=True)
+    weight = torch.randn(19, 7, generator=generator, dtype=dtype, requires_grad=True)
+    return hidden, weight, torch.randint(19, (n,), generator=generator)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.0])
+def test_it_is_the_log_softmax_and_its_gradient(monkeypatch: pytest.MonkeyPatch, temperature: float) -> None:
+    monkeypatch.setattr(module, "_ELEMENTS", {"cpu": 1})  # chunks of 16 rows
+    hidden, weight, targets = inputs(37)
+    logprobs, entropies = token_logprobs(hidden, weight, targets, temperature)
+    table = torch.log_softmax(hidden @ weight.T / temperature, dim=1)
+    expected = table[torch.arange(37), targets], -(table.exp() * table).sum(1)
+    slopes = torch.randn(2, 37, dtype=torch.float64)
+    found = torch.autograd.grad((slopes * torch.stack((logprobs, entropies))).sum(), (hidden, weight))
+    wanted = torch.autograd.grad((slopes * torch.stack(expected)).sum(), (hidden, weight))
+    torch.testing.assert_close((logprobs, entropies), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+
+
+def test_gradcheck() -> None:
+    hidden, weight, targets = inputs(5)
+    assert torch.autograd.gradcheck(
+        lambda h, w: token_logprobs(h, w, targets, 0.7), (hidden, weight), eps=1e-6, atol=1e-7
+    )
+
+
+def test_no_tokens_have_no_gradient() -> None:
+    hidden, weight, targets = inputs(0)
+    logprobs, _ = token_logprobs(hidden, weight, targets, 1.0)
+    (gradient,) = torch.autograd.grad(logprobs.sum(), weight)
+    assert len(logprobs) == 0
+    assert gradient.count_nonzero() == 0
+
+
+_MEMORY = """
+import resource, sys, torch
+from engine.trainer.logprobs import token_logprobs
+torch.set_num_threads(1)
+hidden, weight = torch.randn(2048, 64, requires_grad=True), torch.randn(32_000, 64, requires_grad=True)
+targets = torch.randint(32_000, (2048,))
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+if sys.argv[1] == "full":
+    table = torch.log_softmax(hidden @ weight.T, dim=1)
+    found = table.gather(1, targets[:, None])
+else:
+    found = token_logprobs(hidden, weight, targets, 1.0)[0]
+found.sum().backward()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+"""
+
+
+def test_the_whole_table_never_exists() -> None:
+    """2,048 positions over 32,000 tokens: 250 MiB a table, of which the plain way holds several."""
+    full, chunked = (
+        int(subprocess.run([sys.executable, "-c", _MEMORY, way], capture_output=True, check=True).stdout)
+        for way in ("full", "chunked")
+    )
+    assert full > 450
+    assert chunked < full / 3
+
+
+@pytest.mark.parametrize("top_p", [1.0, 0.95, 0.7, 0.3])
+@pytest.mark.parametrize("temperature", [0.3, 0.7, 1.0, 1.5])
+def test_sampled_logprobs_equal_recomputed_ones(temperature: float, top_p: float) -> None:
+    """What the cached sampler records against a packed forward, in the nucleus the recomputed logits give."""
+    net = model()
+    texts = [prompt(length, length) for length in (3, 20, 41)]
+    cache = KVCache(net.config, 3, device=CPU, dtype=torch.float32)
+    uniforms = torch.rand(30, 3, generator=torch.Generator().manual_seed(0)).tolist()
+    ids = torch.tensor([text + [0] * (41 - len(text)) for text in texts])
+    starts, lengths = torch.zeros(3, dtype=torch.long), torch.tensor([len(text) for text in texts])
+    sampled: list[list[tuple[int, float]]] = [[], [], []]
+    with torch.no_grad():
+        for u in uniforms:
+            logits = net.extend(ids, starts, lengths, cache, 0)
+            drawn = draw(logits, temperatures=[temperature] * 3, top_ps=[top_p] * 3, uniforms=u)
+            for row, (token, logprob) in enumerate(zip(drawn.ids, drawn.logprobs, strict=True)):
+                sampled[row].append((token, logprob))
+            starts, lengths = starts + lengths, torch.ones_like(lengths)
+            ids = torch.tensor([[token] for token in drawn.ids])
+        for text, tokens in zip(texts, sampled, strict=True):
+            whole = torch.tensor([[*text, *(token for token, _ in tokens)]])
+            logits = net(whole, torch.tensor([whole.shape[1]]))[0][len(text) - 1 : -1]
+            for (token, logprob), row in zip(tokens, logits, strict=True):
+                table = torch.log_softmax(row / temperature, dim=0)
+                if top_p < 1:
+                    order = table.argsort(descending=True)
+                    mass = table[order].double().exp().cumsum(0)
+                    kept = order[: int((mass < top_p).sum()) + 1]
+                    table = table - table[kept].logsumexp(0)
+                assert abs(float(table[token]) - logprob) <= 1e-5
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 1.5])
+def test_the_trainers_forward_gives_the_samplers_log_probabilities(temperature: float) -> None:
+    net = model()
+    scorer = Scorer(net, precision="f32", ranks=ALONE)
+    texts = [prompt(length, length) for length in (9, 30, 57)]
+    samples = [
+        Sample(
+            ids=tuple(text[:-1]),
+            positions=tuple(range(len(text) - 1)),
+            targets=tuple(text[1:]),
+            sampler_logprobs=(0.0,) * (len(text) - 1),
+        )
+        for text in texts
+    ]
+    (batch,) = make_microbatches(samples, tokens_per_microbatch=200, device=CPU)
+    with torch.no_grad():
+        found = iter(scorer(batch, temperature)[0])
+        for text in sorted(texts, key=len, reverse=True):
+            logits = net(torch.tensor([text]), torch.tensor([len(text)]))[0, :-1]
+            table = torch.log_softmax(logits / temperature, dim=1)
+            for row, token in zip(table, text[1:], strict=True):
+                assert abs(float(row[token] - next(found))) <= 1e-5
+    assert batch.width == sum(len(text) - 1 for text in texts)
+    assert table.shape[1] == VOCAB

@@ -1,0 +1,141 @@
+"""Two gloo ranks end with the weights, loss and metrics of one."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.multiprocessing.spawn import spawn
+
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.trainer import TrainerConfig
+from engine.inference.attention import Segments, attend
+from engine.trainer.ranks import ALONE, Ranks, shared_row
+from engine.trainer.trainer import Trainer
+from engine.types import Group, TerminationReason
+from tests.unit.engine.rl_model import make_groups, make_model
+
+torch.set_num_threads(1)
+REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.25]]
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "grpo_pp": ({}, {}),
+    "one long row": ({}, {"tokens_per_microbatch": 100_000, "minibatches": 1}),
+    "recomputed": ({}, {"activation_checkpointing": True}),
+    "sequence ratio, KL, entropy, correction": (
+        {
+            "ratio": "sequence", "kl": "k3", "kl_coefficient": 0.1, "entropy_coefficient": 0.05,
+            "importance_correction": "token_tis", "aggregation": "token_mean",
+        },
+        {},
+    ),
+    "KL in the reward": ({"kl": "k2", "kl_placement": "reward", "kl_coefficient": 0.1}, {}),
+}  # fmt: skip
+INPUTS = {
+    "all": REWARDS,
+    "one trajectory with a gradient": [[1.0, 0.0]],
+    "nothing to learn": [[1.0, 1.0], [0.0, 0.0]],
+}
+FILTERED = {(0, 1): TerminationReason.MAX_STEPS}
+
+
+def groups_of(name: str) -> list[Group]:
+    terminations = FILTERED if name != "all" else {}
+    return make_groups(make_model(seed=1), INPUTS[name], terminations=terminations)
+
+
+def updated(case: str, ranks: Ranks) -> dict[str, Any]:
+    """Two updates of each input by one rank, which sees the same groups as every other."""
+    objective, settings = CASES[case]
+    found: dict[str, Any] = {}
+    for name in INPUTS:
+        trainer = Trainer(
+            make_model(),
+            algorithm=AlgorithmConfig(**objective),
+            config=TrainerConfig(
+                **{"minibatches": 2, "learning_rate": 1e-3, "threads": 1, "tokens_per_microbatch": 64}
+                | settings
+            ),
+            max_context=64,
+            seed=5,
+            reference=make_model(seed=9),
+            ranks=ranks,
+        )
+        metrics = [trainer.update(groups_of(name), temperature=0.8).metrics for _ in range(2)]
+        weights = {key: weight.clone() for key, weight in trainer.weights()}
+        found[name] = metrics, weights
+    return found
+
+
+def _rank(rank: int, shape: tuple[int, int], folder: str) -> None:
+    torch.set_num_threads(1)
+    size = math.prod(shape)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    try:
+        mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "context"))
+        found = {case: updated(case, Ranks.of(mesh)) for case in CASES}
+        torch.save(found, Path(folder) / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module", params=[(2, 1), (1, 2)], ids=["data", "context"])
+def both(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
+    """What each of two ranks found, for every case."""
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_rank, args=(request.param, folder), nprocs=2, join=True)  # type: ignore[no-untyped-call]
+        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_are_one(both: list[dict[str, Any]], case: str, name: str) -> None:
+    metrics, weights = updated(case, ALONE)[name]
+    start = dict(make_model().named_parameters())
+    for found in both:
+        their_metrics, their_weights = found[case][name]
+        for key, weight in weights.items():
+            moved = (weight - start[key]).norm()
+            assert (their_weights[key] - weight).norm() <= 1e-6 * weight.norm(), key
+            assert (their_weights[key] - weight).norm() <= 1e-3 * moved, key
+        for ours, theirs in zip(metrics, their_metrics, strict=True):
+            for key in ("loss/value", "grad/norm", "entropy/mean", "ratio/mean", "mismatch/mean"):
+                assert theirs.get(key) == pytest.approx(ours.get(key), rel=1e-5, abs=1e-8), key
+            for key in ("tokens/trained", "update/steps", "update/skipped", "funnel/trained", "clip/high"):
+                assert theirs.get(key) == ours.get(key), key
+    for key, weight in both[0][case][name][1].items():
+        assert torch.equal(weight, both[1][case][name][1][key]), "ranks hold different weights"
+
+
+def _same(whole: torch.Tensor) -> torch.Tensor:
+    return whole
+
+
+@pytest.mark.parametrize("lengths", [(8,), (3, 9, 1, 14), (5, 5), (40,)])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
+    monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...], size: int
+) -> None:
+    monkeypatch.setattr(Ranks, "context_group", lambda ranks: object() if ranks.context_size > 1 else None)
+    places = [Ranks(context_rank=rank, context_size=size) for rank in range(size)]
+    rows = [shared_row(lengths, place, torch.device("cpu")) for place in places]
+    width = rows[0].width
+    q, k, v = torch.randn(3, width, 2, 8, generator=torch.Generator().manual_seed(1))
+    whole = Segments.whole([*lengths, *([rows[0].padding] if rows[0].padding else [])], torch.device("cpu"))
+    expected = attend(q, k, v, whole)
+    seen: list[int] = []
+    for row in rows:
+        assert row.here is not None
+        segments = replace(row.segments, exchange=_same)
+        found = attend(q[row.here], k, v, segments)
+        torch.testing.assert_close(found, expected[row.here], rtol=1e-5, atol=1e-6)
+        assert torch.equal(row.segments.positions, whole.positions[row.here])
+        seen += row.here.tolist()
+    assert sorted(seen) == list(range(width))
+    assert width - sum(lengths) < 2 * size

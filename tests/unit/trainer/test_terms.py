@@ -1,0 +1,233 @@
+"""Terms that need more than one forward pass, precision, schedules and adapters."""
+
+from __future__ import annotations
+
+import copy
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.algorithms.objective import kl_estimate
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.trainer import TrainerConfig
+from engine.errors import CheckpointError
+from engine.inference.checkpoints import save_policy_checkpoint
+from engine.inference.transformer import Transformer
+from engine.trainer.schedule import learning_rate
+from engine.trainer.trainer import Trainer, UpdateResult
+from engine.types import Group
+from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+
+torch.set_num_threads(1)
+REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
+
+
+def make_trainer(
+    model: Transformer,
+    objective: dict[str, Any] | None = None,
+    *,
+    reference: Transformer | None = None,
+    base: Transformer | None = None,
+    **settings: Any,
+) -> Trainer:
+    return Trainer(
+        model,
+        algorithm=AlgorithmConfig(**(objective or {})),
+        config=TrainerConfig(**{"minibatches": 1, "learning_rate": 1e-2, "threads": 1, **settings}),
+        max_context=64,
+        seed=5,
+        reference=reference,
+        base=base,
+    )
+
+
+def flat(model: Transformer) -> torch.Tensor:
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def trained(groups: list[Group], objective: dict[str, Any], **rest: Any) -> tuple[torch.Tensor, UpdateResult]:
+    model = make_model()
+    result = make_trainer(model, objective, **rest).update(groups, temperature=1.0)
+    return flat(model), result
+
+
+@torch.no_grad()
+def kl_by_hand(model: Transformer, reference: Transformer, groups: list[Group], kind: Any) -> list[float]:
+    sums = []
+    for trajectory in (t for group in groups for t in group.trajectories):
+        ids, mask = torch.tensor([trajectory.tokens.ids]), torch.tensor(trajectory.tokens.mask)
+        where = mask.nonzero().squeeze(1)
+        new, old = (
+            torch.log_softmax(net(ids, torch.tensor([ids.shape[1]]))[0], -1)[where - 1, ids[0, where]]
+            for net in (model, reference)
+        )
+        sums.append(float(kl_estimate(new, old, kind).sum()))
+    return sums
+
+
+@pytest.mark.parametrize("kind", ["k1", "k2", "k3"])
+def test_kl_in_the_loss_is_measured_from_the_reference(kind: str) -> None:
+    groups = make_groups(make_model(), REWARDS)
+    reference = make_model(seed=9)
+    objective = {"kl": kind, "kl_coefficient": 0.1}
+    _, result = trained(groups, objective, reference=reference)
+    sums = kl_by_hand(make_model(), make_model(seed=9), groups, kind)
+    tokens = sum(sum(t.tokens.mask) for group in groups for t in group.trajectories)
+    assert result.metrics["kl/mean"] == pytest.approx(sum(sums) / tokens, rel=1e-4)
+    assert result.metrics["tokens/trained"] == tokens  # those without an advantage too
+
+
+@pytest.mark.parametrize("kind", ["k1", "k3"])
+def test_kl_in_the_reward_changes_advantages(kind: str) -> None:
+    groups = make_groups(make_model(), REWARDS)
+    objective = {"kl": kind, "kl_placement": "reward", "kl_coefficient": 0.1}
+    _, result = trained(groups, objective, reference=make_model(seed=9))
+    sums = iter(kl_by_hand(make_model(), make_model(seed=9), groups, kind))
+    for group, members in zip(groups, result.members, strict=True):
+        rewards = [(t.reward or 0.0) - 0.1 * next(sums) for t in group.trajectories]
+        for reward, member in zip(rewards, members, strict=True):
+            baseline = (sum(rewards) - reward) / (len(rewards) - 1)
+            assert member.advantage == pytest.approx(reward - baseline, abs=1e-4)
+
+
+def test_a_kl_term_without_a_reference_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs a reference"):
+        make_trainer(make_model(), {"kl": "k3", "kl_coefficient": 0.1})
+
+
+def test_the_reference_stays_frozen() -> None:
+    reference = make_model(seed=9)
+    before = flat(reference)
+    trained(make_groups(make_model(), REWARDS), {"kl": "k3", "kl_coefficient": 0.1}, reference=reference)
+    assert torch.equal(flat(reference), before)
+
+
+def test_a_correction_takes_the_ratio_against_the_trainers_own_weights() -> None:
+    """Sampled by another policy: π/π_old starts at 1, and the correction is the truncated π_old/μ."""
+    groups = make_groups(make_model(seed=1), REWARDS)
+    _, plain = trained(groups, {})
+    _, corrected = trained(groups, {"importance_correction": "token_tis"})
+    assert plain.metrics["ratio/max"] > 1.01
+    assert corrected.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-6)
+    assert corrected.metrics["correction/mean"] != pytest.approx(1.0, abs=1e-3)
+    assert corrected.metrics["mismatch/max"] == plain.metrics["mismatch/max"]
+
+
+def test_old_log_probabilities_are_those_before_the_first_step() -> None:
+    groups = make_groups(make_model(), REWARDS)
+    settings = {"minibatches": 3, "learning_rate": 0.05}
+    _, result = trained(groups, {"importance_correction": "token_tis"}, **settings)
+    assert result.metrics["ratio/max"] > 1.05
+
+
+def test_an_entropy_bonus_raises_the_entropy() -> None:
+    groups = make_groups(make_model(), REWARDS)
+    after = []
+    for coefficient in (0.0, 1.0):
+        model = make_model()
+        trainer = make_trainer(model, {"entropy_coefficient": coefficient, "aggregation": "token_mean"})
+        for _ in range(3):
+            metrics = trainer.update(groups, temperature=1.0).metrics
+        after.append(metrics["entropy/mean"])
+    assert after[1] > after[0] + 0.001
+
+
+@pytest.mark.parametrize("ratio", ["sequence", "cispo", "none"])
+def test_other_ratios_do_not_depend_on_packing(ratio: str) -> None:
+    groups = make_groups(make_model(seed=1), REWARDS)
+    objective = {"ratio": ratio, "kl": "k3", "kl_coefficient": 0.1, "entropy_coefficient": 0.1}
+    whole, cut = (
+        trained(groups, objective, reference=make_model(seed=9), tokens_per_microbatch=budget)[0]
+        for budget in (100_000, 64)
+    )
+    assert float((whole - cut).norm() / whole.norm()) < 1e-6
+
+
+def test_recomputing_activations_changes_nothing() -> None:
+    groups = make_groups(make_model(), REWARDS)
+    kept, recomputed = (trained(groups, {}, activation_checkpointing=on)[0] for on in (False, True))
+    assert torch.equal(kept, recomputed)
+
+
+def test_bfloat16_products_keep_float32_weights() -> None:
+    groups = make_groups(make_model(), REWARDS)
+    precise, _ = trained(groups, {})
+    coarse, result = trained(groups, {}, precision="bf16")
+    assert coarse.dtype == torch.float32
+    assert 0 < result.metrics["mismatch/mean"] < 0.02
+    start = flat(make_model())
+    assert torch.nn.functional.cosine_similarity(coarse - start, precise - start, dim=0) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        ("constant", [0.5, 1.0, 1.0, 1.0, 1.0, 1.0]),
+        ("linear", [0.5, 1.0, 1.0, 0.75, 0.5, 0.25]),
+        ("cosine", [0.5, 1.0, 1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
+    ],
+)
+def test_schedules(schedule: Any, expected: list[float]) -> None:
+    config = TrainerConfig(learning_rate=1.0, schedule=schedule, warmup_iterations=2, iterations=6)
+    assert [learning_rate(config, n) for n in range(6)] == pytest.approx(expected)
+    trainer = make_trainer(make_model(), schedule=schedule, warmup_iterations=2, iterations=6)
+    for rate in expected:
+        metrics = trainer.update(make_groups(make_model(), REWARDS), temperature=1.0).metrics
+        assert metrics["update/learning_rate"] == pytest.approx(0.01 * rate)
+
+
+def test_adapters_train_nothing_else_and_are_folded_for_the_sampler() -> None:
+    model, start = make_model(), make_model()
+    trainer = make_trainer(model, lora_rank=2, lora_targets=("q_proj", "down_proj"))
+    assert torch.equal(flat(model), flat(start))
+    groups = make_groups(model, REWARDS)
+    first = trainer.update(groups, temperature=1.0).metrics
+    assert first["mismatch/max"] < 1e-5
+    second = trainer.update(make_groups(model, REWARDS), temperature=1.0).metrics
+    assert second["mismatch/max"] < 1e-5  # the folded weights sample what the adapters compute
+    for (name, new), old in zip(model.named_parameters(), start.parameters(), strict=True):
+        assert torch.equal(new, old) != name.endswith(("q_proj.weight", "down_proj.weight")), name
+
+
+def test_adapters_resume_to_the_same_bits() -> None:
+    def updated(trainer: Trainer, model: Transformer) -> torch.Tensor:
+        trainer.update(make_groups(make_model(), REWARDS), temperature=1.0)
+        return flat(model)
+
+    model = make_model()
+    trainer = make_trainer(model, lora_rank=2)
+    updated(trainer, model)
+    state = copy.deepcopy(trainer.state_dict())
+    again = copy.deepcopy(model)
+    resumed = make_trainer(again, lora_rank=2, base=make_model())
+    resumed.load_state_dict(state)
+    assert torch.equal(updated(trainer, model), updated(resumed, again))
+    with pytest.raises(CheckpointError, match="adapters"):
+        make_trainer(make_model()).load_state_dict(state)
+
+
+def test_exported_adapters_open_in_peft(tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import Qwen3ForCausalLM
+
+    from engine.trainer.lora import save_adapters
+
+    start, model = make_model(vocab=TOKENIZER_SIZE), make_model(vocab=TOKENIZER_SIZE)
+    save_policy_checkpoint(tmp_path / "base", start, make_tokenizer(), {})
+    config: dict[str, Any] = {"lora_rank": 2, "lora_targets": ("v_proj", "up_proj")}
+    trainer = make_trainer(model, **config)
+    trainer.update(make_groups(model, REWARDS), temperature=1.0)
+    adapters = trainer.state_dict()["adapters"]
+    save_adapters(tmp_path / "adapter", adapters, TrainerConfig(**config), str(tmp_path / "base"))
+    theirs = Qwen3ForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
+    ids = torch.tensor([[3, 4, 5, 6, 7]])
+    with torch.no_grad():
+        ours = model(ids, torch.tensor([5]))
+        plain = theirs(ids).logits
+        adapted = PeftModel.from_pretrained(theirs, str(tmp_path / "adapter"))(ids).logits
+    assert (ours - adapted).abs().max() <= 1e-5
+    assert (ours - plain).abs().max() > 1e-4
