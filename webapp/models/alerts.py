@@ -19,6 +19,8 @@ class Alert(models.Model):
     code = models.CharField(max_length=100)
     message = models.TextField()
     iteration = models.IntegerField(null=True, blank=True)
+    task_ids = models.JSONField(default=list, blank=True)
+    """Tasks whose training groups of that iteration show it, worst first."""
     time = models.DateTimeField()
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     acknowledged_by = models.ForeignKey(

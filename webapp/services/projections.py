@@ -167,6 +167,7 @@ class Projection:
             code=event.code[:100],
             message=event.message,
             iteration=event.iteration,
+            task_ids=event.task_ids,
             time=moment(event.time),
         )
 

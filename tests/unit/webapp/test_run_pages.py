@@ -9,7 +9,7 @@ from django.test import Client
 from tests.page_builders import Yard, make_yard
 from tests.web_builders import launched, make_run, make_user
 from webapp.contexts.solve_map import map_rows
-from webapp.models import AuditEntry, Dataset, Experiment, Run, Trajectory
+from webapp.models import AuditEntry, Dataset, Experiment, Group, Run, Trajectory
 from webapp.permissions import Role
 from webapp.selectors import iterations, trajectories
 from webapp.selectors import runs as run_reads
@@ -222,3 +222,20 @@ def test_a_long_observation_is_cut_and_can_be_fetched(yard: Yard, operator: Clie
     )
     whole = operator.get(f"/trajectories/{trajectory.pk}/steps/2/observation/").content.decode()
     assert whole.count("\n") == 251
+
+
+def test_an_alert_leads_to_the_groups_that_show_it(operator: Client) -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    keys = [group.task_key for group in Group.objects.filter(run=yard.run, phase="train", iteration=0)]
+    yard.stream.add(
+        "alert", severity="warning", code="entropy_low", message="look", iteration=0, task_ids=keys[::-1]
+    )
+    yard.post()
+    assert yard.run.alerts.get(code="entropy_low").task_ids == keys[::-1]
+    page = operator.get(f"/runs/{yard.run.pk}/").content.decode()
+    places = [
+        page.index(f'href="/runs/{yard.run.pk}/train/0/{key}/">{n}</a>')
+        for n, key in enumerate(keys[::-1], 1)
+    ]
+    assert places == sorted(places)
+    assert operator.get(f"/runs/{yard.run.pk}/train/0/{keys[0]}/").status_code == 200
