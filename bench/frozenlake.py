@@ -38,12 +38,17 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
 }
 """Name → settings of ``algorithm``: GRPO++, GRPO, and GRPO++ with one ingredient changed."""
 
-QUICK_ARMS, QUICK_ITERATIONS = ("grpo_pp", "grpo"), 4
+QUICK_ARMS, QUICK_ITERATIONS = ("grpo_pp", "filter_off"), 6
 QUICK = {
-    "environment.warm_start_steps": 10,
-    "environment.heldout_maps": 16,
-    "trainer.tasks_per_iteration": 4,
-    "evaluation.samples": 32,
+    "environment.size": 2,
+    "environment.min_path": 1,
+    "environment.max_path": 2,
+    "environment.train_maps": 16,
+    "environment.heldout_maps": 8,
+    "environment.warm_start_steps": 40,
+    "environment.warm_start_trajectories": 8,
+    "trainer.tasks_per_iteration": 8,
+    "evaluation.samples": 64,
     "evaluation.every": 2,
 }
 """Settings that show that everything works, and nothing else."""
