@@ -239,7 +239,12 @@ def _draw(arms: dict[str, list[Curve]], path: Path) -> None:
     columns = min(4, len(shown))
     rows = -(-len(shown) // columns)
     figure, axes = pyplot.subplots(
-        rows, columns, figsize=(3.2 * columns, 2.6 * rows), sharex=True, sharey=True, squeeze=False
+        rows,
+        columns,
+        figsize=(max(5.5, 3.2 * columns), 2.6 * rows + 0.6),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
     )
     for place, arm in zip(axes.flat, shown, strict=False):
         for name, colour in ((REFERENCE, "0.55"), (arm, "tab:blue")):

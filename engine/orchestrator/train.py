@@ -43,8 +43,10 @@ from engine.orchestrator.stage import (
 )
 from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
-from engine.trainer.checkpoint import Checkpoint, load_latest, prune, restore_training, save_checkpoint
-from engine.trainer.trainer import Trainer, UpdateResult
+from engine.trainer.checkpoint import Checkpoint, load_latest, restore_training, take_snapshot
+from engine.trainer.checkpoint_writer import CheckpointWriter
+from engine.trainer.opening import open_trainer, training_device
+from engine.trainer.trainer import UpdateResult
 from engine.types import Group, TaskRow
 
 
@@ -64,7 +66,7 @@ async def train(config: TrainRun, run: RunContext) -> Outcome:
     except RunStopped as stop:
         return Outcome(state="stopped", reason=str(stop), summary=loop.progress.summary())
     finally:
-        await loop.policy.close()
+        await loop.close()
     return Outcome(state="succeeded", summary=loop.progress.summary())
 
 
@@ -109,13 +111,12 @@ class TrainingLoop:
         self.progress = Progress()
         source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
         self._model, self._tokenizer = load_policy_checkpoint(source, home=run.home)
-        self._trainer = Trainer(
-            self._model,
-            algorithm=config.algorithm,
-            config=config.trainer,
-            max_context=config.agent.max_context,
-            seed=config.seed,
+        self._model.to(training_device(config.trainer))
+        self._trainer = open_trainer(config, self._model, run_dir=run.run_dir, home=run.home)
+        self._writer = CheckpointWriter(
+            run.run_dir, keep=config.trainer.keep_checkpoints, keep_best=config.trainer.keep_best
         )
+        self._heldout_rate: float | None = None
         if checkpoint is not None:
             self._restore(checkpoint)
         self.policy = TransformerPolicy(
@@ -138,6 +139,7 @@ class TrainingLoop:
             collected = time.monotonic()
             result = self._trainer.update(collection.trained, temperature=self._config.policy.temperature)
             self._publish(result)
+            self._announce_checkpoint(self._writer.finished())
             self._report(
                 collection, result, rollout_s=collected - started, total_s=time.monotonic() - started
             )
@@ -145,6 +147,13 @@ class TrainingLoop:
                 await self._evaluate()
             if self._is_due(self._config.trainer.checkpoint_every):
                 self._save_checkpoint()
+
+    async def close(self) -> None:
+        """End what works beside the loop; a checkpoint that is being written is finished and announced."""
+        await self.policy.close()
+        self._trainer.close()
+        self._writer.close()
+        self._announce_checkpoint(self._writer.finished())
 
     async def _collect(self) -> Collection:
         iteration = self.progress.iteration
@@ -226,10 +235,13 @@ class TrainingLoop:
                 policy_version=self.progress.policy_version,
             )
             self.progress.add_evaluation(name, summary)
+            if name == HELDOUT:
+                self._heldout_rate = summary.solve_rate
 
     def _save_checkpoint(self) -> None:
-        settings = self._config.trainer
-        saved = save_checkpoint(
+        """Copy the state; it is written while the next iteration runs."""
+        self._announce_checkpoint(self._writer.wait())
+        snapshot = take_snapshot(
             self._run.run_dir,
             self.progress.iteration,
             model=self._model,
@@ -242,15 +254,18 @@ class TrainingLoop:
                 "from": self._config.policy.checkpoint,
                 "iterations": self.progress.iteration,
             },
+            score=self._heldout_rate,
         )
-        self._announce_checkpoint(saved)
-        prune(self._run.run_dir, settings.keep_checkpoints)
+        self._heldout_rate = None
+        self._writer.save(snapshot)
 
-    def _announce_checkpoint(self, saved: Checkpoint) -> None:
+    def _announce_checkpoint(self, saved: Checkpoint | None) -> None:
+        if saved is None:
+            return
         self._run.sink.emit(
             CheckpointSaved,
             iteration=saved.iteration,
-            policy_version=self.progress.policy_version,
+            policy_version=saved.cursor["progress"]["policy_version"],
             path=str(saved.path),
             checksum=saved.checksum,
         )
