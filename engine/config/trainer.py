@@ -18,8 +18,6 @@ class TrainerConfig(Section):
     """Passes of collect → grade → update."""
     tasks_per_iteration: int = Field(default=8, ge=1)
     """Groups per iteration."""
-    rest_after_solved: int = Field(default=0, ge=0)
-    """Passes over the tasks that one sits out after all its siblings solved it; 0 is none."""
     minibatches: int = Field(default=2, ge=1)
     """Optimizer steps per iteration; with 1 the clip never acts."""
     learning_rate: float = Field(default=2e-4, gt=0)

@@ -1,8 +1,4 @@
-"""Which training tasks an iteration uses: seeded passes over the split, each task at most once per pass.
-
-A task that all siblings solved hardly teaches anything the next time: with ``rest`` it sits out some passes,
-and its rollouts go to tasks that are not mastered. Another order of tasks belongs into ``_next_pass``.
-"""
+"""Which training tasks an iteration uses: seeded passes over the split, each task once per pass."""
 
 from __future__ import annotations
 
@@ -24,13 +20,12 @@ class TaskCursor:
         rows: the training tasks, in the dataset's order.
         per_iteration: how many an iteration uses.
         seed: the run's seed; pass ``k`` is shuffled by ``(seed, k)``.
-        rest: passes a task sits out after ``solved``.
 
     Raises:
         ConfigError: there are fewer tasks than an iteration uses.
     """
 
-    def __init__(self, rows: Sequence[TaskRow], *, per_iteration: int, seed: int, rest: int = 0) -> None:
+    def __init__(self, rows: Sequence[TaskRow], *, per_iteration: int, seed: int) -> None:
         if per_iteration > len(rows):
             raise ConfigError(
                 f"trainer.tasks_per_iteration is {per_iteration}, but the split has only {len(rows)} tasks"
@@ -40,13 +35,6 @@ class TaskCursor:
         self._seed = seed
         self._passes = 0
         self._remaining: list[str] = []
-        self._rest = rest
-        self._resting: dict[str, int] = {}
-
-    def solved(self, task_ids: Collection[str]) -> None:
-        """All siblings of these tasks' last groups solved them."""
-        if self._rest:
-            self._resting |= dict.fromkeys(task_ids, self._rest)
 
     def take(self, count: int | None = None, *, exclude: Collection[str] = ()) -> list[TaskRow]:
         """The next tasks, as many as an iteration uses.
@@ -59,7 +47,7 @@ class TaskCursor:
         wanted = min(self._per_iteration if count is None else count, len(self._rows) - len(had))
         taken: list[str] = []
         while len(taken) < wanted:
-            while not any(task_id not in had for task_id in self._remaining):
+            if not any(task_id not in had for task_id in self._remaining):
                 self._remaining += self._next_pass()
             task_id = next(task_id for task_id in self._remaining if task_id not in had)
             self._remaining.remove(task_id)
@@ -69,11 +57,7 @@ class TaskCursor:
 
     def state_dict(self) -> dict[str, Any]:
         """The position, as JSON."""
-        return {
-            "passes": self._passes,
-            "remaining": list(self._remaining),
-            "resting": dict(self._resting),
-        }
+        return {"passes": self._passes, "remaining": list(self._remaining)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to a saved position. Raises ConfigError when the split changed since."""
@@ -82,11 +66,9 @@ class TaskCursor:
             raise ConfigError(f"task {gone[0]} of the checkpoint is no longer in the dataset's split")
         self._passes = int(state["passes"])
         self._remaining = list(state["remaining"])
-        self._resting = dict(state["resting"])
 
     def _next_pass(self) -> list[str]:
-        order = [task_id for task_id in self._rows if task_id not in self._resting]
+        order = list(self._rows)
         random.Random(f"{self._seed}:pass:{self._passes}").shuffle(order)
         self._passes += 1
-        self._resting = {task_id: left - 1 for task_id, left in self._resting.items() if left > 1}
         return order

@@ -33,12 +33,6 @@ def is_uniform(group: Group) -> bool:
     return len(rewards) <= 1
 
 
-def is_solved_by_all(group: Group) -> bool:
-    """Whether every trajectory that was graded passed, and there is one."""
-    graded = [trajectory for trajectory in group.trajectories if not is_infrastructure(trajectory)]
-    return bool(graded) and all(map(_solved, graded))
-
-
 def _solved(trajectory: Trajectory) -> bool:
     return trajectory.grade is not None and trajectory.grade.verdict == Verdict.PASSED
 

@@ -30,7 +30,7 @@ from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import Outcome, RunContext, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import run_evaluation, spread
-from engine.orchestrator.metrics import is_solved_by_all, iteration_metrics
+from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.progress import HELDOUT, TRAIN, Progress
 from engine.orchestrator.projection import TRAIN_PHASE
 from engine.orchestrator.resampling import Collection, collect_informative, discarded_members
@@ -102,10 +102,7 @@ class TrainingLoop:
         self._rows = training_rows(config, run.home)
         self._heldout = load_rows(config, run.home, config.evaluation.split)
         self._cursor = TaskCursor(
-            self._rows,
-            per_iteration=config.trainer.tasks_per_iteration,
-            seed=config.seed,
-            rest=config.trainer.rest_after_solved,
+            self._rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed
         )
         self._alarms = Alarms(run)
         self.progress = Progress()
@@ -202,7 +199,6 @@ class TrainingLoop:
         metrics["time/update"] = total_s - rollout_s
         metrics["time/iteration"] = total_s
         self._alarms.after_iteration(iteration, groups, metrics)
-        self._cursor.solved([group.task.id for group in groups if is_solved_by_all(group)])
         self.progress.iteration += 1
         self.progress.trajectories += sum(len(group.trajectories) for group in groups)
         self.progress.solve_rates.append(metrics["solve/rate"])

@@ -110,31 +110,8 @@ def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:
     assert [names(second.take()) for _ in range(9)] == [names(first.take()) for _ in range(9)]
     with pytest.raises(ConfigError, match="no longer"):
         TaskCursor([row("other")], per_iteration=1, seed=1).load_state_dict(
-            {"passes": 1, "remaining": ["t0"], "resting": {}}
+            {"passes": 1, "remaining": ["t0"]}
         )
-
-
-def test_a_task_that_all_siblings_solved_sits_out_passes() -> None:
-    rows = [row(f"t{i}") for i in range(4)]
-    cursor = TaskCursor(rows, per_iteration=2, seed=3, rest=2)
-    first = names(cursor.take()) + names(cursor.take())
-    assert sorted(first) == ["t0", "t1", "t2", "t3"]
-    cursor.solved(["t1", "t2"])
-    state = json.loads(json.dumps(cursor.state_dict()))
-    again = TaskCursor(rows, per_iteration=2, seed=3, rest=2)
-    again.load_state_dict(state)
-    drawn = [names(cursor.take()) for _ in range(4)]
-    assert [sorted(iteration) for iteration in drawn[:2]] == [["t0", "t3"], ["t0", "t3"]]
-    assert sorted(drawn[2] + drawn[3]) == ["t0", "t1", "t2", "t3"]
-    assert [names(again.take()) for _ in range(4)] == drawn
-
-
-def test_tasks_come_back_when_all_of_them_rest() -> None:
-    rows = [row(f"t{i}") for i in range(3)]
-    cursor = TaskCursor(rows, per_iteration=3, seed=0, rest=5)
-    cursor.take()
-    cursor.solved(["t0", "t1", "t2"])
-    assert sorted(names(cursor.take())) == ["t0", "t1", "t2"]
 
 
 def test_more_tasks_per_iteration_than_tasks_is_an_error() -> None:
