@@ -21,7 +21,7 @@ from typing import Any
 
 REFERENCE = "grpo_pp"
 """Arm the others are compared with."""
-LEVEL = 0.6
+LEVEL = 0.5
 """Success level whose first crossing is told."""
 _LAST = 3
 """Evaluations that make up the final success."""

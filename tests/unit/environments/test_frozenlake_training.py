@@ -202,11 +202,11 @@ def curve_of(*rates: float, **changes: Any) -> Curve:
 
 
 def test_a_curves_numbers() -> None:
-    curve = curve_of(0.3, 0.5, 0.7, 0.7)
-    assert LEVEL == 0.6
+    curve = curve_of(0.2, 0.4, 0.6, 0.6)
+    assert LEVEL == 0.5
     assert curve.iterations_to_level == pytest.approx(15)
-    assert curve.area == pytest.approx((0.4 + 0.6 + 0.7) / 3)
-    assert curve.final_success == pytest.approx(1.9 / 3)
+    assert curve.area == pytest.approx((0.3 + 0.5 + 0.6) / 3)
+    assert curve.final_success == pytest.approx(1.6 / 3)
     assert curve.gradient_spread == pytest.approx(0.5)
     assert curve.length_growth == pytest.approx(1.0)
     assert curve_of(0.1, 0.2).iterations_to_level == float("inf")
