@@ -11,6 +11,7 @@ from engine.config.rollout import (
     SandboxConfig,
 )
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
+from engine.config.trainer import TrainerConfig
 from engine.config.training import CurationConfig, FaultKind, SftConfig
 
 DATASET = "quickstart"
@@ -53,7 +54,14 @@ _SANDBOX = SandboxConfig(memory_mb=256, disk_mb=64, max_live=64, max_starting=4)
 
 def train() -> TrainRun:
     """GRPO++ on the quickstart's training tasks with real tests in real sandboxes."""
-    return TrainRun(name="quickstart", dataset=_DATASET, agent=AGENT, grading=_GRADING, sandbox=_SANDBOX)
+    return TrainRun(
+        name="quickstart",
+        dataset=_DATASET,
+        agent=AGENT,
+        grading=_GRADING,
+        sandbox=_SANDBOX,
+        trainer=TrainerConfig(iterations=48),
+    )
 
 
 def evaluate() -> EvaluateRun:
