@@ -12,7 +12,8 @@
     │   └── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
     ├── PatchError             a patch does not apply
     ├── ModelError             the policy could not produce a completion
-    └── CheckpointError        a checkpoint is missing, incomplete or of another model
+    ├── CheckpointError        a checkpoint is missing, incomplete or of another model
+    └── TrainerError           a rank of the trainer failed or ended
 
 A command that fails, times out or prints too much is not an error: it is an ``ExecResult``.
 """
@@ -89,3 +90,7 @@ class ModelError(TrainyardError):
 
 class CheckpointError(TrainyardError):
     """A checkpoint is missing, incomplete or belongs to another model."""
+
+
+class TrainerError(TrainyardError):
+    """A rank of the trainer failed or ended; the message says which and why."""

@@ -54,6 +54,8 @@ def _iteration(fields: Fields) -> str:
         ("infra", "infra/rate", ".3f"),
         ("rollout s", "time/rollout", ".2f"),
         ("update s", "time/update", ".2f"),
+        ("tokens/s", "update/tokens_per_s", ",.0f"),
+        ("MFU", "update/mfu", ".1%"),
     ):
         if name in metrics:
             parts.append(f"{label} {metrics[name]:{form}}")

@@ -17,9 +17,12 @@ resumes makes the same iterations again.
 from __future__ import annotations
 
 import dataclasses
+import random
 import time
 from collections.abc import Sequence
 from typing import Any, Protocol
+
+import torch
 
 from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
@@ -114,7 +117,10 @@ class TrainingLoop:
             run.run_dir, keep=config.trainer.keep_checkpoints, keep_best=config.trainer.keep_best
         )
         self._heldout_rate: float | None = None
-        if checkpoint is not None:
+        if checkpoint is None:
+            random.seed(config.seed)
+            torch.manual_seed(config.seed)
+        else:
             self._restore(checkpoint)
         self.policy = TransformerPolicy(
             self._model,

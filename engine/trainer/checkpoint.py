@@ -4,16 +4,20 @@
 
     config.json, model.safetensors, tokenizer.json, …   the policy (``engine.inference.checkpoints``), float32
     training.pt      optimizer and trainer state, torch's and Python's random state
+    shards/          instead of the optimizer in training.pt: what several ranks wrote, each its part (DCP)
     cursor.json      the orchestrator's position, its own dictionary
     manifest.json    size and SHA-256 of every file, and one checksum over all of them
 
-A checkpoint is written to a hidden folder, flushed to the disk and renamed: it is there completely or not at
-all. A run has one writer, so hidden folders found by the next save are leftovers and are removed.
+``take_snapshot`` copies the state, ``write_snapshot`` writes it, maybe later in a thread
+(``checkpoint_writer``). A checkpoint is written to a hidden folder, flushed to the disk and renamed: it is
+there completely or not at all. A run has one writer, so hidden folders found by the next save are leftovers
+and are removed.
 To keep something more across a restart: put it in the cursor.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -23,7 +27,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 import torch
@@ -32,10 +36,10 @@ from engine.errors import CheckpointError
 from engine.inference.checkpoints import save_policy_checkpoint
 from engine.inference.tokenizer import BpeTokenizer
 from engine.inference.transformer import Transformer
-from engine.trainer.trainer import Trainer
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+SHARDS = "shards"
 
 _log = structlog.get_logger(__name__)
 
@@ -51,19 +55,54 @@ class Checkpoint:
     checksum: str
     """SHA-256 over the names and hashes of all files."""
     cursor: Mapping[str, Any]
+    score: float | None = None
+    """What retention compares, higher is better; None: not evaluated."""
 
 
-def save_checkpoint(
+class Learner(Protocol):
+    """What a checkpoint needs of a trainer, alone or a group of ranks."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Its state, but for what ``save_shards`` writes."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from it. Raises CheckpointError."""
+
+    def save_shards(self, folder: Path) -> bool:
+        """Let each rank write its part of the state; False: there are no parts."""
+
+    def load_shards(self, folder: Path) -> None:
+        """Read what ``save_shards`` wrote, whatever the number of ranks. Raises CheckpointError."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A state of the run, copied: training may go on while it is written."""
+
+    run_dir: Path
+    iteration: int
+    model: Transformer
+    tokenizer: BpeTokenizer
+    state: Mapping[str, Any]
+    shards: Path | None
+    """What the trainer's ranks wrote themselves; moved into the checkpoint."""
+    cursor: Mapping[str, Any]
+    provenance: Mapping[str, Any]
+    score: float | None
+
+
+def take_snapshot(
     run_dir: Path,
     iteration: int,
     *,
     model: Transformer,
     tokenizer: BpeTokenizer,
-    trainer: Trainer,
+    trainer: Learner,
     cursor: Mapping[str, Any],
     provenance: Mapping[str, Any],
-) -> Checkpoint:
-    """Write ``run_dir/checkpoints/<iteration>``, replacing one of that number.
+    score: float | None = None,
+) -> Snapshot:
+    """Copy everything a checkpoint holds; the run must not have a snapshot that is still being written.
 
     Args:
         run_dir: the run's folder.
@@ -73,31 +112,60 @@ def save_checkpoint(
         trainer: its state and the random state of the process are kept.
         cursor: where the orchestrator is; must be JSON.
         provenance: how the weights came about; must be JSON.
+        score: what retention compares, higher is better; None: not evaluated.
+
+    Raises:
+        ValueError: ``cursor`` or ``provenance`` is not JSON.
     """
+    json.dumps([dict(cursor), dict(provenance)], allow_nan=False)
     root = run_dir / "checkpoints"
     root.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(root)
-    draft, folder = root / f".saving-{iteration:05d}", root / f"{iteration:05d}"
-    save_policy_checkpoint(draft, model, tokenizer, provenance)
-    state = {
-        "trainer": trainer.state_dict(),
-        "torch_random": torch.get_rng_state(),
-        "python_random": random.getstate(),
-    }
-    torch.save(state, draft / "training.pt")
-    _write_json(draft / "cursor.json", cursor)
-    files = {path.name: _fingerprint(path) for path in sorted(draft.iterdir())}
-    manifest = {"format": FORMAT, "iteration": iteration, "files": files}
+    shards = root / f".shards-{iteration:05d}"
+    return Snapshot(
+        run_dir=run_dir,
+        iteration=iteration,
+        model=copy.deepcopy(model).cpu(),
+        tokenizer=tokenizer,
+        shards=shards if trainer.save_shards(shards) else None,
+        state={
+            "trainer": copy.deepcopy(trainer.state_dict()),
+            "torch_random": torch.get_rng_state(),
+            "python_random": random.getstate(),
+        },
+        cursor=copy.deepcopy(dict(cursor)),
+        provenance=dict(provenance),
+        score=score,
+    )
+
+
+def write_snapshot(snapshot: Snapshot) -> Checkpoint:
+    """Write ``run_dir/checkpoints/<iteration>``, replacing one of that number."""
+    root = snapshot.run_dir / "checkpoints"
+    draft, folder = root / f".saving-{snapshot.iteration:05d}", root / f"{snapshot.iteration:05d}"
+    save_policy_checkpoint(draft, snapshot.model, snapshot.tokenizer, snapshot.provenance)
+    torch.save(dict(snapshot.state), draft / "training.pt")
+    _write_json(draft / "cursor.json", snapshot.cursor)
+    if snapshot.shards is not None:
+        snapshot.shards.rename(draft / SHARDS)
+    files = {name: _fingerprint(draft / name) for name in _files(draft)}
+    manifest = {"format": FORMAT, "iteration": snapshot.iteration, "score": snapshot.score, "files": files}
     checksum = _checksum(manifest)
     _write_json(draft / MANIFEST, {**manifest, "checksum": checksum})
-    for path in (*draft.iterdir(), draft):
+    for path in (*draft.rglob("*"), draft):
         _flush(path)
     if folder.exists():
-        folder.rename(root / f".replaced-{iteration:05d}")
+        folder.rename(root / f".replaced-{snapshot.iteration:05d}")
     draft.rename(folder)
     _flush(root)
     _remove_leftovers(root)
-    return Checkpoint(iteration=iteration, path=folder, checksum=checksum, cursor=dict(cursor))
+    return Checkpoint(
+        iteration=snapshot.iteration,
+        path=folder,
+        checksum=checksum,
+        cursor=dict(snapshot.cursor),
+        score=snapshot.score,
+    )
 
 
 def load_latest(run_dir: Path) -> Checkpoint | None:
@@ -130,13 +198,14 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         manifest = json.loads((folder / MANIFEST).read_text())
         claimed, version = manifest.pop("checksum"), manifest["format"]
         files, iteration = dict(manifest["files"]), int(manifest["iteration"])
+        score = manifest.get("score")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder} has no readable {MANIFEST}: {error}") from error
     if version != FORMAT:
         raise CheckpointError(f"{folder} has checkpoint format {version}; this version reads {FORMAT}")
     if claimed != _checksum(manifest):
         raise CheckpointError(f"{folder / MANIFEST} does not match its own checksum")
-    present = {path.name for path in folder.iterdir()} - {MANIFEST}
+    present = set(_files(folder)) - {MANIFEST}
     if present != set(files):
         raise CheckpointError(
             f"{folder} has missing or extra files: {', '.join(sorted(present ^ set(files)))}"
@@ -145,10 +214,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if _fingerprint(folder / name) != expected:
             raise CheckpointError(f"{folder / name} is not the file the manifest describes")
     cursor = json.loads((folder / "cursor.json").read_text())
-    return Checkpoint(iteration=iteration, path=folder, checksum=claimed, cursor=cursor)
+    return Checkpoint(iteration=iteration, path=folder, checksum=claimed, cursor=cursor, score=score)
 
 
-def restore_training(checkpoint: Checkpoint, trainer: Trainer) -> None:
+def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
     """Put the trainer and the process's random state where they were; the weights come with the policy.
 
     Raises:
@@ -158,24 +227,44 @@ def restore_training(checkpoint: Checkpoint, trainer: Trainer) -> None:
         state = torch.load(checkpoint.path / "training.pt", map_location="cpu", weights_only=True)
         version, numbers, gauss = state["python_random"]
         trainer.load_state_dict(state["trainer"])
+        if (checkpoint.path / SHARDS).is_dir():
+            trainer.load_shards(checkpoint.path / SHARDS)
         torch.set_rng_state(state["torch_random"])
     except (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"cannot restore the training state of {checkpoint.path}: {error}") from error
     random.setstate((version, tuple(numbers), gauss))
 
 
-def prune(run_dir: Path, keep: int) -> list[Path]:
-    """Remove what is older than the last ``keep`` complete checkpoints; returns the removed folders."""
+def prune(run_dir: Path, keep: int, *, keep_best: int = 0) -> list[Path]:
+    """Remove all but the last ``keep`` complete checkpoints and the ``keep_best`` with the highest scores.
+
+    Of equal scores the later is kept. Returns the removed folders.
+    """
     complete = [folder for folder in _folders(run_dir) if (folder / MANIFEST).exists()]
     if len(complete) <= keep:
         return []
+    scored = [(score, folder) for folder in complete if (score := _score(folder)) is not None]
+    best = {folder for _, folder in sorted(scored)[len(scored) - min(keep_best, len(scored)) :]}
     oldest_kept = complete[-keep]
-    removed = [folder for folder in _folders(run_dir) if folder < oldest_kept]
+    removed = [folder for folder in _folders(run_dir) if folder < oldest_kept and folder not in best]
     for folder in removed:
         # Renamed first: a half-deleted folder must not pass for a checkpoint.
         hidden = folder.rename(folder.with_name(f".pruned-{folder.name}"))
         shutil.rmtree(hidden, ignore_errors=True)
     return removed
+
+
+def _score(folder: Path) -> float | None:
+    try:
+        score = json.loads((folder / MANIFEST).read_text()).get("score")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return float(score) if score is not None else None
+
+
+def _files(folder: Path) -> list[str]:
+    """Names of all files, those in folders below included."""
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
 def _folders(run_dir: Path) -> list[Path]:

@@ -13,12 +13,18 @@ from __future__ import annotations
 import math
 import random
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from engine.algorithms import (
@@ -146,25 +152,47 @@ class Trainer:
         return UpdateResult(metrics=metrics, members=members, optimizer_steps=meter.steps)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights (with adapters: but the base's); tensors are the trainer's own."""
+        """Everything but the weights (with adapters: but the base's) and what ``save_shards`` writes.
+
+        Tensors are the trainer's own.
+        """
         adapters = {"adapters": self._adapters.state_dict()} if self._adapters else {}
-        return {"optimizer": self._optimizer.state_dict(), "updates": self._updates, **adapters}
+        optimizer = {} if self._ranks.mesh else {"optimizer": self._optimizer.state_dict()}
+        return {**optimizer, "updates": self._updates, **adapters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict()``'s answer. Raises CheckpointError when it is of another model."""
         try:
-            updates, optimizer = int(state["updates"]), state["optimizer"]
+            updates, optimizer = int(state["updates"]), state.get("optimizer")
             if ("adapters" in state) != bool(self._adapters):
                 raise ValueError("one has adapters, the other has none")
-            for index, moments in optimizer["state"].items():
-                if moments["exp_avg"].shape != self._parameters[index].shape:
-                    raise ValueError(f"parameter {index} has another shape")
+            if optimizer is not None:
+                self._check(optimizer)
             if self._adapters:
                 self._adapters.load_state_dict(state["adapters"])
-            self._optimizer.load_state_dict(optimizer)
+            if optimizer is not None:
+                self._optimizer.load_state_dict(optimizer)
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
             raise CheckpointError(f"the trainer state does not belong to this model: {error}") from error
         self._updates = updates
+
+    def save_shards(self, folder: Path) -> bool:
+        """Write this rank's part of the optimizer's state; False and nothing when there is only one rank."""
+        if self._ranks.mesh is None:
+            return False
+        save({"optimizer": get_optimizer_state_dict(self._scorer, self._optimizer)}, checkpoint_id=folder)
+        return True
+
+    def load_shards(self, folder: Path) -> None:
+        """Read the optimizer's state that any number of ranks wrote. Raises CheckpointError."""
+        state = {"optimizer": get_optimizer_state_dict(self._scorer, self._optimizer)}
+        try:
+            with warnings.catch_warnings():  # alone, it says that it reads alone
+                warnings.simplefilter("ignore", UserWarning)
+                load(state, checkpoint_id=folder, no_dist=self._ranks.mesh is None)
+        except (RuntimeError, OSError, CheckpointException) as error:
+            raise CheckpointError(f"cannot read the ranks' state in {folder}: {error}") from error
+        set_optimizer_state_dict(self._scorer, self._optimizer, optim_state_dict=state["optimizer"])
 
     @torch.no_grad()
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -173,15 +201,15 @@ class Trainer:
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             yield name, whole
 
-    @property
-    def optimizer(self) -> torch.optim.Optimizer:
-        """Its state is sharded like the weights."""
-        return self._optimizer
+    def close(self) -> None:
+        """Nothing to end; a group of ranks has."""
 
-    @property
-    def scorer(self) -> Scorer:
-        """The module that is trained."""
-        return self._scorer
+    def _check(self, optimizer: dict[str, Any]) -> None:
+        if self._ranks.mesh is not None:
+            raise ValueError("one rank saved it whole: set data_parallel and context_parallel to 1")
+        for index, moments in optimizer["state"].items():
+            if moments["exp_avg"].shape != self._parameters[index].shape:
+                raise ValueError(f"parameter {index} has another shape")
 
     def _frozen(self, reference: Transformer | None) -> Scorer | None:
         if not needs_reference(self._algorithm):

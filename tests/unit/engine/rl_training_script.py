@@ -18,7 +18,12 @@ from engine.config.trainer import TrainerConfig
 from engine.inference.checkpoints import load_policy_checkpoint
 from engine.inference.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
 from engine.inference.transformer import Transformer
-from engine.trainer.checkpoint import load_latest, prune, restore_training, save_checkpoint
+from engine.trainer.checkpoint import (
+    load_latest,
+    restore_training,
+    take_snapshot,
+)
+from engine.trainer.checkpoint_writer import CheckpointWriter
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 
@@ -48,9 +53,11 @@ def run(run_dir: Path, iterations: int) -> None:
         trainer, done = make_trainer(model), checkpoint.iteration
         restore_training(checkpoint, trainer)
         history = list(checkpoint.cursor["history"])
+    writer = CheckpointWriter(run_dir, keep=2)
     for iteration in range(done, iterations):
         history.append(_iterate(model, trainer))
-        save_checkpoint(
+        writer.wait()
+        snapshot = take_snapshot(
             run_dir,
             iteration + 1,
             model=model,
@@ -59,7 +66,9 @@ def run(run_dir: Path, iterations: int) -> None:
             cursor={"history": history},
             provenance={"made_by": "test"},
         )
-        prune(run_dir, keep=2)
+        writer.save(snapshot)
+    writer.wait()
+    writer.close()
 
 
 def _iterate(model: Transformer, trainer: Trainer) -> dict[str, Any]:

@@ -23,8 +23,10 @@ from engine.trainer.checkpoint import (
     prune,
     read_checkpoint,
     restore_training,
-    save_checkpoint,
+    take_snapshot,
+    write_snapshot,
 )
+from engine.trainer.checkpoint_writer import CheckpointWriter
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer, run
 
@@ -33,15 +35,18 @@ MODEL = make_model(vocab=TOKENIZER_SIZE)
 TOKENIZER = make_tokenizer()
 
 
-def save(run_dir: Path, iteration: int, **cursor: Any) -> Checkpoint:
-    return save_checkpoint(
-        run_dir,
-        iteration,
-        model=MODEL,
-        tokenizer=TOKENIZER,
-        trainer=make_trainer(MODEL),
-        cursor=cursor,
-        provenance={"made_by": "test"},
+def save(run_dir: Path, iteration: int, score: float | None = None, **cursor: Any) -> Checkpoint:
+    return write_snapshot(
+        take_snapshot(
+            run_dir,
+            iteration,
+            model=MODEL,
+            tokenizer=TOKENIZER,
+            trainer=make_trainer(MODEL),
+            cursor=cursor,
+            provenance={"made_by": "test"},
+            score=score,
+        )
     )
 
 
@@ -213,9 +218,10 @@ def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
     other = make_model()
     trainer = make_trainer(other)
     trainer.update(make_groups(other, [[1.0, 0.0]]), temperature=1.0)
-    checkpoint = save_checkpoint(
+    snapshot = take_snapshot(
         tmp_path, 1, model=MODEL, tokenizer=TOKENIZER, trainer=trainer, cursor={}, provenance={}
     )
+    checkpoint = write_snapshot(snapshot)
     with pytest.raises(CheckpointError, match="does not belong to this model"):
         restore_training(checkpoint, make_trainer(MODEL))
 
@@ -226,3 +232,46 @@ def test_a_cursor_that_is_not_json_leaves_no_checkpoint(tmp_path: Path) -> None:
     assert load_latest(tmp_path) is None
     save(tmp_path, 1)
     assert names(tmp_path) == ["00001"]
+
+
+def test_the_best_are_kept_besides_the_last(tmp_path: Path) -> None:
+    for iteration, score in enumerate((0.2, 0.9, None, 0.9, 0.4, 0.3), start=1):
+        save(tmp_path, iteration, score)
+    removed = prune(tmp_path, keep=2, keep_best=1)
+    assert [path.name for path in removed] == ["00001", "00002", "00003"]
+    assert names(tmp_path) == ["00004", "00005", "00006"]
+    latest = load_latest(tmp_path)
+    assert latest is not None
+    assert latest.score == 0.3
+
+
+def test_a_checkpoint_holds_the_moment_it_was_taken_at(tmp_path: Path) -> None:
+    model = make_model(vocab=TOKENIZER_SIZE)
+    trainer = make_trainer(model)
+    writer = CheckpointWriter(tmp_path, keep=1)
+    taken = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    snapshot = take_snapshot(
+        tmp_path, 1, model=model, tokenizer=TOKENIZER, trainer=trainer, cursor={}, provenance={}
+    )
+    trainer.update(make_groups(model, [[1.0, 0.0]]), temperature=1.0)
+    writer.save(snapshot)
+    written = writer.wait()
+    writer.close()
+    assert written is not None
+    found, _ = load_policy_checkpoint(str(written.path), home=tmp_path)
+    assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in taken.items())
+    assert torch.load(written.path / "training.pt", weights_only=True)["trainer"]["updates"] == 0
+
+
+def test_what_goes_wrong_in_writing_surfaces_at_the_next_chance(tmp_path: Path) -> None:
+    writer = CheckpointWriter(tmp_path, keep=1)
+    snapshot = take_snapshot(
+        tmp_path, 1, model=MODEL, tokenizer=TOKENIZER, trainer=make_trainer(MODEL), cursor={}, provenance={}
+    )
+    (tmp_path / "checkpoints").rmdir()
+    (tmp_path / "checkpoints").write_text("in the way")
+    writer.save(snapshot)
+    with pytest.raises(OSError):
+        writer.wait()
+    writer.close()
+    assert writer.finished() is None

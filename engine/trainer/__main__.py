@@ -1,0 +1,40 @@
+"""``python -m engine.trainer export SOURCE OUT [--dtype bfloat16] [--adapters]``.
+
+SOURCE is a run's folder, one of its checkpoints, or a policy folder. Exit code 2: nothing to export there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from engine.errors import CheckpointError
+from engine.trainer.export import DTYPES, export_adapters, export_policy
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m engine.trainer", description=__doc__)
+    commands = parser.add_subparsers(required=True)
+    export = commands.add_parser("export", help="write a folder that transformers, vLLM or peft opens")
+    export.add_argument("source", type=Path)
+    export.add_argument("out", type=Path)
+    export.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
+    export.add_argument("--adapters", action="store_true", help="the adapters alone, for peft")
+    given = parser.parse_args(arguments)
+    try:
+        if given.adapters:
+            found = export_adapters(given.source, given.out)
+        else:
+            found = export_policy(given.source, given.out, dtype=given.dtype)
+    except CheckpointError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"exported {found} to {given.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""Export: a run's policy as a folder that transformers and vLLM open, adapters as one that peft opens."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from engine.config.run import TrainRun, load_run_config
+from engine.errors import CheckpointError, ConfigError
+from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
+from engine.trainer.checkpoint import load_latest, read_checkpoint
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
+    """Write ``config.json``, ``model.safetensors``, tokenizer and provenance.
+
+    Args:
+        source: a run's folder (its last checkpoint is taken), one checkpoint, or any policy folder.
+        out: created or replaced.
+        dtype: of the stored weights: float32, bfloat16 or float16.
+
+    Returns:
+        The folder that was exported.
+
+    Raises:
+        CheckpointError: nothing to export there, or damaged.
+    """
+    folder = _policy_folder(source)
+    model, tokenizer = load_policy_checkpoint(str(folder), home=source)
+    provenance = json.loads((folder / "provenance.json").read_text())
+    save_policy_checkpoint(
+        out, model, tokenizer, {**provenance, "exported_from": str(folder)}, dtype=DTYPES[dtype]
+    )
+    # What transformers' AutoTokenizer asks for besides tokenizer.json.
+    (out / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}, indent=2) + "\n"
+    )
+    return folder
+
+
+def export_adapters(run_dir: Path, out: Path) -> Path:
+    """Write a run's adapters in peft's format, over the base policy that lies in the run's folder.
+
+    Returns:
+        The checkpoint that was exported.
+
+    Raises:
+        CheckpointError: the run has no checkpoint or no adapters.
+    """
+    checkpoint = load_latest(run_dir)
+    if checkpoint is None:
+        raise CheckpointError(f"{run_dir} has no checkpoint")
+    try:
+        config = load_run_config(run_dir / "config.json")
+    except ConfigError as error:
+        raise CheckpointError(f"{run_dir} is not a run: {error}") from error
+    state = torch.load(checkpoint.path / "training.pt", map_location="cpu", weights_only=True)
+    adapters = state["trainer"].get("adapters")
+    if adapters is None or not isinstance(config, TrainRun):
+        raise CheckpointError(f"{checkpoint.path} has no adapters: trainer.lora_rank was 0")
+    from engine.trainer.lora import save_adapters  # peft takes seconds to import
+
+    save_adapters(out, adapters, config.trainer, str(run_dir / "base"))
+    return checkpoint.path
+
+
+def _policy_folder(source: Path) -> Path:
+    if not (source / "checkpoints").is_dir():
+        if (source / "manifest.json").exists():
+            return read_checkpoint(source).path
+        return source
+    checkpoint = load_latest(source)
+    if checkpoint is None:
+        raise CheckpointError(f"{source} has no checkpoint yet")
+    return checkpoint.path

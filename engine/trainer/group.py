@@ -1,0 +1,209 @@
+"""A trainer on several ranks: child processes that run the same ``Trainer``, and what speaks to them.
+
+The orchestrator stays one process. It sends every rank the same groups; each forwards its share and all end
+with the same weights, sharded. The first rank then writes the whole weights into the policy's own tensors,
+which the processes share, so that the sampler sees an update exactly as it does with one rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import tempfile
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.trainer import TrainerConfig
+from engine.errors import CheckpointError, TrainerError
+from engine.inference.transformer import Transformer
+from engine.trainer.ranks import Ranks
+from engine.trainer.trainer import Trainer, UpdateResult
+from engine.types import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Settings:
+    algorithm: AlgorithmConfig
+    config: TrainerConfig
+    max_context: int
+    seed: int
+    store: str
+    """Where ranks find each other."""
+
+
+class TrainerGroup:
+    """``Trainer`` on ``data_parallel`` × ``context_parallel`` ranks of this machine.
+
+    Args:
+        model: the policy's; its tensors are shared with the ranks, which write every update into them.
+        algorithm: the objective.
+        config: settings; with CUDA each rank takes the device of its number.
+        max_context: the agent's limit in tokens.
+        seed: decides which groups share an optimizer step.
+        reference: the frozen policy the KL term measures from.
+
+    Raises:
+        TrainerError: a rank did not start.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        *,
+        algorithm: AlgorithmConfig,
+        config: TrainerConfig,
+        max_context: int,
+        seed: int,
+        reference: Transformer | None = None,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="trainyard-ranks-")
+        settings = _Settings(
+            algorithm=algorithm,
+            config=config,
+            max_context=max_context,
+            seed=seed,
+            store=f"file://{self._folder.name}/store",
+        )
+        context = torch.multiprocessing.get_context("spawn")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(config.data_parallel * config.context_parallel):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve,
+                args=(rank, theirs, settings, model, reference),
+                daemon=True,
+                name=f"rank-{rank}",
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self._answers()
+
+    def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
+        """As ``Trainer.update``. Raises TrainerError when a rank failed or ended."""
+        result = self._ask("update", list(groups), temperature)
+        assert isinstance(result, UpdateResult)
+        return result
+
+    def state_dict(self) -> dict[str, Any]:
+        """As ``Trainer.state_dict``; the optimizer is in the shards."""
+        state: dict[str, Any] = self._ask("state_dict")
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As ``Trainer.load_state_dict``. Raises CheckpointError."""
+        self._ask("load_state_dict", state)
+
+    def save_shards(self, folder: Path) -> bool:
+        """As ``Trainer.save_shards``."""
+        return bool(self._ask("save_shards", folder))
+
+    def load_shards(self, folder: Path) -> None:
+        """As ``Trainer.load_shards``. Raises CheckpointError."""
+        self._ask("load_shards", folder)
+
+    def close(self) -> None:
+        """End the ranks."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        self._folder.cleanup()
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        for pipe in self._pipes:
+            pipe.send((method, arguments))
+        return self._answers()
+
+    def _answers(self) -> Any:
+        """The first rank's answer, once all have answered. One that fails ends them all."""
+        answers: dict[int, Any] = {}
+        while len(answers) < len(self._pipes):
+            open_pipes = [pipe for rank, pipe in enumerate(self._pipes) if rank not in answers]
+            for ready in wait(open_pipes):
+                assert isinstance(ready, Connection)
+                rank = self._pipes.index(ready)
+                try:
+                    error, answers[rank] = ready.recv()
+                except (EOFError, OSError):
+                    self.close()
+                    raise TrainerError(f"rank {rank} of the trainer ended unexpectedly") from None
+                if isinstance(error, CheckpointError):
+                    raise error
+                if error is not None:
+                    self.close()
+                    raise TrainerError(f"rank {rank} of the trainer failed: {error}")
+        return answers[0]
+
+
+def _serve(
+    rank: int, pipe: Connection, settings: _Settings, policy: Transformer, reference: Transformer | None
+) -> None:
+    """A rank's life: build the trainer, answer commands until the pipe closes."""
+    try:
+        trainer = _build(rank, settings, policy, reference)
+        pipe.send((None, None))
+        while True:
+            method, arguments = pipe.recv()
+            pipe.send(_answer(rank, trainer, policy, method, arguments))
+    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
+        pass
+    except Exception:
+        with contextlib.suppress(OSError):  # the group is being closed because another rank failed first
+            pipe.send((traceback.format_exc(), None))
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def _build(rank: int, settings: _Settings, policy: Transformer, reference: Transformer | None) -> Trainer:
+    config = settings.config
+    device = next(policy.parameters()).device
+    if device.type == "cuda":
+        device = torch.device("cuda", rank)
+        torch.cuda.set_device(device)
+    shape = config.data_parallel, config.context_parallel
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=settings.store, rank=rank, world_size=shape[0] * shape[1])
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "context"))
+    return Trainer(
+        copy.deepcopy(policy).to(device),
+        algorithm=settings.algorithm,
+        config=config,
+        max_context=settings.max_context,
+        seed=settings.seed,
+        reference=None if reference is None else copy.deepcopy(reference).to(device),
+        ranks=Ranks.of(mesh),
+    )
+
+
+def _answer(
+    rank: int, trainer: Trainer, policy: Transformer, method: str, arguments: tuple[Any, ...]
+) -> tuple[Exception | None, Any]:
+    if method == "update":
+        groups, temperature = arguments
+        result = trainer.update(groups, temperature=temperature)
+        weights = dict(policy.named_parameters())
+        with torch.no_grad():
+            for name, whole in trainer.weights():
+                if rank == 0:
+                    weights[name].copy_(whole)
+        return None, result if rank == 0 else None
+    try:
+        return None, getattr(trainer, method)(*arguments)
+    except CheckpointError as error:
+        return error, None

@@ -1,0 +1,54 @@
+"""Exported folders open in transformers and compute the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from engine.trainer.__main__ import main
+from engine.trainer.checkpoint import take_snapshot, write_snapshot
+from tests.unit.engine.rl_model import make_model
+from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer
+
+torch.set_num_threads(1)
+MODEL = make_model(vocab=TOKENIZER_SIZE)
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Path:
+    folder = tmp_path / "run"
+    for iteration in (1, 2):
+        snapshot = take_snapshot(
+            folder, iteration, model=MODEL, tokenizer=make_tokenizer(), trainer=make_trainer(MODEL),
+            cursor={}, provenance={"iterations": iteration},
+        )  # fmt: skip
+        write_snapshot(snapshot)
+    return folder
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-5), ("bfloat16", 0.05)])
+@pytest.mark.parametrize("source", ["", "checkpoints/00001"])
+def test_transformers_opens_it(run_dir: Path, tmp_path: Path, dtype: str, bound: float, source: str) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    out = tmp_path / "out"
+    assert main(["export", str(run_dir / source), str(out), "--dtype", dtype]) == 0
+    theirs = AutoModelForCausalLM.from_pretrained(out)
+    assert theirs.dtype == getattr(torch, dtype)
+    text = "def f(a):\n    return a + 1\n"
+    ids = make_tokenizer().encode(text)
+    assert AutoTokenizer.from_pretrained(out)(text)["input_ids"] == ids
+    with torch.no_grad():
+        ours = MODEL(torch.tensor([ids]), torch.tensor([len(ids)]))
+        assert (theirs(torch.tensor([ids])).logits.float() - ours).abs().max() <= bound
+
+
+def test_nothing_to_export_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], run_dir: Path) -> None:
+    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
+    assert main(["export", str(tmp_path / "empty"), str(tmp_path / "out")]) == 2
+    assert main(["export", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
+    assert main(["export", str(run_dir), str(tmp_path / "out"), "--adapters"]) == 2
+    assert "no checkpoint yet" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
