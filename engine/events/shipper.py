@@ -76,6 +76,7 @@ class Shipper:
         )
         self._batch_events = MAX_EVENTS
         self._backoff_s = _BACKOFF_FIRST_S
+        self._jitter = random.Random()  # the process's own stream is part of a training run's state
         self._stopped = threading.Event()
         self.fenced = False
         self.failure = ""
@@ -193,7 +194,7 @@ class Shipper:
         temporary.replace(self._cursor_path)
 
     def _wait(self, retry_after: str | None, why: str) -> None:
-        seconds = self._backoff_s * random.uniform(0.5, 1.0)
+        seconds = self._backoff_s * self._jitter.uniform(0.5, 1.0)
         if retry_after and retry_after.isdigit():
             seconds = max(seconds, min(float(retry_after), 60.0))
         log.warning("ship_retry", why=why, seconds=round(seconds, 2), acked_seq=self._cursor.seq)
