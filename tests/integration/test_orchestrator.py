@@ -61,12 +61,23 @@ def assert_same_state(run_dir: Path, other: Path) -> None:
     for cursor in cursors:
         del cursor["progress"]["seconds"]
     assert cursors[0] == cursors[1]
-    assert iteration_metrics(run_dir) == iteration_metrics(other)
+    ours, theirs = iteration_metrics(run_dir), iteration_metrics(other)
+    assert ours.keys() == theirs.keys()
+    for iteration, metrics in ours.items():
+        assert set(metrics.items()) ^ set(theirs[iteration].items()) == set()
 
 
 def iteration_metrics(run_dir: Path) -> dict[int, dict[str, float]]:
-    """What each iteration last reported, but for what clocks and the machine say."""
-    timed = ("time/", "sandbox/", "update/seconds", "update/tokens_per_s", "update/flops_per_s", "update/mfu")
+    """What each iteration last reported, but for what clocks and this attempt's cache of verdicts say."""
+    timed = (
+        "time/",
+        "sandbox/",
+        "grading/reused",
+        "update/seconds",
+        "update/tokens_per_s",
+        "update/flops_per_s",
+        "update/mfu",
+    )
     return {
         event["iteration"]: {k: v for k, v in event["metrics"].items() if not k.startswith(timed)}
         for event in of_type(run_dir, "iteration_finished")

@@ -1,0 +1,237 @@
+"""One optimizer step: tokens per second of our trainer against TRL's GRPOTrainer on the same batch.
+
+64 multi-turn trajectories of 350 to 650 tokens, 100 of them sampled, and the quickstart's model with the same
+weights, the same objective (Dr. GRPO's constant length, so that losses and gradient norms can be compared
+before anything is timed), the same optimizer, one thread each. TRL gets its best microbatch of those tried.
+Repetitions alternate, and CPU seconds are told beside wall seconds, because machines are shared.
+Run: ``python -m bench.train_step [--quick] [--threads N]``; needs ``requirements/oracles.txt``.
+Results go to ``bench/results/train_step.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.trainer import TrainerConfig
+from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
+from engine.inference.transformer import Transformer
+from engine.trainer.trainer import Trainer
+from engine.types import Group, TokenRecord
+from tests.unit.engine.rl_builders import make_group, make_trajectory
+
+BAR = 1.5
+PROMPT, SAMPLED, SIBLINGS = 220, 100, 8
+CONTEXT = 1024
+SETTINGS: dict[str, Any] = {"baseline": "none", "clip_high": 0.2, "filtered_reasons": ()}
+
+
+@dataclass(slots=True)
+class Timing:
+    """Of repeated updates."""
+
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    updates: int = 0
+
+    def add(self, update: Callable[[], object]) -> None:
+        wall, cpu = time.perf_counter(), time.process_time()
+        update()
+        self.wall_s += time.perf_counter() - wall
+        self.cpu_s += time.process_time() - cpu
+        self.updates += 1
+
+
+def episodes(model: Transformer, count: int) -> list[Group]:
+    """Groups of siblings with a common prompt, turns of sampled tokens and observations, rewards of ±1."""
+    rng = random.Random(0)
+    groups = []
+    for number in range(count // SIBLINGS):
+        prompt = [rng.randrange(2048) for _ in range(PROMPT)]
+        members = []
+        for index in range(SIBLINGS):
+            length = rng.randint(350, 650) - PROMPT
+            mask = [0] * length
+            for turn in range(4):
+                start = turn * length // 4
+                mask[start : start + SAMPLED // 4] = [1] * (SAMPLED // 4)
+            tokens = TokenRecord(
+                ids=tuple(prompt + [rng.randrange(2048) for _ in range(length)]),
+                mask=tuple([0] * PROMPT + mask),
+                logprobs=(0.0,) * (PROMPT + length),
+            )
+            reward = 1.0 if rng.random() < 0.5 else -1.0
+            members.append(
+                make_trajectory(reward, index=index, task_id=f"t{number}", tokens=recorded(model, tokens))
+            )
+        groups.append(make_group(members, f"t{number}"))
+    return groups
+
+
+@torch.no_grad()
+def recorded(model: Transformer, tokens: TokenRecord) -> TokenRecord:
+    """The record with the model's own log-probabilities."""
+    ids = torch.tensor([tokens.ids])
+    table = torch.log_softmax(model(ids, torch.tensor([ids.shape[1]]))[0, :-1], dim=1)
+    found = table.gather(1, ids[0, 1:, None]).squeeze(1)
+    logprobs = [0.0, *(found * torch.tensor(tokens.mask[1:])).tolist()]
+    return replace(tokens, logprobs=tuple(logprobs))
+
+
+def our_trainer(model: Transformer, threads: int) -> Trainer:
+    return Trainer(
+        model,
+        algorithm=AlgorithmConfig(**SETTINGS),
+        config=TrainerConfig(minibatches=1, learning_rate=1e-5, threads=threads),
+        max_context=CONTEXT,
+        seed=0,
+    )
+
+
+class Trl:
+    """TRL's update on ready-made trajectories: its own loss, accumulation, clipping and optimizer step."""
+
+    def __init__(self, folder: Path, groups: list[Group], microbatch: int) -> None:
+        from datasets import Dataset  # type: ignore[import-untyped]
+        from transformers import AutoTokenizer, Qwen3ForCausalLM
+        from trl.trainer.grpo_config import GRPOConfig
+        from trl.trainer.grpo_trainer import GRPOTrainer
+
+        self.inputs = _padded(groups)
+        self.microbatch = microbatch
+        count = len(self.inputs["prompt_ids"])
+        arguments = GRPOConfig(
+            output_dir=str(folder / "trl"), per_device_train_batch_size=microbatch, num_generations=SIBLINGS,
+            gradient_accumulation_steps=count // microbatch, max_completion_length=CONTEXT, beta=0.0,
+            loss_type="dr_grpo", epsilon=0.2, report_to="none", use_cpu=True, bf16=False,
+            gradient_checkpointing=False,
+        )  # fmt: skip
+        self.trainer = GRPOTrainer(
+            model=Qwen3ForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
+            reward_funcs=_no_reward,
+            args=arguments,
+            train_dataset=Dataset.from_dict({"prompt": ["x"] * count}),
+            processing_class=AutoTokenizer.from_pretrained(folder / "model"),
+        )
+        self.trainer.current_gradient_accumulation_steps = count // microbatch
+        assert self.trainer.model is not None
+        self.model = self.trainer.model.train()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, weight_decay=0.0)
+
+    def update(self) -> tuple[float, float]:
+        """The loss and the gradient's norm before clipping."""
+        loss = 0.0
+        for start in range(0, len(self.inputs["prompt_ids"]), self.microbatch):
+            part = {name: x[start : start + self.microbatch] for name, x in self.inputs.items()}
+            found = self.trainer.compute_loss(self.model, part)
+            found.backward()
+            loss += found.item()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0).item()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss, norm
+
+
+def _no_reward(completions: list[str], **_: Any) -> list[float | None]:
+    return [0.0] * len(completions)
+
+
+def _padded(groups: list[Group]) -> dict[str, Tensor]:
+    """As TRL lays a batch out: prompts, then completions padded to the longest of the whole batch."""
+    trajectories = [t for group in groups for t in group.trajectories]
+    width = max(len(t.tokens.ids) for t in trajectories) - PROMPT
+
+    def completions(rows: list[list[float]], dtype: torch.dtype) -> Tensor:
+        return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=dtype)
+
+    records = [t.tokens for t in trajectories]
+    prompts = torch.tensor([record.ids[:PROMPT] for record in records])
+    return {
+        "prompt_ids": prompts,
+        "prompt_mask": torch.ones_like(prompts),
+        "completion_ids": completions([list(r.ids[PROMPT:]) for r in records], torch.int64),
+        "completion_mask": completions([[1] * (len(r.ids) - PROMPT) for r in records], torch.int64),
+        "tool_mask": completions([list(r.mask[PROMPT:]) for r in records], torch.int64),
+        "old_per_token_logps": completions([list(r.logprobs[PROMPT:]) for r in records], torch.float32),
+        "advantages": torch.tensor([t.reward or 0.0 for t in trajectories]),
+    }
+
+
+def measure(count: int, repeats: int, threads: int) -> dict[str, Any]:
+    """Alternate the trainers; each gets one update to warm up."""
+    torch.set_num_threads(threads)
+    model, tokenizer = load_policy_checkpoint("fresh:quickstart", home=Path())
+    groups = episodes(model, count)
+    tokens = sum(len(t.tokens.ids) for group in groups for t in group.trajectories)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        save_policy_checkpoint(folder / "model", model, tokenizer, {})
+        (folder / "model" / "tokenizer_config.json").write_text(
+            json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<|im_end|>",
+                        "eos_token": "<|im_end|>"})
+        )  # fmt: skip
+        theirs = {size: Trl(folder, groups, size) for size in (4, 8)}
+        ours = our_trainer(model, threads)
+        metrics = ours.update(groups, temperature=1.0).metrics
+        for peer in theirs.values():
+            loss, norm = peer.update()
+            assert abs(norm / metrics["grad/norm"] - 1) < 1e-3, (norm, metrics["grad/norm"])
+            assert abs(loss - metrics["loss/value"]) < 1e-4 * abs(loss) + 1e-7, (loss, metrics["loss/value"])
+        mine, peers = Timing(), {size: Timing() for size in theirs}
+        for _ in range(repeats):
+            mine.add(lambda: ours.update(groups, temperature=1.0))
+            for size, peer in theirs.items():
+                peers[size].add(peer.update)
+    best = min(peers, key=lambda size: peers[size].cpu_s)
+    rate = tokens * repeats
+    return {
+        "trajectories": count,
+        "tokens": tokens,
+        "threads": threads,
+        "repeats": repeats,
+        "ours_tokens_per_s": round(rate / mine.wall_s),
+        "trl_tokens_per_s": round(rate / peers[best].wall_s),
+        "trl_microbatch": best,
+        "ours_cpu_s": round(mine.cpu_s / repeats, 2),
+        "trl_cpu_s": round(peers[best].cpu_s / repeats, 2),
+        "ratio_wall": round(peers[best].wall_s / mine.wall_s, 2),
+        "ratio_cpu": round(peers[best].cpu_s / mine.cpu_s, 2),
+        "bar": BAR,
+        "cpus": os.cpu_count(),
+    }
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="16 trajectories and one repetition")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    try:
+        import trl
+    except ImportError:
+        print("skipped: TRL is not installed (pip install -r requirements/oracles.txt)")
+        return
+    row = measure(16 if given.quick else 64, 1 if given.quick else 3, given.threads)
+    row["trl"] = trl.__version__
+    for name, value in row.items():
+        print(f"{name:<20}{value:>12}")
+    results = Path(__file__).parent / "results" / "train_step.json"
+    results.parent.mkdir(exist_ok=True)
+    results.write_text(json.dumps(row, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
