@@ -176,6 +176,24 @@ def test_killed_at_any_moment_it_ends_as_if_nothing_happened(
     assert sandboxes(home) == []
 
 
+def test_two_ranks_and_a_reference_policy_train_in_a_run(home: Path) -> None:
+    config = toy_yard.training(home, data_parallel=2, iterations=1)
+    objective = config.algorithm.model_copy(update={"kl": "k3", "kl_coefficient": 0.01})
+    run_dir = make_run_dir(home, "ranks", config.model_copy(update={"algorithm": objective}))
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=240) == 0
+    last = sorted((run_dir / "checkpoints").glob("[0-9]*"))[-1]
+    assert (last / "shards" / ".metadata").exists()
+    assert (run_dir / "reference" / "model.safetensors").exists()
+    metrics = of_type(run_dir, "iteration_finished")[0]["metrics"]
+    assert metrics["update/steps"] > 0
+    assert metrics["kl/mean"] >= 0
+    assert metrics["tokens/padding_share"] <= 0.03
+    assert (
+        weights(run_dir) != hashlib.sha256((home / "policy" / "model.safetensors").read_bytes()).hexdigest()
+    )
+
+
 def test_sigterm_stops_in_order(home: Path) -> None:
     run_dir = make_run_dir(home, "stopped", toy_yard.training(home, iterations=500))
     with engine_process(run_dir) as process:
