@@ -33,7 +33,7 @@ format: $(STAMP)
 	$(BIN)/djlint templates --reformat --quiet
 
 bench: $(STAMP) system ## measure; tables and bench/results/*.json
-	@for name in $$(cd bench && ls *.py | grep -v -e __init__ -e harness | sed 's/\.py$$//'); do \
+	@for name in $$(cd bench && ls *.py | grep -v -e __init__ -e harness -e _report | sed 's/\.py$$//'); do \
 		echo "== $$name"; $(BIN)/python -m bench.$$name $(if $(QUICK),--quick) || exit 1; done
 
 install: $(STAMP)
