@@ -104,7 +104,7 @@ class Trl:
     """TRL's update on ready-made trajectories: its own loss, accumulation, clipping and optimizer step."""
 
     def __init__(self, folder: Path, groups: list[Group], microbatch: int) -> None:
-        from datasets import Dataset  # type: ignore[import-untyped]
+        from datasets import Dataset
         from transformers import AutoTokenizer, Qwen3ForCausalLM
         from trl.trainer.grpo_config import GRPOConfig
         from trl.trainer.grpo_trainer import GRPOTrainer
