@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+import structlog
 from django.conf import settings
 
 
@@ -15,3 +18,10 @@ def pytest_configure() -> None:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(postgres_server: str) -> None:
     """Start PostgreSQL before pytest-django makes the test database."""
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """A run that a test makes in this process sends the log to its own file, which is closed by then."""
+    yield
+    structlog.reset_defaults()

@@ -154,16 +154,16 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights (with adapters: but the base's) and what ``save_shards`` writes.
 
-        Tensors are the trainer's own.
+        Tensors are the trainer's own; ``optimizer`` is None where ranks write theirs themselves.
         """
         adapters = {"adapters": self._adapters.state_dict()} if self._adapters else {}
-        optimizer = {} if self._ranks.mesh else {"optimizer": self._optimizer.state_dict()}
-        return {**optimizer, "updates": self._updates, **adapters}
+        optimizer = None if self._ranks.mesh else self._optimizer.state_dict()
+        return {"optimizer": optimizer, "updates": self._updates, **adapters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state_dict()``'s answer. Raises CheckpointError when it is of another model."""
         try:
-            updates, optimizer = int(state["updates"]), state.get("optimizer")
+            updates, optimizer = int(state["updates"]), state["optimizer"]
             if ("adapters" in state) != bool(self._adapters):
                 raise ValueError("one has adapters, the other has none")
             if optimizer is not None:
