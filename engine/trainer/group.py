@@ -125,9 +125,16 @@ class TrainerGroup:
         self._folder.cleanup()
 
     def _ask(self, method: str, *arguments: Any) -> Any:
-        for pipe in self._pipes:
-            pipe.send((method, arguments))
+        for rank, pipe in enumerate(self._pipes):
+            try:
+                pipe.send((method, arguments))
+            except OSError:
+                raise self._ended(rank) from None
         return self._answers()
+
+    def _ended(self, rank: int) -> TrainerError:
+        self.close()
+        return TrainerError(f"rank {rank} of the trainer ended unexpectedly")
 
     def _answers(self) -> Any:
         """The first rank's answer, once all have answered. One that fails ends them all."""
@@ -140,8 +147,7 @@ class TrainerGroup:
                 try:
                     error, answers[rank] = ready.recv()
                 except (EOFError, OSError):
-                    self.close()
-                    raise TrainerError(f"rank {rank} of the trainer ended unexpectedly") from None
+                    raise self._ended(rank) from None
                 if isinstance(error, CheckpointError):
                     raise error
                 if error is not None:

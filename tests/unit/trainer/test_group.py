@@ -95,6 +95,7 @@ def test_a_rank_that_fails_or_dies_ends_the_group() -> None:
         victim = ranks._processes[1].pid
         assert victim is not None
         os.kill(victim, signal.SIGKILL)
+        ranks._processes[1].join()  # its end of the pipe is closed by now: the question itself fails
         with pytest.raises(TrainerError, match="trainer (ended|failed)"):
             ranks.update(episodes(), temperature=1.0)
         assert not any(process.is_alive() for process in ranks._processes)
