@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m engine.trainer", description=__doc__)
     commands = parser.add_subparsers(required=True)
-    export = commands.add_parser("export", help="write a folder that transformers, vLLM or peft opens")
+    export = commands.add_parser("export", help="write a folder that transformers or peft opens")
     export.add_argument("source", type=Path)
     export.add_argument("out", type=Path)
     export.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
