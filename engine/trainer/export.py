@@ -1,4 +1,4 @@
-"""Export: a run's policy as a folder that transformers and vLLM open, adapters as one that peft opens."""
+"""Export: a run's policy as a folder that transformers opens, adapters as one that peft opens."""
 
 from __future__ import annotations
 
