@@ -6,15 +6,14 @@ Everything here but ``objective`` (the loss in torch) is free of tensors and of 
 from engine.algorithms.advantages import Member, Outcome, group_members, is_informative, step_members
 from engine.algorithms.describe import describe
 from engine.algorithms.lint import lint
-from engine.algorithms.weights import (
+from engine.algorithms.terms import (
     has_kl_loss,
     has_kl_reward,
     needs_entropy,
-    needs_forward,
     needs_old_logprobs,
     needs_reference,
-    trajectory_weights,
 )
+from engine.algorithms.weights import needs_forward, trajectory_weights
 from engine.algorithms.what_if import Counterfactual, what_if
 
 __all__ = [

@@ -35,6 +35,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from engine.algorithms.terms import has_kl_reward
 from engine.config.algorithm import AlgorithmConfig
 from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory
 
@@ -121,7 +122,7 @@ def step_members(
         ValueError: KL is part of the reward and ``kl_sums`` is missing or of other groups.
     """
     if kl_sums is None:
-        if config.kl != "none" and config.kl_placement == "reward" and config.kl_coefficient:
+        if has_kl_reward(config):
             raise ValueError("algorithm.kl_placement is 'reward': step_members needs kl_sums")
         kl_sums = [[0.0] * len(group.trajectories) for group in groups]
     outcomes = [
@@ -164,7 +165,7 @@ def counted_rewards(
             rewards[place] = 0.0
             continue
         reward = float(outcome.reward or 0.0) - _overlong(outcome.length, config, max_context)
-        if config.kl != "none" and config.kl_placement == "reward":
+        if has_kl_reward(config):
             reward -= config.kl_coefficient * outcome.kl
         rewards[place] = reward
     return rewards

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.algorithms.weights import has_kl_loss, needs_entropy
+from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.config.algorithm import AlgorithmConfig
 
 

@@ -5,7 +5,7 @@ To add one: a function here that says what a setting does, also when it is off w
 
 from __future__ import annotations
 
-from engine.algorithms.weights import has_kl_loss, has_kl_reward
+from engine.algorithms.terms import has_kl_loss, has_kl_reward
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.presets import PRESETS
 

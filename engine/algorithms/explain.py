@@ -24,7 +24,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from engine.algorithms.advantages import Member, Outcome, outcome_members
 from engine.algorithms.arithmetic import SampledTokens, kl_estimates, token_losses
-from engine.algorithms.weights import has_kl_reward, needs_entropy, needs_reference, trajectory_weights
+from engine.algorithms.terms import has_kl_reward, needs_entropy, needs_reference
+from engine.algorithms.weights import trajectory_weights
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import explain_errors
 from engine.errors import ConfigError

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.algorithms.weights import has_kl_loss, has_kl_reward, needs_entropy
+from engine.algorithms.terms import has_kl_loss, has_kl_reward, needs_entropy
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.contradictions import Finding, contradictions
 from engine.config.run import TrainRun, parse_run_config
@@ -64,7 +64,7 @@ def _clip(run: TrainRun) -> Iterable[Warned]:
     if config.ratio == "none":
         for setting in ("clip_low", "clip_high"):
             if getattr(config, setting) != AlgorithmConfig.model_fields[setting].default:
-                yield setting, f"{setting} has no effect: no ratio is clipped (algorithm.ratio = none)"
+                yield setting, "has no effect: no ratio is clipped (algorithm.ratio = none)"
         if run.trainer.minibatches > 1:
             yield (
                 "ratio",
@@ -74,10 +74,10 @@ def _clip(run: TrainRun) -> Iterable[Warned]:
     elif run.trainer.minibatches == 1:
         why = "one update per batch (trainer.minibatches = 1)"
         if config.clip_low < 1:
-            yield "clip_low", f"clip_low has no effect: {why}"
-        yield "clip_high", f"clip_high has no effect: {why}"
+            yield "clip_low", f"has no effect: {why}"
+        yield "clip_high", f"has no effect: {why}"
     if config.dual_clip is not None and config.ratio in ("cispo", "none"):
-        yield "dual_clip", f"dual_clip has no effect with algorithm.ratio = {config.ratio}"
+        yield "dual_clip", f"has no effect with algorithm.ratio = {config.ratio}"
     elif config.dual_clip is not None and config.dual_clip <= 1 + config.clip_high:
         yield (
             "dual_clip",

@@ -16,10 +16,9 @@ For the trajectories i of one optimizer step, with sampled tokens t:
 weights before the update, and with k = π_old/μ, bounds a and b, and no gradient
 
     none            c = 1
-    token_tis       c = min(max(k, a), b)                (truncated IS: Yao et al. 2025,
-    fengyao.notion.site/off-policy-rl) icepop          c = k where a ≤ k ≤ b, else 0        (IcePop: Ling
-    team 2025, arXiv:2510.18855) sequence_mask   c = 1 where a ≤ exp(mean_t log k) ≤ b over the trajectory,
-    else 0
+    token_tis       c = min(max(k, a), b)                (Yao et al. 2025, fengyao.notion.site/off-policy-rl)
+    icepop          c = k where a ≤ k ≤ b, else 0        (IcePop: Ling team 2025, arXiv:2510.18855)
+    sequence_mask   c = 1 where a ≤ exp(mean_t log k) ≤ b over the trajectory, else 0
 
 The mean over a trajectory is geometric: a product over 10⁴ tokens leaves any band. KL is estimated from the
 sampled tokens (Schulman 2020, joschu.net/blog/kl-approx), with d = log π_ref − log π:
@@ -38,7 +37,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from engine.algorithms.weights import has_kl_loss, needs_entropy
+from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.config.algorithm import AlgorithmConfig
 
 
@@ -51,7 +50,7 @@ class TokenBatch:
     sampler_logprobs: Tensor
     """float [N]: log μ as the sampler recorded it."""
     old_logprobs: Tensor
-    """float [N]: log π_old; ``sampler_logprobs`` itself unless ``weights.needs_old_logprobs``."""
+    """float [N]: log π_old; ``sampler_logprobs`` itself unless ``terms.needs_old_logprobs``."""
     reference_logprobs: Tensor | None
     """float [N]: log π_ref, when KL is in the loss."""
     entropies: Tensor | None

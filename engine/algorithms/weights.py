@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.algorithms.advantages import Member
+from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.config.algorithm import AlgorithmConfig
 
 
@@ -56,31 +57,6 @@ def _counts(member: Member, config: AlgorithmConfig) -> bool:
     if member.is_infrastructure or member.is_dropped_group:
         return False
     return member.loss_mask or config.denominator == "all"
-
-
-def has_kl_loss(config: AlgorithmConfig) -> bool:
-    """Whether the divergence from the reference policy is a term of the loss."""
-    return config.kl != "none" and config.kl_placement == "loss" and config.kl_coefficient > 0
-
-
-def has_kl_reward(config: AlgorithmConfig) -> bool:
-    """Whether the divergence from the reference policy is taken off the reward."""
-    return config.kl != "none" and config.kl_placement == "reward" and config.kl_coefficient > 0
-
-
-def needs_reference(config: AlgorithmConfig) -> bool:
-    """Whether the reference policy's log-probabilities are needed at all."""
-    return has_kl_loss(config) or has_kl_reward(config)
-
-
-def needs_old_logprobs(config: AlgorithmConfig) -> bool:
-    """Whether the trainer's log-probabilities before the update are needed, besides the sampler's."""
-    return config.importance_correction != "none"
-
-
-def needs_entropy(config: AlgorithmConfig) -> bool:
-    """Whether entropies need a gradient."""
-    return config.entropy_coefficient > 0
 
 
 def needs_forward(member: Member, config: AlgorithmConfig) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.algorithms.advantages import Member, Outcome, outcome_members, outcome_of
-from engine.algorithms.weights import has_kl_reward
+from engine.algorithms.terms import has_kl_reward
 from engine.config.algorithm import AlgorithmConfig, parse_algorithm
 from engine.types import Group
 

@@ -1,26 +1,15 @@
 """Alerts about what a curve shows too late, each with the groups to look at.
 
-    code                        raised when                                            names groups
-    infrastructure_rate         more than 2 % of an iteration's rollouts were lost     with lost rollouts
-    gradient_not_finite         an optimizer step was thrown away                      with most tokens
-    uniform_groups              90 % of the groups uniform, 3 iterations in a row      that are uniform
-    entropy_low                 below 10 % of the start's, or below 0.005 nats         sampled most surely
-    entropy_high                above 3 times the start's and above 0.5 nats           sampled least surely
-    clip_fraction               over 30 % of trained tokens clipped, 2 in a row        with most tokens
-    mismatch                    sampler and trainer 0.05 nats a token apart            with most tokens
-    response_length             responses twice as long as at the start, 2 in a row    with longest responses
-    reward_without_submission   reward up by 0.05 and submissions down by 0.05,        rewarded without
-                                5 iterations against the 5 before                      submitting
-
-"The start" is the mean of a run's first 3 iterations. An alert is raised when its condition begins to hold
-and again only after it has ceased to; infrastructure and gradient alerts are raised every time. Clipping and
-mismatch are measured over a whole update: those alerts name the groups most sampled tokens come from.
+The README of this package lists them. An alert is raised when its condition begins to hold and again only
+after it has ceased to; infrastructure and gradient alerts are raised every time. Clipping and mismatch are
+measured over a whole update: those alerts name the groups most sampled tokens come from.
 
 To add one: a ``_Check`` in ``_CHECKS``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -130,17 +119,11 @@ class Alarms:
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart, as JSON."""
-        return {
-            "in_a_row": dict(self._state.in_a_row),
-            "starts": {name: list(values) for name, values in self._state.starts.items()},
-            "recent": {name: list(values) for name, values in self._state.recent.items()},
-        }
+        return dataclasses.asdict(self._state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
-        self._state = _State(
-            in_a_row=dict(state["in_a_row"]), starts=dict(state["starts"]), recent=dict(state["recent"])
-        )
+        self._state = _State(**state)
 
     def _alert(self, check: _Check, message: str, iteration: int, groups: Sequence[Group]) -> None:
         ranked = sorted(((check.rank(group), group) for group in groups), key=lambda pair: -pair[0])
@@ -216,8 +199,7 @@ def _reward_without_submission(seen: _Iteration) -> str | None:
         return None
     return (
         f"over {WINDOW} iterations the mean reward rose by {reward:.2f} while the share of submitted "
-        "trajectories fell "
-        f"by {-submitted:.2f}: the reward may not need the task done"
+        f"trajectories fell by {-submitted:.2f}: the reward may not need the task done"
     )
 
 

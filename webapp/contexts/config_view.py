@@ -9,6 +9,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from engine.algorithms.describe import describe as describe_objective
+from engine.algorithms.lint import lint
+from engine.config.contradictions import Finding
 from engine.config.recipes import RECIPES
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import ConfigError
@@ -74,15 +76,28 @@ def describe(config: Mapping[str, Any], recipe: str) -> tuple[SettingSection, ..
     return tuple(sections)
 
 
-def objective(config: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """The resolved objective in words and numbers; empty for a run without one."""
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A training run's resolved objective for people."""
+
+    sentences: tuple[tuple[str, str], ...] = ()
+    """(ingredient, what it does)."""
+    warnings: tuple[Finding, ...] = ()
+    """Settings without effect or of doubtful sense."""
+
+
+def objective(config: Mapping[str, Any]) -> Objective:
+    """In words and numbers; empty for a run without one."""
     try:
         run = parse_run_config(config)
     except ConfigError:
-        return ()
+        return Objective()
     if not isinstance(run, TrainRun):
-        return ()
-    return tuple(describe_objective(run.algorithm, max_context=run.agent.max_context))
+        return Objective()
+    return Objective(
+        sentences=tuple(describe_objective(run.algorithm, max_context=run.agent.max_context)),
+        warnings=tuple(lint(run)),
+    )
 
 
 def _section(

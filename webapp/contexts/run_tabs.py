@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.algorithms.lint import lint_data
-from engine.config.contradictions import Finding
 from engine.events.types import EVENT_ADAPTER
-from webapp.contexts.config_view import SettingSection, describe, objective
+from webapp.contexts.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import trajectory_url
 from webapp.contexts.solve_map import CELL_WIDTH, MapRow, map_rows
@@ -125,10 +123,7 @@ class ConfigurationPanel:
     sections: tuple[SettingSection, ...]
     recipe: str
     num_changed: int
-    objective: tuple[tuple[str, str], ...]
-    """(ingredient, sentence) of the resolved objective; empty for kinds without one."""
-    warnings: tuple[Finding, ...]
-    """Settings without effect or of doubtful sense."""
+    objective: Objective
 
 
 Panel = (
@@ -185,7 +180,6 @@ def _configuration(run: Run) -> ConfigurationPanel:
         recipe=run.recipe,
         num_changed=sum(section.num_changed for section in sections),
         objective=objective(run.config),
-        warnings=tuple(finding for finding in lint_data(run.config) if finding.severity == "warning"),
     )
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from engine.algorithms.advantages import Member, Outcome, outcome_members
 from engine.algorithms.objective import LossParts, TokenBatch, kl_estimate, policy_loss
-from engine.algorithms.weights import has_kl_loss, needs_entropy, trajectory_weights
+from engine.algorithms.terms import has_kl_loss, needs_entropy
+from engine.algorithms.weights import trajectory_weights
 from engine.config.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
 from tests.unit.engine.objective_reference import Row, Token
