@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def measure(length: int, trajectories: int, repeats: int) -> dict[str, Any]:
         mask=tuple(position % 2 for position in range(length)),
         logprobs=tuple(-12.0 * (position % 2) for position in range(length)),
     )
-    members = [make_trajectory(float(i % 2), index=i, tokens=replace(tokens)) for i in range(trajectories)]
+    members = [make_trajectory(float(i % 2), index=i, tokens=tokens) for i in range(trajectories)]
     group = make_group(members)
     torch.cuda.reset_peak_memory_stats()
     found = [trainer.update([group], temperature=1.0).metrics for _ in range(repeats + 1)][1:]

@@ -149,11 +149,12 @@ class UpdateMeter:
         flat = [member for siblings in members for member in siblings]
         carrying = [member for member in flat if member.loss_mask]
         infrastructure = sum(member.is_infrastructure for member in flat)
+        dropped = sum(member.is_dropped_group for member in flat)
         counts = {
             "funnel/trajectories": float(len(flat)),
             "funnel/infrastructure": float(infrastructure),
-            "funnel/filtered": float(len(flat) - len(carrying) - infrastructure),
-            "funnel/zero_advantage": float(len(carrying) - self.samples),
+            "funnel/filtered": float(len(flat) - len(carrying) - infrastructure - dropped),
+            "funnel/zero_advantage": float(len(carrying) + dropped - self.samples),
             "funnel/trained": float(self.samples),
         }
         if members:

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from engine.inference.transformer import Transformer
+
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
@@ -60,6 +62,34 @@ class Muon(Optimizer):
         assert gradient is not None
         buffer.lerp_(gradient, 1 - momentum)
         return gradient.lerp(buffer, momentum)
+
+
+class MuonWithAdam:
+    """What the warm starts train a transformer with: Muon for the layers' matrices, AdamW for the rest.
+
+    Args:
+        model: changed in place.
+        muon_rate: peak learning rate of matrices.
+        adam_rate: peak learning rate of everything else.
+    """
+
+    def __init__(self, model: Transformer, *, muon_rate: float, adam_rate: float) -> None:
+        matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
+        rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
+        self._parameters = list(model.parameters())
+        self._optimizers: list[tuple[Optimizer, float]] = [
+            (Muon(matrices, lr=muon_rate), muon_rate),
+            (torch.optim.AdamW(rest, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0), adam_rate),
+        ]
+
+    def step(self, factor: float) -> None:
+        """Clip the gradient to norm 1, step at this share of the peak rates, forget the gradient."""
+        torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        for optimizer, peak in self._optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = peak * factor
+            optimizer.step()
+            optimizer.zero_grad()
 
 
 def orthogonalise(matrices: Tensor, iterations: int = 5) -> Tensor:

@@ -30,7 +30,7 @@ from engine.inference.checkpoints import save_policy_checkpoint
 from engine.inference.sampler import TransformerPolicy
 from engine.inference.tokenizer import BpeTokenizer, train_tokenizer
 from engine.inference.transformer import ARCHITECTURES, Transformer
-from engine.trainer.muon import Muon
+from engine.trainer.muon import MuonWithAdam
 from engine.trainer.sft_data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
 from engine.trainer.sft_evaluation import exact_fix_rate
 from engine.trainer.sft_stream import Batch, BatchStream, episode_maker
@@ -180,17 +180,16 @@ def _train(
     should_stop: Callable[[], bool],
 ) -> Iterator[tuple[float, dict[str, float]]]:
     """Optimise until the time is up; yields elapsed seconds and mean losses now and then and at the end."""
-    optimizers = _optimizers(model, config)
-    peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+    optimizer = MuonWithAdam(
+        model, muon_rate=config.sft.muon_learning_rate, adam_rate=config.sft.adam_learning_rate
+    )
     batch = next_batch()
     started = reported = time.monotonic()
     total = config.sft.minutes * 60
     while (elapsed := time.monotonic() - started) < total and not should_stop():
         factor = learning_rate_factor(elapsed / total, tally.steps)
-        for optimizer, rates in zip(optimizers, peaks, strict=True):
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
-        tally.losses.append(_step(model, optimizers, batch, config, tally))
+        tally.losses.append(_accumulate(model, batch, config, tally))
+        optimizer.step(factor)
         batch = next_batch()
         if time.monotonic() - reported > _REPORT_EVERY_S:
             reported = time.monotonic()
@@ -209,33 +208,14 @@ def learning_rate_factor(done: float, step: int) -> float:
     return min(1.0, (step + 1) / _WARMUP_STEPS) * (1 - (1 - _FINAL_SHARE) * decay)
 
 
-def _optimizers(model: Transformer, config: SftRun) -> list[torch.optim.Optimizer]:
-    matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
-    rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
-    return [
-        Muon(matrices, lr=config.sft.muon_learning_rate),
-        torch.optim.AdamW(rest, lr=config.sft.adam_learning_rate, betas=(0.9, 0.95), weight_decay=0.0),
-    ]
-
-
-def _step(
-    model: Transformer,
-    optimizers: list[torch.optim.Optimizer],
-    batch: Batch,
-    config: SftRun,
-    tally: _Tally,
-) -> tuple[float, float]:
-    """One update; the mean loss of answer tokens and of prompt tokens."""
+def _accumulate(model: Transformer, batch: Batch, config: SftRun, tally: _Tally) -> tuple[float, float]:
+    """The gradient of one batch; the mean loss of answer tokens and of prompt tokens."""
     ids, mask, inside = collate(batch)
     weights = torch.where(mask, 1.0, config.sft.prompt_weight) * inside
     losses = token_losses(model, ids)
     answers, prompts = mask[:, 1:], (inside & ~mask)[:, 1:]
     weights = weights[:, 1:]
     torch.autograd.backward((losses * weights).sum() / weights.sum())
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
     tally.steps += 1
     tally.episodes += len(batch)
     tally.tokens += int(inside.sum())

@@ -40,7 +40,7 @@ from engine.inference.base import GenerationContext, SamplingParams, Tokenizer
 from engine.inference.checkpoints import fresh_tokenizer, save_policy_checkpoint
 from engine.inference.scripted import ScriptedPolicy
 from engine.inference.transformer import ARCHITECTURES, Transformer
-from engine.trainer.muon import Muon
+from engine.trainer.muon import MuonWithAdam
 from engine.trainer.sft import collate
 from engine.types import RolloutKey, TokenRecord, ToolCall
 
@@ -221,17 +221,13 @@ def _teach(
     tokenizer = fresh_tokenizer(ARCHITECTURE)
     model = Transformer(ARCHITECTURES[ARCHITECTURE], seed=environment.warm_start_seed)
     episodes = Episodes(environment, agent, tokenizer)
-    optimizers = _optimizers(model)
-    peaks = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+    optimizer = MuonWithAdam(model, muon_rate=_MUON_RATE, adam_rate=_ADAM_RATE)
     steps = environment.warm_start_steps
     for step in range(steps):
         if should_stop():
             return
-        factor = _rate_factor(step, steps)
-        for optimizer, rates in zip(optimizers, peaks, strict=True):
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * factor
-        loss = _step(model, optimizers, episodes.take(environment.warm_start_trajectories))
+        loss = _accumulate(model, episodes.take(environment.warm_start_trajectories))
+        optimizer.step(_rate_factor(step, steps))
         if step % _REPORT_EVERY == 0 or step + 1 == steps:
             progress(f"warm start: loss {loss:.3f}", step + 1, steps)
     provenance = {
@@ -250,15 +246,8 @@ def _rate_factor(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / _WARMUP_STEPS) * (1 - (1 - _FINAL_SHARE) * decay)
 
 
-def _optimizers(model: Transformer) -> list[torch.optim.Optimizer]:
-    matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
-    rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
-    adam = torch.optim.AdamW(rest, lr=_ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0)
-    return [Muon(matrices, lr=_MUON_RATE), adam]
-
-
-def _step(model: Transformer, optimizers: list[torch.optim.Optimizer], episodes: list[TokenRecord]) -> float:
-    """One update; the mean loss of the tokens the expert wrote."""
+def _accumulate(model: Transformer, episodes: list[TokenRecord]) -> float:
+    """The gradient of one step's episodes; the mean loss of the tokens the expert wrote."""
     sampled = sum(sum(episode.mask) for episode in episodes)
     weight = sampled + _PROMPT_WEIGHT * sum(len(episode.ids) - sum(episode.mask) for episode in episodes)
     total = 0.0
@@ -269,10 +258,6 @@ def _step(model: Transformer, optimizers: list[torch.optim.Optimizer], episodes:
         weights = (torch.where(mask, 1.0, _PROMPT_WEIGHT) * inside)[:, 1:]
         torch.autograd.backward((losses * weights).sum() / weight)
         total += float(losses.detach()[mask[:, 1:]].sum())
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad()
     return total / sampled
 
 

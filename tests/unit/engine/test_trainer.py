@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -265,6 +265,21 @@ def test_training_on_a_nucleus_is_refused() -> None:
                 "policy": {"type": "transformer", "top_p": 0.9},
             }
         )
+
+
+@pytest.mark.parametrize("zero_advantage_groups", ["keep", "drop"])
+def test_the_funnel_tells_dropped_groups_from_filtered_trajectories(
+    zero_advantage_groups: Literal["keep", "drop"],
+) -> None:
+    rewards: list[list[float | None]] = [[1.0, 0.0, 0.0, None], [1.0, 1.0]]
+    model = make_model()
+    groups = make_groups(model, rewards, terminations={(0, 2): TerminationReason.MAX_STEPS})
+    algorithm = AlgorithmConfig(zero_advantage_groups=zero_advantage_groups)
+    metrics = make_trainer(model, algorithm=algorithm).update(groups, temperature=1.0).metrics
+    assert {name: metrics[f"funnel/{name}"] for name in
+            ("trajectories", "infrastructure", "filtered", "zero_advantage", "trained")} == {
+        "trajectories": 6, "infrastructure": 1, "filtered": 1, "zero_advantage": 2, "trained": 2,
+    }  # fmt: skip
 
 
 def test_metrics_count_every_trajectory_once() -> None:
