@@ -13,7 +13,8 @@ import json
 import time
 from pathlib import Path
 
-from engine.config.rollout import AgentConfig, RolloutConfig, SandboxConfig
+from engine.config.rollout import AgentConfig, RolloutConfig
+from engine.config.sandbox import SandboxConfig
 from engine.rollout import GroupRequest
 from engine.sandbox.base import ExecResult
 from tests.fakes.memory_sandbox import MemoryBackend, printed

@@ -6,8 +6,13 @@
     ├── PreflightError         the machine lacks something; says what to do
     ├── FencedError            a newer attempt of this run exists; this process must end
     ├── SandboxError           a sandbox failed: infrastructure, never the agent's fault
+    │   ├── SandboxQueueTimeoutError   no place in the pool in time
     │   ├── SandboxStartError
+    │   │   ├── ImageError             the image cannot be had: missing, refused, or the pull failed
+    │   │   └── SandboxStartTimeoutError
     │   ├── SandboxDiedError
+    │   │   ├── SandboxMemoryError     the kernel ended it for its memory
+    │   │   └── SandboxEvictedError    the node or the cluster took it away
     │   ├── SandboxTransportError
     │   └── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
     ├── PatchError             a patch does not apply
@@ -19,6 +24,8 @@ A command that fails, times out or prints too much is not an error: it is an ``E
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 
 class TrainyardError(Exception):
@@ -63,21 +70,62 @@ class FencedError(TrainyardError):
 class SandboxError(TrainyardError):
     """Infrastructure failed, not the agent: never a reward of 0."""
 
+    kind: ClassVar[str] = "infrastructure"
+    """Word under which failures are counted and shown."""
+
+
+class SandboxQueueTimeoutError(SandboxError):
+    """The pool had no place within the time a sandbox may wait for one."""
+
+    kind = "queue_timeout"
+
 
 class SandboxStartError(SandboxError):
     """The sandbox did not come up."""
+
+    kind = "start"
+
+
+class ImageError(SandboxStartError):
+    """The image is missing, its registry refused it, or pulling it failed; the message names the image."""
+
+    kind = "image"
+
+
+class SandboxStartTimeoutError(SandboxStartError):
+    """It was not ready in time, pulling apart."""
+
+    kind = "start_timeout"
 
 
 class SandboxDiedError(SandboxError):
     """The sandbox or the agent process inside it ended while it was in use."""
 
+    kind = "died"
+
+
+class SandboxMemoryError(SandboxDiedError):
+    """The kernel ended the sandbox because it used more memory than it may."""
+
+    kind = "memory"
+
+
+class SandboxEvictedError(SandboxDiedError):
+    """The node or the cluster took the sandbox away: eviction, preemption, a lost node."""
+
+    kind = "evicted"
+
 
 class SandboxTransportError(SandboxError):
     """The byte stream to the in-sandbox agent broke or spoke nonsense."""
 
+    kind = "transport"
+
 
 class SandboxResourceError(SandboxError):
     """A limit of the sandbox made the protocol itself impossible (e.g. no process slot left)."""
+
+    kind = "resource"
 
 
 class PatchError(TrainyardError):

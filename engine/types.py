@@ -68,6 +68,25 @@ class Verdict(StrEnum):
     TAMPERED = "tampered"
 
 
+class GradeRule(StrEnum):
+    """How the outcomes of tests become a verdict."""
+
+    F2P_P2P = "f2p_p2p"
+    """Every test of two lists passed, as SWE-bench counts."""
+    MAP_EQUAL = "map_equal"
+    """The whole map of outcomes is the expected one, as R2E-Gym counts."""
+    EXIT_CODE = "exit_code"
+    """The test script ended with 0."""
+    JUNIT = "junit"
+    """Every test of the lists passed in a JUnit report."""
+    MULTI_SWE = "multi_swe"
+    """Multi-SWE's transitions: nothing broke, something was mended, all expected ones are there."""
+    REWARD_FILE = "reward_file"
+    """A number the verifier script wrote, as Harbor's tasks do."""
+    GOAL = "goal"
+    """The environment itself saw whether its goal was reached."""
+
+
 class TestKind(StrEnum):
     """Why a test counts: it must start to pass, or must go on passing."""
 
@@ -120,8 +139,17 @@ class TaskAnswer:
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     test_command: str = ""
-    """Shell command run in the workdir; ``{junit}`` is replaced by the report's path."""
-    grade_rule: str = "f2p_p2p"
+    """Shell script run in the workdir; ``{junit}`` is replaced by the report's path."""
+    grade_rule: GradeRule = GradeRule.F2P_P2P
+    log_parser: str = ""
+    """Name of the parser that reads the outcomes out of the log; empty where a report tells them."""
+    expected: Mapping[str, str] = field(default_factory=dict)
+    """Test → status of the whole map, for ``map_equal``."""
+    hidden_paths: tuple[str, ...] = ()
+    """Hidden tests and runners that the image itself holds, absolute or below the workdir: removed before an
+    agent enters, there again for grading, which starts from the image."""
+    timeout_s: float | None = None
+    """Time for the tests where the row sets one; else the run's ``grading.timeout_s``."""
     deterministic: bool = False
     """True when curation saw the same outcome over repeated runs: verdicts may then be re-used."""
     metadata: Mapping[str, Any] = field(default_factory=dict)

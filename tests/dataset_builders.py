@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.config.rollout import GradingConfig, SandboxConfig
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
 from engine.datasets.baseline import image_environment
 from engine.datasets.patches import make_patch
 from engine.datasets.sources import Source, fetch_source

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from engine.agent import render_response
-from engine.config.rollout import AgentConfig, RolloutConfig, SandboxConfig
+from engine.config.rollout import AgentConfig, RolloutConfig
+from engine.config.sandbox import SandboxConfig
 from engine.inference.base import GenerationContext, Policy
 from engine.inference.scripted import ScriptedPolicy
 from engine.rollout import BudgetedBackend, RolloutScheduler, SweEnvironments

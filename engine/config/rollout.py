@@ -1,4 +1,4 @@
-"""Settings of rollouts: dataset, sandbox, environment, agent, policy, scheduling."""
+"""Settings of rollouts: dataset, agent, grading, policy, scheduling."""
 
 from __future__ import annotations
 
@@ -18,25 +18,6 @@ class DatasetConfig(Section):
     """Which of the dataset's splits to draw from."""
     limit: int | None = Field(default=None, ge=1)
     """Use only the first so many tasks."""
-
-
-class SandboxConfig(Section):
-    """Where commands run, and what they may use."""
-
-    backend: Literal["local"] = "local"
-    """Sandbox backend."""
-    memory_mb: int = Field(default=512, ge=64)
-    """Memory limit of one sandbox, MiB."""
-    processes: int = Field(default=64, ge=8)
-    """Process limit of one sandbox."""
-    disk_mb: int = Field(default=256, ge=16)
-    """Limit on what one sandbox may write, MiB."""
-    max_live: int = Field(default=64, ge=1)
-    """How many sandboxes may exist at once."""
-    max_starting: int = Field(default=4, ge=1)
-    """How many sandboxes may be starting at once."""
-    start_retries: int = Field(default=2, ge=0)
-    """Fresh sandboxes tried after an infrastructure failure before a rollout is excluded."""
 
 
 class AgentConfig(Section):

@@ -29,9 +29,9 @@ from engine.config.rollout import (
     GradingConfig,
     PolicyConfig,
     RolloutConfig,
-    SandboxConfig,
     TransformerPolicyConfig,
 )
+from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import (
     CurationConfig,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config.rollout import SandboxConfig
+from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
 from engine.datasets.patches import is_test_path
 from engine.datasets.sources import Source

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from engine.config.rollout import SandboxConfig
+from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
 from engine.datasets import handwritten
 from engine.datasets.baseline import (

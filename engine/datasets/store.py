@@ -22,6 +22,7 @@ from engine.errors import DatasetError
 from engine.types import Task, TaskAnswer, TaskRow
 
 FORMAT = 1
+_ADDED_TO_ANSWER = frozenset({"log_parser", "expected", "hidden_paths", "timeout_s"})
 T = TypeVar("T")
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _ANSWER: TypeAdapter[TaskAnswer] = TypeAdapter(TaskAnswer)
@@ -50,10 +51,14 @@ def dataset_path(home: Path, name: str) -> Path:
 
 
 def with_content_id(row: TaskRow) -> TaskRow:
-    """``row`` with ``task.id`` set to 16 hex digits over everything that defines task and grading."""
-    content = json.dumps(
-        [{**asdict(row.task), "id": ""}, asdict(row.answer)], sort_keys=True, separators=(",", ":")
-    )
+    """``row`` with ``task.id`` set to 16 hex digits over everything that defines task and grading.
+
+    Fields that later versions added to the answer count only where they are set, so that ids last.
+    """
+    answer = {
+        name: value for name, value in asdict(row.answer).items() if value or name not in _ADDED_TO_ANSWER
+    }
+    content = json.dumps([{**asdict(row.task), "id": ""}, answer], sort_keys=True, separators=(",", ":"))
     return replace(row, task=replace(row.task, id=hashlib.sha256(content.encode()).hexdigest()[:16]))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from engine.config.environment import FrozenLakeConfig
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
-from engine.types import Task, TaskAnswer, TaskRow
+from engine.types import GradeRule, Task, TaskAnswer, TaskRow
 
 PLAYER, ICE, HOLE, GOAL = "P", "_", "O", "G"
 DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
@@ -148,7 +148,7 @@ def lake_row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> Ta
             "slip_probability": config.slip_probability,
         },
     )
-    answer = TaskAnswer(gold_patch="", grade_rule="goal", metadata={"shortest_path": length})
+    answer = TaskAnswer(gold_patch="", grade_rule=GradeRule.GOAL, metadata={"shortest_path": length})
     return with_content_id(TaskRow(task=task, answer=answer, split=split))
 
 

@@ -14,7 +14,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from engine.config.rollout import GradingConfig, SandboxConfig
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
 from engine.datasets.patches import is_test_path, keep_files, patch_hash
 from engine.datasets.testrun import TestRun, run_tests
 from engine.errors import DatasetError, PatchError, SandboxError

@@ -1,6 +1,6 @@
 """Builds what rollouts need from a configuration: tasks, environments, sandbox backend, scheduler.
 
-To add a sandbox backend: an entry in ``_BACKENDS``; an environment: a case in ``load_rows`` and
+To add an environment: a case in ``load_rows`` and
 ``open_environments``.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine.config.environment import FrozenLakeConfig
-from engine.config.rollout import SandboxConfig, TransformerPolicyConfig
+from engine.config.rollout import TransformerPolicyConfig
 from engine.config.run import EvaluateRun, RolloutRun, TrainRun
+from engine.config.sandbox import SandboxConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake import FrozenLakeEnvironments
@@ -28,12 +29,10 @@ from engine.orchestrator.projection import EventObserver
 from engine.rollout.budget import BudgetedBackend
 from engine.rollout.environments import SweEnvironments
 from engine.rollout.scheduler import RolloutScheduler
-from engine.sandbox.base import SandboxBackend
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.backends import make_backend
 from engine.types import TaskRow
 
 ActingRun = TrainRun | RolloutRun | EvaluateRun
-_BACKENDS: Mapping[str, Callable[[Path], SandboxBackend]] = {"local": LocalBackend}
 
 
 def announce(run: RunContext, *, resumed_from: int | None = None, total_iterations: int = 0) -> None:
@@ -79,7 +78,7 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> BudgetedBacken
     Raises:
         PreflightError: what the machine lacks, all of it.
     """
-    backend = _BACKENDS[config.backend](run.home)
+    backend = make_backend(config, run.home)
     problems = await backend.preflight()
     if problems:
         raise PreflightError("; ".join(problems))

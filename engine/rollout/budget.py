@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
@@ -64,6 +65,14 @@ class BudgetedBackend:
     def open(self, spec: SandboxSpec) -> Lease:
         """Lease a sandbox when its turn comes. Raises SandboxStartError."""
         return Lease(self, self._backend.open(spec))
+
+    async def prepare(self, images: Mapping[str, int]) -> None:
+        """Let the backend make ready for what is wanted next."""
+        await self._backend.prepare(images)
+
+    async def close(self) -> None:
+        """Free what the backend holds."""
+        await self._backend.close()
 
     async def preflight(self) -> list[str]:
         """What the backend lacks."""

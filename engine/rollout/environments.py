@@ -8,7 +8,8 @@ from typing import ClassVar, Protocol
 
 from engine.agent.prompts import observation_style
 from engine.agent.schemas import SWE_TOOLS, Tools
-from engine.config.rollout import AgentConfig, SandboxConfig
+from engine.config.rollout import AgentConfig
+from engine.config.sandbox import SandboxConfig
 from engine.environments.swe import SweEnvironment
 from engine.rollout.budget import BudgetedBackend
 from engine.sandbox.base import SandboxLimits, SandboxSpec

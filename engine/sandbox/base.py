@@ -7,7 +7,7 @@ travel in the output stream; a deadline kills the whole process tree; partial ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -52,11 +52,26 @@ class ExecResult:
     """Bytes cut from the middle: each stream keeps head and tail, ``output_cap`` bytes of it in all."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Startup:
+    """Where a sandbox runs and what its start took, in seconds."""
+
+    node: str
+    """Host or cluster node."""
+    pull: float = 0.0
+    """Fetching the image; 0 when it was there."""
+    start: float = 0.0
+    """From the request to the agent's greeting, pulling apart."""
+    warm: bool = False
+    """It had been started before it was asked for."""
+
+
 class Sandbox(Protocol):
     """An isolated live box. Every method raises a ``SandboxError`` when the box itself fails."""
 
     id: str
     spec: SandboxSpec
+    startup: Startup
 
     async def exec(
         self,
@@ -109,6 +124,12 @@ class Sandbox(Protocol):
             PatchError: it does not apply.
         """
 
+    async def hide(self, paths: Sequence[str]) -> None:
+        """Remove files and folders that an agent must not see; ``diff`` does not mention them.
+
+        A path is absolute or relative to the workdir; what is not there is skipped.
+        """
+
     async def close(self) -> None:
         """Kill everything inside and free every resource; safe to call twice."""
 
@@ -125,6 +146,15 @@ class SandboxBackend(Protocol):
             SandboxStartError: it did not come up (after the backend's own retries).
         """
 
+    async def prepare(self, images: Mapping[str, int]) -> None:
+        """Make ready for what is wanted next: fetch images, start warm sandboxes where the backend can.
+
+        Best effort and in the background of the caller's work: a failure shows when a sandbox is opened.
+
+        Args:
+            images: image → sandboxes of it that will be wanted at once.
+        """
+
     async def preflight(self) -> list[str]:
         """What this machine lacks, one sentence with a remedy each; empty when all is well.
 
@@ -133,3 +163,6 @@ class SandboxBackend(Protocol):
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """Remove orphans (dead owner or past deadline), of one run or of all; returns how many."""
+
+    async def close(self) -> None:
+        """Free what the backend itself holds (connections, watches, warm sandboxes); safe to call twice."""

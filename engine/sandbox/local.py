@@ -22,7 +22,7 @@ from typing import Any
 
 from engine.errors import SandboxDiedError, SandboxError, SandboxStartError
 from engine.sandbox import cgroups
-from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.base import Sandbox, SandboxSpec, Startup
 from engine.sandbox.base_system import HOME, WRITABLE, BaseSystem, prepare
 from engine.sandbox.client import AgentClient
 from engine.sandbox.images import Image, load_image
@@ -161,9 +161,15 @@ class LocalBackend:
 
         return await preflight(self)
 
+    async def prepare(self, images: Mapping[str, int]) -> None:
+        """Nothing to do: images are folders of this machine and a start takes milliseconds."""
+
     async def reap(self, *, run_id: str | None = None) -> int:
         """See ``SandboxBackend.reap``."""
         return await asyncio.to_thread(reap, self.ledger, run_id)
+
+    async def close(self) -> None:
+        """Nothing to free: the spawner process ends with this one."""
 
     async def _start(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
         attempt = 1
@@ -182,6 +188,7 @@ class LocalBackend:
             attempt += 1
 
     async def _start_once(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
+        began = time.monotonic()
         spawner = await self._live_spawner()
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         entry = self._entry(sandbox_id, spec)
@@ -212,7 +219,13 @@ class LocalBackend:
         box.lifetime = spawner.loop.call_later(spec.limits.lifetime_s, _expire, box, client)
         env = {**self._env(), **image.env, **spec.env}
         return AgentSandbox(
-            sandbox_id, spec, client, env=env, pristine=self._tree(image, spec.workdir), end=box.end
+            sandbox_id,
+            spec,
+            client,
+            startup=Startup(node=socket.gethostname(), start=time.monotonic() - began),
+            env=env,
+            pristine=self._tree(image, spec.workdir),
+            end=box.end,
         )
 
     def _entry(self, sandbox_id: str, spec: SandboxSpec) -> LedgerEntry:

@@ -12,11 +12,11 @@ import asyncio
 import errno
 import os
 import posixpath
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from engine.errors import PatchError
-from engine.sandbox.base import ExecResult, SandboxSpec
+from engine.errors import PatchError, SandboxError
+from engine.sandbox.base import ExecResult, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
 from engine.sandbox.patches import IGNORED, FileState, apply_to, make_patch, touched
 
@@ -42,6 +42,7 @@ class AgentSandbox:
     """Implements ``engine.sandbox.base.Sandbox`` over an ``AgentClient``.
 
     Args:
+        startup: where it runs and what its start took.
         env: complete environment of every command.
         pristine: what to compare with in ``diff``.
         end: frees the box; called once.
@@ -53,16 +54,19 @@ class AgentSandbox:
         spec: SandboxSpec,
         client: AgentClient,
         *,
+        startup: Startup,
         env: Mapping[str, str],
         pristine: PristineTree,
         end: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = sandbox_id
         self.spec = spec
+        self.startup = startup
         self._client = client
         self._env = dict(env)
         self._pristine = pristine
         self._end = end
+        self._hidden: set[str] = set()
         self._closing: asyncio.Future[None] | None = None
 
     def _path(self, path: str) -> str:
@@ -133,7 +137,11 @@ class AgentSandbox:
         reply = await self._client.call("tree", timeout_s=_FILES_S, path=workdir, skip=list(IGNORED))
         current = _parse_tree(reply["tree"])
         pristine = await asyncio.to_thread(self._pristine.stamps)
-        suspects = [name for name, stamp in current.items() if pristine.get(name) != stamp]
+        suspects = [
+            name
+            for name, stamp in current.items()
+            if pristine.get(name) != stamp and not self._is_hidden(name)
+        ]
         if sum(current[name][1] for name in suspects) > _MAX_CHANGES_BYTES:
             raise PatchError(
                 f"the files changed below {workdir} hold more than {_MAX_CHANGES_BYTES >> 20} MiB"
@@ -141,7 +149,7 @@ class AgentSandbox:
         after: dict[str, FileState] = {}
         for batch in _batches(suspects, current):
             after.update(await self._fetch(batch))
-        gone = [name for name in pristine if name not in current]
+        gone = [name for name in pristine if name not in current and not self._is_hidden(name)]
         return await asyncio.to_thread(self._compare, [*suspects, *gone], after)
 
     def _compare(self, names: list[str], after: dict[str, FileState]) -> str:
@@ -167,6 +175,19 @@ class AgentSandbox:
             )
         except OSError as error:
             raise PatchError(f"the patch does not apply: {error.strerror}") from error
+
+    async def hide(self, paths: Sequence[str]) -> None:
+        """See ``Sandbox.hide``. Raises SandboxError when something could not be removed."""
+        if not paths:
+            return
+        absolute = [posixpath.normpath(self._path(path)) for path in paths]
+        result = await self.exec(["rm", "-rf", "--", *absolute], timeout_s=_FILES_S, cwd="/")
+        if result.exit_code != 0:
+            raise SandboxError(f"cannot hide {paths}: {result.stderr.decode(errors='replace').strip()}")
+        self._hidden.update(posixpath.relpath(path, self.spec.workdir) for path in absolute)
+
+    def _is_hidden(self, name: str) -> bool:
+        return any(name == hidden or name.startswith(f"{hidden}/") for hidden in self._hidden)
 
     async def close(self) -> None:
         """See ``Sandbox.close``."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from engine.agent.tools import MemoryFileStore
 from engine.errors import SandboxDiedError, SandboxError
-from engine.sandbox.base import ExecResult, Sandbox, SandboxSpec
+from engine.sandbox.base import ExecResult, Sandbox, SandboxSpec, Startup
 
 Command = Callable[[str], Awaitable[ExecResult]]
 
@@ -33,6 +33,7 @@ class MemorySandbox:
     def __init__(self, spec: SandboxSpec, number: int, files: Mapping[str, bytes], command: Command) -> None:
         self.id = f"memory-{number}"
         self.spec = spec
+        self.startup = Startup(node="memory")
         self.closed = False
         self._image = dict(files)
         self._store = MemoryFileStore(files)
@@ -83,6 +84,11 @@ class MemorySandbox:
 
     async def apply_patch(self, patch: str) -> None:
         raise NotImplementedError("grading is not done in memory")
+
+    async def hide(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self._image.pop(path, None)
+            self._store.files.pop(path, None)
 
     async def close(self) -> None:
         self.closed = True
@@ -137,11 +143,17 @@ class MemoryBackend:
             self.live -= 1
             await sandbox.close()
 
+    async def prepare(self, images: Mapping[str, int]) -> None:
+        pass
+
     async def preflight(self) -> list[str]:
         return []
 
     async def reap(self, *, run_id: str | None = None) -> int:
         return 0
+
+    async def close(self) -> None:
+        pass
 
 
 def start_fault(message: str = "no room") -> SandboxError:

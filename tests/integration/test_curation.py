@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.config.rollout import SandboxConfig
+from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
 from engine.datasets.curation import curate
 from engine.datasets.handwritten import build_task

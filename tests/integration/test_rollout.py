@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.config.rollout import RolloutConfig, SandboxConfig
+from engine.config.rollout import RolloutConfig
+from engine.config.sandbox import SandboxConfig
 from engine.inference.base import Policy
 from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.rollout import BudgetedBackend, GroupRequest, RolloutScheduler

@@ -23,10 +23,10 @@ from engine.config.rollout import (
     GradingConfig,
     OraclePolicyConfig,
     RolloutConfig,
-    SandboxConfig,
     TransformerPolicyConfig,
 )
 from engine.config.run import CurateRun, RolloutRun, TrainRun
+from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import CurationConfig, EvaluationConfig
 from engine.events.control import Control

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from engine.config.rollout import (
-    AgentConfig,
-    DatasetConfig,
-    GradingConfig,
-    OraclePolicyConfig,
-    RolloutConfig,
-    SandboxConfig,
-)
+from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, OraclePolicyConfig, RolloutConfig
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
+from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import CurationConfig, FaultKind, SftConfig
 

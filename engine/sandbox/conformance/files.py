@@ -189,3 +189,19 @@ async def a_patch_may_rename_copy_and_carry_windows_newlines(subject: Subject) -
         assert await box.read_file("crlf.bat") == b"one\r\n2\r\n"
         with raises(FileNotFoundError):
             await box.read_file("pkg/module.py")
+
+
+@check
+async def hidden_paths_are_gone_and_the_diff_keeps_silent(subject: Subject) -> None:
+    """Files and folders, inside and outside of the workdir; other changes are still told."""
+    async with subject.open() as box:
+        await box.write_file("/tmp/outside/key", b"answer")
+        await box.hide(["pkg", "a.txt", "/tmp/outside", "not/there"])
+        for path in ("pkg/module.py", "a.txt", "/tmp/outside/key"):
+            assert (await box.exec(["ls", "-d", path], timeout_s=10)).exit_code != 0, path
+        assert await box.diff() == ""
+        await box.write_file("pkg/new.py", b"again\n")
+        await box.write_file("pkgs", b"a neighbour\n")
+        patch = await box.diff()
+    assert "pkgs" in patch
+    assert "pkg/" not in patch

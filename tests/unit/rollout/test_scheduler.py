@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine.config.rollout import RolloutConfig, SandboxConfig
+from engine.config.rollout import RolloutConfig
+from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, ModelError, SandboxError
 from engine.inference.base import GenerationContext, GenerationRequest, Policy
 from engine.inference.scripted import NoopPolicy, OraclePolicy

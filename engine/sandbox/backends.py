@@ -1,0 +1,27 @@
+"""Makes the sandbox backend that a configuration names. To add one: a case here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.config.sandbox import SandboxConfig
+from engine.errors import PreflightError
+from engine.sandbox.base import SandboxBackend
+from engine.sandbox.local import LocalBackend
+
+
+def make_backend(config: SandboxConfig, home: Path) -> SandboxBackend:
+    """The backend, with nothing started yet.
+
+    Args:
+        config: which one, and its own settings.
+        home: the data folder.
+
+    Raises:
+        PreflightError: this version cannot make it.
+    """
+    match config.backend:
+        case "local":
+            return LocalBackend(home)
+        case _:
+            raise PreflightError(f"there is no sandbox backend '{config.backend}' yet; use 'local'")
