@@ -212,6 +212,7 @@ def add_evaluation(yard: Yard, iteration: int, solved: int) -> None:
         "evaluation_finished", iteration=iteration, name="heldout", policy_version=iteration, num_samples=16,
         num_tasks=4, num_solved=solved, solve_rate=solved / 16, interval_low=max(0, solved - 4) / 16,
         interval_high=min(16, solved + 4) / 16,
+        pass_at_k=[{"k": 4, "rate": 0.875, "interval_low": 0.75, "interval_high": 0.96875}],
     )  # fmt: skip
 
 

@@ -93,6 +93,15 @@ class PointOut(Schema):
     seconds: float | None
 
 
+class PassAtKOut(Schema):
+    """Unbiased chance that one of k attempts solves a task, with its 95 % interval."""
+
+    k: int
+    rate: float
+    interval_low: float
+    interval_high: float
+
+
 class EvaluationOut(Schema):
     """One evaluation with its 95 % interval."""
 
@@ -105,6 +114,7 @@ class EvaluationOut(Schema):
     solve_rate: float
     interval_low: float
     interval_high: float
+    pass_at_k: list[PassAtKOut]
 
 
 def find(run_id: int) -> Run:

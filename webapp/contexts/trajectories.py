@@ -55,6 +55,8 @@ class TrajectoryContext:
     gold: Diff | None
     shows_gold: bool
     """Whether this person may see the gold patch."""
+    has_repository: bool
+    """Whether the environment is one in which patches are made and tested."""
 
 
 def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
@@ -116,6 +118,7 @@ def build_trajectory(
         patch=patch_diff(trajectory.patch),
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_gold else None,
         shows_gold=shows_gold,
+        has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
     )
 
 

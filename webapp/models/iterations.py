@@ -48,6 +48,8 @@ class Evaluation(models.Model):
     interval_low = models.FloatField()
     interval_high = models.FloatField()
     """95 % interval with tasks as the sampled units."""
+    pass_at_k = models.JSONField(default=list, blank=True)
+    """``{k, rate, interval_low, interval_high}`` for some k: ``engine.events.types.PassAtK``."""
     finished_at = models.DateTimeField()
 
     class Meta:

@@ -144,7 +144,11 @@ class Projection:
             run=self._run,
             iteration=event.iteration,
             name=event.name[:64],
-            defaults={name: getattr(event, name) for name in names} | {"finished_at": moment(event.time)},
+            defaults={name: getattr(event, name) for name in names}
+            | {
+                "pass_at_k": [entry.model_dump() for entry in event.pass_at_k],
+                "finished_at": moment(event.time),
+            },
         )
 
     def _checkpoint_saved(self, event: e.CheckpointSaved) -> None:

@@ -8,6 +8,7 @@ from django.test import Client
 
 from tests.page_builders import Yard, make_yard
 from tests.web_builders import launched, make_run, make_user
+from webapp.contexts.frame import trajectory_url
 from webapp.contexts.solve_map import map_rows
 from webapp.models import AuditEntry, Dataset, Experiment, Group, Run, Trajectory
 from webapp.permissions import Role
@@ -239,3 +240,28 @@ def test_an_alert_leads_to_the_groups_that_show_it(operator: Client) -> None:
     ]
     assert places == sorted(places)
     assert operator.get(f"/runs/{yard.run.pk}/train/0/{keys[0]}/").status_code == 200
+
+
+def test_an_evaluation_tells_pass_at_k(operator: Client) -> None:
+    yard = make_yard(iterations=1)
+    page = operator.get(f"/runs/{yard.run.pk}/?tab=evaluation").content.decode()
+    assert "@4 87.5 %" in " ".join(page.split())
+    assert "95 % interval 75.0 %" in " ".join(page.split())
+    told = operator.get(f"/api/v1/runs/{yard.run.pk}/evaluations").json()
+    assert told[0]["pass_at_k"] == [{"k": 4, "rate": 0.875, "interval_low": 0.75, "interval_high": 0.96875}]
+
+
+def test_only_worlds_with_a_repository_show_tests_and_patches(operator: Client) -> None:
+    yard = make_yard(iterations=1)
+    trajectory = Trajectory.objects.filter(run=yard.run).first()
+    assert trajectory is not None
+    address = trajectory_url(
+        yard.run.pk, trajectory.phase, trajectory.iteration, trajectory.task_key, trajectory.index
+    )
+    assert '<section class="panel" id="patch">' in operator.get(address).content.decode()
+    Run.objects.filter(pk=yard.run.pk).update(
+        config={**yard.run.config, "environment": {"type": "frozenlake"}}
+    )
+    page = operator.get(address).content.decode()
+    assert '<section class="panel" id="patch">' not in page
+    assert "Provenance" in page
