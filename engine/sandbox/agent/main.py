@@ -71,12 +71,15 @@ def _answer(request: dict[str, Any], stream: Stream) -> dict[str, object]:
         return {"errno": errno.ENOMEM, "message": "out of memory", "resource": True}
 
 
-def main() -> None:
-    """Serve stdin and stdout until the host closes them, then kill what is left."""
+def main(facts: dict[str, object] | None = None) -> None:
+    """Serve stdin and stdout until the host closes them, then kill what is left.
+
+    ``facts`` are added to the greeting.
+    """
     harden()
     stream = Stream()
     try:
-        stream.write_frame({"hello": 1, "pid": os.getpid()})
+        stream.write_frame({"hello": 1, "pid": os.getpid(), **(facts or {})})
         while True:
             request = stream.read_frame()
             if request["op"] == "cancel":  # it crossed with the answer
@@ -87,7 +90,7 @@ def main() -> None:
                 stream.write_frame(reply)
             except ValueError as error:
                 stream.write_frame({"id": request["id"], "errno": errno.EFBIG, "message": str(error)})
-    except (EOFError, BrokenPipeError, ConnectionResetError):
+    except (EOFError, BrokenPipeError, ConnectionResetError, TimeoutError):
         pass
     finally:
         sweep()

@@ -1,0 +1,114 @@
+"""Serves the agent to one client over TCP, for boxes that are reached through a network.
+
+A client first says ``{"token": bytes}``. Right: the port closes for good and the connection becomes the agent's
+stream; wrong, silent for ``_HANDSHAKE_S`` or nonsense: it is cut and the next one may try. Nobody right within
+the accept time, or a lost connection: the process ends, and with it the box whose init it is.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+import time
+
+from .main import main as serve
+from .processes import harden
+from .wire import decode
+
+TOKEN_VARIABLE = "TRAINYARD_TOKEN"
+"""Holds the token, in hex, in the environment of the box's first process; the agent's own is without it."""
+_HANDSHAKE_S = 5.0
+_MAX_FIRST = 1024
+_KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
+_NOT_THE_IMAGES = ("TRAINYARD_", "KUBERNETES_")
+
+
+def main(port: int, accept_s: float) -> None:
+    """Listen on ``port`` of every address for ``accept_s`` seconds at most; the token, in hex, is on stdin."""
+    harden()
+    token = bytes.fromhex(os.read(0, 4096).decode("ascii").strip())
+    connection = accept(listener(port), token, time.monotonic() + accept_s)
+    if connection is None:
+        return
+    connection.settimeout(None)
+    for descriptor in (0, 1):
+        os.dup2(connection.fileno(), descriptor)
+    connection.detach()  # the stream closes every descriptor but its own
+    serve({"env": image_environment()})
+
+
+def listener(port: int) -> socket.socket:
+    """A listening socket for every address, IPv6 ones included where the kernel has them."""
+    try:
+        return _listen(socket.AF_INET6, "::", port)
+    except OSError:
+        return _listen(socket.AF_INET, "0.0.0.0", port)  # noqa: S104 - the box's own network
+
+
+def _listen(family: int, address: str, port: int) -> socket.socket:
+    sock = socket.socket(family)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind((address, port))
+        sock.listen(8)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def accept(sock: socket.socket, token: bytes, deadline: float) -> socket.socket | None:
+    """The first connection that knows ``token``; None after ``deadline``. The listening socket is closed."""
+    with sock:
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            sock.settimeout(left)
+            try:
+                connection, _ = sock.accept()
+            except OSError:
+                continue
+            if _knows(connection, token):
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                for name, value in _KEEPALIVE:
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                return connection
+            connection.close()
+
+
+def _knows(connection: socket.socket, token: bytes) -> bool:
+    deadline = time.monotonic() + _HANDSHAKE_S
+    try:
+        size = int.from_bytes(_receive(connection, 4, deadline), "big")
+        if size > _MAX_FIRST:
+            return False
+        said = decode(_receive(connection, size, deadline))
+    except (OSError, ValueError):
+        return False
+    offered = said.get("token") if isinstance(said, dict) else None
+    return isinstance(offered, bytes) and hmac.compare_digest(offered, token)
+
+
+def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
+    data = b""
+    while len(data) < size:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        part = connection.recv(size - len(data))
+        if not part:
+            raise OSError("closed")
+        data += part
+    return data
+
+
+def image_environment() -> dict[str, str]:
+    """What the image set: this process's environment without what the cluster and the box's maker added."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_NOT_THE_IMAGES) and name not in ("HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_")
+    }
