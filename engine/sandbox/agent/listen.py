@@ -1,8 +1,8 @@
 """Serves the agent to one client over TCP, for boxes that are reached through a network.
 
-A client first says ``{"token": bytes}``. Right: the port closes for good and the connection becomes the agent's
-stream; wrong, silent for ``_HANDSHAKE_S`` or nonsense: it is cut and the next one may try. Nobody right within
-the accept time, or a lost connection: the process ends, and with it the box whose init it is.
+A client first says ``{"token": bytes}``. Right: the port closes for good and the connection becomes the
+agent's stream; wrong, silent for ``_HANDSHAKE_S`` or nonsense: it is cut and the next may try. Nobody right
+within the accept time, or a lost connection: the process ends, and with it the box whose init it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_THE_IMAGES = ("TRAINYARD_", "KUBERNETES_")
 
 
 def main(port: int, accept_s: float) -> None:
-    """Listen on ``port`` of every address for ``accept_s`` seconds at most; the token, in hex, is on stdin."""
+    """Listen on ``port`` of every address, ``accept_s`` seconds at most; the token, in hex, is on stdin."""
     harden()
     token = bytes.fromhex(os.read(0, 4096).decode("ascii").strip())
     connection = accept(listener(port), token, time.monotonic() + accept_s)

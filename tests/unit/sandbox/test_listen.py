@@ -28,17 +28,7 @@ def start(port: int, accept_s: float = 20.0) -> subprocess.Popen[bytes]:
     call = f"from agent.listen import main; main({port}, {accept_s})"
     code = f"import sys; sys.path[:0] = [{str(AGENT)!r}]; {call}"
     env = {"PATH": os.defpath, "COLOUR": "red", "TRAINYARD_X": "1", "KUBERNETES_PORT": "2", "HOSTNAME": "h"}
-    process = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-B", "-c", code],
-        stdin=subprocess.PIPE,
-        env={
-            "PATH": os.defpath,
-            "COLOUR": "red",
-            "TRAINYARD_X": "1",
-            "KUBERNETES_PORT": "2",
-            "HOSTNAME": "h",
-        },
-    )
+    process = subprocess.Popen([sys.executable, "-I", "-S", "-B", "-c", code], stdin=subprocess.PIPE, env=env)
     assert process.stdin is not None
     process.stdin.write(TOKEN.hex().encode() + b"\n")
     process.stdin.close()
