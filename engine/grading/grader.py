@@ -20,6 +20,7 @@ from engine.datasets.patches import is_test_path, keep_files, patch_hash
 from engine.datasets.testrun import TestRun, run_tests
 from engine.errors import DatasetError, PatchError, SandboxError
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from engine.sandbox.failures import Decision, decide, own_doing
 from engine.types import Grade, TaskRow, TestKind, TestOutcome, TestResult, Verdict
 
 _LOG_CHARS = 20_000
@@ -85,20 +86,17 @@ class Grader:
     async def _grade(self, row: TaskRow, patch: str) -> Grade:
         async with self._permits:
             started = time.monotonic()
-            problem = ""
-            for _ in range(1 + self._sandbox.start_retries):
+            failures: list[str] = []
+            while True:
                 try:
                     grade = await self._attempt(row, patch)
                 except SandboxError as error:
-                    problem = str(error) or type(error).__name__
-                else:
-                    return replace(grade, seconds=time.monotonic() - started)
-            return Grade(
-                verdict=Verdict.INFRA_ERROR,
-                reward=None,
-                seconds=time.monotonic() - started,
-                detail=f"the grading sandbox failed: {problem}",
-            )
+                    failures.append(error.kind)
+                    decision = decide(failures, retries=self._sandbox.start_retries)
+                    if decision is Decision.RETRY:
+                        continue
+                    grade = _given_up(decision, error)
+                return replace(grade, seconds=time.monotonic() - started)
 
     async def _attempt(self, row: TaskRow, patch: str) -> Grade:
         kept, dropped = keep_files(
@@ -124,6 +122,7 @@ class Grader:
             workdir=row.task.workdir,
             run_id=self._run_id,
             name=f"grade {row.task.instance_id}",
+            lane="grade",
             limits=SandboxLimits(
                 memory_mb=self._sandbox.memory_mb,
                 processes=self._sandbox.processes,
@@ -131,6 +130,14 @@ class Grader:
                 lifetime_s=self._config.timeout_s + _START_ALLOWANCE_S,
             ),
         )
+
+
+def _given_up(decision: Decision, error: SandboxError) -> Grade:
+    """The grade when fresh sandboxes did not help: a failure of the patch, or of nobody the agent knows."""
+    problem = str(error) or type(error).__name__
+    if decision is Decision.COUNT:
+        return Grade(verdict=Verdict.FAILED, reward=0.0, detail=own_doing(error.kind, problem))
+    return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the grading sandbox failed: {problem}")
 
 
 async def _restore_tests(box: Sandbox, row: TaskRow) -> None:

@@ -1,0 +1,113 @@
+"""Log parsers by name: swebench's, and those of sets whose parsers are code that cannot be imported.
+
+To add one: a function log → {test: status} in ``_OWN``; statuses are swebench's words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from engine.errors import DatasetError
+from engine.grading import swebench
+
+_STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
+_SUMMARY = "short test summary info"
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+
+
+def parse_log(parser: str, log: str) -> dict[str, str]:
+    """Statuses by test name.
+
+    Args:
+        parser: a name, e.g. ``parse_log_pytest`` or ``swesmith_pytest``.
+        log: what the tests printed.
+
+    Raises:
+        DatasetError: there is no such parser; names close ones.
+    """
+    return _find(parser)(log, None)
+
+
+def check_parser(name: str) -> None:
+    """Raises DatasetError when there is no parser of that name."""
+    _find(name)
+
+
+def parser_names() -> list[str]:
+    """Every name a row may give, sorted."""
+    return sorted(_registry())
+
+
+def _find(name: str) -> swebench.Parser:
+    registry = _registry()
+    if name not in registry:
+        close = ", ".join(get_close_matches(name, registry, n=3)) or "parse_log_pytest"
+        raise DatasetError(f"there is no log parser '{name}'; close ones: {close}")
+    return registry[name]
+
+
+def _registry() -> dict[str, swebench.Parser]:
+    registry = swebench.parsers()
+    for name, parse in _OWN.items():
+        registry.setdefault(name, _with_spec(parse))
+    return registry
+
+
+def _with_spec(parse: Callable[[str], dict[str, str]]) -> swebench.Parser:
+    def parser(log: str, _spec: Any) -> dict[str, str]:
+        return parse(log)
+
+    return parser
+
+
+def swesmith_pytest(log: str) -> dict[str, str]:
+    """``pytest -v`` lines, the status behind the name, as SWE-smith's Python profiles read them."""
+    statuses: dict[str, str] = {}
+    for line in log.split("\n"):
+        if found := re.match(rf"(\S+)\s+({'|'.join(_STATUSES)})", line):
+            statuses[found[1]] = found[2]
+    return statuses
+
+
+def swesmith_gotest(log: str) -> dict[str, str]:
+    """``go test -v`` lines as SWE-smith's Go profiles read them."""
+    words = {"PASS": "PASSED", "FAIL": "FAILED", "SKIP": "SKIPPED"}
+    statuses: dict[str, str] = {}
+    for line in log.split("\n"):
+        if found := re.match(r"--- (PASS|FAIL|SKIP): (\S+)", line.strip()):
+            statuses[found[2]] = words[found[1]]
+        elif found := re.match(r"FAIL:?\s?(.+?)\s", line.strip()):
+            statuses[found[1]] = "FAILED"
+    return statuses
+
+
+def r2e_pytest(log: str) -> dict[str, str]:
+    """The short summary of ``pytest -rA`` as R2E-Gym reads it.
+
+    Names are what follows the file, joined by dots, without the message after `` - ``; colours are stripped.
+    """
+    if _SUMMARY not in log:
+        return {}
+    statuses: dict[str, str] = {}
+    for line in log.split(_SUMMARY)[1].strip().split("\n"):
+        for word in ("PASSED", "FAILED", "ERROR"):
+            if word in line:
+                name = ".".join(line.split("::")[1:])
+                statuses[r2e_name(name)] = word
+                break
+    return statuses
+
+
+def r2e_name(name: str) -> str:
+    """A test's name without message and colours, as R2E-Gym compares it."""
+    return _COLOUR.sub("", name).split(" - ")[0]
+
+
+_OWN: Mapping[str, Callable[[str], dict[str, str]]] = {
+    "swesmith_pytest": swesmith_pytest,
+    "swesmith_gotest": swesmith_gotest,
+    "r2e_pytest": r2e_pytest,
+}

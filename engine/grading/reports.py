@@ -1,0 +1,214 @@
+"""Predictions and reports in the official harness's formats.
+
+A per-instance report is what ``swebench`` writes beside a test log; a run report is its ``schema_version`` 2.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import DatasetError
+from engine.grading import swebench
+from engine.grading.parsers import check_parser
+
+GOLD = "gold"
+"""In place of a predictions file: every row's own patch."""
+_MODEL = "None"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """A patch somebody proposes for an instance."""
+
+    instance_id: str
+    model_name_or_path: str
+    model_patch: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceResult:
+    """What became of one prediction."""
+
+    instance_id: str
+    report: Mapping[str, Any] | None
+    """Per-instance report; None when grading did not come to an end (a timeout, infrastructure)."""
+    log: str = ""
+    error: str = ""
+    """Why there is no report."""
+
+
+def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
+    """The official per-instance report of a stored log, without a sandbox.
+
+    Args:
+        row: needs ``instance_id``, ``FAIL_TO_PASS``, ``PASS_TO_PASS`` (lists, or JSON or Python text) and
+            ``log_parser``; ``eval_type``, ``repo``, ``version``, ``model_patch`` count where they are there.
+        log: the test log with its markers.
+
+    Raises:
+        DatasetError: a field is missing or malformed, or the parser is unknown; names the field.
+    """
+    fields = {key.lower(): value for key, value in row.items()}
+    parser = str(_needed(fields, "log_parser"))
+    check_parser(parser)
+    eval_type = str(fields.get("eval_type") or swebench.PASS_AND_FAIL)
+    if eval_type not in (swebench.PASS_AND_FAIL, swebench.FAIL_ONLY):
+        raise DatasetError(
+            f"field 'eval_type' is '{eval_type}'; it is {swebench.PASS_AND_FAIL} or {swebench.FAIL_ONLY}"
+        )
+    return swebench.instance_report(
+        log,
+        instance_id=str(_needed(fields, "instance_id")),
+        parser=parser,
+        fail_to_pass=_test_names(fields, "fail_to_pass"),
+        pass_to_pass=_test_names(fields, "pass_to_pass"),
+        eval_type=eval_type,
+        model_patch=fields.get("model_patch", ""),
+        repo=str(fields.get("repo") or ""),
+        version=str(fields.get("version") or ""),
+    )
+
+
+def _needed(fields: Mapping[str, Any], name: str) -> Any:
+    if fields.get(name) in (None, ""):
+        raise DatasetError(
+            f"the row has no '{name}'; it needs instance_id, FAIL_TO_PASS, PASS_TO_PASS, log_parser"
+        )
+    return fields[name]
+
+
+def _test_names(fields: Mapping[str, Any], name: str) -> list[str]:
+    value = fields.get(name)
+    if isinstance(value, str):
+        value = _parsed(value, name)
+    if value is None or not isinstance(value, Sequence) or not all(isinstance(test, str) for test in value):
+        raise DatasetError(f"field '{name.upper()}' is not a list of test names")
+    return list(value)
+
+
+def _parsed(text: str, name: str) -> Any:
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except (ValueError, SyntaxError):
+            continue
+    raise DatasetError(f"field '{name.upper()}' is text, but neither a JSON nor a Python list")
+
+
+def read_predictions(path: Path) -> list[Prediction]:
+    """Predictions of a ``.jsonl`` file, or of a ``.json`` file with a list or a map by instance.
+
+    Raises:
+        DatasetError: the file is missing or malformed, or two predictions are for one instance; says which.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        if path.suffix == ".jsonl":
+            found: Any = [json.loads(line) for line in text.split("\n") if line.strip()]
+        elif path.suffix == ".json":
+            found = json.loads(text)
+        else:
+            raise DatasetError(f"{path.name}: predictions are .jsonl or .json files, or the word '{GOLD}'")
+    except FileNotFoundError:
+        raise DatasetError(f"there is no file {path}") from None
+    except ValueError as error:
+        raise DatasetError(f"{path.name} is not JSON: {error}") from error
+    rows = list(found.values()) if isinstance(found, dict) else found
+    if not isinstance(rows, list):
+        raise DatasetError(f"{path.name} holds neither a list nor a map of predictions")
+    predictions = [_prediction(row, number, path.name) for number, row in enumerate(rows)]
+    seen: set[str] = set()
+    for number, prediction in enumerate(predictions):
+        if prediction.instance_id in seen:
+            raise DatasetError(f"{path.name} predicts '{prediction.instance_id}' twice", row=number)
+        seen.add(prediction.instance_id)
+    return predictions
+
+
+def _prediction(row: Any, number: int, name: str) -> Prediction:
+    if not isinstance(row, dict) or not isinstance(row.get("instance_id"), str):
+        raise DatasetError(f"{name}: a prediction is an object with an 'instance_id'", row=number)
+    patch = row.get("model_patch")
+    if patch is not None and not isinstance(patch, str):
+        raise DatasetError(f"{name}: the patch is not text", row=number, field="model_patch")
+    return Prediction(
+        instance_id=row["instance_id"],
+        model_name_or_path=str(row.get("model_name_or_path") or _MODEL),
+        model_patch=patch,
+    )
+
+
+def write_predictions(path: Path, predictions: Iterable[Prediction]) -> int:
+    """Write ``predictions.jsonl`` as the official harness reads it; returns how many."""
+    lines = [
+        json.dumps(
+            {
+                "instance_id": prediction.instance_id,
+                "model_name_or_path": prediction.model_name_or_path,
+                "model_patch": prediction.model_patch,
+            }
+        )
+        for prediction in predictions
+    ]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return len(lines)
+
+
+def run_report(
+    instance_ids: Sequence[str],
+    predictions: Mapping[str, Prediction],
+    results: Mapping[str, InstanceResult],
+) -> dict[str, Any]:
+    """The harness's run report, ``schema_version`` 2.
+
+    Args:
+        instance_ids: the whole dataset.
+        predictions: by instance id.
+        results: of every prediction that is not empty, by instance id.
+    """
+    ids = {name: set[str]() for name in _COUNTED}
+    reasons: dict[str, str] = {}
+    for instance_id in instance_ids:
+        if instance_id not in predictions:
+            ids["incomplete"].add(instance_id)
+        elif not predictions[instance_id].model_patch:
+            ids["empty_patch"].add(instance_id)
+        else:
+            _count(instance_id, results.get(instance_id), ids, reasons)
+    ids["submitted"] = set(predictions)
+    counts = {f"{name}_instances": len(ids[name]) for name in _COUNTED if name != "incomplete"}
+    return {
+        "total_instances": len(instance_ids),
+        **counts,
+        **{f"{name}_ids": sorted(ids[name]) for name in _COUNTED},
+        "failure_reasons": dict(sorted(reasons.items())),
+        "schema_version": 2,
+    }
+
+
+_COUNTED = (
+    "submitted", "completed", "incomplete", "resolved", "unresolved", "infra_failure", "ambiguous_failure",
+    "empty_patch", "error",
+)  # fmt: skip
+
+
+def _count(
+    instance_id: str, result: InstanceResult | None, ids: dict[str, set[str]], reasons: dict[str, str]
+) -> None:
+    if result is None or result.report is None:
+        ids["error"].add(instance_id)
+    else:
+        ids["completed"].add(instance_id)
+        if result.report["resolved"]:
+            ids["resolved"].add(instance_id)
+            return
+        ids["unresolved"].add(instance_id)
+    text = f"{result.log}\n{result.error}" if result else ""
+    if found := swebench.classify_failure(text):
+        reasons[instance_id], tier = found
+        ids["infra_failure" if tier == "environment" else "ambiguous_failure"].add(instance_id)

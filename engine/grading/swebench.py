@@ -1,0 +1,124 @@
+"""The only door to the ``swebench`` harness: its log parsers, its grading, its failure signatures.
+
+Nothing of it is copied, so verdicts on logs are the published ones to the letter. It is loaded on first use,
+and only the part that judges: ``swebench.harness`` itself would bring in docker, modal and datasets, and read
+a ``.env`` file of the current folder. To follow a new version: pin it, run this package's tests.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import importlib.util
+import locale
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
+from typing import Any, cast
+
+from engine.errors import PreflightError
+
+FAIL_TO_PASS, PASS_TO_PASS = "FAIL_TO_PASS", "PASS_TO_PASS"
+PASS_AND_FAIL, FAIL_ONLY = "pass_and_fail", "fail_only"
+START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
+"""What evaluation scripts print around the tests."""
+EXIT_CODE = ">>>>> Test Exit Code"
+PASSING = frozenset({"PASSED", "XFAIL"})
+
+StatusMap = Mapping[str, str]
+"""Test → PASSED, FAILED, SKIPPED, ERROR or XFAIL."""
+Parser = Callable[[str, Any], dict[str, str]]
+"""A log and swebench's ``TestSpec`` → statuses."""
+
+
+def _module(name: str) -> ModuleType:
+    package = "swebench.harness"
+    if package not in sys.modules:
+        found = importlib.util.find_spec("swebench")
+        if found is None or not found.submodule_search_locations:
+            raise PreflightError("swebench is not installed; install requirements/engine.txt")
+        bare = ModuleType(package)
+        bare.__path__ = [os.path.join(found.submodule_search_locations[0], "harness")]  # noqa: PTH118
+        sys.modules[package] = bare
+    return importlib.import_module(f"{package}.{name}")
+
+
+@functools.cache
+def parsers() -> dict[str, Parser]:
+    """swebench's registry of parsers by name; what is added to it counts in its grading too."""
+    return cast("dict[str, Parser]", _module("log_parsers").PARSER_REGISTRY)
+
+
+def instance_report(
+    log: str,
+    *,
+    instance_id: str,
+    parser: str,
+    fail_to_pass: Sequence[str],
+    pass_to_pass: Sequence[str],
+    eval_type: str = PASS_AND_FAIL,
+    model_patch: str | None = "",
+    repo: str = "",
+    version: str = "",
+) -> dict[str, Any]:
+    """swebench's ``get_eval_report`` on a log: ``{instance_id: {patch_exists, resolved, tests_status, …}}``.
+
+    Args:
+        log: the whole log with its markers; universal newlines are applied as on reading a file.
+        parser: a name in ``parsers()``.
+        eval_type: ``pass_and_fail``, or ``fail_only`` for runners that report failures only.
+        model_patch: None where the prediction held none.
+        repo, version: what four of the parsers look at.
+
+    Raises:
+        PreflightError: swebench is not installed.
+    """
+    spec = importlib.import_module("swebench.types").TestSpec(
+        instance_id=instance_id,
+        image="",
+        eval_script_list=[],
+        repo=repo,
+        version=version,
+        FAIL_TO_PASS=list(fail_to_pass),
+        PASS_TO_PASS=list(pass_to_pass),
+        log_parser=parser,
+        eval_type=eval_type,
+    )
+    prediction = {"instance_id": instance_id, "model_name_or_path": "", "model_patch": model_patch}
+    # swebench opens the file itself, with the locale's encoding.
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(log.encode(locale.getencoding(), "replace"))
+        file.flush()
+        report = _module("grading").get_eval_report(
+            test_spec=spec, prediction=prediction, test_log_path=file.name, include_tests_status=True
+        )
+    return cast("dict[str, Any]", report)
+
+
+def status_report(
+    statuses: StatusMap,
+    *,
+    fail_to_pass: Sequence[str],
+    pass_to_pass: Sequence[str],
+    eval_type: str = PASS_AND_FAIL,
+) -> dict[str, dict[str, list[str]]]:
+    """``FAIL_TO_PASS`` and ``PASS_TO_PASS`` → ``success`` and ``failure``, as swebench counts statuses."""
+    module, constants = _module("grading"), _module("constants")
+    report = module.get_eval_tests_report(
+        dict(statuses),
+        {FAIL_TO_PASS: list(fail_to_pass), PASS_TO_PASS: list(pass_to_pass)},
+        eval_type=constants.EvalType(eval_type),
+    )
+    return cast("dict[str, dict[str, list[str]]]", report)
+
+
+def resolve_case(test: str, statuses: StatusMap) -> str | None:
+    """The key under which a required test is found: itself, or what its truncated id is the beginning of."""
+    return cast("str | None", _module("grading")._resolve_case(test, dict(statuses)))
+
+
+def classify_failure(log: str) -> tuple[str, str] | None:
+    """``(reason, tier)`` of a failure of infrastructure; tier ``environment`` or ``ambiguous``."""
+    return cast("tuple[str, str] | None", _module("infra_failure").classify_text(log))

@@ -1,0 +1,253 @@
+"""Logs re-graded to the letter of the official harness; predictions and run reports in its formats."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import DatasetError
+from engine.grading.reports import (
+    InstanceResult,
+    Prediction,
+    read_predictions,
+    regrade,
+    run_report,
+    write_predictions,
+)
+
+PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "data" / "swe_smith_logs"
+START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {
+        "instance_id": "a__b-1",
+        "FAIL_TO_PASS": ["t.py::test_new"],
+        "PASS_TO_PASS": ["t.py::test_old"],
+        "log_parser": "parse_log_pytest",
+        **changes,
+    }
+
+
+def log(*lines: str, exit_code: int | None = None) -> str:
+    tail = [] if exit_code is None else [f">>>>> Test Exit Code: {exit_code}"]
+    return "\n".join(["+ setup", START, *lines, END, *tail, ""])
+
+
+def report(text: str, **changes: Any) -> dict[str, Any]:
+    found: dict[str, Any] = regrade(row(**changes), text)["a__b-1"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["pandas-dev__pandas.95280573.pr_53652", "pydantic__pydantic.acb0f10f.pr_8316"]
+)
+def test_a_published_report_is_reproduced(name: str) -> None:
+    folder = PUBLISHED / name
+    if not folder.is_dir():
+        pytest.skip(f"the published logs are not at {PUBLISHED.name}")
+    published = json.loads((folder / "report.json").read_text())
+    tests = published["tests_status"]
+    kinds = ("FAIL_TO_PASS", "PASS_TO_PASS")
+    required = {kind: tests[kind]["success"] + tests[kind]["failure"] for kind in kinds}
+    row = {"instance_id": name, "log_parser": "swesmith_pytest", **required}
+    found = regrade(row, (folder / "test_output.txt").read_bytes().decode())[name]
+    assert found["tests_status"] == tests
+    assert (found["resolved"], found["patch_exists"]) == (published["resolved"], published["patch_exists"])
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "resolved"),
+    [
+        ("PASSED", "PASSED", True),
+        ("XFAIL", "PASSED", True),
+        ("SKIPPED", "PASSED", False),  # a skipped test is no resolution
+        ("PASSED", "SKIPPED", True),  # but no regression either
+        ("PASSED", "XFAIL", True),
+        ("PASSED", "FAILED", False),
+        ("ERROR", "PASSED", False),
+        (None, "PASSED", False),
+        ("PASSED", None, False),
+    ],
+)
+def test_statuses_count_as_published(new: str | None, old: str | None, resolved: bool) -> None:
+    lines = [f"{status} t.py::{test}" for status, test in ((new, "test_new"), (old, "test_old")) if status]
+    assert report(log(*lines))["resolved"] is resolved
+
+
+BOTH = ("PASSED t.py::test_new", "PASSED t.py::test_old")
+
+
+@pytest.mark.parametrize("code", ["Patch Apply Failed", "Reset Failed", "Tests Errored", "Tests Timed Out"])
+def test_a_bad_code_anywhere_means_not_applied(code: str) -> None:
+    found = report(f">>>>> {code}\n" + log(*BOTH))
+    assert (found["patch_successfully_applied"], found["resolved"]) == (False, False)
+
+
+def test_without_markers_nothing_counts() -> None:
+    assert not report("\n".join(BOTH))["patch_successfully_applied"]
+
+
+def test_only_what_is_between_the_first_markers_counts() -> None:
+    text = log("FAILED t.py::test_new - assert 0", BOTH[1]) + log(*BOTH)
+    assert report(text)["tests_status"]["FAIL_TO_PASS"] == {"success": [], "failure": ["t.py::test_new"]}
+
+
+def test_an_empty_slice_falls_back_to_the_whole_log() -> None:
+    assert report("\n".join(BOTH) + "\n" + log())["resolved"]
+
+
+def test_an_exit_code_that_contradicts_the_log_makes_the_run_invalid() -> None:
+    assert not report(log(*BOTH, exit_code=1))["patch_successfully_applied"]
+    assert report(log(*BOTH, "FAILED t.py::test_other - no", exit_code=1))["resolved"]
+
+
+def test_fail_only_counts_what_is_not_there_as_passed() -> None:
+    quiet = log("12 specs, 0 failures")
+    assert report(quiet, eval_type="fail_only")["resolved"]
+    assert not report(log("nothing ran"), eval_type="fail_only")["patch_successfully_applied"]
+    assert not report(quiet)["resolved"]
+
+
+def test_truncated_names_match_by_their_beginning_where_candidates_agree() -> None:
+    lines = ("PASSED t.py::test_x[log(photon cm)]", "PASSED t.py::test_x[log(photon s)]", BOTH[1])
+    truncated = {"FAIL_TO_PASS": ["t.py::test_x[log(photon"]}
+    assert report(log(*lines), log_parser="parse_log_pytest_v2", **truncated)["resolved"]
+    split = (lines[0], lines[1].replace("PASSED", "FAILED"), BOTH[1])
+    assert not report(log(*split), log_parser="parse_log_pytest_v2", **truncated)["resolved"]
+
+
+def test_lists_may_be_json_or_python_text_and_keys_lower_case() -> None:
+    lower = {"fail_to_pass": "['t.py::test_new']", "pass_to_pass": '["t.py::test_old"]'}
+    wanted = {key: value for key, value in row().items() if not key.isupper()}
+    assert regrade({**wanted, **lower}, log(*BOTH))["a__b-1"]["resolved"]
+
+
+def test_windows_newlines_are_newlines() -> None:
+    assert report(log(*BOTH).replace("\n", "\r\n"))["resolved"]
+
+
+def test_no_patch_is_told_apart_from_a_patch_that_failed() -> None:
+    found = report(log(*BOTH), model_patch=None)
+    assert (found["patch_is_None"], found["patch_exists"], found["resolved"]) == (True, False, False)
+
+
+def test_infrastructure_in_the_log_is_named_but_changes_nothing() -> None:
+    found = report(log("Could not resolve host: pypi.org"))
+    assert (found["resolved"], found["infra_failure"]) == (False, True)
+    assert found["infra_failure_reason"] == "network_unreachable"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"log_parser": "parse_log_pitest"}, "no log parser 'parse_log_pitest'; close ones: parse_log_"),
+        ({"log_parser": ""}, "no 'log_parser'"),
+        ({"FAIL_TO_PASS": "what"}, "'FAIL_TO_PASS' is text, but neither"),
+        ({"PASS_TO_PASS": [1]}, "'PASS_TO_PASS' is not a list of test names"),
+        ({"eval_type": "sometimes"}, "'eval_type' is 'sometimes'"),
+    ],
+)
+def test_a_bad_row_is_named(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(DatasetError, match=message):
+        regrade(row(**change), log(*BOTH))
+
+
+def test_the_command_line_prints_the_report(tmp_path: Path) -> None:
+    (tmp_path / "row.json").write_text(json.dumps(row()))
+    (tmp_path / "log").write_bytes(b"\xff\n" + log(*BOTH).encode())
+    command = [sys.executable, "-m", "engine.grading", "log", "--row", str(tmp_path / "row.json")]
+    done = subprocess.run([*command, "--log", str(tmp_path / "log")], capture_output=True, text=True)
+    assert json.loads(done.stdout)["a__b-1"]["resolved"], done.stderr
+    done = subprocess.run([*command, "--log", str(tmp_path / "none")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "cannot read" in done.stderr
+
+
+def test_judging_loads_no_container_client_and_no_cloud() -> None:
+    code = (
+        "import sys; from engine.grading.parsers import parse_log; parse_log('parse_log_pytest', '');"
+        "print(sorted({'docker', 'modal', 'datasets', 'pandas', 'dotenv'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+TWO = ('{"instance_id": "a", "model_patch": "x"}', '{"instance_id": "b", "model_name_or_path": "m"}')
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("p.jsonl", f"{TWO[0]}\n\n{TWO[1]}\n"),
+        ("p.json", f"[{TWO[0]}, {TWO[1]}]"),
+        ("p.json", f'{{"a": {TWO[0]}, "b": {TWO[1]}}}'),
+    ],
+)
+def test_predictions_are_read_from_each_format(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    assert read_predictions(tmp_path / name) == [
+        Prediction(instance_id="a", model_name_or_path="None", model_patch="x"),
+        Prediction(instance_id="b", model_name_or_path="m", model_patch=None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.txt", "", "are .jsonl or .json"),
+        ("p.json", "3", "neither a list nor a map"),
+        ("p.json", "{", "is not JSON"),
+        ("p.jsonl", '{"model_patch": ""}', r"'instance_id' \(row 0\)"),
+        ("p.jsonl", '{"instance_id": "a", "model_patch": 3}', r"\(row 0, field 'model_patch'\)"),
+        ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', r"'a' twice \(row 1\)"),
+    ],
+)
+def test_bad_predictions_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DatasetError, match=message):
+        read_predictions(tmp_path / name)
+
+
+def test_the_run_report_counts_as_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against swebench's own ``make_run_report`` over the same per-instance files."""
+    reporting = pytest.importorskip("swebench.harness.reporting")
+    names = ["solved", "wrong", "empty", "gone", "crashed", "offline"]
+    predictions = {
+        name: Prediction(instance_id=name, model_name_or_path="m", model_patch="" if name == "empty" else "x")
+        for name in names
+        if name != "gone"
+    }
+    ends: dict[str, tuple[dict[str, Any] | None, str]] = {
+        "solved": ({"resolved": True}, ""),
+        "wrong": ({"resolved": False}, "no tests ran"),
+        "crashed": (None, "Timeout error: 9 seconds exceeded"),
+        "offline": ({"resolved": False}, "Could not resolve host"),
+    }
+    results = {
+        name: InstanceResult(instance_id=name, report=end[0], log=end[1]) for name, end in ends.items()
+    }
+    monkeypatch.chdir(tmp_path)
+    for name, result in results.items():
+        folder = tmp_path / "logs" / "run_evaluation" / "r" / "m" / name
+        folder.mkdir(parents=True)
+        (folder / "test_output.txt").write_text(result.log)
+        if result.report is not None:
+            (folder / "report.json").write_text(json.dumps({name: result.report}))
+    theirs = {
+        name: {"instance_id": name, "model_name_or_path": "m", "model_patch": prediction.model_patch}
+        for name, prediction in predictions.items()
+    }
+    path = reporting.make_run_report(theirs, [{"instance_id": name} for name in names], "r")
+    assert run_report(names, predictions, results) == json.loads(path.read_text())
+
+
+def test_written_predictions_are_read_back(tmp_path: Path) -> None:
+    predictions = [Prediction(instance_id="a", model_name_or_path="m", model_patch="ü\n")]
+    assert write_predictions(tmp_path / "p.jsonl", predictions) == 1
+    assert read_predictions(tmp_path / "p.jsonl") == predictions

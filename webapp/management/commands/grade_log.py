@@ -1,0 +1,32 @@
+"""``manage.py grade_log --row ROW.json --log TEST_OUTPUT``: re-grade a stored log, no sandbox."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+
+class Command(BaseCommand):
+    """Re-grade a log."""
+
+    help = "Print the official per-instance report of a stored test log."
+    requires_system_checks = []
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The row and the log."""
+        parser.add_argument("--row", type=Path, required=True, help="JSON object: the dataset's row")
+        parser.add_argument("--log", type=Path, required=True, help="the test log")
+
+    def handle(self, **options: Any) -> None:
+        """The engine grades, in its own process."""
+        command = [sys.executable, "-m", "engine.grading", "log"]
+        command += ["--row", str(options["row"].resolve()), "--log", str(options["log"].resolve())]
+        done = subprocess.run(command, cwd=settings.BASE_DIR, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise CommandError(done.stderr.strip() or "grading failed")
+        self.stdout.write(done.stdout.strip())
