@@ -7,14 +7,11 @@ from typing import Literal
 from pydantic import Field
 
 from engine.config.base import Section
+from engine.config.kubernetes import KubernetesConfig
 
 
 class DockerConfig(Section):
     """The Docker backend."""
-
-
-class KubernetesConfig(Section):
-    """The Kubernetes backend."""
 
 
 class SandboxConfig(Section):
@@ -32,6 +29,8 @@ class SandboxConfig(Section):
     """How many sandboxes may exist at once."""
     max_starting: int = Field(default=4, ge=1)
     """How many sandboxes may be starting at once."""
+    queue_timeout_s: float = Field(default=3600.0, gt=0)
+    """How long a sandbox may wait for a place before that counts as an infrastructure failure, seconds."""
     start_retries: int = Field(default=2, ge=0)
     """Fresh sandboxes tried after an infrastructure failure before a rollout is excluded."""
     docker: DockerConfig = DockerConfig()

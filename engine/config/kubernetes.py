@@ -1,0 +1,118 @@
+"""Settings of the Kubernetes sandbox backend; names follow the pod specification where it has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from engine.config.base import Section
+
+
+class Toleration(Section):
+    """A taint that sandboxes may live with, as in a pod's ``tolerations``."""
+
+    key: str = ""
+    """The taint's key; empty with operator ``Exists`` tolerates everything."""
+    operator: Literal["Equal", "Exists"] = "Equal"
+    """Whether the value must be equal or the key present."""
+    value: str = ""
+    """The taint's value."""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """Which effect; empty is every one."""
+
+
+class KubernetesConfig(Section):
+    """The Kubernetes backend."""
+
+    namespace: str = Field(default="trainyard-sandboxes", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    """Where the pods are; ``deploy/kubernetes/sandbox`` makes it."""
+    kubeconfig: str = ""
+    """Path of a kubeconfig file; empty is the service account inside a cluster, else ``$KUBECONFIG`` or
+    ``~/.kube/config``."""
+    context: str = ""
+    """The kubeconfig's context; empty is its current one."""
+    connect: Literal["network", "exec"] = "network"
+    """How the agent is reached: at the pod's address, or through the API server's ``pods/exec`` from where
+    pods have no route."""
+    agent_port: int = Field(default=17017, ge=1024, le=65534)
+    """TCP port of the agent in the pod; the pristine container's is one higher."""
+    agent_image: str = ""
+    """Image of an init container that copies ``/trainyard`` (the agent, and optionally a Python for images
+    without one) into the pod; empty mounts the agent from a ConfigMap, which needs no image."""
+    allow_local_images: bool = False
+    """Pass ``local:`` images on to the cluster; only the fake cluster of the tests knows them."""
+    mirrors: Mapping[str, str] = {}
+    """Image prefixes and what replaces them, e.g. ``docker.io/`` by a registry near the nodes; the longest
+    that matches wins."""
+    require_digest: bool = False
+    """Refuse images without a digest (``@sha256:…``), because a tag may change between attempts."""
+    image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
+    """When a node pulls an image."""
+    image_pull_secrets: tuple[str, ...] = ()
+    """Secrets of the namespace with registry credentials."""
+    runtime_class: str = ""
+    """Container runtime, e.g. ``gvisor`` or ``kata``; empty is the cluster's default."""
+    priority_class: str = ""
+    """Priority class of the pods, e.g. ``trainyard-sandbox`` of the manifests."""
+    node_selector: Mapping[str, str] = {}
+    """Labels that a node must have."""
+    tolerations: tuple[Toleration, ...] = ()
+    """Taints that a node may have."""
+    host_users: bool | None = None
+    """False runs pods in a user namespace, where their root is nobody outside; None is the cluster's
+    default."""
+    run_as_user: int | None = Field(default=None, ge=0)
+    """User id inside; None is the image's, for most task images root."""
+    seccomp: str = Field(default="RuntimeDefault", pattern=r"^(RuntimeDefault|Unconfined|Localhost/.+)$")
+    """Seccomp profile; ``Localhost/PATH`` names a file on the nodes."""
+    added_capabilities: tuple[str, ...] = ()
+    """Linux capabilities given back after all are dropped."""
+    cpu_request: float = Field(default=0.25, gt=0)
+    """Cores reserved for a sandbox; its limit is the sandbox's own."""
+    pristine_memory_mb: int = Field(default=128, ge=32)
+    """Memory limit of the container that keeps the image's original files, MiB."""
+    labels: Mapping[str, str] = {}
+    """Further labels of every pod, e.g. ``kueue.x-k8s.io/queue-name``."""
+    annotations: Mapping[str, str] = {}
+    """Further annotations of every pod."""
+    writes_per_second: float = Field(default=20.0, gt=0)
+    """Requests per second that change something, on average."""
+    write_burst: int = Field(default=40, ge=1)
+    """How many of them may go at once after a pause."""
+    request_timeout_s: float = Field(default=30.0, gt=0)
+    """How long the API server may take to answer one request, seconds."""
+    schedule_timeout_s: float = Field(default=900.0, gt=0)
+    """How long a pod may wait for quota and for a node, a new one of the autoscaler included, seconds."""
+    pull_timeout_s: float = Field(default=1200.0, gt=0)
+    """How long pulling its image may take, retries included, seconds."""
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """How long the rest of a start may take, seconds."""
+    warm_per_image: int = Field(default=8, ge=0)
+    """Sandboxes of one image that may be started before they are asked for; 0 starts none."""
+    warm_idle_s: float = Field(default=600.0, gt=0)
+    """When a sandbox that nobody asked for is given back, seconds."""
+    heartbeat_s: float = Field(default=15.0, gt=0)
+    """How often a process says that it still owns its pods, seconds."""
+    owner_timeout_s: float = Field(default=60.0, gt=0)
+    """Silence after which its pods are orphans, seconds."""
+    watch_silence_s: float = Field(default=75.0, gt=0)
+    """Silence after which a watch counts as broken; servers send a bookmark every minute, seconds."""
+    resync_s: float = Field(default=300.0, gt=0)
+    """How often everything is listed again in case a watch lost something, seconds."""
+    delete_grace_s: int = Field(default=5, ge=0)
+    """Time a pod gets to end by itself; its agent ends with the connection, so that it rarely needs it."""
+    stuck_terminating_s: float = Field(default=120.0, gt=0)
+    """When a pod that does not go away is deleted by force, with an alarm, seconds."""
+    require_network_policy: bool = True
+    """Refuse to start on a cluster whose pods can open connections; False only warns."""
+    preflight_image: str = ""
+    """Image with a Python in which preflight starts a sandbox and tries to reach the network; without one the
+    first sandbox of a process is probed before it is handed out."""
+
+    @model_validator(mode="after")
+    def _owners_outlive_their_heartbeats(self) -> KubernetesConfig:
+        if self.owner_timeout_s < 2 * self.heartbeat_s:
+            raise ValueError("owner_timeout_s must be at least two heartbeats")
+        return self
