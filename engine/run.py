@@ -27,8 +27,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.algorithms.lint import lint
 from engine.config.base import parse_settings
 from engine.config.contradictions import Finding
-from engine.config.recipes import AnyRun, resolve
-from engine.config.run import TrainRun, load_run_config
+from engine.config.recipes import resolve
+from engine.config.run import AnyRun, TrainRun, load_run_config
 from engine.errors import ConfigError, FencedError, TrainyardError
 from engine.events.console import ConsoleSink
 from engine.events.control import Control, Heartbeat

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.config.base import Section
 
@@ -18,6 +18,26 @@ class DatasetConfig(Section):
     """Which of the dataset's splits to draw from."""
     limit: int | None = Field(default=None, ge=1)
     """Use only the first so many tasks."""
+    quarantined: Literal["leave_out", "include"] = "leave_out"
+    """What to do with tasks in quarantine: their row was found wrong, or a person put them there."""
+    solve_rate_min: float | None = Field(default=None, ge=0, le=1)
+    """Leave out tasks solved in a smaller share of all attempts measured so far (0.01: never solved)."""
+    solve_rate_max: float | None = Field(default=None, ge=0, le=1)
+    """Leave out tasks solved in a larger share of them (0.99: always solved)."""
+    solve_rate_samples: int = Field(default=8, ge=1)
+    """Graded attempts a task needs before its solve rate counts; tasks with fewer stay."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        low, high = self.solve_rate_min, self.solve_rate_max
+        if low is not None and high is not None and low > high:
+            raise ValueError(f"solve_rate_min is {low:g}, above solve_rate_max, which is {high:g}")
+        return self
+
+    @property
+    def uses_solve_rates(self) -> bool:
+        """Whether tasks are chosen by how often they were solved."""
+        return self.solve_rate_min is not None or self.solve_rate_max is not None
 
 
 class AgentConfig(Section):

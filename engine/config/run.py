@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import Section, explain_errors
@@ -38,6 +38,7 @@ from engine.config.training import (
     EvaluationConfig,
     SftConfig,
 )
+from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.errors import ConfigError
 
 PRESET_KEY = "algorithm.preset"
@@ -138,11 +139,45 @@ class CurateRun(_Run):
     sandbox: SandboxConfig = SandboxConfig()
 
 
-RunConfig = Annotated[TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun, Field(discriminator="kind")]
-_ADAPTER: TypeAdapter[TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun] = TypeAdapter(RunConfig)
+class ValidateRun(_Run):
+    """Grade every row of a dataset untouched and with its gold patch: is it true?"""
+
+    kind: Literal["curate"] = "curate"
+    dataset: ValidatedDatasetConfig
+    validation: ValidationConfig = ValidationConfig()
+    grading: GradingConfig = GradingConfig(timeout_s=1800.0, reuse_verdicts=False)
+    sandbox: SandboxConfig = SandboxConfig()
+
+    @model_validator(mode="after")
+    def _for_real(self) -> Self:
+        if self.grading.reuse_verdicts:
+            raise ValueError("grading.reuse_verdicts must be off: a repeat that is re-used tells nothing")
+        return self
 
 
-def parse_run_config(data: Mapping[str, Any]) -> TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun:
+def _tag(data: Any) -> str:
+    """The class of a configuration: its kind, or what a run of kind ``curate`` curates."""
+    known = data if isinstance(data, Mapping) else getattr(data, "__dict__", {})
+    kind = str(known.get("kind", ""))
+    return "validate" if kind == "curate" and "validation" in known else kind
+
+
+AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun | ValidateRun
+_NO_KIND = "kind: must be one of train, rollout, evaluate, sft, curate"
+_ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
+    Annotated[
+        Annotated[TrainRun, Tag("train")]
+        | Annotated[RolloutRun, Tag("rollout")]
+        | Annotated[EvaluateRun, Tag("evaluate")]
+        | Annotated[SftRun, Tag("sft")]
+        | Annotated[CurateRun, Tag("curate")]
+        | Annotated[ValidateRun, Tag("validate")],
+        Discriminator(_tag, custom_error_type="kind", custom_error_message=_NO_KIND),
+    ]
+)
+
+
+def parse_run_config(data: Mapping[str, Any]) -> AnyRun:
     """Validate a configuration.
 
     Raises:
@@ -154,7 +189,7 @@ def parse_run_config(data: Mapping[str, Any]) -> TrainRun | RolloutRun | Evaluat
         raise ConfigError(explain_errors(error, skip=1)) from None
 
 
-def load_run_config(path: Path) -> TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun:
+def load_run_config(path: Path) -> AnyRun:
     """Read a resolved configuration from JSON. Raises ConfigError."""
     try:
         data = json.loads(path.read_text())

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from engine.errors import DatasetError
+from engine.events import health
 from engine.types import Task, TaskAnswer, TaskRow
 
 FORMAT = 1
@@ -131,12 +132,17 @@ def _write(folder: Path, name: str, rows: Sequence[TaskRow], provenance: Mapping
 
 
 def _swap(staging: Path, target: Path) -> None:
+    """Put the new folder in place; what validation and people said about rows outlives the old one."""
     if not target.exists():
         staging.rename(target)
         return
     retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
-    target.rename(retired / "old")
-    staging.rename(target)
+    with health.locked(target):
+        for name in health.KEPT:
+            if (target / name).exists():
+                shutil.copy2(target / name, staging / name)
+        target.rename(retired / "old")
+        staging.rename(target)
     shutil.rmtree(retired)
 
 

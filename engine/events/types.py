@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from engine.events.health import ValidationRecord
 from engine.types import TerminationReason, TestKind, TestOutcome, Verdict
 
 
@@ -237,6 +238,30 @@ class CheckpointSaved(_Event):
     checksum: str
 
 
+class TasksSelected(_Event):
+    """Which tasks of a split a run works on; an attempt that resumes keeps them."""
+
+    type: Literal["tasks_selected"] = "tasks_selected"
+    dataset: str
+    split: str
+    num_tasks: int
+    """In the split."""
+    num_selected: int
+    num_quarantined: int = 0
+    """Left out because they are in quarantine."""
+    num_outside: int = 0
+    """Left out because their solve rate is outside the wanted range."""
+    num_unmeasured: int = 0
+    """Selected although too few attempts were measured to tell; 0 when solve rates do not matter."""
+
+
+class TaskValidated(_Event):
+    """A row of a dataset was graded untouched and with its gold patch."""
+
+    type: Literal["task_validated"] = "task_validated"
+    record: ValidationRecord
+
+
 class Alert(_Event):
     """Something a person should look at."""
 
@@ -251,6 +276,8 @@ class Alert(_Event):
 
 Event = Annotated[
     RunStarted
+    | TasksSelected
+    | TaskValidated
     | RunProgress
     | RunPaused
     | RunResumed
@@ -268,6 +295,8 @@ Event = Annotated[
 ]
 AnyEvent = (
     RunStarted
+    | TasksSelected
+    | TaskValidated
     | RunProgress
     | RunPaused
     | RunResumed

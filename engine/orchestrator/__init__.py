@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from engine.config.recipes import AnyRun
+from engine.config.run import AnyRun, CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun, ValidateRun
 from engine.errors import FencedError, TrainyardError
 from engine.events.types import RunFinished
 from engine.orchestrator.context import Outcome, RunContext, RunStopped
@@ -23,12 +23,13 @@ EXIT_OK, EXIT_FAILED, EXIT_FENCED = 0, 1, 3
 FAILURE_NAME = "failure.json"
 """In the run folder after a failure: ``{"epoch", "reason"}``, for when the event cannot be delivered."""
 
-_KINDS = {
-    "train": "engine.orchestrator.train:train",
-    "rollout": "engine.orchestrator.collect:rollout",
-    "evaluate": "engine.orchestrator.collect:evaluate",
-    "sft": "engine.orchestrator.sft:warm_start",
-    "curate": "engine.orchestrator.curate:make_dataset",
+_KINDS: Mapping[type[AnyRun], str] = {
+    TrainRun: "engine.orchestrator.train:train",
+    RolloutRun: "engine.orchestrator.collect:rollout",
+    EvaluateRun: "engine.orchestrator.collect:evaluate",
+    SftRun: "engine.orchestrator.sft:warm_start",
+    CurateRun: "engine.orchestrator.curate:make_dataset",
+    ValidateRun: "engine.orchestrator.validate:validate_dataset",
 }
 
 log = structlog.get_logger("orchestrator")
@@ -62,7 +63,7 @@ async def perform(config: AnyRun, run: RunContext) -> Outcome:
     Raises:
         RunStopped, TrainyardError: it ended early; no terminal event was written.
     """
-    module, _, name = _KINDS[config.kind].partition(":")
+    module, _, name = _KINDS[type(config)].partition(":")
     kind: Callable[[AnyRun, RunContext], Awaitable[Outcome]] = getattr(importlib.import_module(module), name)
     return await kind(config, run)
 

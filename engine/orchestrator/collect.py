@@ -12,12 +12,12 @@ from engine.orchestrator.evaluations import run_evaluation
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.policies import open_policy
 from engine.orchestrator.projection import TRAIN_PHASE
+from engine.orchestrator.selection import run_rows
 from engine.orchestrator.stage import (
     announce,
     build_scheduler,
     open_environments,
     peak_memory_mb,
-    training_rows,
 )
 from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
@@ -85,7 +85,7 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> Outcome:
 def _requests(config: RolloutRun | EvaluateRun, run: RunContext, phase: str) -> Sequence[GroupRequest]:
     return [
         GroupRequest(row=row, iteration=0, phase=phase, size=config.rollout.group_size)
-        for row in training_rows(config, run.home)
+        for row in run_rows(config, run)
     ]
 
 

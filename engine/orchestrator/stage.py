@@ -47,7 +47,7 @@ def announce(run: RunContext, *, resumed_from: int | None = None, total_iteratio
 
 
 def load_rows(config: ActingRun, home: Path, split: str) -> Sequence[TaskRow]:
-    """The tasks of one of the run's splits; an environment that makes its own tasks makes them now.
+    """All tasks of one of the run's splits; an environment that makes its own tasks makes them now.
 
     Raises:
         DatasetError: there are none.
@@ -56,11 +56,6 @@ def load_rows(config: ActingRun, home: Path, split: str) -> Sequence[TaskRow]:
     if isinstance(config.environment, FrozenLakeConfig) and not dataset_path(home, name).exists():
         _save_once(home, name, config.environment)
     return load_dataset(home, name).split(split)
-
-
-def training_rows(config: ActingRun, home: Path) -> Sequence[TaskRow]:
-    """The tasks of the configured split, at most ``dataset.limit``. Raises DatasetError."""
-    return load_rows(config, home, config.dataset.split)[: config.dataset.limit]
 
 
 def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:

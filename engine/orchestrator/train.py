@@ -37,12 +37,11 @@ from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.progress import HELDOUT, TRAIN, Progress
 from engine.orchestrator.projection import TRAIN_PHASE
 from engine.orchestrator.resampling import Collection, collect_informative, discarded_members
+from engine.orchestrator.selection import evaluation_rows, run_rows
 from engine.orchestrator.stage import (
     announce,
     build_scheduler,
-    load_rows,
     open_environments,
-    training_rows,
 )
 from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
@@ -102,8 +101,8 @@ class TrainingLoop:
     ) -> None:
         self._config = config
         self._run = run
-        self._rows = training_rows(config, run.home)
-        self._heldout = load_rows(config, run.home, config.evaluation.split)
+        self._rows = run_rows(config, run)
+        self._heldout = evaluation_rows(config, run)
         self._cursor = TaskCursor(
             self._rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed
         )

@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.recipes import AnyRun
 from engine.config.rollout import (
     AgentConfig,
     DatasetConfig,
@@ -25,7 +24,7 @@ from engine.config.rollout import (
     RolloutConfig,
     TransformerPolicyConfig,
 )
-from engine.config.run import CurateRun, RolloutRun, TrainRun
+from engine.config.run import AnyRun, CurateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import CurationConfig, EvaluationConfig
@@ -36,7 +35,8 @@ from engine.inference.scripted import OraclePolicy
 from engine.inference.tokenizer import BpeTokenizer, train_tokenizer
 from engine.inference.transformer import Transformer, TransformerConfig
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.stage import build_scheduler, open_environments, training_rows
+from engine.orchestrator.selection import run_rows
+from engine.orchestrator.stage import build_scheduler, open_environments
 from engine.rollout.scheduler import GroupRequest
 from engine.types import TokenRecord
 
@@ -262,7 +262,7 @@ async def make_policy(home: Path) -> None:
     with open_context(home, "teacher", config) as run:
         environments = await open_environments(config, run)
         scheduler = build_scheduler(config, run, environments, OraclePolicy(tokenizer=tokenizer))
-        rows = training_rows(config, home)
+        rows = run_rows(config, run)
         requests = [GroupRequest(row=row, iteration=0, phase="train", size=1) for row in rows]
         groups = await scheduler.collect(requests)
     model = Transformer(ARCHITECTURE, seed=0)

@@ -9,19 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.config.recipes import frozenlake, quickstart
-from engine.config.run import (
-    CurateRun,
-    EvaluateRun,
-    RolloutRun,
-    SftRun,
-    TrainRun,
-    parse_run_config,
-    with_overrides,
-)
+from engine.config.recipes import frozenlake, quickstart, validation
+from engine.config.run import AnyRun, parse_run_config, with_overrides
 from engine.errors import ConfigError
-
-AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun
 
 RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "quickstart": quickstart.train,
@@ -32,6 +22,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "frozenlake": frozenlake.train,
     "frozenlake-evaluate": frozenlake.evaluate,
     "frozenlake-sft": frozenlake.sft,
+    "validate-dataset": validation.validate,
 }
 
 

@@ -1,0 +1,256 @@
+"""A dataset's health: what validation found and what people decided, in ``validation.jsonl``.
+
+The file lies beside the dataset's ``tasks.jsonl``, is only ever appended to and keeps the whole history:
+
+    {"type": "validation", "task_id": …, "content": …, "status": "flaky", …}    one per row and run
+    {"type": "decision", "task_id": …, "content": …, "quarantined": false, …}   one per hand-made change
+
+A record counts for a row only while the row's content is what it was. ``standings`` says what follows:
+a person's decision stands above every validation, else the newest validation decides.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from engine.errors import DatasetError
+from engine.types import Task, TaskAnswer, Verdict
+
+FILE = "validation.jsonl"
+SOLVE_RATES_FILE = "solve_rates.json"
+"""``{"format": 1, "measured_at": Unix seconds, "tasks": {task id: [solved, graded]}}``."""
+KEPT = (FILE, SOLVE_RATES_FILE)
+"""What stays when the dataset's rows are replaced: it is about rows, which it names by id."""
+MAX_NAMED = 50
+"""So many flaky tests of a row are named; the rest are counted."""
+
+
+class RowStatus(StrEnum):
+    """What validation says about a row."""
+
+    VALID = "valid"
+    """Untouched it fails, with the gold patch it passes, every time."""
+    NOOP_PASSES = "noop_passes"
+    """It passes without any change: there is nothing to solve."""
+    GOLD_FAILS = "gold_fails"
+    """The gold patch does not solve it: nobody can."""
+    FLAKY = "flaky"
+    """Repeats of the same patch did not agree, in the verdict or in a required test."""
+    INFRA = "infra"
+    """Infrastructure failed every time it was tried: nothing is known about the row."""
+
+
+class SideOutcome(StrEnum):
+    """What repeated gradings of one patch came to."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    FLAKY = "flaky"
+    INFRA = "infra"
+
+
+FAULTS = frozenset({RowStatus.NOOP_PASSES, RowStatus.GOLD_FAILS, RowStatus.FLAKY})
+"""The row's own faults: what is quarantined."""
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Side(_Record):
+    """Repeated gradings of one patch: the empty one, or the gold patch."""
+
+    outcome: SideOutcome
+    verdicts: list[Verdict]
+    """One per grading that was made, in order."""
+    seconds: list[float]
+    """Of each grading, sandbox start included."""
+    detail: str = ""
+    """What the first grading that did not end as it should have said."""
+
+
+class ValidationRecord(_Record):
+    """What one validation run found about one row."""
+
+    type: Literal["validation"] = "validation"
+    id: str = Field(min_length=1, max_length=200)
+    """``<run>/<task>``: a run says one thing about a row; saying it again changes nothing."""
+    task_id: str = Field(min_length=1, max_length=64)
+    content: str = Field(max_length=16)
+    run_id: str = Field(max_length=100)
+    time: float
+    """Unix time, seconds."""
+    status: RowStatus
+    noop: Side
+    gold: Side
+    repeats: int = Field(ge=1)
+    flaky_tests: list[str] = Field(default_factory=list, max_length=MAX_NAMED)
+    num_flaky_tests: int = 0
+    reason: str = Field(default="", max_length=2000)
+    """One sentence for people; empty for a valid row."""
+    quarantine: bool = True
+    """Whether the run was told to quarantine rows with faults."""
+
+
+class DecisionRecord(_Record):
+    """A person put a row into quarantine, or took it out."""
+
+    type: Literal["decision"] = "decision"
+    id: str = Field(min_length=1, max_length=200)
+    task_id: str = Field(min_length=1, max_length=64)
+    content: str = Field(max_length=16)
+    time: float
+    quarantined: bool
+    reason: str = Field(min_length=1, max_length=2000)
+    by: str = Field(max_length=150)
+
+
+HealthRecord = Annotated[ValidationRecord | DecisionRecord, Field(discriminator="type")]
+_ADAPTER: TypeAdapter[ValidationRecord | DecisionRecord] = TypeAdapter(HealthRecord)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where a row stands now."""
+
+    status: RowStatus | None = None
+    """Of the newest validation; None while it has none."""
+    quarantined: bool = False
+    reason: str = ""
+    """Why it is in quarantine, or why somebody took it out."""
+    by: str = ""
+    """Who decided; empty where a validation did."""
+
+
+def content_hash(task: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
+    """16 hex digits over a row's two halves as ``tasks.jsonl`` and ``answers.jsonl`` hold them.
+
+    Values that are empty or the default are left out, so that a field which a later version adds does not
+    change it. A row edited by hand keeps its id, not this.
+    """
+    parts = [_told(task, Task), _told(answer, TaskAnswer)]
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _told(row: Mapping[str, Any], kind: type[Task] | type[TaskAnswer]) -> dict[str, Any]:
+    defaults = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
+    names = {field.name for field in fields(kind)} - {"id"}
+    return {
+        name: value
+        for name, value in row.items()
+        if name in names and value and value != defaults.get(name, MISSING)
+    }
+
+
+def append(folder: Path, records: Iterable[ValidationRecord | DecisionRecord]) -> None:
+    """Add records to the dataset in ``folder``, durably; other processes may do so at the same time.
+
+    Raises:
+        DatasetError: the dataset is not there, or cannot be written.
+    """
+    lines = "".join(record.model_dump_json() + "\n" for record in records).encode()
+    try:
+        with locked(folder):
+            descriptor = os.open(folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            with os.fdopen(descriptor, "r+b", buffering=0) as file:
+                size = file.seek(0, os.SEEK_END)
+                if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                    lines = b"\n" + lines  # after a record that a crash cut off
+                file.write(lines)
+                os.fsync(file.fileno())
+    except OSError as error:
+        raise DatasetError(f"cannot write {folder / FILE}: {error.strerror}") from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of the datasets' folder: nobody appends to records or replaces a dataset meanwhile."""
+    descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def read(folder: Path) -> list[ValidationRecord | DecisionRecord]:
+    """All records of the dataset in ``folder``, oldest first; none where nothing was validated.
+
+    A line that a crash cut off in the middle is passed over.
+
+    Raises:
+        DatasetError: a whole line is no record; names it.
+    """
+    try:
+        lines = (folder / FILE).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise DatasetError(f"cannot read {folder / FILE}: {error.strerror}") from error
+    found = []
+    for number, line in enumerate(lines):
+        if not line.strip() or not line.rstrip().endswith(b"}"):
+            continue
+        try:
+            found.append(_ADAPTER.validate_json(line))
+        except ValidationError as error:
+            if _is_json(line):
+                first = error.errors(include_url=False, include_input=False)[0]
+                field = ".".join(map(str, first["loc"]))
+                raise DatasetError(f"{FILE}: {first['msg']}", row=number, field=field) from None
+    return found
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def standings(
+    records: Sequence[ValidationRecord | DecisionRecord], contents: Mapping[str, str]
+) -> dict[str, Standing]:
+    """Where each row stands, by task id; rows without a record that counts are not among them.
+
+    Args:
+        records: oldest first.
+        contents: task id → ``content_hash`` of the rows as they are now.
+    """
+    validations: dict[str, ValidationRecord] = {}
+    decisions: dict[str, DecisionRecord] = {}
+    for record in records:
+        if contents.get(record.task_id) != record.content:
+            continue
+        if isinstance(record, ValidationRecord):
+            validations[record.task_id] = record
+        else:
+            decisions[record.task_id] = record
+    return {
+        task_id: _standing(validations.get(task_id), decisions.get(task_id))
+        for task_id in {**validations, **decisions}
+    }
+
+
+def _standing(validation: ValidationRecord | None, decision: DecisionRecord | None) -> Standing:
+    status = validation.status if validation else None
+    if decision is not None:
+        return Standing(
+            status=status, quarantined=decision.quarantined, reason=decision.reason, by=decision.by
+        )
+    assert validation is not None
+    quarantined = validation.quarantine and validation.status in FAULTS
+    return Standing(status=status, quarantined=quarantined, reason=validation.reason)

@@ -1,0 +1,90 @@
+"""Which tasks of a split a run works on: chosen once, the same in every attempt.
+
+Quarantine and solve rates change while runs go on. What the first attempt chose is kept in the run's
+folder, so that an attempt that resumes finds the tasks its checkpoint knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import structlog
+
+from engine.config.rollout import DatasetConfig
+from engine.config.run import TrainRun
+from engine.datasets.health import Selection, select
+from engine.datasets.store import dataset_path
+from engine.errors import DatasetError
+from engine.events.types import TasksSelected
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.stage import ActingRun, load_rows
+from engine.types import TaskRow
+
+SELECTION_NAME = "selection.json"
+"""In the run folder: purpose → ids of the selected tasks, in order."""
+
+Purpose = Literal["tasks", "evaluation"]
+log = structlog.get_logger("orchestrator")
+
+
+def run_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
+    """The tasks the run trains on, or samples: at most ``dataset.limit`` of those that ``dataset`` selects.
+
+    Raises:
+        DatasetError: nothing is left, or a task that an earlier attempt chose is gone.
+    """
+    rows = _selected(config.dataset, run, load_rows(config, run.home, config.dataset.split), "tasks")
+    return rows[: config.dataset.limit]
+
+
+def evaluation_rows(config: TrainRun, run: RunContext) -> Sequence[TaskRow]:
+    """The held-out tasks but those in quarantine; solve rates do not matter. Raises DatasetError."""
+    every_rate = {"split": config.evaluation.split, "solve_rate_min": None, "solve_rate_max": None}
+    chosen = config.dataset.model_copy(update=every_rate)
+    return _selected(chosen, run, load_rows(config, run.home, chosen.split), "evaluation")
+
+
+def _selected(
+    config: DatasetConfig, run: RunContext, rows: Sequence[TaskRow], purpose: Purpose
+) -> Sequence[TaskRow]:
+    path = run.run_dir / SELECTION_NAME
+    known: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
+    if purpose in known:
+        return _chosen_before(rows, known[purpose], config.split)
+    selection = select(rows, config, dataset_path(run.home, config.name))
+    _report(run, config, selection)
+    _save(path, {**known, purpose: [row.task.id for row in selection.rows]})
+    return selection.rows
+
+
+def _chosen_before(rows: Sequence[TaskRow], ids: Sequence[str], split: str) -> Sequence[TaskRow]:
+    by_id = {row.task.id: row for row in rows}
+    gone = [task_id for task_id in ids if task_id not in by_id]
+    if gone:
+        raise DatasetError(f"task {gone[0]}, which this run works on, is no longer in the split '{split}'")
+    return [by_id[task_id] for task_id in ids]
+
+
+def _report(run: RunContext, config: DatasetConfig, selection: Selection) -> None:
+    counts = {
+        "num_tasks": selection.num_tasks,
+        "num_selected": len(selection.rows),
+        "num_quarantined": selection.num_quarantined,
+        "num_outside": selection.num_outside,
+        "num_unmeasured": selection.num_unmeasured,
+    }
+    log.info("tasks_selected", dataset=config.name, split=config.split, **counts)
+    run.sink.emit(TasksSelected, dataset=config.name, split=config.split, **counts)
+
+
+def _save(path: Path, selection: dict[str, list[str]]) -> None:
+    staging = path.with_suffix(".tmp")
+    with staging.open("w") as file:
+        json.dump(selection, file)
+        file.flush()
+        os.fsync(file.fileno())
+    staging.replace(path)

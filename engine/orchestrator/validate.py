@@ -1,0 +1,263 @@
+"""Is every row of a dataset true? Untouched it must fail, with its gold patch it must pass, every time.
+
+    rows ─▶ grader ─▶ no-op × k, gold × k ─▶ judge ─▶ validation.jsonl ─▶ task_validated, run_progress
+
+Rows are independent: at most ``grading.max_parallel`` at once, each in fresh sandboxes of whatever
+backend is configured. What is on disk is the journal: an attempt that resumes passes over the rows that
+its run has an answer about. A failure of infrastructure is tried again and says nothing about a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from engine.config.run import ValidateRun
+from engine.datasets.health import Finding, judge, row_content
+from engine.datasets.store import dataset_path, load_dataset
+from engine.errors import DatasetError
+from engine.events.health import (
+    FAULTS,
+    MAX_NAMED,
+    RowStatus,
+    Standing,
+    ValidationRecord,
+    append,
+    read,
+    standings,
+)
+from engine.events.types import TaskValidated
+from engine.grading.grader import Grader
+from engine.orchestrator.context import CANCEL_S, POLL_S, Outcome, RunContext
+from engine.orchestrator.stage import announce, open_backend
+from engine.sandbox.base import SandboxBackend
+from engine.types import Grade, GradeRule, TaskRow, Verdict
+
+_REPORT_EVERY_S = 0.5
+_LONGEST_WAIT_S = 60.0
+_REASON_CHARS = 2000
+
+
+async def validate_dataset(config: ValidateRun, run: RunContext) -> Outcome:
+    """Grade the configured rows; what was found is recorded with the dataset.
+
+    Raises:
+        DatasetError: no such dataset or split, or its tasks have no tests to run.
+        PreflightError: what the machine lacks.
+    """
+    started = time.monotonic()
+    announce(run)
+    validation = Validation(config, run)
+    backend = await open_backend(config.sandbox, run)
+    try:
+        await validation.work(backend)
+    finally:
+        await backend.close()
+    return validation.outcome(time.monotonic() - started)
+
+
+class Validation:
+    """The rows of one run, what is known about them, and what is left to do.
+
+    Args:
+        config: of the run.
+        run: this attempt.
+
+    Raises:
+        DatasetError: no such dataset or split, or its tasks have no tests to run.
+    """
+
+    def __init__(self, config: ValidateRun, run: RunContext) -> None:
+        self._config = config
+        self._run = run
+        self._folder = dataset_path(run.home, config.dataset.name)
+        rows = _configured_rows(config, run.home)
+        self._contents = {row.task.id: row_content(row) for row in rows}
+        records = read(self._folder)
+        self._records = {
+            record.task_id: record
+            for record in records
+            if isinstance(record, ValidationRecord)
+            and record.run_id == run.run_id
+            and record.status is not RowStatus.INFRA
+            and record.content == self._contents.get(record.task_id)
+        }
+        others = [record for record in records if getattr(record, "run_id", "") != run.run_id]
+        known = standings(others, self._contents)
+        wanted = [row for row in rows if _is_wanted(config.validation.rows, known.get(row.task.id))]
+        self._num_rows = len(wanted)
+        self._left = deque(row for row in wanted if row.task.id not in self._records)
+        self._reported_at = 0.0
+
+    async def work(self, backend: SandboxBackend) -> None:
+        """Grade every row that is left, some at once; pauses between rows.
+
+        Raises:
+            RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
+        """
+        grader = Grader(
+            backend=backend,
+            config=self._config.grading,
+            sandbox=self._config.sandbox,
+            run_id=self._run.run_id,
+        )
+        active: set[asyncio.Task[tuple[TaskRow, Finding]]] = set()
+        self._report(force=True)
+        try:
+            while self._left or active:
+                self._run.check()
+                paused = self._run.control.desired() == "pause"
+                if paused and not active:
+                    await self._run.safe_point()
+                    continue
+                if not paused:
+                    await self._admit(active, grader, backend)
+                finished, active = await asyncio.wait(
+                    active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                await self._record([task.result() for task in finished])
+        finally:
+            for task in active:
+                task.cancel()
+            if active:
+                await asyncio.wait(active, timeout=CANCEL_S)
+        self._report(force=True)
+
+    async def _admit(
+        self, active: set[asyncio.Task[tuple[TaskRow, Finding]]], grader: Grader, backend: SandboxBackend
+    ) -> None:
+        """Begin as many rows as may be in flight, and let the backend fetch what comes next."""
+        width = self._config.grading.max_parallel
+        begun = 0
+        while self._left and len(active) < width:
+            active.add(asyncio.create_task(self._check(grader, self._left.popleft())))
+            begun += 1
+        if begun and self._left:
+            coming = islice(self._left, width)
+            await backend.prepare(dict(Counter(row.task.image for row in coming)))
+
+    async def _check(self, grader: Grader, row: TaskRow) -> tuple[TaskRow, Finding]:
+        noop = await self._repeat(grader, row, "")
+        if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
+            return row, judge(noop, ())
+        if not row.answer.gold_patch.strip():
+            return row, judge(noop, [_refused("the row has no gold patch")])
+        return row, judge(noop, await self._repeat(grader, row, row.answer.gold_patch))
+
+    async def _repeat(self, grader: Grader, row: TaskRow, patch: str) -> list[Grade]:
+        grades: list[Grade] = []
+        for _ in range(self._config.validation.repeats):
+            try:
+                grades.append(await self._grade(grader, row, patch))
+            except DatasetError as error:
+                return [*grades, _refused(f"it cannot be graded: {error}")]
+            if grades[-1].verdict in (Verdict.INFRA_ERROR, Verdict.PATCH_FAILED):
+                break  # retries are spent; a patch that does not apply never will
+        return grades
+
+    async def _grade(self, grader: Grader, row: TaskRow, patch: str) -> Grade:
+        """One grading; one that infrastructure lost is made again after a while."""
+        settings = self._config.validation
+        grade = await grader.grade(row, patch)
+        for retry in range(settings.infra_retries):
+            if grade.verdict is not Verdict.INFRA_ERROR:
+                break
+            await asyncio.sleep(min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**retry))
+            grade = await grader.grade(row, patch)
+        return grade
+
+    async def _record(self, found: Sequence[tuple[TaskRow, Finding]]) -> None:
+        """First on disk, then told: an attempt that dies between the two is read from disk by the server."""
+        if not found:
+            return
+        records = [self._record_of(row, finding) for row, finding in found]
+        await asyncio.to_thread(append, self._folder, records)
+        for record in records:
+            self._records[record.task_id] = record
+            self._run.sink.emit(TaskValidated, record=record)
+        self._report()
+
+    def _record_of(self, row: TaskRow, finding: Finding) -> ValidationRecord:
+        task_id = row.task.id
+        return ValidationRecord(
+            id=f"{self._run.run_id}/{task_id}",
+            task_id=task_id,
+            content=self._contents[task_id],
+            run_id=self._run.run_id,
+            time=time.time(),
+            status=finding.status,
+            noop=finding.noop,
+            gold=finding.gold,
+            repeats=self._config.validation.repeats,
+            flaky_tests=list(finding.flaky_tests[:MAX_NAMED]),
+            num_flaky_tests=len(finding.flaky_tests),
+            reason=finding.reason[:_REASON_CHARS],
+            quarantine=self._config.validation.quarantine,
+        )
+
+    def _counts(self) -> dict[RowStatus, int]:
+        counts = Counter(record.status for record in self._records.values())
+        return {status: counts[status] for status in RowStatus}
+
+    def _report(self, *, force: bool = False) -> None:
+        if not force and time.monotonic() - self._reported_at < _REPORT_EVERY_S:
+            return
+        self._reported_at = time.monotonic()
+        said = [
+            f"{count} {status.value.replace('_', ' ')}" for status, count in self._counts().items() if count
+        ]
+        message = f"validated: {', '.join(said)}" if said else "grading the first rows"
+        self._run.progress(message, len(self._records), self._num_rows)
+
+    def outcome(self, seconds: float) -> Outcome:
+        """The counts; a run that could not test a single row has failed."""
+        counts = self._counts()
+        standing = standings(read(self._folder), self._contents)
+        lost = [record for record in self._records.values() if record.status is RowStatus.INFRA]
+        if lost:
+            self._run.alert(
+                "warning",
+                "validation_infrastructure",
+                f"{len(lost)} of {self._num_rows} rows could not be tested: {lost[0].reason}",
+                task_ids=[record.task_id for record in lost[:20]],
+            )
+        nothing = bool(lost) and len(lost) == len(self._records)
+        return Outcome(
+            state="failed" if nothing else "succeeded",
+            reason=f"no row could be tested: {lost[0].reason}" if nothing else "",
+            summary={
+                "dataset": self._config.dataset.name,
+                "rows": self._num_rows,
+                **{status.value: count for status, count in counts.items()},
+                "quarantined": sum(
+                    standing.get(task_id, Standing()).quarantined for task_id in self._records
+                ),
+                "seconds": round(seconds, 1),
+            },
+        )
+
+
+def _configured_rows(config: ValidateRun, home: Path) -> Sequence[TaskRow]:
+    dataset = load_dataset(home, config.dataset.name)
+    splits = config.dataset.splits
+    rows = [row for split in splits for row in dataset.split(split)] if splits else list(dataset.rows)
+    if rows and all(row.answer.grade_rule == GradeRule.GOAL for row in rows):
+        raise DatasetError(
+            f"'{config.dataset.name}' is judged by its environment: there are no tests to validate"
+        )
+    return rows[: config.dataset.limit]
+
+
+def _is_wanted(which: str, standing: Standing | None) -> bool:
+    status = standing.status if standing else None
+    if which == "all" or status is None:
+        return True
+    return which == "suspect" and status in {*FAULTS, RowStatus.INFRA}
+
+
+def _refused(reason: str) -> Grade:
+    return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=reason)
