@@ -135,7 +135,7 @@ class TaskAnswer:
     gold_patch: str
     test_patch: str = ""
     test_files: Mapping[str, str] = field(default_factory=dict)
-    """Path relative to the workdir → content, written over the graded tree."""
+    """Path, relative to the workdir or absolute, → content, written over the graded tree."""
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     test_command: str = ""
@@ -150,6 +150,9 @@ class TaskAnswer:
     agent enters, there again for grading, which starts from the image."""
     timeout_s: float | None = None
     """Time for the tests where the row sets one; else the run's ``grading.timeout_s``."""
+    setup_patch: str = ""
+    """What makes the image the task: applied before an agent enters and before a patch is graded; every patch is
+    relative to the tree with it (SWE-smith: the bug, on an image of the intact repository)."""
     deterministic: bool = False
     """True when curation saw the same outcome over repeated runs: verdicts may then be re-used."""
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -23,7 +23,7 @@ from engine.events import health
 from engine.types import Task, TaskAnswer, TaskRow
 
 FORMAT = 1
-_ADDED_TO_ANSWER = frozenset({"log_parser", "expected", "hidden_paths", "timeout_s"})
+_ADDED_TO_ANSWER = frozenset({"log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch"})
 T = TypeVar("T")
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _ANSWER: TypeAdapter[TaskAnswer] = TypeAdapter(TaskAnswer)
