@@ -1,0 +1,69 @@
+"""Names, labels and annotations of everything the backend makes in a cluster.
+
+Labels are for selectors, annotations for what a label value cannot hold. A new fact about a sandbox gets a
+constant here and a line in ``spec.metadata``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+
+DOMAIN = "trainyard.dev"
+SANDBOX_ID = f"{DOMAIN}/sandbox-id"
+RUN_ID = f"{DOMAIN}/run-id"
+OWNER = f"{DOMAIN}/owner"
+"""The process that owns the pod, by its lease object's name."""
+STATE = f"{DOMAIN}/state"
+"""``warm`` (nobody asked for it yet) or ``leased``."""
+POOL = f"{DOMAIN}/pool"
+"""What a warm pod must share with the sandbox it may become."""
+ITERATION = f"{DOMAIN}/iteration"
+TASK_ID = f"{DOMAIN}/task-id"
+ROLLOUT_ID = f"{DOMAIN}/rollout-id"
+DEADLINE = f"{DOMAIN}/deadline"
+"""Annotation: absolute deadline, seconds since the epoch by the cluster's clock."""
+NAME = f"{DOMAIN}/name"
+IMAGE = f"{DOMAIN}/image"
+"""Annotation: the image as the task names it, before mirrors."""
+SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
+DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
+WARM, LEASED = "warm", "leased"
+
+MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
+COMMON = {
+    "app.kubernetes.io/name": "trainyard-sandbox",
+    "app.kubernetes.io/part-of": "trainyard",
+    **MANAGED_BY,
+}
+
+_VALUE = re.compile(r"[^A-Za-z0-9._-]+")
+_LIMIT = 63
+
+
+def label_value(text: str) -> str:
+    """``text`` as a label value: what is not allowed becomes a dash, what is too long ends in a hash."""
+    plain = _VALUE.sub("-", text).strip("-._")
+    if len(plain) > _LIMIT:
+        digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+        plain = f"{plain[: _LIMIT - 9].rstrip('-._')}-{digest}"
+    return plain
+
+
+def rollout_labels(name: str) -> dict[str, str]:
+    """Labels from a sandbox's purpose where it is a rollout's key, ``phase/iteration/task/index``."""
+    parts = name.split("/")
+    if len(parts) != 4:
+        return {}
+    _, iteration, task, _ = parts
+    return {
+        ITERATION: label_value(iteration),
+        TASK_ID: label_value(task),
+        ROLLOUT_ID: label_value(name),
+    }
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """A label selector that asks for all of them."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())

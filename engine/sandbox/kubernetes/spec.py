@@ -1,0 +1,332 @@
+"""What is sent to the cluster: pods, the agent's ConfigMap, and the patch that claims a warm pod.
+
+Pure functions of the configuration, compared with golden files by the tests. A pod has two containers of the
+same image: ``sandbox``, whose init is the agent and in which commands run, and ``pristine``, with an agent of
+its own on which no command ever runs, so that it keeps the original files. A new setting of pods goes into
+``KubernetesConfig`` and into the function here that makes that part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import engine.sandbox.agent
+from engine.config.kubernetes import KubernetesConfig
+from engine.errors import ImageError
+from engine.sandbox.agent.interpreters import CANDIDATES, launcher
+from engine.sandbox.agent.listen import TOKEN_VARIABLE
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.kubernetes import labels
+
+Json = dict[str, Any]
+SANDBOX, PRISTINE = "sandbox", "pristine"
+ACCEPT_S = 90
+"""How long an agent waits for its client before it gives up, and with it the container, seconds."""
+SLACK_S = 120
+"""What a pod may outlive its sandbox's lifetime by before the kubelet ends it, seconds."""
+WARM_DEADLINE_S = 24 * 3600
+"""The kubelet's deadline of a pod that waits to be claimed, seconds; claiming shortens it."""
+
+_FOLDER = "/run/trainyard"
+_FILES = f"{_FOLDER}/agent"
+_BROUGHT_PYTHON = f"{_FOLDER}/python/bin/python3"
+_LOCAL = "local:"
+# The token goes through a pipe: no environment holds it once the shell has become the agent.
+_START = (
+    f"token=${TOKEN_VARIABLE}; unset {TOKEN_VARIABLE}; ulimit -S -n 65536 2>/dev/null; "
+    'exec "$@" <<END\n$token\nEND\n'
+)
+_WAIT = "exec sleep 2147483647"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The object whose end takes the pods with it: a lease, see ``owner``."""
+
+    name: str
+    uid: str
+
+
+def pod(
+    config: KubernetesConfig,
+    spec: SandboxSpec,
+    *,
+    sandbox_id: str,
+    owner: Owner,
+    token: bytes,
+    deadline: float,
+    warm: bool = False,
+) -> Json:
+    """The pod of one sandbox.
+
+    Args:
+        sandbox_id: also its name, so that creating it twice makes one pod.
+        token: what a client of its agents has to know.
+        deadline: when a reaper may remove it, seconds since the epoch by the cluster's clock.
+        warm: nobody asked for it yet.
+
+    Raises:
+        ImageError: the image is not allowed on this cluster.
+    """
+    image = resolve_image(config, spec.image)
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": sandbox_id,
+            "namespace": config.namespace,
+            "labels": {
+                **config.labels,
+                **labels.COMMON,
+                labels.SANDBOX_ID: sandbox_id,
+                labels.OWNER: owner.name,
+                labels.POOL: pool_key(spec.image, spec.limits),
+                **_purpose_labels(spec, warm=warm),
+            },
+            "annotations": {
+                **config.annotations,
+                labels.IMAGE: spec.image,
+                **_purpose_annotations(spec, deadline, warm=warm),
+            },
+            "ownerReferences": [
+                {
+                    "apiVersion": "coordination.k8s.io/v1",
+                    "kind": "Lease",
+                    "name": owner.name,
+                    "uid": owner.uid,
+                }
+            ],
+        },
+        "spec": _pod_spec(config, spec.limits, image, token, warm=warm),
+    }
+
+
+def claim(spec: SandboxSpec, *, deadline: float, running_s: float) -> Json:
+    """The merge patch that makes a warm pod the sandbox of ``spec``.
+
+    Args:
+        deadline: see ``pod``.
+        running_s: how long the pod has been on its node, seconds.
+    """
+    active = min(WARM_DEADLINE_S, math.ceil(running_s + spec.limits.lifetime_s + SLACK_S))
+    return {
+        "metadata": {
+            "labels": _purpose_labels(spec, warm=False),
+            "annotations": _purpose_annotations(spec, deadline, warm=False),
+        },
+        "spec": {"activeDeadlineSeconds": active},
+    }
+
+
+def pool_key(image: str, limits: SandboxLimits) -> str:
+    """What sandboxes must agree on to take each other's place: image and limits, but for the lifetime."""
+    shape = (image, limits.memory_mb, limits.processes, limits.disk_mb, limits.cpus)
+    return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
+
+
+@cache
+def agent_config_map() -> Json:
+    """The agent's source files, under a name that changes with them; immutable, shared by all pods."""
+    folder = Path(engine.sandbox.agent.__file__).parent
+    files = {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
+    digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": f"trainyard-agent-{digest}", "labels": dict(labels.COMMON)},
+        "immutable": True,
+        "data": files,
+    }
+
+
+def resolve_image(config: KubernetesConfig, image: str) -> str:
+    """What the nodes are told to pull: ``image`` through the configured mirrors.
+
+    Raises:
+        ImageError: a local image, or one without a digest where that is required.
+    """
+    if image.startswith(_LOCAL):
+        if config.allow_local_images:
+            return image
+        raise ImageError(
+            f"image '{image}' exists only on this machine: push it to a registry that the cluster can reach "
+            "and use its reference there"
+        )
+    if config.require_digest and "@sha256:" not in image:
+        raise ImageError(
+            f"image '{image}' has no digest: name it as REPOSITORY@sha256:…, or set "
+            "sandbox.kubernetes.require_digest=false"
+        )
+    for reference in (image, _with_registry(image)):
+        for prefix in sorted(config.mirrors, key=len, reverse=True):
+            if reference.startswith(prefix):
+                return config.mirrors[prefix] + reference[len(prefix) :]
+    return image
+
+
+def _with_registry(image: str) -> str:
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
+
+
+def _purpose_labels(spec: SandboxSpec, *, warm: bool) -> dict[str, str]:
+    if warm:
+        return {labels.STATE: labels.WARM}
+    run = {labels.RUN_ID: labels.label_value(spec.run_id)}
+    return {labels.STATE: labels.LEASED, **run, **labels.rollout_labels(spec.name)}
+
+
+def _purpose_annotations(spec: SandboxSpec, deadline: float, *, warm: bool) -> dict[str, str]:
+    return {
+        labels.DEADLINE: f"{deadline:.0f}",
+        labels.NAME: spec.name,
+        labels.SAFE_TO_EVICT: "true" if warm else "false",
+        labels.DO_NOT_DISRUPT: "false" if warm else "true",
+    }
+
+
+def _pod_spec(
+    config: KubernetesConfig, limits: SandboxLimits, image: str, token: bytes, *, warm: bool
+) -> Json:
+    active = limits.lifetime_s + config.pull_timeout_s + config.start_timeout_s + SLACK_S
+    spec: Json = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": WARM_DEADLINE_S if warm else math.ceil(active),
+        "terminationGracePeriodSeconds": config.delete_grace_s,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostname": "sandbox",
+        # Names never resolve, and fail at once instead of after the resolver's patience.
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["127.0.0.1"]},
+        "securityContext": _pod_security(config),
+        "containers": [
+            _container(config, SANDBOX, image, _resources(config, limits), config.agent_port, token, limits),
+            _container(config, PRISTINE, image, _pristine_resources(config), config.agent_port + 1, token),
+        ],
+        **_agent_volume(config),
+    }
+    if config.host_users is not None:
+        spec["hostUsers"] = config.host_users
+    if config.runtime_class:
+        spec["runtimeClassName"] = config.runtime_class
+    if config.priority_class:
+        spec["priorityClassName"] = config.priority_class
+    if config.node_selector:
+        spec["nodeSelector"] = dict(config.node_selector)
+    if config.tolerations:
+        spec["tolerations"] = [
+            {key: value for key, value in toleration.model_dump().items() if value}
+            for toleration in config.tolerations
+        ]
+    if config.image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": name} for name in config.image_pull_secrets]
+    return spec
+
+
+def _pod_security(config: KubernetesConfig) -> Json:
+    kind, _, profile = config.seccomp.partition("/")
+    seccomp: Json = {"type": kind, "localhostProfile": profile} if profile else {"type": kind}
+    security: Json = {"seccompProfile": seccomp}
+    if config.run_as_user is not None:
+        security["runAsUser"] = config.run_as_user
+    return security
+
+
+def _container(
+    config: KubernetesConfig,
+    name: str,
+    image: str,
+    resources: Json,
+    port: int,
+    token: bytes,
+    limits: SandboxLimits | None = None,
+) -> Json:
+    env = [{"name": TOKEN_VARIABLE, "value": token.hex()}]
+    if limits is not None:  # address space without limit: memory is the container's business
+        env.append({"name": "TRAINYARD_RLIMITS", "value": f"-1,{limits.processes}"})
+    return {
+        "name": name,
+        "image": image,
+        "imagePullPolicy": config.image_pull_policy,
+        "command": agent_command(config, port),
+        "env": env,
+        "ports": [
+            {"name": "agent" if name == SANDBOX else PRISTINE, "containerPort": port, "protocol": "TCP"}
+        ],
+        "resources": resources,
+        "securityContext": _security(config),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": [_agent_mount(config)],
+    }
+
+
+def agent_command(config: KubernetesConfig, port: int) -> list[str]:
+    """What a container runs: the agent behind its port, or nothing where ``pods/exec`` will start it."""
+    if config.connect == "exec":
+        return ["/bin/sh", "-c", _WAIT]
+    code = f"from agent.listen import main; main({port}, {ACCEPT_S})"
+    return ["/bin/sh", "-c", _START, "start", *_launcher(config, code)]
+
+
+def exec_command(config: KubernetesConfig) -> list[str]:
+    """What ``pods/exec`` starts: the agent on the request's stdin and stdout."""
+    return _launcher(config, "from agent.listen import serve_stdio; serve_stdio()")
+
+
+def _launcher(config: KubernetesConfig, code: str) -> list[str]:
+    candidates = (_BROUGHT_PYTHON, *CANDIDATES) if config.agent_image else CANDIDATES
+    return launcher(f"import sys; sys.path[:0] = ['{_FOLDER}']; {code}", candidates)
+
+
+def _security(config: KubernetesConfig) -> Json:
+    capabilities: Json = {"drop": ["ALL"]}
+    if config.added_capabilities:
+        capabilities["add"] = list(config.added_capabilities)
+    return {"allowPrivilegeEscalation": False, "privileged": False, "capabilities": capabilities}
+
+
+def _resources(config: KubernetesConfig, limits: SandboxLimits) -> Json:
+    fixed = {"memory": f"{limits.memory_mb}Mi", "ephemeral-storage": f"{limits.disk_mb}Mi"}
+    return {
+        "requests": {"cpu": _cores(min(config.cpu_request, limits.cpus)), **fixed},
+        "limits": {"cpu": _cores(limits.cpus), **fixed},
+    }
+
+
+def _pristine_resources(config: KubernetesConfig) -> Json:
+    fixed = {"memory": f"{config.pristine_memory_mb}Mi", "ephemeral-storage": "16Mi"}
+    return {"requests": {"cpu": "10m", **fixed}, "limits": {"cpu": "1", **fixed}}
+
+
+def _cores(count: float) -> str:
+    return f"{count:g}" if count == int(count) else f"{round(count * 1000)}m"
+
+
+def _agent_volume(config: KubernetesConfig) -> Json:
+    if not config.agent_image:
+        source = {"name": agent_config_map()["metadata"]["name"], "defaultMode": 0o444}
+        return {"volumes": [{"name": "agent", "configMap": source}]}
+    small = {"cpu": "100m", "memory": "64Mi", "ephemeral-storage": "16Mi"}
+    bring: Json = {
+        "name": "agent",
+        "image": resolve_image(config, config.agent_image),
+        "imagePullPolicy": config.image_pull_policy,
+        "command": ["/bin/sh", "-c", f"cp -a /trainyard/. {_FOLDER}/"],
+        "resources": {"requests": small, "limits": {**small, "memory": "256Mi"}},
+        "securityContext": _security(config),
+        "volumeMounts": [{"name": "agent", "mountPath": _FOLDER}],
+    }
+    volume = {"name": "agent", "emptyDir": {"medium": "Memory", "sizeLimit": "192Mi"}}
+    return {"initContainers": [bring], "volumes": [volume]}
+
+
+def _agent_mount(config: KubernetesConfig) -> Json:
+    return {"name": "agent", "mountPath": _FOLDER if config.agent_image else _FILES, "readOnly": True}
