@@ -18,7 +18,7 @@ up: $(STAMP) system ## start the services alone
 	@$(BIN)/python manage.py up $(if $(PORT),--port $(PORT))
 
 test: $(STAMP) system-test ## every test
-	$(BIN)/python -m pytest
+	@deploy/setup/docker.sh run $(BIN)/python -m pytest
 
 check: $(STAMP) ## style, types, layers
 	$(BIN)/ruff check .
@@ -49,5 +49,12 @@ system: ## bubblewrap, git: installed as root, else named
 system-test: ## also a browser for the end-to-end tests
 	@deploy/setup/system.sh bwrap:bubblewrap git:git unshare:util-linux chromium:chromium
 
-clean: ## remove the environment and the data folder
+.PHONY: docker docker-stop
+docker: ## a Docker daemon for sandboxes: the one that answers, else (as root) one of our own
+	@deploy/setup/docker.sh start
+
+docker-stop: ## stop our own Docker daemon
+	@deploy/setup/docker.sh stop
+
+clean: docker-stop ## remove the environment and the data folder
 	rm -rf $(VENV) .trainyard
