@@ -245,7 +245,11 @@ class Timings:
     """Where a rollout's wall time went, in seconds."""
 
     queue: float = 0.0
+    """Waiting for a turn, in the scheduler and in the sandbox pool."""
     sandbox: float = 0.0
+    """Opening, reading the patch, closing; ``pull`` and ``start`` are parts of it."""
+    pull: float = 0.0
+    start: float = 0.0
     model: float = 0.0
     tools: float = 0.0
     grading: float = 0.0
@@ -278,6 +282,8 @@ class Trajectory:
     timings: Timings = field(default_factory=Timings)
     error: str = ""
     """Set for infrastructure failures: what happened, in one sentence."""
+    failure: str = ""
+    """Kind of the sandbox failure behind its end, see ``engine.sandbox.failures``; empty when there was none."""
     attempts: int = 1
 
     @property

@@ -11,9 +11,10 @@ from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.inference.base import GenerationContext, Policy
 from engine.inference.scripted import ScriptedPolicy
-from engine.rollout import BudgetedBackend, RolloutScheduler, SweEnvironments
+from engine.rollout import RolloutScheduler, SweEnvironments
 from engine.rollout.environments import RolloutGrader
 from engine.sandbox.base import SandboxBackend
+from engine.sandbox.pool import SandboxPool
 from engine.types import (
     Grade,
     RolloutKey,
@@ -126,12 +127,11 @@ def swe_scheduler(
     grader: RolloutGrader | None = None,
     **changes: Any,
 ) -> RolloutScheduler:
-    """A scheduler of software-engineering rollouts; a backend without a budget is given the sandbox's."""
+    """A scheduler of software-engineering rollouts; a backend without a pool is given one."""
     agent, sandbox = agent or quick_agent(), sandbox or SandboxConfig()
-    if not isinstance(backend, BudgetedBackend):
-        backend = BudgetedBackend(backend, max_live=sandbox.max_live, max_starting=sandbox.max_starting)
+    pool = backend if isinstance(backend, SandboxPool) else SandboxPool(backend, sandbox)
     environments = SweEnvironments(
-        backend=backend, grader=grader or PatchGrader(), agent=agent, sandbox=sandbox, run_id="r1"
+        pool=pool, grader=grader or PatchGrader(), agent=agent, sandbox=sandbox, run_id="r1"
     )
     parts: dict[str, Any] = {"rollout": RolloutConfig(), "seed": 7, "observer": Recorder()}
     return RolloutScheduler(environments=environments, policy=policy, agent=agent, **{**parts, **changes})

@@ -40,6 +40,8 @@ class AgentOutcome:
     tokens: TokenRecord
     error: str = ""
     """What failed, for infrastructure reasons."""
+    failure: str = ""
+    """Kind of the sandbox failure that ended it; empty when there was none."""
 
 
 class _Ended(Exception):
@@ -83,18 +85,19 @@ class AgentLoop:
         except _Ended as ended:
             return self.outcome(ended.reason, ended.error)
         except SandboxError as error:
-            return self.outcome(TerminationReason.ENV_ERROR, _described(error))
+            return self.outcome(TerminationReason.ENV_ERROR, _described(error), failure=error.kind)
         except ModelError as error:
             return self.outcome(TerminationReason.MODEL_ERROR, _described(error))
         return self.outcome(TerminationReason.MAX_STEPS)
 
-    def outcome(self, termination: TerminationReason, error: str = "") -> AgentOutcome:
+    def outcome(self, termination: TerminationReason, error: str = "", *, failure: str = "") -> AgentOutcome:
         """The rollout as far as it came, under a termination reason."""
         return AgentOutcome(
             termination=termination,
             steps=tuple(self._steps),
             tokens=self._conversation.record(),
             error=error,
+            failure=failure,
         )
 
     async def _turn(self, index: int) -> None:

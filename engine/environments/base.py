@@ -8,10 +8,12 @@ small one that experiments run on.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from engine.agent.schemas import Tools
+from engine.sandbox.base import Startup
 from engine.types import Grade, RolloutKey, TaskRow, ToolCall
 
 
@@ -37,6 +39,10 @@ class Environment(Protocol):
     @property
     def queue_seconds(self) -> float:
         """How long ``reset`` waited for its turn."""
+
+    @property
+    def startup(self) -> Startup | None:
+        """What starting its sandbox took; None without one, and before ``reset``."""
 
     async def reset(self) -> str:
         """Make a fresh world; returns the id of its sandbox, empty when it has none."""
@@ -64,6 +70,13 @@ class EnvironmentFactory(Protocol):
     @property
     def retries(self) -> int:
         """Fresh environments tried after an infrastructure failure before a rollout is excluded."""
+
+    @property
+    def clocks(self) -> Callable[[str, float], None] | None:
+        """Where durations in sandboxes are counted, by the name of the clock; None without sandboxes."""
+
+    async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
+        """Make ready for groups of these tasks, best effort; nothing fails because of it."""
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> Environment:
         """A world for one attempt at a rollout.

@@ -8,6 +8,7 @@ tasks or rollouts.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -122,6 +123,7 @@ class FrozenLakeEnvironment:
     tools: Tools = LAKE_TOOLS
     step_deadline_s = _STEP_DEADLINE_S
     queue_seconds = 0.0
+    startup = None
 
     def __init__(self, row: TaskRow, *, style: ObservationStyle, seed: int) -> None:
         self._row = row
@@ -187,6 +189,10 @@ class FrozenLakeEnvironments:
     agent: AgentConfig
     tools: ClassVar[Tools] = LAKE_TOOLS
     retries: ClassVar[int] = 0
+    clocks: ClassVar[None] = None
+
+    async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
+        """Nothing to do."""
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> FrozenLakeEnvironment:  # noqa: ARG002
         """A lake with the player on the start."""

@@ -5,7 +5,8 @@ Nothing is installed inside the sandbox; tools work on the host over its protoco
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
 
@@ -24,7 +25,7 @@ from engine.agent.tools import (
 from engine.config.rollout import AgentConfig
 from engine.environments.base import EnvironmentStep
 from engine.errors import SandboxError
-from engine.sandbox.base import Sandbox
+from engine.sandbox.base import Sandbox, Startup
 from engine.types import Grade, ToolCall
 
 _GRACE_S = 30.0
@@ -33,10 +34,12 @@ _FILE_COMMAND_S = 20.0
 
 
 class SandboxLease(Protocol):
-    """A sandbox that opens when its turn comes, as ``engine.rollout.budget`` gives it."""
+    """A sandbox that opens when its turn comes, as ``engine.sandbox.pool`` gives it."""
 
     queue_seconds: float
     """Time spent waiting for the turn."""
+    startup: Startup | None
+    """What the start took; None before it."""
 
     async def __aenter__(self) -> Sandbox: ...
 
@@ -118,6 +121,7 @@ class SweEnvironment:
         self._style = style
         self._judge = judge
         self._sandbox: Sandbox | None = None
+        self._failure: SandboxError | None = None
         self._shell: SandboxShell | None = None
         self._by_name: dict[str, Tool] = {}
 
@@ -125,6 +129,11 @@ class SweEnvironment:
     def queue_seconds(self) -> float:
         """Time spent waiting for the sandbox's turn."""
         return self._lease.queue_seconds
+
+    @property
+    def startup(self) -> Startup | None:
+        """What starting the sandbox took."""
+        return self._lease.startup
 
     async def reset(self) -> str:
         """Open the sandbox; it is opened once in this object's life."""
@@ -149,7 +158,8 @@ class SweEnvironment:
         """Run the call's tool."""
         _, shell = self._opened()
         shell.timeout_s = timeout_s
-        result = await self._by_name[call.name].run(call.arguments)
+        with self._noted():
+            result = await self._by_name[call.name].run(call.arguments)
         return EnvironmentStep(
             observation=result.observation,
             error=result.error,
@@ -161,17 +171,28 @@ class SweEnvironment:
     async def patch(self) -> str:
         """Everything that changed below the workdir, however it was made."""
         sandbox, _ = self._opened()
-        return await sandbox.diff()
+        with self._noted():
+            return await sandbox.diff()
 
     async def close(self) -> None:
         """Close the sandbox."""
         if self._sandbox is not None:
             self._sandbox = None
-            await self._lease.__aexit__(None, None, None)
+            failure = self._failure
+            await self._lease.__aexit__(type(failure) if failure else None, failure, None)
 
     async def grade(self, patch: str) -> Grade:
         """Run the task's hidden tests on the patch."""
         return await self._judge(patch)
+
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Remember a failure of the sandbox, for the pool's books."""
+        try:
+            yield
+        except SandboxError as error:
+            self._failure = error
+            raise
 
     def _opened(self) -> tuple[Sandbox, SandboxShell]:
         if self._sandbox is None or self._shell is None:

@@ -65,7 +65,8 @@ async def perform(config: AnyRun, run: RunContext) -> Outcome:
     """
     module, _, name = _KINDS[type(config)].partition(":")
     kind: Callable[[AnyRun, RunContext], Awaitable[Outcome]] = getattr(importlib.import_module(module), name)
-    return await kind(config, run)
+    async with run.closing:
+        return await kind(config, run)
 
 
 def note_failure(run: RunContext, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -51,6 +52,8 @@ class RunContext:
     home: Path
     sink: EventSink
     control: Control
+    closing: AsyncExitStack = field(default_factory=AsyncExitStack)
+    """What must be freed before the terminal event is written."""
 
     def alert(
         self,

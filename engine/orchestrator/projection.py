@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.events.sink import EventSink
@@ -11,16 +11,19 @@ from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStar
 from engine.types import RolloutKey, Step, TokenRecord, Trajectory
 
 TRAIN_PHASE = "train"
+ClockObserver = Callable[[str, float], None]
+"""Counts a duration in seconds under the name of a clock."""
 
 
 class EventObserver:
-    """Turns what the rollout scheduler reports into events.
+    """Turns what the rollout scheduler reports into events, and its durations into the pool's clocks.
 
     Token columns travel only with trajectories of the training phase: they are what was trained on.
     """
 
-    def __init__(self, sink: EventSink) -> None:
+    def __init__(self, sink: EventSink, *, clocks: ClockObserver | None = None) -> None:
         self._sink = sink
+        self._clocks = clocks
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         """A rollout was admitted (again, when infrastructure failed it)."""
@@ -29,10 +32,15 @@ class EventObserver:
     def step_finished(self, key: RolloutKey, step: Step) -> None:
         """One turn is over."""
         self._sink.emit(StepFinished, ref=ref(key), **step_fields(step))
+        if self._clocks is not None and step.call is not None:
+            self._clocks("exec", step.tool_seconds)
 
     def trajectory_finished(self, trajectory: Trajectory) -> None:
         """The terminal record."""
         self._sink.emit(TrajectoryFinished, **trajectory_fields(trajectory))
+        grade = trajectory.grade
+        if self._clocks is not None and grade is not None and grade.seconds and not grade.reused:
+            self._clocks("grade", grade.seconds)
 
 
 def ref(key: RolloutKey) -> dict[str, Any]:
@@ -75,6 +83,7 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
         "num_steps": len(steps),
         "patch": clean(trajectory.patch),
         "error": clean(trajectory.error),
+        "failure": trajectory.failure,
         "attempts": trajectory.attempts,
         "prompt_tokens": steps[0].prompt_tokens if steps else 0,
         "generated_tokens": sum(step.generated_tokens for step in steps),
@@ -83,6 +92,8 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
         "policy_version_max": max(versions),
         "queue_seconds": timings.queue,
         "sandbox_seconds": timings.sandbox,
+        "pull_seconds": timings.pull,
+        "start_seconds": timings.start,
         "model_seconds": timings.model,
         "tool_seconds": timings.tools,
         "grading_seconds": timings.grading,

@@ -26,10 +26,10 @@ from engine.grading.grader import Grader
 from engine.inference.base import Policy, SamplingParams
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.projection import EventObserver
-from engine.rollout.budget import BudgetedBackend
 from engine.rollout.environments import SweEnvironments
 from engine.rollout.scheduler import RolloutScheduler
 from engine.sandbox.backends import make_backend
+from engine.sandbox.pool import SandboxPool
 from engine.types import TaskRow
 
 ActingRun = TrainRun | RolloutRun | EvaluateRun
@@ -67,8 +67,10 @@ def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:
             raise
 
 
-async def open_backend(config: SandboxConfig, run: RunContext) -> BudgetedBackend:
-    """A backend that works on this machine, with what an earlier attempt left behind removed.
+async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
+    """The run's pool over a backend that works on this machine, without what an earlier attempt left behind.
+
+    It is closed with ``run.closing``.
 
     Raises:
         PreflightError: what the machine lacks, all of it.
@@ -77,8 +79,10 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> BudgetedBacken
     problems = await backend.preflight()
     if problems:
         raise PreflightError("; ".join(problems))
-    await backend.reap(run_id=run.run_id)
-    return BudgetedBackend(backend, max_live=config.max_live, max_starting=config.max_starting)
+    pool = SandboxPool(backend, config, sink=run.sink)
+    run.closing.push_async_callback(pool.close)
+    await pool.reap(run_id=run.run_id)
+    return pool
 
 
 async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFactory:
@@ -89,10 +93,10 @@ async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFa
     """
     if isinstance(config.environment, FrozenLakeConfig):
         return FrozenLakeEnvironments(agent=config.agent)
-    backend = await open_backend(config.sandbox, run)
+    pool = await open_backend(config.sandbox, run)
     return SweEnvironments(
-        backend=backend,
-        grader=Grader(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run.run_id),
+        pool=pool,
+        grader=Grader(backend=pool, config=config.grading, sandbox=config.sandbox, run_id=run.run_id),
         agent=config.agent,
         sandbox=config.sandbox,
         run_id=run.run_id,
@@ -112,7 +116,7 @@ def build_scheduler(
         agent=config.agent,
         rollout=config.rollout,
         seed=config.seed,
-        observer=EventObserver(run.sink),
+        observer=EventObserver(run.sink, clocks=environments.clocks),
         sampling=sampling,
     )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from engine.rollout.budget import BudgetedBackend
 from engine.rollout.environments import SweEnvironments
 from engine.rollout.observer import RolloutObserver
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 
-__all__ = ["BudgetedBackend", "GroupRequest", "RolloutObserver", "RolloutScheduler", "SweEnvironments"]
+__all__ = ["GroupRequest", "RolloutObserver", "RolloutScheduler", "SweEnvironments"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Protocol
@@ -11,8 +13,8 @@ from engine.agent.schemas import SWE_TOOLS, Tools
 from engine.config.rollout import AgentConfig
 from engine.config.sandbox import SandboxConfig
 from engine.environments.swe import SweEnvironment
-from engine.rollout.budget import BudgetedBackend
 from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.pool import SandboxPool
 from engine.types import Grade, RolloutKey, TaskRow
 
 _LIFETIME_SLACK_S = 120.0
@@ -30,7 +32,7 @@ class RolloutGrader(Protocol):
 class SweEnvironments:
     """Implements ``engine.environments.base.EnvironmentFactory``."""
 
-    backend: BudgetedBackend
+    pool: SandboxPool
     """Where sandboxes come from; share it with the grader, so that the limits hold for the whole run."""
     grader: RolloutGrader
     agent: AgentConfig
@@ -44,10 +46,20 @@ class SweEnvironments:
         """Fresh sandboxes after an infrastructure failure."""
         return self.sandbox.start_retries
 
+    @property
+    def clocks(self) -> Callable[[str, float], None]:
+        """The pool's."""
+        return self.pool.observe
+
+    async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
+        """Let the pool fetch and warm what groups of these tasks will need."""
+        images = Counter(row.task.image for row in rows)
+        await self.pool.prepare({image: count * group_size for image, count in images.items()})
+
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> SweEnvironment:  # noqa: ARG002
         """A world whose sandbox is not open yet; nothing in it is random."""
         return SweEnvironment(
-            self.backend.open(self._spec(key, row)),
+            self.pool.open(self._spec(key, row)),
             agent=self.agent,
             style=observation_style(self.agent.prompt),
             judge=partial(self.grader.grade, row),
@@ -59,6 +71,7 @@ class SweEnvironments:
             workdir=row.task.workdir,
             run_id=self.run_id,
             name=f"{key.phase}/{key.iteration}/{key.task_id}/{key.index}",
+            lane=key.phase,
             limits=SandboxLimits(
                 memory_mb=self.sandbox.memory_mb,
                 processes=self.sandbox.processes,

@@ -18,6 +18,7 @@ from engine.errors import SandboxError
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.seeds import environment_seed, step_seed
+from engine.sandbox.failures import Decision, decide, kind_of, own_doing
 from engine.types import (
     INFRASTRUCTURE_REASONS,
     Grade,
@@ -64,6 +65,10 @@ class Rollout:
     _patch: str = field(init=False, default="")
     _attempts: int = field(init=False, default=0)
     _announced: bool = field(init=False, default=False)
+    _failures: list[str] = field(init=False, default_factory=list)
+    """Kinds of sandbox failure, one for each attempt that failed."""
+    _own_doing: bool = field(init=False, default=False)
+    """Whether they are the agent's to answer for."""
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
     _began: float = field(init=False, default=0.0)
 
@@ -98,6 +103,8 @@ class Rollout:
         except Exception as error:
             _log.error("rollout failed unexpectedly", key=self.key, traceback=traceback.format_exc())
             self._failed(error)
+        if self._own_doing:
+            return Grade(verdict=Verdict.FAILED, reward=0.0, detail=self._outcome.error)
         if self._outcome.termination in INFRASTRUCTURE_REASONS:
             _log.warning("rollout excluded", key=self.key, error=self._outcome.error)
             return None
@@ -111,14 +118,28 @@ class Rollout:
             self._spent("grading", time.monotonic() - began)
 
     async def _attempt_until_it_counts(self) -> None:
-        """Try fresh environments until infrastructure does not fail, or the retries are used up."""
-        for attempt in range(self.parts.environments.retries + 1):
-            self._attempts = attempt + 1
-            if attempt:
-                await asyncio.sleep(_RETRY_PAUSE_S * 2**attempt)
+        """Try fresh environments until infrastructure does not fail, or ``decide`` has had enough."""
+        while True:
+            self._attempts += 1
             await self._attempt()
             if self._outcome.termination is not TerminationReason.ENV_ERROR:
                 return
+            self._failures.append(self._outcome.failure or "infrastructure")
+            decision = decide(self._failures, retries=self.parts.environments.retries)
+            if decision is Decision.COUNT:
+                self._count_against_the_agent()
+            if decision is not Decision.RETRY:
+                return
+            await asyncio.sleep(_RETRY_PAUSE_S * 2 ** len(self._failures))
+
+    def _count_against_the_agent(self) -> None:
+        """Its commands used up what a sandbox has, again in a fresh one: a limit of the environment was hit."""
+        self._own_doing = True
+        self._outcome = replace(
+            self._outcome,
+            termination=TerminationReason.ENV_TIMEOUT,
+            error=own_doing(self._failures[-1], self._outcome.error),
+        )
 
     async def _attempt(self) -> None:
         self._outcome, self._patch = _nothing(TerminationReason.CANCELLED), ""
@@ -146,6 +167,9 @@ class Rollout:
         finally:
             self._spent("queue", environment.queue_seconds)
             self._spent("sandbox", -environment.queue_seconds)
+            if (startup := environment.startup) is not None:
+                self._spent("pull", startup.pull)
+                self._spent("start", startup.start)
             await self._close(environment)
 
     async def _close(self, environment: Environment) -> None:
@@ -174,7 +198,10 @@ class Rollout:
     def _failed(self, error: Exception) -> None:
         """Turn what happened into an infrastructure failure, keeping the steps made so far."""
         self._outcome = replace(
-            self._outcome, termination=TerminationReason.ENV_ERROR, error=_described(error)
+            self._outcome,
+            termination=TerminationReason.ENV_ERROR,
+            error=_described(error),
+            failure=kind_of(error),
         )
         self._patch = ""
 
@@ -193,12 +220,15 @@ class Rollout:
             timings=Timings(
                 queue=self._seconds.get("queue", 0.0),
                 sandbox=self._seconds.get("sandbox", 0.0),
+                pull=self._seconds.get("pull", 0.0),
+                start=self._seconds.get("start", 0.0),
                 model=sum(step.model_seconds for step in steps),
                 tools=sum(step.tool_seconds for step in steps),
                 grading=self._seconds.get("grading", 0.0),
                 total=time.monotonic() - self._began,
             ),
             error=self._outcome.error,
+            failure=self._outcome.failure,
             attempts=max(self._attempts, 1),
         )
 

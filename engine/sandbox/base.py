@@ -34,6 +34,8 @@ class SandboxSpec:
     run_id: str = "adhoc"
     name: str = ""
     """Readable purpose, e.g. the rollout key; appears in the ledger."""
+    lane: str = ""
+    """With whom it waits for a place: lanes take turns, within one it is first come, first served."""
     env: Mapping[str, str] = field(default_factory=dict)
     limits: SandboxLimits = field(default_factory=SandboxLimits)
 

@@ -12,11 +12,12 @@ from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.inference.base import Policy
 from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy
-from engine.rollout import BudgetedBackend, GroupRequest, RolloutScheduler
+from engine.rollout import GroupRequest, RolloutScheduler
 from engine.rollout.serialise import write_trajectories
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.images import build_image
 from engine.sandbox.local import LocalBackend
+from engine.sandbox.pool import SandboxPool
 from engine.types import Grade, Group, TaskRow, TerminationReason, Verdict
 from tests.rollout_builders import (
     FIXED,
@@ -84,7 +85,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class SandboxGrader:
     """Applies the patch to a fresh sandbox and runs the changed code there."""
 
-    def __init__(self, backend: BudgetedBackend) -> None:
+    def __init__(self, backend: SandboxPool) -> None:
         self.backend = backend
 
     async def grade(self, row: TaskRow, patch: str) -> Grade:
@@ -97,8 +98,8 @@ class SandboxGrader:
 
 
 def scheduler(home: Path, policy: Policy, recorder: Recorder | None = None, **agent: Any) -> RolloutScheduler:
-    sandbox = SandboxConfig(memory_mb=256, disk_mb=64)
-    backend = BudgetedBackend(LocalBackend(home), max_live=4, max_starting=2)
+    sandbox = SandboxConfig(memory_mb=256, disk_mb=64, max_live=4, max_starting=2)
+    backend = SandboxPool(LocalBackend(home), sandbox)
     return swe_scheduler(
         backend,
         policy,

@@ -11,12 +11,13 @@ import pytest
 from engine.agent.loop import AgentLoop, AgentOutcome
 from engine.agent.prompts import load_prompt
 from engine.config.rollout import AgentConfig
+from engine.config.sandbox import SandboxConfig
 from engine.environments.swe import SweEnvironment
 from engine.errors import ModelError, SandboxDiedError
 from engine.inference.base import GenerationContext, Policy, SamplingParams
 from engine.inference.bytes_tokenizer import BytesTokenizer
-from engine.rollout import BudgetedBackend
 from engine.sandbox.base import ExecResult, SandboxSpec
+from engine.sandbox.pool import SandboxPool
 from engine.types import Step, TerminationReason
 from tests.fakes.memory_sandbox import Command, MemoryBackend, printed, silent
 from tests.rollout_builders import (
@@ -39,7 +40,7 @@ async def roll(
 ) -> tuple[AgentOutcome, list[Step]]:
     """One rollout on a tiny repository in memory."""
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()}, command=command)
-    lease = BudgetedBackend(backend, max_live=1, max_starting=1).open(SandboxSpec(image="local:pkg"))
+    lease = SandboxPool(backend, SandboxConfig()).open(SandboxSpec(image="local:pkg"))
     environment = SweEnvironment(
         lease, agent=config, style="compact", judge=partial(PatchGrader().grade, make_row())
     )

@@ -12,8 +12,9 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, ModelError, SandboxError
 from engine.inference.base import GenerationContext, GenerationRequest, Policy
 from engine.inference.scripted import NoopPolicy, OraclePolicy
-from engine.rollout import BudgetedBackend, GroupRequest, RolloutScheduler
+from engine.rollout import GroupRequest, RolloutScheduler
 from engine.sandbox.base import ExecResult, SandboxSpec
+from engine.sandbox.pool import SandboxPool
 from engine.types import RolloutKey, Step, TerminationReason, Trajectory, Verdict
 from tests.fakes.memory_sandbox import MemoryBackend, printed, start_fault
 from tests.rollout_builders import (
@@ -231,7 +232,7 @@ async def test_seeds_depend_on_what_is_sampled_and_not_on_scheduling() -> None:
 
 async def test_a_shared_budget_counts_every_user() -> None:
     inner = MemoryBackend(FILES)
-    shared = BudgetedBackend(inner, max_live=1, max_starting=1)
+    shared = SandboxPool(inner, SandboxConfig(max_live=1, max_starting=1))
 
     class OpeningGrader(PatchGrader):
         async def grade(self, row: Any, patch: str) -> Any:

@@ -41,7 +41,7 @@ STEPS = st.builds(
     Step, index=st.integers(0), thought=TEXT, response=TEXT, call=CALLS, observation=TEXT, error=TEXT,
     exit_code=st.none() | st.integers(), done=st.booleans(), model_seconds=FLOATS,
 )  # fmt: skip
-TESTS = st.lists(st.from_type(TestResult), max_size=2).map(tuple)
+TESTS = st.lists(st.builds(TestResult, seconds=FLOATS), max_size=2).map(tuple)
 GRADES = st.none() | st.builds(Grade, reward=st.none() | FLOATS, tests=TESTS, log=TEXT, seconds=FLOATS)
 TOKENS = st.builds(
     TokenRecord,

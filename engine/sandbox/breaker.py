@@ -1,0 +1,126 @@
+"""When to stop creating sandboxes: pure rules over times that the caller passes in.
+
+``Breaker`` looks at the backend as a whole, ``ImageHealth`` at one image at a time. Neither ever removes a
+sandbox. A pause ends by itself; after it one start is tried, and only its success brings back the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+OVERSHOOT = 1.5
+"""More boxes than so many times the wanted ones mean that somebody creates without need."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Breaker:
+    """Pauses creation after failed starts in a row, or when more boxes exist than anybody wants."""
+
+    failures: int = 8
+    """Failed starts in a row that pause the pool."""
+    first_pause_s: float = 15.0
+    longest_pause_s: float = 300.0
+    """Pauses double from the first to this."""
+    slack: int = 8
+    """Boxes above the wanted ones that are never too many: closing takes a moment."""
+    reason: str = ""
+    """Why creation is paused; empty while it is not."""
+    _in_a_row: int = field(init=False, default=0)
+    _pause_s: float = field(init=False, default=0.0)
+    _until: float = field(init=False, default=0.0)
+
+    def room(self, *, now: float, starting: int) -> int | None:
+        """How many may be created now; None: as many as the budgets allow.
+
+        Args:
+            now: monotonic seconds.
+            starting: sandboxes that are being created.
+        """
+        if not self.reason:
+            return None
+        return 0 if now < self._until else max(0, 1 - starting)
+
+    def seconds_left(self, now: float) -> float:
+        """Until the next attempt; 0 when creation is not paused."""
+        return max(0.0, self._until - now) if self.reason else 0.0
+
+    def started(self) -> bool:
+        """A start succeeded. True when that ended a pause."""
+        self._in_a_row = 0
+        ended = bool(self.reason)
+        self.reason, self._pause_s = "", 0.0
+        return ended
+
+    def failed(self, why: str, *, now: float) -> bool:
+        """A start failed for a reason that is not its image's. True when a pause begins with it."""
+        self._in_a_row += 1
+        if self.reason and now >= self._until:
+            return self._pause(why, now)
+        if self.reason or self._in_a_row < self.failures:
+            return False
+        return self._pause(f"{self._in_a_row} starts in a row failed; the last one: {why}", now)
+
+    def counted(self, *, existing: int, wanted: int, now: float) -> bool:
+        """The backend's own count came in. True when a pause begins with it."""
+        if self.reason or existing <= max(OVERSHOOT * wanted, wanted + self.slack):
+            return False
+        return self._pause(f"{existing} sandboxes exist, but only {wanted} are wanted", now)
+
+    def _pause(self, why: str, now: float) -> bool:
+        begins = not self.reason
+        self._pause_s = min(self.longest_pause_s, 2 * self._pause_s or self.first_pause_s)
+        self._until = now + self._pause_s
+        self.reason = why
+        return begins
+
+
+@dataclass(slots=True)
+class _Image:
+    failures: int = 0
+    reason: str = ""
+    refused_until: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class ImageHealth:
+    """Remembers images whose starts fail, so that one bad image costs a few starts, not all of them."""
+
+    failures: int = 3
+    """Failures in a row after which an image is refused."""
+    refuse_s: float = 300.0
+    """For so long; then one more start is tried."""
+    _images: dict[str, _Image] = field(init=False, default_factory=dict)
+
+    def refusal(self, image: str, *, now: float) -> str:
+        """Why no sandbox of the image is started now; empty when one may be."""
+        known = self._images.get(image)
+        if known is None or now >= known.refused_until:
+            return ""
+        return f"image '{image}' failed {known.failures} times in a row; the last time: {known.reason}"
+
+    def failed(self, image: str, reason: str, *, now: float) -> bool:
+        """A start of it failed because of it. True when it is refused from now on."""
+        known = self._images.setdefault(image, _Image())
+        known.failures += 1
+        known.reason = reason
+        if known.failures < self.failures:
+            return False
+        known.refused_until = now + self.refuse_s
+        return True
+
+    def started(self, image: str) -> None:
+        """A sandbox of it started: it is well."""
+        self._images.pop(image, None)
+
+    def troubled(self, *, now: float) -> list[dict[str, object]]:
+        """Fields of ``ImageTrouble`` of every image whose last start failed, worst first."""
+        found = sorted(self._images.items(), key=lambda item: (-item[1].failures, item[0]))
+        return [
+            {
+                "image": image,
+                "failures": known.failures,
+                "reason": known.reason,
+                "refused": now < known.refused_until,
+            }
+            for image, known in found
+        ]

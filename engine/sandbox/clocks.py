@@ -1,0 +1,45 @@
+"""Histograms of where sandbox time goes: queue, pull, start, exec, grade.
+
+To measure something else: a name in ``engine.events.types.CLOCKS`` and an ``observe`` where it ends.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.events.types import CLOCK_BOUNDS_S, CLOCKS
+
+
+@dataclass(slots=True)
+class Clock:
+    """One histogram; bucket i counts up to ``CLOCK_BOUNDS_S[i]`` seconds, the last one everything longer."""
+
+    counts: list[int] = field(default_factory=lambda: [0] * (len(CLOCK_BOUNDS_S) + 1))
+    total: float = 0.0
+    """Sum of all durations, seconds."""
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(CLOCK_BOUNDS_S, seconds)] += 1
+        self.total += seconds
+
+
+class Clocks:
+    """One histogram of every name in ``CLOCKS``."""
+
+    def __init__(self) -> None:
+        self._clocks = {name: Clock() for name in CLOCKS}
+
+    def observe(self, name: str, seconds: float) -> None:
+        """Count one duration of the clock ``name``. Raises KeyError for a name that is not in ``CLOCKS``."""
+        self._clocks[name].observe(seconds)
+
+    def records(self) -> dict[str, dict[str, Any]]:
+        """Fields of ``ClockRecord`` of every clock that measured something."""
+        return {
+            name: {"counts": list(clock.counts), "total": clock.total}
+            for name, clock in self._clocks.items()
+            if any(clock.counts)
+        }

@@ -1,0 +1,311 @@
+"""The pool: every sandbox of a run is opened through it.
+
+    open ─▶ refused image? ─▶ wait for a place ─▶ lease recorded ─▶ backend starts ─▶ in use ─▶ closed
+              fail at once     lanes take turns     (durable)        failures feed the breaker
+
+A place is one of ``max_live``, and until the sandbox has started one of ``max_starting``. Lanes (a phase's
+rollouts, the grading) take turns; within one it is first come, first served. Give one pool to everything that
+opens sandboxes, so that the budgets hold for the whole run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from engine.config.sandbox import SandboxConfig
+from engine.errors import ImageError, SandboxError, SandboxQueueTimeoutError
+from engine.events.sink import EventSink
+from engine.sandbox.base import SandboxBackend, SandboxSpec, Startup
+from engine.sandbox.breaker import Breaker, ImageHealth
+from engine.sandbox.clocks import Clocks
+from engine.sandbox.lease import Lease, plain
+from engine.sandbox.pool_report import PoolReporter
+from engine.sandbox.turns import Ticket, Turns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Population:
+    """What a backend sees of this run in its own books, whoever made it."""
+
+    existing: int
+    """Boxes, idle and closing ones included."""
+    idle: int = 0
+    """Started before anybody asked."""
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """Node → boxes on it."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A backend that can count its boxes without asking anybody, e.g. from a watch."""
+
+    def population(self) -> Population:
+        """The count now."""
+
+
+class SandboxPool:
+    """Implements ``engine.sandbox.base.SandboxBackend`` over another backend.
+
+    Args:
+        backend: what really opens sandboxes.
+        config: the budgets.
+        sink: where leases, snapshots and alerts are recorded; None records nothing.
+        breaker: when to pause, images: when to refuse one; with other thresholds than the usual ones.
+    """
+
+    def __init__(
+        self,
+        backend: SandboxBackend,
+        config: SandboxConfig,
+        *,
+        sink: EventSink | None = None,
+        breaker: Breaker | None = None,
+        images: ImageHealth | None = None,
+    ) -> None:
+        self.name = backend.name
+        self.backend = backend
+        self.clocks = Clocks()
+        self.starting = 0
+        self.live = 0
+        """Started and not yet closed."""
+        self._config = config
+        self._breaker = breaker or Breaker()
+        self._images = images or ImageHealth()
+        self._turns = Turns()
+        self._nodes: Counter[str] = Counter()
+        self._failures: Counter[str] = Counter()
+        self._opened = 0
+        self._orphans = 0
+        self._prepared = 0
+        self._admission: asyncio.Handle | None = None
+        self._wake: asyncio.TimerHandle | None = None
+        self._reporter = PoolReporter(sink, self._inspected)
+
+    def open(self, spec: SandboxSpec) -> Lease:
+        """A sandbox when its turn comes; see ``Lease`` for what entering it raises."""
+        return Lease(self, spec)
+
+    async def prepare(self, images: Mapping[str, int]) -> None:
+        """Let the backend make ready for what is wanted next: within the budget, no refused image."""
+        now, room = time.monotonic(), self._config.max_live
+        wanted: dict[str, int] = {}
+        for image, count in images.items():
+            if room and not self._images.refusal(image, now=now):
+                wanted[image] = min(count, room)
+                room -= wanted[image]
+        self._prepared = sum(wanted.values())
+        await self.backend.prepare(wanted)
+
+    async def preflight(self) -> list[str]:
+        """What the backend lacks."""
+        return await self.backend.preflight()
+
+    async def reap(self, *, run_id: str | None = None) -> int:
+        """Remove the backend's orphans; they are counted in the snapshots."""
+        removed = await self.backend.reap(run_id=run_id)
+        self._orphans += removed
+        if removed:
+            self._reporter.touch()
+        return removed
+
+    async def close(self) -> None:
+        """Report what is left and free what the backend holds; safe to call twice."""
+        if self._wake is not None:
+            self._wake.cancel()
+        self._reporter.close()
+        await self.backend.close()
+
+    def observe(self, clock: str, seconds: float) -> None:
+        """Count a duration that only the pool's users know: ``exec``, ``grade``."""
+        self.clocks.observe(clock, seconds)
+        self._reporter.touch()
+
+    def status(self) -> dict[str, Any]:
+        """Fields of ``PoolStatus`` as of now."""
+        seen = self._population()
+        return {
+            "backend": self.name,
+            "wanted": self.wanted,
+            "waiting": self.waiting,
+            "starting": self.starting,
+            "live": self.live,
+            "idle": seen.idle if seen else 0,
+            "max_live": self._config.max_live,
+            "max_starting": self._config.max_starting,
+            "opened": self._opened,
+            "failures": dict(self._failures),
+            "images": self._images.troubled(now=time.monotonic()),
+            "nodes": dict(seen.nodes if seen else self._nodes),
+            "clocks": self.clocks.records(),
+            "orphans": self._orphans,
+            "paused_reason": self._breaker.reason,
+        }
+
+    @property
+    def waiting(self) -> int:
+        """Leases without a place."""
+        return len(self._turns)
+
+    @property
+    def wanted(self) -> int:
+        """Sandboxes somebody holds or waits for."""
+        return self.waiting + self.starting + self.live
+
+    # --- what a lease asks for ---------------------------------------------------------------------
+
+    def check_image(self, image: str) -> None:
+        """Raise ImageError while sandboxes of the image are refused."""
+        if refusal := self._images.refusal(image, now=time.monotonic()):
+            raise ImageError(refusal)
+
+    async def take_place(self, lease: Lease) -> None:
+        """Wait until the lease may start, and is on record. Raises ImageError, SandboxQueueTimeoutError."""
+        try:
+            self.check_image(lease.spec.image)
+        except ImageError as error:
+            self._failures[error.kind] += 1
+            raise
+        ticket = Ticket(lease, asyncio.get_running_loop().create_future())
+        self._turns.add(ticket)
+        began = time.monotonic()
+        self._admit_soon()
+        try:
+            async with asyncio.timeout(self._config.queue_timeout_s):
+                await ticket.turn
+        except TimeoutError:
+            self._withdraw(ticket)
+            self._failures[SandboxQueueTimeoutError.kind] += 1
+            raise SandboxQueueTimeoutError(self._why_waiting()) from None
+        except BaseException:
+            self._withdraw(ticket)
+            raise
+        self.clocks.observe("queue", time.monotonic() - began)
+
+    def started(self, lease: Lease, startup: Startup) -> None:
+        """The lease's sandbox is up."""
+        self.starting -= 1
+        self.live += 1
+        self._nodes[startup.node] += 1
+        if startup.pull:
+            self.clocks.observe("pull", startup.pull)
+        self.clocks.observe("start", startup.start)
+        self._images.started(lease.spec.image)
+        self._breaker.started()
+        self._reporter.changed(lease.record("started"))
+        self._admit_soon()
+
+    def not_started(self, lease: Lease, error: BaseException) -> None:
+        """The lease's sandbox did not come up, or nobody wants it any more."""
+        self.starting -= 1
+        now = time.monotonic()
+        if isinstance(error, ImageError):
+            if not self._images.refusal(lease.spec.image, now=now) and self._images.failed(
+                lease.spec.image, plain(error), now=now
+            ):
+                message = self._images.refusal(lease.spec.image, now=now)
+                self._reporter.alert("warning", "sandbox_image", f"{message}; further ones fail at once")
+        elif isinstance(error, SandboxError):
+            self._pause_if(self._breaker.failed(plain(error), now=now))
+        self._count_failure(error)
+        failed = isinstance(error, SandboxError)
+        self._reporter.changed(lease.record("failed" if failed else "closed", error=error))
+        self._admit_soon()
+
+    def ended(self, lease: Lease, error: BaseException | None) -> None:
+        """The lease's sandbox is gone; ``error`` is what ended its use."""
+        self.live -= 1
+        if lease.startup is not None:
+            self._nodes[lease.startup.node] -= 1
+            self._nodes += Counter()  # drops nodes without any
+        self._count_failure(error)
+        failed = isinstance(error, SandboxError)
+        self._reporter.changed(lease.record("failed" if failed else "closed", error=error))
+        self._admit_soon()
+
+    # --- admission ---------------------------------------------------------------------------------
+
+    def _admit_soon(self) -> None:
+        """Everything that happens at the same moment is one event."""
+        if self._admission is None:
+            self._admission = asyncio.get_running_loop().call_soon(self._admit)
+
+    def _admit(self) -> None:
+        """Give the free places away, and record those leases before anything of them exists."""
+        self._admission = None
+        admitted: list[Ticket] = []
+        while self.waiting and self._has_room():
+            ticket = self._turns.next()
+            if ticket.turn.done():  # cancelled a moment ago
+                continue
+            self.starting += 1
+            ticket.lease.leased_at = time.time()
+            admitted.append(ticket)
+        if not admitted:
+            return
+        self._opened += len(admitted)
+        try:
+            self._reporter.leased([ticket.lease.record("leased") for ticket in admitted])
+        except Exception as error:  # a fenced run, a full disk: nothing may be created
+            self.starting -= len(admitted)
+            for ticket in admitted:
+                ticket.turn.set_exception(error)
+            return
+        for ticket in admitted:
+            ticket.turn.set_result(None)
+
+    def _has_room(self) -> bool:
+        config, now = self._config, time.monotonic()
+        if self.starting >= config.max_starting or self.starting + self.live >= config.max_live:
+            return False
+        room = self._breaker.room(now=now, starting=self.starting)
+        pause = self._breaker.seconds_left(now)
+        if room == 0 and pause and self._wake is None:
+            self._wake = asyncio.get_running_loop().call_later(pause, self._pause_over)
+        return room != 0
+
+    def _pause_over(self) -> None:
+        self._wake = None
+        self._admit()
+
+    def _withdraw(self, ticket: Ticket) -> None:
+        """Its lease gave up: leave the queue, or give the place back when it had just been given one."""
+        if self._turns.remove(ticket):
+            self._reporter.touch()
+        elif not ticket.turn.cancelled() and ticket.turn.exception() is None:
+            self.not_started(ticket.lease, asyncio.CancelledError())
+
+    def _why_waiting(self) -> str:
+        config = self._config
+        why = f"no place in the sandbox pool within {config.queue_timeout_s:g} s: "
+        if self._breaker.reason:
+            return f"{why}no sandboxes are started because {self._breaker.reason}"
+        held = f"{self.live} of {config.max_live} are live, {self.starting} starting"
+        return f"{why}{held}, {self.waiting} waiting"
+
+    def _population(self) -> Population | None:
+        return self.backend.population() if isinstance(self.backend, Counting) else None
+
+    def _inspected(self) -> dict[str, Any]:
+        """The status, after a look whether more boxes exist than anybody wants."""
+        if (seen := self._population()) is not None:
+            wanted = self.wanted + self._prepared
+            self._pause_if(self._breaker.counted(existing=seen.existing, wanted=wanted, now=time.monotonic()))
+        return self.status()
+
+    def _pause_if(self, begins: bool) -> None:
+        if begins:
+            pause = self._breaker.seconds_left(time.monotonic())
+            self._reporter.alert(
+                "warning",
+                "sandbox_pool_paused",
+                f"no sandboxes are started for {pause:.0f} s: {self._breaker.reason}",
+            )
+
+    def _count_failure(self, error: BaseException | None) -> None:
+        if isinstance(error, SandboxError):
+            self._failures[error.kind] += 1

@@ -1,0 +1,90 @@
+"""What a pool tells: leases before their sandboxes exist, what became of them, and how it is doing.
+
+Leases go out at once, one event for all that were admitted together; later changes wait up to ``REPORT_S``
+and travel together with a snapshot, so that a thousand sandboxes are a few events a second. Every record is
+complete: the last one of a lease is all that is known of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Literal
+
+import structlog
+
+from engine.errors import TrainyardError
+from engine.events.sink import EventSink
+from engine.events.types import Alert, PoolStatus, SandboxesChanged
+
+REPORT_S = 2.0
+"""Least time between two snapshots."""
+_BATCH = 200
+"""Records in one event at most."""
+
+log = structlog.get_logger("pool")
+Record = dict[str, Any]
+
+
+class PoolReporter:
+    """Turns a pool's changes into events.
+
+    Args:
+        sink: where they go; None keeps everything quiet.
+        status: gives the fields of ``PoolStatus`` as of now.
+    """
+
+    def __init__(self, sink: EventSink | None, status: Callable[[], Record]) -> None:
+        self._sink = sink
+        self._status = status
+        self._changed: dict[str, Record] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def leased(self, records: list[Record]) -> None:
+        """Record new leases, before their sandboxes exist. Raises what the sink raises."""
+        self._changed |= {record["lease"]: record for record in records}
+        self._flush()
+        self.touch()
+
+    def changed(self, record: Record) -> None:
+        """A lease's record is another one now."""
+        self._changed[record["lease"]] = record
+        self.touch()
+
+    def touch(self) -> None:
+        """Something about the pool changed: report soon."""
+        if self._timer is None and self._sink is not None:
+            self._timer = asyncio.get_running_loop().call_later(REPORT_S, self._tick)
+
+    def alert(self, severity: Literal["info", "warning", "error"], code: str, message: str) -> None:
+        """Tell people at once."""
+        self._quietly(
+            lambda sink: sink.emit(Alert, severity=severity, code=code, message=message, iteration=None)
+        )
+
+    def close(self) -> None:
+        """Report what is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._tick()
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._quietly(lambda _: self._flush())
+        self._quietly(lambda sink: sink.emit(PoolStatus, **self._status()))
+
+    def _flush(self) -> None:
+        changed, self._changed = list(self._changed.values()), {}
+        if self._sink is None:
+            return
+        for start in range(0, len(changed), _BATCH):
+            self._sink.emit(SandboxesChanged, records=changed[start : start + _BATCH])
+
+    def _quietly(self, tell: Callable[[EventSink], object]) -> None:
+        """The run itself notices a spool that takes no more events; a timer has nobody to tell."""
+        if self._sink is None:
+            return
+        try:
+            tell(self._sink)
+        except (OSError, TrainyardError) as error:
+            log.warning("pool_not_reported", why=str(error))

@@ -1,0 +1,136 @@
+"""Every kind of sandbox failure through the real rollout and grader: retries, exclusion, own doing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from engine import errors
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.errors import SandboxError, SandboxMemoryError
+from engine.grading.grader import Grader
+from engine.inference.scripted import OraclePolicy
+from engine.orchestrator.metrics import is_infrastructure
+from engine.rollout import GroupRequest
+from engine.sandbox.base import ExecResult
+from engine.sandbox.failures import POLICIES, Decision, decide, policy_of
+from engine.sandbox.pool import SandboxPool
+from engine.types import Grade, TaskRow, TerminationReason, Trajectory, Verdict
+from tests.fakes.memory_sandbox import MemoryBackend, printed
+from tests.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
+
+FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
+
+
+def sandbox_errors(base: type[SandboxError] = SandboxError) -> list[type[SandboxError]]:
+    return [base, *(found for child in base.__subclasses__() for found in sandbox_errors(child))]
+
+
+ERRORS = {error.kind: error for error in sandbox_errors() if error.__module__ == errors.__name__}
+ATTEMPTS = {
+    "queue_timeout": 1, "image": 2, "start": 3, "start_timeout": 3, "died": 3, "memory": 2, "evicted": 3,
+    "transport": 3, "resource": 2, "infrastructure": 3,
+}  # fmt: skip
+OWN_DOING = {"memory", "resource"}
+
+
+async def roll(backend: MemoryBackend, policy: TextPolicy | OraclePolicy, **sandbox: int) -> Trajectory:
+    scheduler = swe_scheduler(backend, policy, sandbox=SandboxConfig(**sandbox))
+    (group,) = await scheduler.collect([GroupRequest(row=make_row(), iteration=0, phase="train", size=1)])
+    return group.trajectories[0]
+
+
+async def grade(backend: MemoryBackend, **sandbox: int) -> Grade:
+    config = SandboxConfig(**sandbox)
+    row = make_row()
+    answer = replace(row.answer, fail_to_pass=("t.py::test_a",), test_command="pytest {junit}")
+    grader = Grader(backend=SandboxPool(backend, config), config=GradingConfig(), sandbox=config, run_id="r1")
+    return await grader.grade(TaskRow(task=row.task, answer=answer, split="train"), "")
+
+
+def test_every_kind_of_error_has_a_policy_and_every_policy_an_error() -> None:
+    assert set(POLICIES) == set(ERRORS) == set(ATTEMPTS)
+    assert {kind for kind, policy in POLICIES.items() if policy.own_doing_after} == OWN_DOING
+    assert policy_of("invented later") is POLICIES["infrastructure"]
+
+
+@pytest.mark.parametrize("kind", sorted(ATTEMPTS))
+async def test_a_rollout_whose_sandboxes_keep_failing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.rollout.rollout._RETRY_PAUSE_S", 0.0)
+    backend = MemoryBackend(FILES, faults=[ERRORS[kind](f"fault {n}") for n in range(9)])
+    trajectory = await roll(backend, OraclePolicy())
+    assert (trajectory.attempts, trajectory.failure) == (ATTEMPTS[kind], kind)
+    assert f"fault {ATTEMPTS[kind] - 1}" in trajectory.error
+    if kind in OWN_DOING:
+        assert (trajectory.termination, trajectory.reward) == (TerminationReason.ENV_TIMEOUT, 0.0)
+        assert not is_infrastructure(trajectory)
+        assert "the agent's own doing" in trajectory.error
+    else:
+        assert (trajectory.termination, trajectory.grade) == (TerminationReason.ENV_ERROR, None)
+        assert is_infrastructure(trajectory)
+
+
+@pytest.mark.parametrize("kind", sorted(ATTEMPTS))
+async def test_a_grading_whose_sandboxes_keep_failing(kind: str) -> None:
+    backend = MemoryBackend(FILES, faults=[ERRORS[kind](f"fault {n}") for n in range(9)])
+    found = await grade(backend)
+    assert len(backend._faults) == 9 - ATTEMPTS[kind]
+    if kind in OWN_DOING:
+        assert (found.verdict, found.reward) == (Verdict.FAILED, 0.0)
+    else:
+        assert (found.verdict, found.reward) == (Verdict.INFRA_ERROR, None)
+    assert f"fault {ATTEMPTS[kind] - 1}" in found.detail
+
+
+async def test_one_failure_of_each_kind_costs_nothing_but_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.rollout.rollout._RETRY_PAUSE_S", 0.0)
+    for kind, error in ERRORS.items():
+        if kind != "queue_timeout":
+            trajectory = await roll(MemoryBackend(FILES, faults=[error("once")]), OraclePolicy())
+            assert (trajectory.reward, trajectory.attempts, trajectory.failure) == (1.0, 2, ""), kind
+
+
+async def test_commands_that_use_up_the_memory_of_two_sandboxes_lose_the_rollout() -> None:
+    async def hungry(_command: str) -> ExecResult:
+        raise SandboxMemoryError("the sandbox ended while it was in use: 512 MiB")
+
+    policy = TextPolicy([respond("execute_bash", cmd="eat"), SUBMIT])
+    trajectory = await roll(MemoryBackend(FILES, command=hungry), policy)
+    assert (trajectory.termination, trajectory.attempts) == (TerminationReason.ENV_TIMEOUT, 2)
+    assert trajectory.grade is not None
+    assert (trajectory.grade.verdict, trajectory.reward, trajectory.failure) == (
+        Verdict.FAILED,
+        0.0,
+        "memory",
+    )
+    assert "512 MiB" in trajectory.grade.detail
+
+
+async def test_memory_once_and_something_else_is_nobodys_fault() -> None:
+    async def command(_command: str) -> ExecResult:
+        return printed()
+
+    faults: list[Exception] = [ERRORS["memory"]("a"), ERRORS["died"]("b"), ERRORS["evicted"]("c")]
+    trajectory = await roll(MemoryBackend(FILES, command=command, faults=faults), OraclePolicy())
+    assert (trajectory.termination, trajectory.failure) == (TerminationReason.ENV_ERROR, "evicted")
+
+
+async def test_without_retries_the_first_failure_excludes() -> None:
+    trajectory = await roll(
+        MemoryBackend(FILES, faults=[SandboxMemoryError("x")]), OraclePolicy(), start_retries=0
+    )
+    assert (trajectory.termination, trajectory.attempts) == (TerminationReason.ENV_ERROR, 1)
+    assert (
+        await grade(MemoryBackend(FILES, faults=[SandboxMemoryError("x")]), start_retries=0)
+    ).reward is None
+
+
+def test_decisions() -> None:
+    assert decide(["memory"], retries=2) is Decision.RETRY
+    assert decide(["memory", "memory"], retries=2) is Decision.COUNT
+    assert decide(["died", "memory", "memory"], retries=2) is Decision.COUNT
+    assert decide(["died", "image", "died"], retries=9) is Decision.RETRY
+    assert decide(["image", "died", "image"], retries=9) is Decision.EXCLUDE
+    assert decide(["died", "died"], retries=1) is Decision.EXCLUDE

@@ -1,0 +1,312 @@
+"""The pool over a backend in memory: budgets, turns, records, clocks, pauses, refused images."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+
+from engine.config.sandbox import SandboxConfig
+from engine.errors import (
+    FencedError,
+    ImageError,
+    SandboxDiedError,
+    SandboxQueueTimeoutError,
+    SandboxStartError,
+)
+from engine.events.types import CLOCK_BOUNDS_S, Alert, PoolStatus, SandboxesChanged
+from engine.sandbox import pool_report
+from engine.sandbox.base import Sandbox, SandboxSpec, Startup
+from engine.sandbox.breaker import Breaker, ImageHealth
+from engine.sandbox.pool import Population, SandboxPool
+from tests.fakes.memory_sandbox import MemoryBackend
+
+
+class Sink:
+    """Keeps validated events; refuses them once fenced."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.fenced = False
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        if self.fenced:
+            raise FencedError("a newer attempt exists")
+        self.events.append(event_type(seq=len(self.events) + 1, epoch=1, time=0.0, **fields))
+        return len(self.events)
+
+    def of(self, event_type: type[Any]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, event_type)]
+
+    def states(self) -> dict[str, list[str]]:
+        """Lease → the states it was recorded in."""
+        found: dict[str, list[str]] = {}
+        for event in self.of(SandboxesChanged):
+            for record in event.records:
+                found.setdefault(record.lease, []).append(record.state)
+        return found
+
+
+class Watched(MemoryBackend):
+    """Notes what the sink had recorded when a sandbox was started; ``places`` tells its startup."""
+
+    def __init__(self, sink: Sink, **changes: Any) -> None:
+        super().__init__(**changes)
+        self.sink = sink
+        self.recorded_before: list[int] = []
+        self.prepared: list[Mapping[str, int]] = []
+        self.closed = 0
+
+    @asynccontextmanager
+    async def _open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.recorded_before.append(len(self.sink.states()))
+        async with super()._open(spec) as sandbox:
+            sandbox.startup = Startup(node=spec.env.get("node", "n1"), pull=3.0, start=0.2)
+            yield sandbox
+
+    async def prepare(self, images: Mapping[str, int]) -> None:
+        self.prepared.append(images)
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+def spec(lane: str = "", image: str = "local:pkg", **env: str) -> SandboxSpec:
+    return SandboxSpec(image=image, lane=lane, name=f"of {lane}", env=env)
+
+
+def config(**changes: Any) -> SandboxConfig:
+    return SandboxConfig(**{"max_live": 4, "max_starting": 2, **changes})
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reports follow at once."""
+    monkeypatch.setattr(pool_report, "REPORT_S", 0.001)
+
+
+async def hold(pool: SandboxPool, wanted: SandboxSpec, until: asyncio.Event, order: list[str]) -> None:
+    async with pool.open(wanted):
+        order.append(wanted.lane)
+        await until.wait()
+
+
+async def test_a_lease_is_on_record_before_its_sandbox_exists_and_until_it_is_gone() -> None:
+    sink = Sink()
+    backend = Watched(sink)
+    pool = SandboxPool(backend, config(), sink=sink)
+    async with pool.open(spec(image="local:x")) as sandbox:
+        assert backend.recorded_before == [1]
+        (first,) = sink.of(SandboxesChanged)[0].records
+        assert (first.state, first.sandbox_id, first.image) == ("leased", "", "local:x")
+        assert first.ended_at is None
+    await pool.close()
+    (states,) = sink.states().values()
+    assert states == ["leased", "closed"], "what lies between two reports is told once, as it ended"
+    last = sink.of(SandboxesChanged)[-1].records[-1]
+    assert (last.lease, last.sandbox_id, last.node, last.pull_seconds) == (first.lease, sandbox.id, "n1", 3.0)
+    assert last.leased_at <= last.started_at <= last.ended_at
+    assert backend.closed == 1
+
+
+async def test_budgets_hold_whoever_asks() -> None:
+    backend = MemoryBackend()
+    pool = SandboxPool(backend, config(max_live=5, max_starting=2))
+
+    async def use(number: int) -> None:
+        async with pool.open(spec(f"lane {number % 3}")):
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(use(number) for number in range(60)))
+    assert (backend.most_live, backend.most_starting, len(backend.started)) == (5, 2, 60)
+    assert (pool.waiting, pool.starting, pool.live, pool.wanted) == (0, 0, 0, 0)
+
+
+async def test_lanes_take_turns_and_each_is_first_come_first_served() -> None:
+    pool = SandboxPool(MemoryBackend(), config(max_live=1, max_starting=1))
+    order: list[str] = []
+    until = asyncio.Event()
+    until.set()
+    wanted = [spec("train", n=str(n)) for n in range(4)] + [spec("grade"), spec("grade")]
+    async with pool.open(spec("first")):
+        tasks = [asyncio.create_task(hold(pool, one, until, order)) for one in wanted]
+        await asyncio.sleep(0)
+        assert pool.status()["waiting"] == 6
+    await asyncio.gather(*tasks)
+    assert order == ["train", "grade", "train", "grade", "train", "train"]
+
+
+async def test_waiting_too_long_is_a_failure_of_its_own_kind_and_gives_the_place_up() -> None:
+    pool = SandboxPool(MemoryBackend(), config(max_live=1, queue_timeout_s=0.02))
+    async with pool.open(spec()):
+        with pytest.raises(SandboxQueueTimeoutError, match=r"within 0\.02 s: 1 of 1 are live"):
+            async with pool.open(spec()):
+                raise AssertionError
+        assert pool.waiting == 0
+    async with pool.open(spec()):
+        assert pool.status()["failures"] == {"queue_timeout": 1}
+
+
+async def test_cancelled_waiters_leave_no_trace_even_when_their_turn_has_just_come() -> None:
+    sink = Sink()
+    pool = SandboxPool(MemoryBackend(), config(max_live=1), sink=sink)
+    until = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(pool.open(spec()))
+        waiting = [asyncio.create_task(hold(pool, spec(), until, [])) for _ in range(3)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        waiting[0].cancel()
+        await stack.aclose()  # the next one is given the place …
+        waiting[1].cancel()  # … and cancelled before it knows
+        with suppress(asyncio.CancelledError):
+            await waiting[1]
+    until.set()
+    await waiting[2]
+    assert (pool.waiting, pool.starting, pool.live) == (0, 0, 0)
+    await pool.close()
+    assert all(states[-1] == "closed" for states in sink.states().values())
+
+
+async def test_a_fenced_run_starts_nothing() -> None:
+    sink = Sink()
+    backend = MemoryBackend()
+    pool = SandboxPool(backend, config(), sink=sink)
+    sink.fenced = True
+    with pytest.raises(FencedError):
+        async with pool.open(spec()):
+            raise AssertionError
+    assert (backend.started, pool.starting, pool.waiting) == ([], 0, 0)
+
+
+async def test_failed_starts_pause_the_pool_and_one_success_brings_the_rest(quick: None) -> None:
+    sink = Sink()
+    backend = MemoryBackend(faults=[SandboxStartError("no room") for _ in range(3)])
+    breaker = Breaker(failures=2, first_pause_s=0.03)
+    pool = SandboxPool(backend, config(max_starting=1), sink=sink, breaker=breaker)
+    for _ in range(2):
+        with pytest.raises(SandboxStartError):
+            async with pool.open(spec()):
+                raise AssertionError
+    (alert,) = sink.of(Alert)
+    assert alert.code == "sandbox_pool_paused"
+    assert alert.message.endswith("2 starts in a row failed; the last one: no room")
+    assert "no room" in pool.status()["paused_reason"]
+    until, order = asyncio.Event(), list[str]()
+    tasks = [asyncio.create_task(hold(pool, spec(f"{n}"), until, order)) for n in range(4)]
+    await asyncio.sleep(0.01)
+    assert (order, backend.starting, pool.waiting) == ([], 0, 4), "nothing is started during the pause"
+    until.set()
+    results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 10)
+    assert [type(result).__name__ for result in results].count("SandboxStartError") == 1, "the first trial"
+    assert len(order) == 3
+    assert not pool.status()["paused_reason"]
+    assert len(sink.of(Alert)) == 1, "a pause that goes on is told once"
+
+
+async def test_a_bad_image_costs_a_few_starts_and_harms_no_other() -> None:
+    sink = Sink()
+    backend = MemoryBackend(faults=[ImageError("registry says 404") for _ in range(9)])
+    pool = SandboxPool(
+        backend, config(), sink=sink, images=ImageHealth(failures=3), breaker=Breaker(failures=2)
+    )
+    for _ in range(6):
+        with pytest.raises(ImageError, match="404"):
+            async with pool.open(spec(image="bad")):
+                raise AssertionError
+    assert len(backend._faults) == 6, "after three failures nothing is started any more"
+    backend._faults.clear()
+    async with pool.open(spec(image="good")):
+        pass
+    status = pool.status()
+    assert not status["paused_reason"], "an image's failure is not the backend's"
+    assert (status["failures"], status["images"][0]["refused"]) == ({"image": 6}, True)
+    assert [alert.code for alert in sink.of(Alert)] == ["sandbox_image"]
+    await pool.prepare({"bad": 2, "good": 3, "other": 9})
+
+
+async def test_prepare_stays_within_the_budget_and_leaves_refused_images_out() -> None:
+    backend = Watched(Sink(), faults=[ImageError("404")])
+    pool = SandboxPool(backend, config(max_live=4), images=ImageHealth(failures=1))
+    with pytest.raises(ImageError):
+        async with pool.open(spec(image="bad")):
+            raise AssertionError
+    await pool.prepare({"bad": 2, "good": 3, "other": 9, "none": 1})
+    assert backend.prepared == [{"good": 3, "other": 1}]
+
+
+async def test_what_fails_in_use_is_counted_and_recorded() -> None:
+    sink = Sink()
+    pool = SandboxPool(MemoryBackend(), config(), sink=sink)
+    with pytest.raises(SandboxDiedError):
+        async with pool.open(spec()):
+            raise SandboxDiedError("gone\nfor \udcff good")
+    await pool.close()
+    record = sink.of(SandboxesChanged)[-1].records[-1]
+    assert (record.state, record.failure, record.reason) == ("failed", "died", "gone for ? good")
+    assert sink.of(PoolStatus)[-1].failures == {"died": 1}
+
+
+async def test_clocks_and_nodes_of_the_snapshot() -> None:
+    sink = Sink()
+    pool = SandboxPool(Watched(sink), config(), sink=sink)
+    async with pool.open(spec(node="a")), pool.open(spec(node="b")):
+        pool.observe("exec", 0.3)
+        assert pool.status()["nodes"] == {"a": 1, "b": 1}
+    await pool.close()
+    status = sink.of(PoolStatus)[-1]
+    assert status.nodes == {}
+    assert {name: sum(clock.counts) for name, clock in status.clocks.items()} == {
+        "queue": 2, "pull": 2, "start": 2, "exec": 1,
+    }  # fmt: skip
+    assert status.clocks["pull"].counts[CLOCK_BOUNDS_S.index(5.0)] == 2
+    assert status.clocks["start"].total == pytest.approx(0.4)
+    assert (status.opened, status.wanted, status.max_live) == (2, 0, 4)
+
+
+async def test_more_boxes_than_wanted_stop_creation_and_nothing_is_torn_down(quick: None) -> None:
+    class Cluster(MemoryBackend):
+        existing = 50
+
+        def population(self) -> Population:
+            return Population(existing=self.existing, idle=self.existing - 2, nodes={"a": self.existing})
+
+    sink = Sink()
+    backend = Cluster()
+    pool = SandboxPool(backend, config(), sink=sink, breaker=Breaker(first_pause_s=0.05))
+    async with pool.open(spec()), pool.open(spec()):
+        await asyncio.sleep(0.01)
+        (alert,) = sink.of(Alert)
+        assert "50 sandboxes exist, but only 2 are wanted" in alert.message
+        third = asyncio.create_task(hold(pool, spec(), asyncio.Event(), []))
+        await asyncio.sleep(0.005)
+        assert (backend.live, pool.waiting) == (2, 1), "the live ones stay"
+        backend.existing = 3
+        while pool.live < 3:
+            await asyncio.sleep(0.005)
+        third.cancel()
+        await asyncio.wait([third])
+    status = sink.of(PoolStatus)[0]
+    assert (status.idle, status.nodes) == (48, {"a": 50})
+
+
+async def test_a_thousand_sandboxes_are_few_and_small_events() -> None:
+    sink = Sink()
+    pool = SandboxPool(MemoryBackend(), SandboxConfig(max_live=256, max_starting=64), sink=sink)
+
+    async def use() -> None:
+        async with pool.open(spec("train")):
+            await asyncio.sleep(0)
+
+    await asyncio.gather(*(use() for _ in range(1000)))
+    await pool.close()
+    states = sink.states()
+    assert len(states) == 1000
+    assert all(found[0] == "leased" and found[-1] == "closed" for found in states.values())
+    assert len(sink.events) < 150
+    assert Counter(state for found in states.values() for state in found)["closed"] == 1000
+    assert sum(len(event.model_dump_json()) for event in sink.events) < 1_500_000
