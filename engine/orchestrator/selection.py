@@ -66,7 +66,7 @@ def _chosen_before(rows: Sequence[TaskRow], ids: Sequence[str], split: str) -> S
     gone = [task_id for task_id in ids if task_id not in by_id]
     if gone:
         raise DatasetError(f"task {gone[0]}, which this run works on, is no longer in the split '{split}'")
-    return [by_id[task_id] for task_id in ids]
+    return tuple(by_id[task_id] for task_id in ids)
 
 
 def _report(run: RunContext, config: DatasetConfig, selection: Selection) -> None:
