@@ -43,8 +43,8 @@ class AgentClient:
         self._size: int | None = None
         self._broken: SandboxError | None = None
 
-    async def hello(self, timeout_s: float) -> None:
-        """Wait for the agent's greeting. Raises SandboxError when it does not come."""
+    async def hello(self, timeout_s: float) -> dict[str, Any]:
+        """Wait for the agent's greeting and return it. Raises SandboxError when it does not come."""
         try:
             async with asyncio.timeout(timeout_s):
                 greeting = await self._read_frame()
@@ -54,6 +54,7 @@ class AgentClient:
             ) from None
         if greeting.get("hello") != 1:
             raise self._break(SandboxTransportError("the agent speaks another protocol version"))
+        return greeting
 
     async def call(self, op: str, *, timeout_s: float = 30.0, **payload: Any) -> dict[str, Any]:
         """Perform one operation and return its reply.

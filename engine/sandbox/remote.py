@@ -35,7 +35,7 @@ class PristineTree(Protocol):
         """Every file below the workdir as the sandbox would see it if nobody touched it."""
 
     def state(self, name: str) -> FileState | None:
-        """One file's mode and content; None where there is none."""
+        """Mode and content of one file of ``stamps``; None when it is gone."""
 
 
 class AgentSandbox:
@@ -135,7 +135,7 @@ class AgentSandbox:
         """See ``Sandbox.diff``. Raises PatchError when more than 64 MiB changed."""
         workdir = self.spec.workdir
         reply = await self._client.call("tree", timeout_s=_FILES_S, path=workdir, skip=list(IGNORED))
-        current = _parse_tree(reply["tree"])
+        current = parse_tree(reply["tree"])
         pristine = await asyncio.to_thread(self._pristine.stamps)
         suspects = [
             name
@@ -150,7 +150,9 @@ class AgentSandbox:
         for batch in _batches(suspects, current):
             after.update(await self._fetch(batch))
         gone = [name for name in pristine if name not in current and not self._is_hidden(name)]
-        return await asyncio.to_thread(self._compare, [*suspects, *gone], after)
+        # Only what was listed is looked up: a new name may lead through what used to be a symlink.
+        known = [name for name in suspects if name in pristine] + gone
+        return await asyncio.to_thread(self._compare, known, after)
 
     def _compare(self, names: list[str], after: dict[str, FileState]) -> str:
         before = {name: state for name in names if (state := self._pristine.state(name)) is not None}
@@ -200,7 +202,8 @@ class AgentSandbox:
         await self._end()
 
 
-def _parse_tree(blob: bytes) -> dict[str, Stamp]:
+def parse_tree(blob: bytes) -> dict[str, Stamp]:
+    """The stamps in the agent's reply to ``tree``."""
     tree: dict[str, Stamp] = {}
     parts = iter(blob.split(b"\0") if blob else [])
     for stamp, name in zip(parts, parts, strict=True):

@@ -23,6 +23,7 @@ chmod +x pkg/module.py
 rm link && ln -s pkg link
 ln -s a.txt newlink
 rm dangling && mkdir dangling && echo now > dangling/file
+rm outside && mkdir outside && echo mine > outside/passwd
 mkdir -p new/folder && printf 'new' > new/folder/file && : > new/empty
 echo ignored > ignored.txt
 echo log > some.log
@@ -126,6 +127,7 @@ async def the_diff_of_every_kind_of_edit_applies_to_a_fresh_sandbox(subject: Sub
         assert "__pycache__" not in patch
         assert "diff --git a/new/folder/file b/new/folder/file\nnew file mode 100644\n" in patch
         assert "-    return 41" not in patch
+        assert "diff --git a/outside/passwd b/outside/passwd\nnew file mode 100644\n" in patch
         assert "diff --git a/tool.sh b/tool.sh\nold mode 100755\nnew mode 100644\n" in patch
         assert "-second\n+2nd\n" in patch
         await fresh.apply_patch(patch)

@@ -102,3 +102,4 @@ def reference_tree(folder: Path) -> None:
     (folder / "tool.sh").chmod(0o755)
     (folder / "link").symlink_to("a.txt")
     (folder / "dangling").symlink_to("/nowhere/at/all")
+    (folder / "outside").symlink_to("/etc")
