@@ -10,6 +10,7 @@ To add one: a ``_Check`` in ``_CHECKS``.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -17,7 +18,8 @@ from typing import Any, Literal
 
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.metrics import is_infrastructure, is_uniform
-from engine.types import Group, TerminationReason
+from engine.sandbox.failures import policy_of
+from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory
 
 INFRA_RATE_MAX = 0.02
 UNIFORM_SHARE_MAX = 0.9
@@ -135,11 +137,26 @@ class Alarms:
 
 def _infrastructure(seen: _Iteration) -> str | None:
     rate = seen.metrics["infra/rate"]
-    return f"infrastructure lost {rate:.1%} of the rollouts" if rate > INFRA_RATE_MAX else None
+    if rate <= INFRA_RATE_MAX:
+        return None
+    lost = Counter(
+        policy_of(trajectory.failure).name if trajectory.failure else _lost_at(trajectory)
+        for group in seen.groups
+        for trajectory in group.trajectories
+        if is_infrastructure(trajectory)
+    )
+    why = ", ".join(f"{count} × {name}" for name, count in lost.most_common())
+    return f"infrastructure lost {rate:.1%} of the rollouts ({why})"
+
+
+def _lost_at(trajectory: Trajectory) -> str:
+    """Where a trajectory without a sandbox failure of its own was lost."""
+    ended = trajectory.termination in INFRASTRUCTURE_REASONS
+    return trajectory.termination.replace("_", " ") if ended else "grading"
 
 
 def _not_finite(seen: _Iteration) -> str | None:
-    steps = seen.metrics["update/nonfinite"]
+    steps = seen.metrics.get("update/nonfinite", 0.0)
     return f"{steps:.0f} step(s) were skipped: the gradient was not finite" if steps else None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from engine.config.run import EvaluateRun, RolloutRun
 from engine.events.types import IterationFinished, IterationStarted
+from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import Outcome, RunContext
 from engine.orchestrator.evaluations import run_evaluation
 from engine.orchestrator.metrics import iteration_metrics
@@ -44,6 +45,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
         await policy.close()
     seconds = time.monotonic() - started
     metrics = iteration_metrics(groups) | {"time/rollout": seconds, "time/iteration": seconds}
+    Alarms(run).after_iteration(0, groups, metrics)
     run.sink.emit(IterationFinished, iteration=0, policy_version=policy.version, metrics=metrics)
     return Outcome(
         state="succeeded",

@@ -55,6 +55,13 @@ class TaskCursor:
             had.add(task_id)
         return [self._rows[task_id] for task_id in taken]
 
+    def peek(self) -> list[TaskRow]:
+        """What ``take`` would give, left where it is."""
+        state = self.state_dict()
+        rows = self.take()
+        self.load_state_dict(state)
+        return rows
+
     def state_dict(self) -> dict[str, Any]:
         """The position, as JSON."""
         return {"passes": self._passes, "remaining": list(self._remaining)}

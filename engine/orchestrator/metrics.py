@@ -5,6 +5,7 @@ To add one: a line in the function of its area.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -51,7 +52,14 @@ def _rewards(groups: Sequence[Group], trajectories: Sequence[Trajectory]) -> dic
         "solve/partial": _mean([0 < rate < 1 for rate in rates]),
         "solve/all": _mean([rate == 1 for rate in rates]),
         "infra/rate": 1.0 - len(graded) / max(len(trajectories), 1),
+        **_failures(trajectories),
     }
+
+
+def _failures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """Share of trajectories that ended by a sandbox failure, by its kind, of the kinds that occurred."""
+    kinds = Counter(trajectory.failure for trajectory in trajectories if trajectory.failure)
+    return {f"failure/{kind}": count / len(trajectories) for kind, count in sorted(kinds.items())}
 
 
 def _lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
@@ -81,6 +89,8 @@ def _times(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     return {
         "time/grading": sum(trajectory.timings.grading for trajectory in trajectories),
         "time/queue_mean": _mean([t.timings.queue for t in trajectories]),
+        "time/pull_mean": _mean([t.timings.pull for t in trajectories]),
+        "time/start_mean": _mean([t.timings.start for t in trajectories]),
         "time/model_mean": _mean([t.timings.model for t in trajectories]),
         "time/tools_mean": _mean([t.timings.tools for t in trajectories]),
         "time/trajectory_mean": _mean([t.timings.total for t in trajectories]),

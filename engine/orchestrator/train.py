@@ -5,6 +5,7 @@
     for n in iterations:
         safe point  (pause, stop)
         collect     tasks_per_iteration groups ─▶ rollouts in sandboxes, graded while others run
+        prefetch    the images of iteration n + 1
         update      objective ─▶ weights in place ─▶ published to the policy under a new version
         report      group_finished × groups, iteration_finished
         evaluate at n + 1 if due ─▶ checkpoint n + 1 if due
@@ -34,6 +35,7 @@ from engine.orchestrator.context import Outcome, RunContext, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.metrics import iteration_metrics
+from engine.orchestrator.prefetch import Prefetch
 from engine.orchestrator.progress import HELDOUT, TRAIN, Progress
 from engine.orchestrator.projection import TRAIN_PHASE
 from engine.orchestrator.resampling import Collection, collect_informative, discarded_members
@@ -128,6 +130,7 @@ class TrainingLoop:
             max_batch=config.policy.max_batch,
         )
         self._scheduler = build_scheduler(config, run, environments, self.policy)
+        self._prefetch = Prefetch(environments, group_size=config.rollout.group_size)
 
     async def run(self, *, fresh: bool) -> None:
         """All iterations that are left. Raises RunStopped."""
@@ -138,6 +141,8 @@ class TrainingLoop:
             await self._run.safe_point()
             started = time.monotonic()
             collection = await self._collect()
+            if self.progress.iteration + 1 < self._config.trainer.iterations:
+                await self._prefetch.start(self._cursor.peek())
             collected = time.monotonic()
             result = self._trainer.update(collection.trained, temperature=self._config.policy.temperature)
             self._publish(result)
@@ -152,6 +157,7 @@ class TrainingLoop:
 
     async def close(self) -> None:
         """End what works beside the loop; a checkpoint that is being written is finished and announced."""
+        await self._prefetch.close()
         await self.policy.close()
         self._trainer.close()
         self._writer.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +105,17 @@ def test_a_quiet_run_raises_nothing() -> None:
 )
 def test_thresholds(changes: list[dict[str, float]], expected: list[tuple[str, int]]) -> None:
     assert raised(changes) == expected
+
+
+def test_lost_rollouts_are_told_by_what_failed() -> None:
+    died = [replace(t, failure="died") for t in group("t", [None] * 3).trajectories]
+    ungraded = make_trajectory(None, TerminationReason.SUBMITTED, index=3, task_id="t")
+    stuck = make_trajectory(None, TerminationReason.MODEL_ERROR, index=4, task_id="t")
+    alarms, sink = make_alarms()
+    died = [replace(t, termination=TerminationReason.ENV_ERROR) for t in died]
+    watch(alarms, [{"infra/rate": 0.5}], [make_group([*died, ungraded, stuck], "t")])
+    (alert,) = sink.alerts
+    assert "50.0% of the rollouts (3 × ended while in use, 1 × grading, 1 × model error)" in alert["message"]
 
 
 def test_an_alert_is_raised_again_only_after_its_condition_ceased() -> None:

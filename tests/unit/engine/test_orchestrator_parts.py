@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from engine.errors import ConfigError, FencedError
+from engine.errors import ConfigError, FencedError, SandboxError
 from engine.events.control import Control
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import spread
 from engine.orchestrator.metrics import iteration_metrics
+from engine.orchestrator.prefetch import Prefetch
 from engine.orchestrator.projection import step_fields, trajectory_fields
 from engine.types import (
     Grade,
@@ -97,6 +98,41 @@ def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
     counts = {name: sum(name in iteration for iteration in drawn) for name in names(rows)}
     assert set(counts.values()) == {30}
     assert drawn[0] + drawn[1] != names(rows)[:6]
+
+
+def test_peeking_shows_the_next_tasks_and_takes_none() -> None:
+    cursor = TaskCursor([row(name) for name in "abcdefg"], per_iteration=3, seed=5)
+    for _ in range(20):
+        shown = names(cursor.peek())
+        assert names(cursor.peek()) == shown
+        assert names(cursor.take()) == shown
+
+
+async def test_the_next_images_are_fetched_beside_the_update_and_no_failure_of_it_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("engine.orchestrator.prefetch.HEAD_START_S", 0.01)
+
+    class Slow:
+        def __init__(self) -> None:
+            self.asked: list[list[str]] = []
+            self.go = asyncio.Event()
+
+        async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
+            self.asked.append(names(rows) * group_size)
+            await self.go.wait()
+            raise SandboxError("the registry is away")
+
+    slow = Slow()
+    prefetch = Prefetch(slow, group_size=2)  # type: ignore[arg-type]
+    await asyncio.wait_for(prefetch.start([row("a"), row("b")]), 10)
+    await prefetch.start([row("c")])
+    assert slow.asked == [["a", "b", "a", "b"]], "one request at a time"
+    slow.go.set()
+    await asyncio.sleep(0)
+    await prefetch.start([row("c")])
+    assert slow.asked[1:] == [["c", "c"]]
+    await prefetch.close()
 
 
 def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:

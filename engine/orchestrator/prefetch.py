@@ -1,0 +1,46 @@
+"""The next iteration's images come while the current one trains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+
+import structlog
+
+from engine.environments.base import EnvironmentFactory
+from engine.errors import SandboxError
+from engine.types import TaskRow
+
+HEAD_START_S = 1.0
+"""An update keeps the event loop busy: requests should be on their way before it begins."""
+
+log = structlog.get_logger("orchestrator")
+
+
+class Prefetch:
+    """Asks environments to make ready, at most one request at a time; nothing fails because of it."""
+
+    def __init__(self, environments: EnvironmentFactory, *, group_size: int) -> None:
+        self._environments = environments
+        self._group_size = group_size
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, rows: Sequence[TaskRow]) -> None:
+        """Begin for the tasks of an iteration, unless the last request is not through yet."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._prepare(rows))
+            await asyncio.wait({self._task}, timeout=HEAD_START_S)
+
+    async def close(self) -> None:
+        """Give up what is still under way."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _prepare(self, rows: Sequence[TaskRow]) -> None:
+        try:
+            await self._environments.prepare(rows, group_size=self._group_size)
+        except (SandboxError, OSError) as error:
+            log.warning("prefetch_failed", why=str(error))
