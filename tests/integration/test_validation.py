@@ -76,7 +76,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def dataset(home: Path, request: pytest.FixtureRequest) -> str:
     """A fresh copy of the rows, without anything known about them."""
-    name = request.node.name.split("[")[0][:60].replace("_", "-")
+    name = str(request.node.name).split("[")[0][:60].replace("_", "-")
     save_dataset(home, name, load_dataset(home, "rows").rows, {})
     return name
 

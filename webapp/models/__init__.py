@@ -9,6 +9,7 @@ from webapp.models.audit import AuditEntry
 from webapp.models.datasets import Dataset, Task, TaskAnswer
 from webapp.models.events import Event
 from webapp.models.experiments import Experiment
+from webapp.models.health import QuarantineDecision, Validation
 from webapp.models.iterations import Checkpoint, Evaluation, Iteration
 from webapp.models.runs import Run, RunAttempt
 from webapp.models.trajectories import Group, Step, TestResult, TokenBlob, Trajectory
@@ -25,6 +26,7 @@ __all__ = [
     "Experiment",
     "Group",
     "Iteration",
+    "QuarantineDecision",
     "Run",
     "RunAttempt",
     "Step",
@@ -33,4 +35,5 @@ __all__ = [
     "TestResult",
     "TokenBlob",
     "Trajectory",
+    "Validation",
 ]

@@ -24,6 +24,8 @@ class Dataset(models.Model):
     """The curation run that made it."""
     created_at = models.DateTimeField(auto_now_add=True)
     synced_at = models.DateTimeField(null=True, blank=True)
+    health_checksum = models.CharField(max_length=64, blank=True, default="")
+    """SHA-256 of the ``validation.jsonl`` last mirrored."""
 
     class Meta:
         ordering = ["name"]
@@ -53,6 +55,19 @@ class Task(models.Model):
     metadata: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     active = models.BooleanField(default=True)
     """False once a newer version of the dataset no longer has the row; its trajectories stay readable."""
+    content = models.CharField(max_length=16, blank=True, default="")
+    """Content hash of the row, see ``engine.events.health.content_hash``."""
+    validation = models.ForeignKey(
+        "webapp.Validation", null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+    """The newest that counts for this content."""
+    health = models.CharField(max_length=16, blank=True, default="")
+    """Status of that validation; empty while there is none."""
+    quarantined = models.BooleanField(default=False)
+    quarantine_reason = models.TextField(blank=True, default="")
+    quarantine_by = models.CharField(max_length=150, blank=True, default="")
+    """Who decided; empty where the validation did."""
+    quarantine_since = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ["dataset_id", "position"]
@@ -61,6 +76,10 @@ class Task(models.Model):
             models.Index(fields=["dataset", "split", "position"], name="task_split"),
             models.Index(fields=["key"], name="task_by_key"),
             models.Index(fields=["dataset", "instance_id"], name="task_instance"),
+            models.Index(fields=["dataset", "health", "position"], name="task_health"),
+            models.Index(
+                fields=["dataset", "position"], condition=models.Q(quarantined=True), name="task_quarantined"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -27,7 +27,9 @@ class Group(models.Model):
     phase = models.CharField(max_length=64)
     """``train`` or ``eval:<name>``."""
     task_key = models.CharField(max_length=64)
-    task = models.ForeignKey(Task, null=True, blank=True, on_delete=models.SET_NULL, related_name="groups")
+    task = models.ForeignKey(
+        Task, null=True, blank=True, on_delete=models.SET_NULL, related_name="groups", db_index=False
+    )
     size = models.IntegerField(default=0)
     """Siblings that were started."""
     num_finished = models.IntegerField(default=0)
@@ -45,6 +47,10 @@ class Group(models.Model):
         ordering = ["run_id", "iteration", "phase", "id"]
         constraints = [
             models.UniqueConstraint(fields=["run", "phase", "iteration", "task_key"], name="group_key")
+        ]
+        indexes = [
+            # Solve rates of tasks are sums over it, read from the index alone.
+            models.Index(fields=["task"], include=["run", "num_graded", "num_solved"], name="group_solved")
         ]
 
     def __str__(self) -> str:

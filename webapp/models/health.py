@@ -1,0 +1,74 @@
+"""What validation found about tasks and what people decided: a mirror of every ``validation.jsonl``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+
+from engine.events.health import RowStatus, SideOutcome
+from webapp.models.choices import choices
+from webapp.models.datasets import Task
+from webapp.models.runs import Run
+
+
+class Validation(models.Model):
+    """What one run found about one task; ``Task.validation`` is the newest that counts."""
+
+    task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="validations", db_index=False)
+    uid = models.CharField(max_length=200)
+    content = models.CharField(max_length=16, blank=True, default="")
+    """Content hash of the row that was graded; it counts while the task has the same."""
+    run = models.ForeignKey(
+        Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="validations"
+    )
+    run_label = models.CharField(max_length=100, blank=True, default="")
+    """The run's own name of itself, for runs that were made elsewhere."""
+    time = models.DateTimeField()
+    status = models.CharField(max_length=16, choices=choices(RowStatus))
+    noop = models.CharField(max_length=8, choices=choices(SideOutcome))
+    gold = models.CharField(max_length=8, choices=choices(SideOutcome))
+    """What the gradings of the untouched row and of its gold patch came to."""
+    repeats = models.IntegerField(default=1)
+    noop_seconds = models.FloatField(null=True, blank=True)
+    gold_seconds = models.FloatField(null=True, blank=True)
+    """Mean time of one grading; None where there was none."""
+    flaky_tests: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
+    num_flaky_tests = models.IntegerField(default=0)
+    reason = models.TextField(blank=True, default="")
+    quarantine = models.BooleanField(default=True)
+    """Whether the run was told to quarantine what it finds wrong."""
+    sides: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
+    """``{"noop": {...}, "gold": {...}}`` with every verdict and time, see ``engine.events.health.Side``."""
+
+    class Meta:
+        ordering = ["-time", "-id"]
+        constraints = [models.UniqueConstraint(fields=["task", "uid"], name="validation_uid")]
+        indexes = [models.Index(fields=["task", "-time", "-id"], name="validation_newest")]
+
+    def __str__(self) -> str:
+        return f"validation of task {self.task_id}: {self.status}"
+
+
+class QuarantineDecision(models.Model):
+    """A person put a task into quarantine, or took it out; the newest stands above every validation."""
+
+    task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="decisions", db_index=False)
+    uid = models.CharField(max_length=200)
+    content = models.CharField(max_length=16, blank=True, default="")
+    time = models.DateTimeField()
+    quarantined = models.BooleanField()
+    reason = models.TextField()
+    by = models.CharField(max_length=150, blank=True, default="")
+    actor = models.ForeignKey(
+        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+    )
+
+    class Meta:
+        ordering = ["-time", "-id"]
+        constraints = [models.UniqueConstraint(fields=["task", "uid"], name="decision_uid")]
+        indexes = [models.Index(fields=["task", "-time", "-id"], name="decision_newest")]
+
+    def __str__(self) -> str:
+        return f"task {self.task_id} {'quarantined' if self.quarantined else 'released'}"
