@@ -1,20 +1,31 @@
-"""Command line of local sandboxes: ``python -m engine.sandbox preflight``, ``reap``, ``exec IMAGE COMMAND``.
+"""Command line of sandboxes: ``python -m engine.sandbox preflight``, ``reap``, ``exec IMAGE COMMAND``.
 
-For people who look after a machine. A new command gets a parser and a branch in ``_run``.
+For people who look after a machine or a cluster. A new command gets a parser and a branch in ``_run``.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import dataclasses
+import json
 import os
 import sys
 from pathlib import Path
+from typing import get_args
 
-from engine.errors import SandboxError
+from pydantic import TypeAdapter, ValidationError
+
+from engine.config.sandbox import SandboxConfig
+from engine.errors import PreflightError, SandboxError
+from engine.sandbox.backends import make_backend
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.images import load_image
 from engine.sandbox.local import LocalBackend
+from engine.sandbox.reaper import reap_all
+
+BACKENDS: tuple[str, ...] = get_args(SandboxConfig.model_fields["backend"].annotation)
+_CONFIGS = TypeAdapter(list[SandboxConfig])
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -24,9 +35,22 @@ def _parser() -> argparse.ArgumentParser:
         "--home", type=Path, default=Path(default), help="the data folder (default: %(default)s)"
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("preflight", help="can this machine run sandboxes? exit status 1 if not")
+    preflight = commands.add_parser("preflight", help="can this machine run sandboxes? exit status 1 if not")
+    preflight.add_argument("--backend", choices=BACKENDS, default="local")
     reap = commands.add_parser("reap", help="remove what dead owners left behind")
     reap.add_argument("--run", help="only sandboxes of this run")
+    reap.add_argument(
+        "--backend",
+        choices=[*BACKENDS, "all"],
+        default="local",
+        help="where; `all` skips what cannot be reached (default: %(default)s)",
+    )
+    reap.add_argument(
+        "--config",
+        metavar="FILE",
+        help="JSON list of sandbox settings that say how to reach them; - for stdin",
+    )
+    reap.add_argument("--json", action="store_true", help="print what became of each backend as JSON")
     execute = commands.add_parser("exec", help="run one command in a fresh sandbox and print its output")
     execute.add_argument("image", help="name of a built image")
     execute.add_argument("argv", nargs="+", help="the command and its arguments")
@@ -35,14 +59,46 @@ def _parser() -> argparse.ArgumentParser:
 
 
 async def _run(options: argparse.Namespace) -> int:
+    match options.command:
+        case "preflight":
+            backend = make_backend(SandboxConfig(backend=options.backend), options.home)
+            findings = await backend.preflight()
+            print("\n".join(findings) or "This machine can run sandboxes.")
+            return int(any(not line.startswith("Weaker:") for line in findings))
+        case "reap":
+            return await _reap(options)
+        case _:
+            return await _execute(options)
+
+
+async def _reap(options: argparse.Namespace) -> int:
+    found = await reap_all(_configs(options), options.home, run_id=options.run)
+    if options.json:
+        print(json.dumps([dataclasses.asdict(reaped) for reaped in found]))
+    else:
+        print(f"{sum(reaped.removed for reaped in found)} removed")
+        for reaped in found:
+            if reaped.error:
+                print(f"{reaped.backend}: {reaped.error}", file=sys.stderr)
+    failed = [reaped for reaped in found if reaped.error]
+    return int(bool(failed) and (options.backend != "all" or len(failed) == len(found)))
+
+
+def _configs(options: argparse.Namespace) -> list[SandboxConfig]:
+    """Settings of the backends to ask. Raises PreflightError for a file that does not hold any."""
+    wanted = BACKENDS if options.backend == "all" else (options.backend,)
+    if options.config is None:
+        return [SandboxConfig.model_validate({"backend": name}) for name in wanted]
+    try:
+        text = sys.stdin.read() if options.config == "-" else Path(options.config).read_text()
+        configs = _CONFIGS.validate_json(text)
+    except (OSError, ValidationError) as error:
+        raise PreflightError(f"--config {options.config}: {error}") from error
+    return [config for config in configs if config.backend in wanted]
+
+
+async def _execute(options: argparse.Namespace) -> int:
     backend = LocalBackend(options.home)
-    if options.command == "preflight":
-        findings = await backend.preflight()
-        print("\n".join(findings) or "This machine can run sandboxes.")
-        return int(any(not line.startswith("Weaker:") for line in findings))
-    if options.command == "reap":
-        print(f"{await backend.reap(run_id=options.run)} removed")
-        return 0
     spec = SandboxSpec(
         image=options.image, workdir=load_image(backend.home, options.image).workdir, name="command line"
     )
@@ -57,7 +113,7 @@ def main() -> int:
     """Run the command line; returns the exit status."""
     try:
         return asyncio.run(_run(_parser().parse_args()))
-    except SandboxError as error:
+    except (SandboxError, PreflightError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 

@@ -27,8 +27,8 @@ from engine.sandbox.base_system import HOME, WRITABLE, BaseSystem, prepare
 from engine.sandbox.client import AgentClient
 from engine.sandbox.images import Image, load_image
 from engine.sandbox.ledger import Ledger, LedgerEntry, process_start
+from engine.sandbox.local_reaper import reap
 from engine.sandbox.patches import IGNORED, FileState
-from engine.sandbox.reaper import reap
 from engine.sandbox.remote import AgentSandbox, Stamp
 from engine.sandbox.spawning import Spawner
 

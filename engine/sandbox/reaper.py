@@ -1,43 +1,65 @@
-"""Removes what dead owners left behind: processes, control groups, ledger files.
+"""The one reaper: removes sandboxes whose owner is dead or whose deadline is over, on every backend in use.
 
-Mounts need no care: they live in the sandbox's own namespace and vanish with its last process. The death of
-an owner normally ends its sandboxes within milliseconds (see ``engine.sandbox.spawner``); this is for the
-rest, and for deadlines.
+Each backend knows its own orphans (``SandboxBackend.reap``); here they are asked at the same time, and
+trouble with one does not keep the others from being cleaned.
 """
 
 from __future__ import annotations
 
-import os
-import signal
-import time
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 
-from engine.sandbox import cgroups
-from engine.sandbox.ledger import Ledger, LedgerEntry
+from engine.config.sandbox import SandboxConfig
+from engine.sandbox.backends import make_backend
 
-_KILL_S = 2.0
-
-
-def reap(ledger: Ledger, run_id: str | None = None) -> int:
-    """Remove all orphans, or one run's; returns how many. Safe beside other reapers and live owners."""
-    removed = 0
-    for entry in ledger.entries():
-        if (run_id is None or entry.run_id == run_id) and entry.orphaned() and _remove(ledger, entry):
-            removed += 1
-    if run_id is None:
-        cgroups.remove_abandoned(cgroups.detect())
-    return removed
+TIMEOUT_S = 45.0
 
 
-def _remove(ledger: Ledger, entry: LedgerEntry) -> bool:
-    give_up = time.monotonic() + _KILL_S
-    while entry.alive() and time.monotonic() < give_up:
-        try:
-            os.kill(entry.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            break
-        time.sleep(0.005)
-    cgroups.kill(entry.cgroups)
-    if entry.alive() or not cgroups.remove(entry.cgroups):
-        return False
-    ledger.remove(entry)
-    return True
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reaped:
+    """What became of one backend."""
+
+    backend: str
+    removed: int = 0
+    error: str = ""
+    """Why it could not be asked, or not to the end; empty when all went well."""
+
+
+async def reap_all(
+    configs: Iterable[SandboxConfig], home: Path, *, run_id: str | None = None, timeout_s: float = TIMEOUT_S
+) -> list[Reaped]:
+    """Remove the orphans of one run, or of all, on every configured backend.
+
+    Args:
+        configs: how to reach the backends; two that differ only in budgets reach the same one, asked once.
+        home: the data folder.
+        run_id: only this run's.
+        timeout_s: for each backend, seconds.
+    """
+    distinct = {_address(config): config for config in configs}
+    return await asyncio.gather(
+        *(_reap(config, home, run_id=run_id, timeout_s=timeout_s) for config in distinct.values())
+    )
+
+
+async def _reap(config: SandboxConfig, home: Path, *, run_id: str | None, timeout_s: float) -> Reaped:
+    try:
+        async with asyncio.timeout(timeout_s):
+            backend = make_backend(config, home)
+            try:
+                return Reaped(backend=config.backend, removed=await backend.reap(run_id=run_id))
+            finally:
+                await backend.close()
+    except TimeoutError:
+        return Reaped(backend=config.backend, error=f"no answer within {timeout_s:g} s")
+    except Exception as error:  # every client library has a tree of its own; the other backends come first
+        text = " ".join(str(error).split())[:500]
+        return Reaped(backend=config.backend, error=text or type(error).__name__)
+
+
+def _address(config: SandboxConfig) -> str:
+    """What tells two backends apart."""
+    own = {"docker": config.docker, "kubernetes": config.kubernetes}.get(config.backend)
+    return config.backend + (own.model_dump_json() if own is not None else "")

@@ -1,0 +1,43 @@
+"""Removes what dead owners of local sandboxes left behind: processes, control groups, ledger files.
+
+Mounts need no care: they live in the sandbox's own namespace and vanish with its last process. The death of
+an owner normally ends its sandboxes within milliseconds (see ``engine.sandbox.spawner``); this is for the
+rest, and for deadlines.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from engine.sandbox import cgroups
+from engine.sandbox.ledger import Ledger, LedgerEntry
+
+_KILL_S = 2.0
+
+
+def reap(ledger: Ledger, run_id: str | None = None) -> int:
+    """Remove all orphans, or one run's; returns how many. Safe beside other reapers and live owners."""
+    removed = 0
+    for entry in ledger.entries():
+        if (run_id is None or entry.run_id == run_id) and entry.orphaned() and _remove(ledger, entry):
+            removed += 1
+    if run_id is None:
+        cgroups.remove_abandoned(cgroups.detect())
+    return removed
+
+
+def _remove(ledger: Ledger, entry: LedgerEntry) -> bool:
+    give_up = time.monotonic() + _KILL_S
+    while entry.alive() and time.monotonic() < give_up:
+        try:
+            os.kill(entry.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            break
+        time.sleep(0.005)
+    cgroups.kill(entry.cgroups)
+    if entry.alive() or not cgroups.remove(entry.cgroups):
+        return False
+    ledger.remove(entry)
+    return True
