@@ -1,0 +1,274 @@
+"""A thin JSON client of the Kubernetes API.
+
+Configuration, TLS and credentials are the official client's (``kubernetes.aio``); requests and answers stay
+plain dictionaries, because building its model objects costs more than everything else a sandbox's start does
+here. Every request has a timeout, every change goes through one token bucket, and what a later try may mend
+is tried again. A new kind of object needs no code: pass its path.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import email.utils
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, Self
+
+import aiohttp
+from kubernetes.aio import config as kube_config
+from kubernetes.aio.client.api_client import ApiClient
+from kubernetes.aio.client.configuration import Configuration
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.errors import SandboxError
+from engine.sandbox.kubernetes.throttle import TokenBucket, pause_after
+
+Json = dict[str, Any]
+MERGE_PATCH = "application/merge-patch+json"
+_PASSING = frozenset((408, 429, 500, 502, 503, 504))
+_PATIENCE_S = 120.0
+_PAGE = 500
+_IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
+
+
+class ApiError(SandboxError):
+    """The API server refused, failed or did not answer.
+
+    Attributes:
+        status: HTTP status; 0 when there was no answer.
+        reason: the Status object's, e.g. ``AlreadyExists``.
+        retry_after: what it asked for, seconds.
+    """
+
+    def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        self.retry_after = retry_after
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.status == 0 or self.status in _PASSING
+
+
+class KubeApi:
+    """Requests to one cluster; make it with ``connect``, close it after use, keep it on one event loop."""
+
+    def __init__(
+        self, client: ApiClient, config: KubernetesConfig, refresh: asyncio.Task[None] | None
+    ) -> None:
+        self.host: str = client.configuration.host.rstrip("/")
+        self.writes = 0
+        """Requests sent that change something, tries included."""
+        self._client = client
+        self._session: aiohttp.ClientSession = client.rest_client.pool_manager
+        self._server_name = client.configuration.tls_server_name
+        self._proxy = client.configuration.proxy
+        self._config = config
+        self._bucket = TokenBucket(config.writes_per_second, config.write_burst)
+        self._refresh = refresh
+        self._clock_offset = time.time() - time.monotonic()
+
+    @classmethod
+    async def connect(cls, config: KubernetesConfig) -> Self:
+        """A client with the configured credentials; sends nothing yet.
+
+        Raises:
+            ApiError: there is no usable configuration; says where it was looked for.
+        """
+        configuration = Configuration()
+        refresh = None
+        try:
+            if not config.kubeconfig and not config.context and os.environ.get(_IN_CLUSTER):
+                kube_config.load_incluster_config(client_configuration=configuration)
+            else:
+                path = config.kubeconfig or None
+                loader = await kube_config.load_kube_config(
+                    config_file=path,
+                    context=config.context or None,
+                    client_configuration=configuration,
+                    persist_config=False,
+                )
+                refresh = asyncio.ensure_future(kube_config.refresh_token(loader, configuration))
+        except (kube_config.ConfigException, OSError, TypeError, ValueError) as error:
+            where = config.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
+            raise ApiError(f"no usable cluster configuration in {where}: {error}") from error
+        return cls(ApiClient(configuration), config, refresh)
+
+    async def close(self) -> None:
+        """Drop connections and credentials' refresh."""
+        if self._refresh is not None:
+            self._refresh.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await self._refresh
+        await self._client.close()
+
+    def now(self) -> float:
+        """Seconds since the epoch by the cluster's clock, as of its last answer; a second coarse."""
+        return time.monotonic() + self._clock_offset
+
+    async def get(self, path: str, *, patience_s: float = _PATIENCE_S) -> Json:
+        """One object. Raises ApiError."""
+        return await self._retrying("GET", path, {}, patience_s=patience_s)
+
+    async def list(self, path: str, **query: str) -> Json:
+        """A whole collection, page by page: ``items`` and the list's own ``metadata``. Raises ApiError."""
+        query = {"limit": str(_PAGE), **query}
+        items: list[Json] = []
+        while True:
+            page = await self._retrying("GET", path, query)
+            items += page.get("items") or []
+            following = page.get("metadata", {}).get("continue")
+            if not following:
+                return {**page, "items": items}
+            query = {**query, "continue": following}
+
+    async def create(self, path: str, body: Json, *, patience_s: float = _PATIENCE_S, **query: str) -> Json:
+        """Make an object.
+
+        Raises:
+            ApiError: with status 409 when it exists, maybe from an earlier try whose answer got lost.
+        """
+        return await self._retrying("POST", path, query, body, patience_s=patience_s)
+
+    async def patch(self, path: str, body: Json, *, patience_s: float = _PATIENCE_S) -> Json:
+        """Apply a merge patch. Raises ApiError."""
+        return await self._retrying("PATCH", path, {}, body, patience_s=patience_s)
+
+    async def delete(self, path: str, *, grace_s: int | None = None, **query: str) -> None:
+        """Delete an object or, with a selector, a collection; what is gone is fine. Raises ApiError."""
+        body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if grace_s is not None:
+            body["gracePeriodSeconds"] = grace_s
+        try:
+            await self._retrying("DELETE", path, query, body)
+        except ApiError as error:
+            if error.status != 404:
+                raise
+
+    async def watch(self, path: str, *, silence_s: float, **query: str) -> AsyncIterator[Json]:
+        """Events of a watch until the server ends it.
+
+        Args:
+            silence_s: without a byte for that long the connection counts as broken.
+
+        Raises:
+            ApiError: refused (410: too old), or broken.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=silence_s, sock_read=silence_s)
+        try:
+            async with self._send("GET", path, {**query, "watch": "true"}, None, timeout) as response:
+                if response.status >= 300:
+                    raise await _failure(response)
+                pending = b""
+                async for chunk in response.content.iter_any():
+                    *lines, pending = (pending + chunk).split(b"\n")
+                    for line in lines:
+                        if line.strip():
+                            yield json.loads(line)
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ApiError(f"the watch of {path} broke: {_words(error)}") from error
+
+    # --- one request -------------------------------------------------------------------------------
+
+    async def _retrying(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | None = None,
+        *,
+        patience_s: float = _PATIENCE_S,
+    ) -> Json:
+        give_up = time.monotonic() + patience_s
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                if method != "GET":
+                    await self._bucket.take()
+                    self.writes += 1
+                return await self._once(method, path, query, body)
+            except ApiError as error:
+                if error.retry_after and method != "GET":
+                    self._bucket.close_for(error.retry_after)
+                pause = pause_after(attempt, error.retry_after)
+                if not error.passing or time.monotonic() + pause > give_up:
+                    raise
+            await asyncio.sleep(pause)
+
+    async def _once(self, method: str, path: str, query: Mapping[str, str], body: Json | None) -> Json:
+        timeout = aiohttp.ClientTimeout(total=self._config.request_timeout_s)
+        try:
+            async with self._send(method, path, query, body, timeout) as response:
+                self._note_time(response)
+                if response.status >= 300:
+                    raise await _failure(response)
+                found: Json = await response.json(content_type=None)
+                return found
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise ApiError(f"{method} {path} at {self.host}: {_words(error)}") from error
+
+    @contextlib.asynccontextmanager
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Json | None,
+        timeout: aiohttp.ClientTimeout,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        content = MERGE_PATCH if method == "PATCH" else "application/json"
+        async with self._session.request(
+            method,
+            self.host + path,
+            params=query,
+            data=None if body is None else json.dumps(body),
+            headers={**await self.headers(), "Content-Type": content},
+            timeout=timeout,
+            proxy=self._proxy,
+            server_hostname=self._server_name,
+        ) as response:
+            yield response
+
+    async def headers(self) -> dict[str, str]:
+        """Credentials and the client's name, for this moment."""
+        headers = {"Accept": "application/json", "User-Agent": "trainyard"}
+        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
+        return headers
+
+    def _note_time(self, response: aiohttp.ClientResponse) -> None:
+        date = (
+            email.utils.parsedate_to_datetime(response.headers["Date"])
+            if "Date" in response.headers
+            else None
+        )
+        if date is not None:
+            self._clock_offset = date.timestamp() - time.monotonic()
+
+
+async def _failure(response: aiohttp.ClientResponse) -> ApiError:
+    text = await response.text(errors="replace")
+    try:
+        status = json.loads(text)
+    except ValueError:
+        status = {}
+    status = status if isinstance(status, dict) else {}
+    try:
+        retry_after = float(response.headers.get("Retry-After", 0))
+    except ValueError:
+        retry_after = 0.0
+    return ApiError(
+        str(status.get("message") or text[:500] or response.reason),
+        status=response.status,
+        reason=str(status.get("reason") or ""),
+        retry_after=retry_after,
+    )
+
+
+def _words(error: Exception) -> str:
+    return "no answer in time" if isinstance(error, TimeoutError) else str(error) or type(error).__name__

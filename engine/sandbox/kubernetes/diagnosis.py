@@ -1,0 +1,209 @@
+"""What a pod's status means: does it run, what does it wait for, why did it end. Pure functions of the JSON.
+
+A reason that clusters report and that is not known here becomes a plain start or died error with the
+cluster's own words; give it a line in the tables when it deserves a kind of its own.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from engine.errors import (
+    ImageError,
+    SandboxDiedError,
+    SandboxError,
+    SandboxEvictedError,
+    SandboxMemoryError,
+    SandboxStartError,
+)
+from engine.sandbox.agent.interpreters import NO_PYTHON_STATUS
+from engine.sandbox.kubernetes.labels import IMAGE
+from engine.sandbox.kubernetes.spec import SANDBOX
+
+Json = dict[str, Any]
+_PULL = frozenset(("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"))
+_NEVER_PULLS = frozenset(("InvalidImageName", "ErrImageNeverPull"))
+_HOPELESS = (
+    "not found",
+    "manifest unknown",
+    "does not exist",
+    "unauthorized",
+    "authentication required",
+    "access denied",
+    "forbidden",
+    "denied:",
+    "invalid reference",
+    "no match for platform",
+)
+"""Words of registries after which another try would end the same way."""
+_CANNOT_RUN = frozenset(
+    (
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "RunContainerError",
+        "StartError",
+        "ContainerCannotRun",
+    )
+)
+_TAKEN_AWAY = frozenset(
+    (
+        "Evicted",
+        "Preempting",
+        "NodeLost",
+        "NodeShutdown",
+        "Terminated",
+        "Shutdown",
+        "NodeAffinity",
+        "UnexpectedAdmissionError",
+    )
+)
+_LIFETIME = "DeadlineExceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod that may still come up."""
+
+    stage: str
+    """``schedule``, ``pull`` or ``start``: which clock runs."""
+    reason: str
+    """The cluster's words; empty while all goes its usual way."""
+
+
+def running(pod: Json) -> bool:
+    """Whether the sandbox's container runs and the pod has an address."""
+    state = _state(pod)
+    return "running" in state and bool(pod.get("status", {}).get("podIP"))
+
+
+def waiting(pod: Json) -> Waiting:
+    """What a pod that does not run yet waits for."""
+    status = pod.get("status", {})
+    scheduled = _condition(status, "PodScheduled")
+    if not pod["spec"].get("nodeName"):
+        blocked = scheduled is not None and scheduled.get("status") == "False"
+        reason = f"{scheduled.get('reason')}: {scheduled.get('message')}" if blocked and scheduled else ""
+        return Waiting("schedule", reason)
+    for state in _waiting_states(status):
+        if state.get("reason") in _PULL:
+            return Waiting("pull", _words(state))
+    trouble = next((state for state in _waiting_states(status) if _is_trouble(state)), None)
+    return Waiting("pull" if _pulling(pod) else "start", _words(trouble) if trouble else "")
+
+
+def failure(pod: Json | None) -> SandboxError | None:
+    """Why a pod will not, or no longer, hold a sandbox; None while it may or does."""
+    if pod is None:
+        return SandboxEvictedError("the pod was deleted by somebody else")
+    name, status = pod["metadata"]["name"], pod.get("status", {})
+    reason = str(status.get("reason") or "")
+    if reason == _LIFETIME:
+        return SandboxDiedError(f"pod {name} reached the end of its lifetime")
+    disruption = _condition(status, "DisruptionTarget")
+    if reason in _TAKEN_AWAY or (disruption is not None and disruption.get("status") == "True"):
+        words = status.get("message") or (disruption or {}).get("message") or reason
+        return SandboxEvictedError(
+            f"pod {name} was taken away: {reason or (disruption or {}).get('reason')}: {words}"
+        )
+    if terminated := _state(pod).get("terminated"):
+        return _ended(pod, terminated)
+    for state in _waiting_states(status):
+        if error := _hopeless(pod, state):
+            return error
+    if pod["metadata"].get("deletionTimestamp"):
+        return SandboxEvictedError(f"pod {name} is being deleted by somebody else")
+    if status.get("phase") in ("Failed", "Succeeded"):
+        return SandboxDiedError(f"pod {name} ended: {reason} {status.get('message') or ''}".rstrip(" :"))
+    return None
+
+
+def node(pod: Json) -> str:
+    """Where the pod runs; empty before it was scheduled."""
+    return str(pod["spec"].get("nodeName") or "")
+
+
+def pull_seconds(pod: Json) -> float:
+    """Time from the pod's sandbox to its container's start, a second coarse; 0 when the image was there."""
+    status = pod.get("status", {})
+    ready = _condition(status, "PodReadyToStartContainers") or _condition(status, "PodScheduled")
+    began = _time((ready or {}).get("lastTransitionTime"))
+    started = _time(_state(pod).get("running", {}).get("startedAt"))
+    seconds = (started - began).total_seconds() if began and started else 0.0
+    return seconds if seconds > 1 else 0.0
+
+
+def seconds_on_node(pod: Json, now: float) -> float:
+    """How long the kubelet has known the pod; ``now`` is the cluster's clock."""
+    start = _time(pod.get("status", {}).get("startTime"))
+    return max(0.0, now - start.timestamp()) if start else 0.0
+
+
+def _ended(pod: Json, terminated: Json) -> SandboxError:
+    name, code = pod["metadata"]["name"], terminated.get("exitCode")
+    reason, words = str(terminated.get("reason") or ""), str(terminated.get("message") or "").strip()
+    if reason == "OOMKilled":
+        return SandboxMemoryError(f"pod {name} went over its memory limit")
+    if code == NO_PYTHON_STATUS:
+        return ImageError(f"image '{_image(pod)}' has {words or 'no Python that can run the agent'}")
+    if reason in _CANNOT_RUN:
+        return SandboxStartError(f"pod {name} cannot run: {reason}: {words}")
+    detail = f"{reason} {words}".strip()
+    return SandboxDiedError(
+        f"the container of pod {name} ended with status {code}" + (f": {detail}" if detail else "")
+    )
+
+
+def _hopeless(pod: Json, state: Json) -> SandboxError | None:
+    reason, words = str(state.get("reason") or ""), str(state.get("message") or "")
+    if reason in _NEVER_PULLS or (reason in _PULL and any(word in words.lower() for word in _HOPELESS)):
+        return ImageError(f"image '{_image(pod)}' cannot be pulled: {_words(state)}")
+    if reason in _CANNOT_RUN:
+        return SandboxStartError(f"pod {pod['metadata']['name']} cannot run: {_words(state)}")
+    return None
+
+
+def _image(pod: Json) -> str:
+    named = (pod["metadata"].get("annotations") or {}).get(IMAGE)
+    return str(named or pod["spec"]["containers"][0].get("image"))
+
+
+def _state(pod: Json) -> Json:
+    """The ``state`` of the container in which commands run."""
+    for container in pod.get("status", {}).get("containerStatuses") or []:
+        if container.get("name") == SANDBOX:
+            state: Json = container.get("state") or {}
+            return state
+    return {}
+
+
+def _waiting_states(status: Json) -> Iterator[Json]:
+    for field in ("initContainerStatuses", "containerStatuses"):
+        for container in status.get(field) or []:
+            if waiting_state := (container.get("state") or {}).get("waiting"):
+                yield waiting_state
+
+
+def _is_trouble(state: Json) -> bool:
+    return state.get("reason") not in (None, "ContainerCreating", "PodInitializing")
+
+
+def _pulling(pod: Json) -> bool:
+    """Whether the node is through with everything but the image, as far as the status tells."""
+    status = pod.get("status", {})
+    ready = _condition(status, "PodReadyToStartContainers")
+    return ready is not None and ready.get("status") == "True" and "running" not in _state(pod)
+
+
+def _condition(status: Json, kind: str) -> Json | None:
+    return next((found for found in status.get("conditions") or [] if found.get("type") == kind), None)
+
+
+def _words(state: Json) -> str:
+    return f"{state.get('reason')}: {state.get('message') or ''}".rstrip(": ")
+
+
+def _time(text: object) -> datetime.datetime | None:
+    return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")) if isinstance(text, str) else None

@@ -1,0 +1,193 @@
+"""What the cluster says about our pods: one list and one watch, kept true through all that breaks watches.
+
+A dropped or silent connection is opened again at the last version seen; 410 means listing again; every few
+minutes all is listed anyway. A list may be stale: older versions never replace newer ones, the dead do not
+come back, and a pod that a list does not show counts as gone only after it was asked for by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import structlog
+
+from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.throttle import pause_after
+
+Json = dict[str, Any]
+T = TypeVar("T")
+_WATCH_S = 240.0
+_LOOK_AGAIN_S = 15.0
+_GONE = 410
+_REMEMBERED = 20_000
+_log = structlog.get_logger(__name__)
+
+
+class PodInformer:
+    """The pods of a namespace that a selector matches, by name, as of now.
+
+    Args:
+        path: of the collection.
+        silence_s: see ``KubeApi.watch``.
+        resync_s: how often everything is listed again.
+        changed: called with every change: the name, and the pod or None when it is gone.
+    """
+
+    def __init__(
+        self,
+        api: KubeApi,
+        path: str,
+        selector: str,
+        *,
+        silence_s: float,
+        resync_s: float,
+        changed: Callable[[str, Json | None], None],
+    ) -> None:
+        self.pods: dict[str, Json] = {}
+        self.lists = 0
+        """How often everything was listed."""
+        self._api = api
+        self._path = path
+        self._selector = selector
+        self._silence_s = silence_s
+        self._resync_s = resync_s
+        self._changed = changed
+        self._waiters: dict[str, set[asyncio.Event]] = {}
+        self._looks: dict[str, asyncio.Task[None]] = {}
+        self._dead: OrderedDict[str, None] = OrderedDict()
+
+    async def run(self) -> None:
+        """Follow the cluster until cancelled."""
+        version, listed, failures = "", 0.0, 0
+        while True:
+            try:
+                if not version or time.monotonic() - listed > self._resync_s:
+                    version, listed = await self._list(), time.monotonic()
+                version = await self._follow(version)
+                failures = 0
+            except ApiError as error:
+                if error.status == _GONE:
+                    version = ""
+                    continue
+                failures += 1
+                _log.warning("pod watch broke", error=str(error), failures=failures)
+                await asyncio.sleep(pause_after(failures, error.retry_after))
+
+    def note(self, pod: Json) -> None:
+        """Take in a pod that a request returned."""
+        meta = pod["metadata"]
+        known = self.pods.get(meta["name"])
+        if meta["uid"] in self._dead or (known is not None and not _newer(meta, known["metadata"])):
+            return
+        self.pods[meta["name"]] = pod
+        self._tell(meta["name"], pod)
+
+    async def wait(self, name: str, check: Callable[[Json | None], T | None], timeout_s: float | None) -> T:
+        """The first thing that ``check`` finds in a pod, which is None once it is gone.
+
+        ``check`` also runs without a change now and then, with the pod freshly asked for, and may raise.
+
+        Raises:
+            TimeoutError: nothing was found in time.
+        """
+        event = asyncio.Event()
+        self._waiters.setdefault(name, set()).add(event)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while True:
+                    event.clear()
+                    found = check(self.pods.get(name))
+                    if found is not None:
+                        return found
+                    try:
+                        async with asyncio.timeout(_LOOK_AGAIN_S):
+                            await event.wait()
+                    except TimeoutError:
+                        self._look_soon(name)
+        finally:
+            waiters = self._waiters[name]
+            waiters.discard(event)
+            if not waiters:
+                del self._waiters[name]
+
+    async def _list(self) -> str:
+        found = await self._api.list(self._path, labelSelector=self._selector)
+        self.lists += 1
+        names = set()
+        for pod in found["items"]:
+            names.add(pod["metadata"]["name"])
+            self.note(pod)
+        for name in set(self.pods) - names:
+            await self._look(name)
+        return str(found["metadata"]["resourceVersion"])
+
+    def _look_soon(self, name: str) -> None:
+        if name not in self._looks:
+            task = self._looks[name] = asyncio.create_task(self._look(name))
+            task.add_done_callback(lambda _: self._looks.pop(name))
+
+    async def _look(self, name: str) -> None:
+        """Ask for one pod, and let whoever waits check again. An error means: maybe next time."""
+        try:
+            self.note(await self._api.get(f"{self._path}/{name}", patience_s=0))
+        except ApiError as error:
+            if error.status == 404:
+                self._drop(name)
+        for event in self._waiters.get(name, ()):
+            event.set()
+
+    async def _follow(self, version: str) -> str:
+        """Watch from ``version``; the last version seen. Raises ApiError."""
+        query = {
+            "labelSelector": self._selector,
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(int(min(_WATCH_S, self._resync_s) * random.uniform(0.8, 1.0)) or 1),
+        }
+        try:
+            async for event in self._api.watch(self._path, silence_s=self._silence_s, **query):
+                kind, thing = event["type"], event["object"]
+                if kind == "ERROR":
+                    raise ApiError(str(thing.get("message")), status=int(thing.get("code") or 0))
+                version = str(thing["metadata"]["resourceVersion"])
+                if kind == "DELETED":
+                    self._bury(thing["metadata"]["uid"])
+                    self._drop(thing["metadata"]["name"])
+                elif kind != "BOOKMARK":
+                    self.note(thing)
+        except ApiError as error:
+            if error.status == 0 and version != query["resourceVersion"]:
+                _log.info("pod watch goes on", error=str(error))
+                return version
+            raise
+        return version
+
+    def _drop(self, name: str) -> None:
+        pod = self.pods.pop(name, None)
+        if pod is not None:
+            self._bury(pod["metadata"]["uid"])
+        if pod is not None or name in self._waiters:
+            self._tell(name, None)
+
+    def _bury(self, uid: str) -> None:
+        self._dead[uid] = None
+        if len(self._dead) > _REMEMBERED:
+            self._dead.popitem(last=False)
+
+    def _tell(self, name: str, pod: Json | None) -> None:
+        for event in self._waiters.get(name, ()):
+            event.set()
+        self._changed(name, pod)
+
+
+def _newer(one: Json, other: Json) -> bool:
+    """Whether metadata is of a later version than ``other``; versions of one resource are decimal numbers."""
+    versions = str(one.get("resourceVersion")), str(other.get("resourceVersion"))
+    if all(version.isdecimal() for version in versions):
+        return int(versions[0]) > int(versions[1])
+    return versions[0] != versions[1]
