@@ -1,20 +1,21 @@
 """Runs pytest inside a sandbox and signs its report. A plain script: standard library and pytest only.
 
-It is copied into the toolchain folder, which sandboxes see read-only, and started as
+It is copied with its recorder into the toolchain folder, which sandboxes see read-only, and started as
 ``python3 -S -P -B DRIVER --junit PATH [options] NODE_ID…`` in the workdir with a secret on stdin.
 
 - The code under test comes last on ``sys.path``: it cannot shadow pytest or the standard library.
 - The project's pytest configuration is ignored, so a patch cannot configure the runner.
 - The report is written outside the workdir with an HMAC over it. A process that ends early, or code
   that writes a report of its own, leaves no valid one.
-- When pytest's or unittest's functions were replaced while the tests ran, the report says so.
+- Beside pytest's JUnit report it holds what ``engine.datasets.pytest_recorder`` saw, and which functions
+  of the runner were replaced while the tests ran.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import hmac
+import contextlib
+import importlib
 import json
 import os
 import sys
@@ -24,11 +25,6 @@ from pathlib import Path
 from typing import Any
 
 TOOLCHAIN = Path(__file__).resolve().parent
-WATCHED = (
-    "_pytest.runner", "_pytest.reports", "_pytest.junitxml", "_pytest.main", "_pytest.python",
-    "_pytest.unittest", "_pytest.outcomes", "_pytest.nodes", "_pytest.skipping", "_pytest.subtests",
-    "pluggy._hooks", "pluggy._callers", "pluggy._manager", "unittest.case", "hmac",
-)  # fmt: skip
 MAX_TRACED_CALLS = 60
 """Calls of one function in one test after which its lines are no longer recorded."""
 
@@ -85,47 +81,42 @@ class Collector:
         self.ids.append(nodeid)
 
 
-def fingerprint() -> dict[str, int]:
-    """Identity of every watched function's code."""
-    found: dict[str, int] = {}
-    for name in WATCHED:
-        module = sys.modules.get(name)
-        for key, value in vars(module).items() if module else ():
-            members = vars(value).items() if isinstance(value, type) else [("", value)]
-            for member, item in members:
-                function = getattr(item, "__func__", getattr(item, "fget", item))
-                if isinstance(function, types.FunctionType):
-                    found[f"{name}.{key}.{member}"] = id(function.__code__)
-    return found
-
-
 def run(options: argparse.Namespace, secret: bytes) -> int:
     """Run the tests, write the signed report and return pytest's exit code."""
     here = str(Path.cwd())
     trusted = [path for path in sys.path if path and not path.startswith((here, str(TOOLCHAIN)))]
     sys.path[:] = [str(TOOLCHAIN), *trusted]
     import pytest
+    from trainyard_recorder import (  # type: ignore[import-not-found]
+        WATCHED,
+        Guard,
+        Recorder,
+        Seal,
+    )
 
+    for name in WATCHED:
+        with contextlib.suppress(ImportError):  # not every version has all
+            importlib.import_module(name)
+    seal, encode = Seal(secret), json.JSONEncoder().encode
+    del secret
     roots = [str(Path(root).resolve()) for root in options.root]
     sys.path += roots
     os.environ["PYTHONPATH"] = os.pathsep.join([*roots, str(TOOLCHAIN)])
     private = Path(tempfile.mkdtemp(prefix="trainyard-"))
-    tracer, collector = Tracer(options.trace_root), Collector()
+    tracer, collector, recorder = Tracer(options.trace_root), Collector(), Recorder(Guard(here, strict=True))
     arguments = [
         "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--import-mode=append",
         f"--rootdir={Path.cwd()}", "-c", str(TOOLCHAIN / "pytest.ini"),
         f"--basetemp={private / 'tmp'}", f"--junitxml={private / 'report.xml'}", *options.tests,
     ]  # fmt: skip
-    before = fingerprint()
-    code = int(pytest.main(arguments, plugins=[collector, tracer] if options.trace else [collector]))
-    after = fingerprint()
-    altered = any(after.get(name) != identity for name, identity in before.items())
+    plugins = [collector, recorder, tracer] if options.trace else [collector, recorder]
+    code = int(pytest.main(arguments, plugins=plugins))
     report = private / "report.xml"
     body = report.read_bytes() if report.exists() else b""
-    envelope = {"altered": altered, "exit_code": code, "ids": collector.ids, "lines": tracer.lines}
-    payload = json.dumps({**envelope, "junit": body.decode("utf-8", "replace")}).encode()
-    signature = hmac.new(secret, payload, hashlib.sha256).hexdigest()
-    Path(options.junit).write_bytes(signature.encode() + b"\n" + payload)
+    envelope = {"exit_code": code, "ids": collector.ids, "lines": tracer.lines}
+    record = recorder.payload(code).decode()
+    payload = encode({**envelope, "record": record, "junit": body.decode("utf-8", "replace")}).encode()
+    Path(options.junit).write_bytes(seal.sign(payload) + b"\n" + payload)
     return code
 
 
@@ -138,11 +129,10 @@ def main() -> None:
     parser.add_argument("--trace-root", action="append", default=[], help="folder whose lines are recorded")
     parser.add_argument("tests", nargs="*", help="node ids, or @file")
     options = parser.parse_args()
-    secret = sys.stdin.buffer.readline().strip()
     sys.argv = ["pytest"]
     code = 1
     try:
-        code = run(options, secret)
+        code = run(options, sys.stdin.buffer.readline().strip())
     finally:
         sys.stdout.flush()
         sys.stderr.flush()

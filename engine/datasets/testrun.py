@@ -6,6 +6,7 @@ The report leaves the sandbox as a file outside the workdir, never through the o
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import hmac
 import json
@@ -18,7 +19,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from engine.datasets.toolchain import DRIVER, MOUNT
-from engine.sandbox.base import Sandbox
+from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import TestOutcome
 
 TEST_ENVIRONMENT: Mapping[str, str] = {
@@ -29,6 +30,9 @@ TEST_ENVIRONMENT: Mapping[str, str] = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
 }
+LOG_BYTES = 10 << 20
+"""What is kept of a test log, of each stream: head and tail, the rest is counted."""
+_PASSED = frozenset({"PASSED", "XPASS", "XFAIL", "SKIPPED"})
 _SEVERITY = (
     TestOutcome.PASSED, TestOutcome.XPASS, TestOutcome.XFAIL, TestOutcome.SKIPPED, TestOutcome.FAILED,
     TestOutcome.ERROR,
@@ -106,8 +110,9 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
         timeout_s=timeout_s,
         env=TEST_ENVIRONMENT,
         stdin=secret.encode() + b"\n",
+        output_cap=LOG_BYTES,
     )
-    log = (result.stdout + result.stderr).decode("utf-8", "replace")
+    log = log_text(result)
     if result.timed_out:
         return TestRun(
             timed_out=True, problem="the tests hit their deadline", log=log, seconds=result.seconds
@@ -120,6 +125,14 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
     return _read_report(data, secret, log, result.seconds)
 
 
+def log_text(result: ExecResult) -> str:
+    """What a command printed, with a last line that counts what was left out."""
+    text = (result.stdout + result.stderr).decode("utf-8", "replace")
+    if not result.dropped_bytes:
+        return text
+    return f"{text}\n[{result.dropped_bytes} bytes of the middle were left out]\n"
+
+
 def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
     signature, _, payload = data.partition(b"\n")
     expected = hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest()
@@ -127,15 +140,51 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
         return TestRun(forged=True, problem="the report is not the test runner's", log=log, seconds=seconds)
     envelope: dict[str, Any] = json.loads(payload)
     problem = "" if envelope["junit"] else f"the tests did not run (exit code {envelope['exit_code']})"
+    cases = parse_junit(envelope["junit"]) if envelope["junit"] else {}
+    altered = _alterations(envelope, cases)
     return TestRun(
-        cases=parse_junit(envelope["junit"]) if envelope["junit"] else {},
+        cases=cases,
         ids=tuple(envelope["ids"]),
         lines=envelope["lines"],
-        forged=bool(envelope["altered"]),
-        problem="the test runner was altered while it ran" if envelope["altered"] else problem,
+        forged=bool(altered),
+        problem=f"the test runner was altered while it ran: {', '.join(altered[:3])}" if altered else problem,
         log=log,
         seconds=seconds,
     )
+
+
+def _alterations(envelope: Mapping[str, Any], cases: Mapping[tuple[str, str], TestCase]) -> list[str]:
+    """What the driver noticed, and tests that passed in one of its two reports only."""
+    if "record" not in envelope:  # an image whose toolchain is older than the recorder
+        return ["functions of pytest were replaced"] if envelope["altered"] else []
+    record = read_record(envelope["record"])
+    seen: dict[tuple[str, str], bool] = {}
+    for node_id, status in record.outcomes.items():
+        address = junit_address(node_id)
+        seen[address] = seen.get(address, True) and status in _PASSED
+    claimed = (address for address, case in cases.items() if case.outcome is TestOutcome.PASSED)
+    unseen = [f"{'.'.join(address)} did not pass" for address in claimed if not seen.get(address, False)]
+    return [*record.altered, *unseen]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What ``engine.datasets.pytest_recorder`` saw of one session of pytest."""
+
+    exit_status: int
+    altered: tuple[str, ...]
+    """Functions, hooks and tests that were exchanged."""
+    outcomes: Mapping[str, str]
+    """Node id → PASSED, FAILED, ERROR, SKIPPED, XFAIL or XPASS."""
+
+
+def read_record(payload: str) -> Record:
+    """Parse a record whose signature was checked. Raises ValueError when it is malformed all the same."""
+    try:
+        exit_status, altered, outcomes = ast.literal_eval(payload)
+        return Record(exit_status=int(exit_status), altered=tuple(altered), outcomes=dict(outcomes))
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise ValueError(f"not a record: {error}") from error
 
 
 def junit_address(node_id: str) -> tuple[str, str]:

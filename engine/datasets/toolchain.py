@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.datasets import pytest_driver
+from engine.datasets import pytest_driver, pytest_recorder
 from engine.errors import PreflightError
 
 PYTEST = "pytest==9.1.0"
@@ -31,9 +31,12 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
         PreflightError: pip could not install it (no network, no pure-Python distribution).
     """
     wanted = [PYTEST, *sorted(requirements)]
-    driver = Path(pytest_driver.__file__).read_bytes()
+    scripts = {
+        "trainyard_driver.py": Path(pytest_driver.__file__).read_bytes(),
+        "trainyard_recorder.py": Path(pytest_recorder.__file__).read_bytes(),
+    }
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    digest = hashlib.sha256(repr((wanted, version)).encode() + driver).hexdigest()[:16]
+    digest = hashlib.sha256(repr((wanted, version)).encode() + b"".join(scripts.values())).hexdigest()[:16]
     target = home / "toolchain" / digest
     if target.exists():
         return target
@@ -43,7 +46,8 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
         # "any" admits pure-Python wheels only: the folder serves every interpreter a sandbox may have.
         pure = ["--only-binary", ":all:", "--platform", "any", "--target", str(staging)]
         run_pip(["install", *pure, *wanted])
-        (staging / "trainyard_driver.py").write_bytes(driver)
+        for name, script in scripts.items():
+            (staging / name).write_bytes(script)
         (staging / "pytest.ini").write_text("[pytest]\n")
         staging.chmod(0o755)
         staging.rename(target)
