@@ -283,7 +283,7 @@ class Trajectory:
     error: str = ""
     """Set for infrastructure failures: what happened, in one sentence."""
     failure: str = ""
-    """Kind of the sandbox failure behind its end, see ``engine.sandbox.failures``; empty when there was none."""
+    """Kind of the sandbox failure behind its end, see ``engine.events.failures``; empty when there was none."""
     attempts: int = 1
 
     @property

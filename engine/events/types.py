@@ -300,7 +300,7 @@ class SandboxRecord(_Record):
     ended_at: float | None = None
     """Unix times, seconds."""
     failure: str = ""
-    """Kind of failure, see ``engine.sandbox.failures``."""
+    """Kind of failure, see ``engine.events.failures``."""
     reason: str = ""
 
 

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
+from engine.events.failures import policy_of
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.metrics import is_infrastructure, is_uniform
-from engine.sandbox.failures import policy_of
 from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory
 
 INFRA_RATE_MAX = 0.02

@@ -10,12 +10,13 @@ from engine import errors
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxError, SandboxMemoryError
+from engine.events.failures import POLICIES, policy_of
 from engine.grading.grader import Grader
 from engine.inference.scripted import OraclePolicy
 from engine.orchestrator.metrics import is_infrastructure
 from engine.rollout import GroupRequest
 from engine.sandbox.base import ExecResult
-from engine.sandbox.failures import POLICIES, Decision, decide, policy_of
+from engine.sandbox.failures import Decision, decide
 from engine.sandbox.pool import SandboxPool
 from engine.types import Grade, TaskRow, TerminationReason, Trajectory, Verdict
 from tests.fakes.memory_sandbox import MemoryBackend, printed
