@@ -150,4 +150,6 @@ class Migration(migrations.Migration):
             model_name='validation',
             constraint=models.UniqueConstraint(fields=('task', 'uid'), name='validation_uid'),
         ),
+        # Read every dataset once more: its rows have no content hash yet.
+        migrations.RunSQL("UPDATE webapp_dataset SET checksum = ''", migrations.RunSQL.noop),
     ]

@@ -20,9 +20,7 @@ class Validation(models.Model):
     uid = models.CharField(max_length=200)
     content = models.CharField(max_length=16, blank=True, default="")
     """Content hash of the row that was graded; it counts while the task has the same."""
-    run = models.ForeignKey(
-        Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="validations"
-    )
+    run = models.ForeignKey(Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="validations")
     run_label = models.CharField(max_length=100, blank=True, default="")
     """The run's own name of itself, for runs that were made elsewhere."""
     time = models.DateTimeField()

@@ -20,14 +20,15 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from engine.errors import DatasetError
+from engine.events.health import content_hash
 from webapp.models import Dataset, Run, Task, TaskAnswer
-from webapp.services import audit
+from webapp.services import audit, health
 from webapp.services.cleaning import without_nul
 
 _FILES = ("dataset.json", "tasks.jsonl", "answers.jsonl")
 _TASK_FIELDS = (
     "instance_id", "split", "position", "repo", "base_commit", "problem_statement", "image", "workdir",
-    "difficulty", "metadata", "active",
+    "difficulty", "metadata", "active", "content",
 )  # fmt: skip
 _ANSWER_FIELDS = (
     "gold_patch", "test_patch", "test_files", "fail_to_pass", "pass_to_pass", "test_command",
@@ -73,6 +74,7 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
             )  # fmt: skip
         if run_id is not None:
             Dataset.objects.filter(pk=dataset.pk).update(run_id=run_id)
+    health.mirror(dataset=dataset)
     return dataset
 
 
@@ -86,8 +88,11 @@ def store_tasks(
     checksum: str = "",
 ) -> None:
     """Replace a dataset's tasks by these rows (``id`` is the task's key) and link what refers to them."""
+    answered = {row.get("id"): row for row in answers}
     try:
-        made = [_task(dataset, position, row) for position, row in enumerate(tasks)]
+        made = [
+            _task(dataset, position, row, answered.get(row["id"], {})) for position, row in enumerate(tasks)
+        ]
     except KeyError as error:
         raise DatasetError(f"a task of '{dataset.name}' has no field {error}") from None
     stored = Task.objects.bulk_create(
@@ -110,11 +115,13 @@ def store_tasks(
     dataset.checksum = checksum
     dataset.synced_at = timezone.now()
     dataset.save()
+    health.refresh_standings(task_ids=list(ids.values()))
     _link(dataset)
 
 
-def _task(dataset: Dataset, position: int, row: Row) -> Task:
+def _task(dataset: Dataset, position: int, row: Row, answer: Row) -> Task:
     fields = _picked(row, _TASK_FIELDS) | {"position": position, "active": True}
+    fields["content"] = content_hash(row, answer)
     fields.setdefault("split", "train")
     return Task(dataset=dataset, key=row["id"], **{"instance_id": row["instance_id"]} | fields)
 

@@ -15,10 +15,11 @@ from django.db import connection
 
 from engine.config.environment import makes_own_tasks
 from engine.events import types as e
+from engine.events.health import ValidationRecord
 from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run
-from webapp.services import removal, states
+from webapp.services import health, removal, states
 from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
 
@@ -30,12 +31,16 @@ class Projection:
         self._run = run
         self._trajectories = TrajectoryStore(run)
         self._fields: dict[str, Any] = {}
+        self._validated: list[ValidationRecord] = []
 
     def apply(self, events: Iterable[e.AnyEvent]) -> None:
         """Project events, in order, inside the caller's transaction."""
         for event in events:
             self._apply(event)
         self._trajectories.flush()
+        if self._validated:
+            health.record(run=self._run, records=self._validated)
+            self._validated = []
         if self._fields:
             Run.objects.filter(pk=self._run.pk).update(**self._fields)
             self._fields = {}
@@ -58,6 +63,10 @@ class Projection:
                     "progress_done": event.done,
                     "progress_total": event.total,
                 }
+            case e.TaskValidated():
+                self._validated.append(event.record)
+            case e.TasksSelected():
+                self._tasks_selected(event)
             case e.RunPaused():
                 states.move(run_id=self._run.pk, to=RunState.PAUSED)
             case e.RunResumed():
@@ -92,8 +101,14 @@ class Projection:
         self._trajectories.flush()
         states.move(run_id=self._run.pk, to=RunState(event.state), reason=event.reason, summary=event.summary)
         if event.state == "succeeded" and self._run.kind == RunKind.CURATE:
-            name = event.summary.get("dataset") or self._run.config["curation"]["output"]
-            send_on_commit(TaskName.SYNC_DATASET, str(name), self._run.pk)
+            made = self._run.config.get("curation", {}).get("output")
+            name = str(event.summary.get("dataset") or made)
+            send_on_commit(TaskName.SYNC_DATASET, name, *([self._run.pk] if made else []))
+
+    def _tasks_selected(self, event: e.TasksSelected) -> None:
+        counts = event.model_dump(exclude={"type", "seq", "epoch", "time", "dataset", "split"})
+        known = self._fields.get("selection", self._run.selection)
+        self._fields["selection"] = {**known, event.split: counts}
 
     def _sync_generated_tasks(self) -> None:
         """Let pages show tasks that the engine made for this run; it has by now."""
