@@ -10,10 +10,10 @@ import json
 from pathlib import Path
 
 from engine.datasets.baseline import ensure_image
+from engine.datasets.importers.swe_row import read_row
 from engine.datasets.patches import split_patch
 from engine.datasets.sources import Source, fetch_source
 from engine.datasets.store import with_content_id
-from engine.datasets.swe_rebench import read_row
 from engine.datasets.testrun import driver_command
 from engine.datasets.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PatchError

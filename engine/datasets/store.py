@@ -83,7 +83,7 @@ def save_dataset(home: Path, name: str, rows: Sequence[TaskRow], provenance: Map
     staging = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=target.parent))
     try:
         _write(staging, name, rows, provenance)
-        _swap(staging, target)
+        swap_in(staging, target)
     except BaseException:
         shutil.rmtree(staging, ignore_errors=True)
         raise
@@ -121,17 +121,32 @@ def _write(folder: Path, name: str, rows: Sequence[TaskRow], provenance: Mapping
     splits: dict[str, int] = {}
     for row in rows:
         splits[row.split] = splits.get(row.split, 0) + 1
-    header = {"format": FORMAT, "name": name, "splits": splits, "provenance": dict(provenance)}
-    (folder / "dataset.json").write_text(json.dumps(header, indent=1, sort_keys=True) + "\n")
+    (folder / "dataset.json").write_text(header_text(name, splits, provenance))
     with (folder / "tasks.jsonl").open("w") as file:
-        file.writelines(json.dumps({**asdict(row.task), "split": row.split}) + "\n" for row in rows)
+        file.writelines(map(task_line, rows))
     descriptor = os.open(folder / "answers.jsonl", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.writelines(json.dumps({"id": row.task.id, **asdict(row.answer)}) + "\n" for row in rows)
+        file.writelines(map(answer_line, rows))
     folder.chmod(0o755)
 
 
-def _swap(staging: Path, target: Path) -> None:
+def header_text(name: str, splits: Mapping[str, int], provenance: Mapping[str, Any]) -> str:
+    """Content of ``dataset.json``."""
+    header = {"format": FORMAT, "name": name, "splits": dict(splits), "provenance": dict(provenance)}
+    return json.dumps(header, indent=1, sort_keys=True) + "\n"
+
+
+def task_line(row: TaskRow) -> str:
+    """A row's line in ``tasks.jsonl``."""
+    return json.dumps({**asdict(row.task), "split": row.split}) + "\n"
+
+
+def answer_line(row: TaskRow) -> str:
+    """A row's line in ``answers.jsonl``."""
+    return json.dumps({"id": row.task.id, **asdict(row.answer)}) + "\n"
+
+
+def swap_in(staging: Path, target: Path) -> None:
     """Put the new folder in place; what validation and people said about rows outlives the old one."""
     if not target.exists():
         staging.rename(target)

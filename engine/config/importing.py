@@ -1,0 +1,99 @@
+"""Settings of imports: which rows of which published set become a dataset."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from engine.config.base import Section
+
+HUB_PREFIX = "hf:"
+COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|<|>)\s*(-?\d+(?:\.\d+)?)\s*")
+"""``NAME OP NUMBER``, e.g. ``patch_lines<=200``."""
+
+
+class FilterConfig(Section):
+    """Which rows are wanted; the others are counted and listed as excluded."""
+
+    languages: tuple[str, ...] = ()
+    """Keep only these languages, as the rows name them (``python``, ``go``, …); empty keeps all."""
+    repositories: tuple[str, ...] = ()
+    """Keep only these repositories (``owner/name``); empty keeps all."""
+    where: tuple[str, ...] = ()
+    """Comparisons with a task's numbers, all of which must hold: ``patch_lines<=200``, ``num_tests>=2``,
+    ``minutes<=60``; a row without the number is excluded."""
+    min_words: int = Field(default=0, ge=0)
+    """Shortest statement, in words."""
+    max_words: int = Field(default=0, ge=0)
+    """Longest statement, in words; 0 is no limit."""
+    drop_leaking: bool = False
+    """Exclude rows whose statement quotes lines that the gold patch adds."""
+    drop_ungradable: bool = False
+    """Exclude rows whose patches cannot be judged here, such as those whose parser is the set's own code."""
+
+    @model_validator(mode="after")
+    def _readable(self) -> Self:
+        for comparison in self.where:
+            if COMPARISON.fullmatch(comparison) is None:
+                raise ValueError(
+                    f"'{comparison}' is no comparison: write NAME OP NUMBER, e.g. patch_lines<=200"
+                )
+        if self.max_words and self.max_words < self.min_words:
+            raise ValueError(f"max_words is {self.max_words}, below min_words, which is {self.min_words}")
+        return self
+
+
+class DecontaminationConfig(Section):
+    """Which rows are too near to a benchmark that a trained model is to be measured on."""
+
+    verified_repositories: bool = False
+    """Exclude the 12 repositories of SWE-bench Verified."""
+    repositories: tuple[str, ...] = ()
+    """Further repositories to exclude (``owner/name``, or the name alone)."""
+    reference: str = ""
+    """File with the benchmark's own rows (parquet, JSONL, JSON; format swe-bench): rows with the same
+    instance, the same commit, nearly the same statement or the same fix are excluded."""
+    ngram: int = Field(default=8, ge=2, le=50)
+    """Words in a row that are compared."""
+    overlap: float = Field(default=0.5, gt=0, le=1)
+    """Share of the shorter statement's n-grams (of the smaller fix's lines) from which two are the same."""
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is compared at all."""
+        return self.verified_repositories or bool(self.repositories) or bool(self.reference)
+
+
+class ImportConfig(Section):
+    """An import: a published set becomes a dataset of this yard."""
+
+    format: str = Field(min_length=1)
+    """Format of the rows, e.g. ``r2e-gym``; see ``engine.datasets.importers.formats``."""
+    source: str = Field(min_length=1)
+    """File or folder, or ``hf:OWNER/NAME`` for a dataset of the Hugging Face hub."""
+    output: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    """Name of the dataset."""
+    revision: str = ""
+    """Hub only: branch, tag or commit; empty is the newest, whose commit is recorded."""
+    subset: str = ""
+    """Hub only: the configuration (subset) to read where a dataset has several."""
+    source_split: str = ""
+    """Read only this split of the source, e.g. ``train``; empty reads all."""
+    split: str = ""
+    """Put every row into this split; empty keeps the source's."""
+    limit: int | None = Field(default=None, ge=1)
+    """Read only the first so many rows."""
+    mode: Literal["new", "replace", "append"] = "new"
+    """What to do when the dataset exists: ``new`` refuses unless it was imported from the same source,
+    ``replace`` replaces it, ``append`` adds to it."""
+    image_prefix: str = ""
+    """Registry put before every image name, e.g. ``registry.local/mirror/``; local images stay."""
+    filters: FilterConfig = FilterConfig()
+    decontamination: DecontaminationConfig = DecontaminationConfig()
+
+    @property
+    def hub_name(self) -> str:
+        """Name at the hub; empty for local sources."""
+        return self.source.removeprefix(HUB_PREFIX) if self.source.startswith(HUB_PREFIX) else ""

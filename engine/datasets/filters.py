@@ -1,0 +1,86 @@
+"""Which imported rows are wanted: by language, repository, size, difficulty and quality of the statement."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from engine.config.importing import COMPARISON, FilterConfig
+from engine.datasets.importers.base import Imported
+from engine.datasets.repositories import same_repository
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
+}  # fmt: skip
+_MIN_QUOTED = 12
+"""Shortest added line, without white space, that gives something away when a statement quotes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusion:
+    """Why a row was left out."""
+
+    by: str
+    """Name of the filter, under which it is counted: ``language``, ``where:patch_lines``, …"""
+    detail: str
+
+
+class Filters:
+    """A configuration, made ready. ``check`` names the first filter that a row does not pass."""
+
+    def __init__(self, config: FilterConfig) -> None:
+        self._config = config
+        self._languages = frozenset(language.lower() for language in config.languages)
+        self._where = [_comparison(text) for text in config.where]
+
+    def check(self, imported: Imported) -> Exclusion | None:
+        """Why the row is not wanted; None when it is."""
+        config, task = self._config, imported.task
+        language = str(task.metadata.get("language") or "")
+        if self._languages and language not in self._languages:
+            return Exclusion("language", f"its language is {language or 'unknown'}")
+        if config.repositories and not any(same_repository(task.repo, repo) for repo in config.repositories):
+            return Exclusion("repository", f"its repository is {task.repo}")
+        for name, symbol, number in self._where:
+            value = task.difficulty.get(name)
+            if value is None:
+                return Exclusion(f"where:{name}", "it has no such number")
+            if not _OPERATORS[symbol](value, number):
+                return Exclusion(f"where:{name}", f"{name} is {value:g}")
+        if config.drop_ungradable and imported.ungradable:
+            return Exclusion("ungradable", imported.ungradable)
+        return self._statement(imported)
+
+    def _statement(self, imported: Imported) -> Exclusion | None:
+        config = self._config
+        words = len(imported.task.problem_statement.split())
+        if words < config.min_words:
+            return Exclusion("statement:short", f"{words} words")
+        if config.max_words and words > config.max_words:
+            return Exclusion("statement:long", f"{words} words")
+        if config.drop_leaking:
+            quoted = leaked_lines(imported)
+            if quoted:
+                return Exclusion("statement:leaks", f"it quotes {quoted} line(s) of the fix")
+        return None
+
+
+def _comparison(text: str) -> tuple[str, str, float]:
+    match = COMPARISON.fullmatch(text)
+    assert match is not None, "the configuration has checked it"
+    return match[1], match[2], float(match[3])
+
+
+def leaked_lines(imported: Imported) -> int:
+    """How many lines that the gold patch adds, and does not also remove, stand in the statement."""
+    patch = imported.answer.gold_patch
+    removed = {_squeezed(line[1:]) for line in patch.split("\n") if re.match(r"-(?!-- )", line)}
+    added = {_squeezed(line[1:]) for line in patch.split("\n") if re.match(r"\+(?!\+\+ )", line)}
+    statement = _squeezed(imported.task.problem_statement)
+    return sum(1 for line in added - removed if len(line) >= _MIN_QUOTED and line in statement)
+
+
+def _squeezed(text: str) -> str:
+    return re.sub(r"\s+", "", text)

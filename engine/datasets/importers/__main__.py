@@ -1,0 +1,75 @@
+"""``python -m engine.datasets.importers``: import without a web application.
+
+Progress goes to standard error as JSON lines ``{"message", "done", "total"}``; the last line of standard
+output is one line of JSON counts. Exit code 2 and one line on standard error tell why nothing was imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from engine.config.base import explain_errors, parse_settings
+from engine.config.importing import ImportConfig
+from engine.config.run import with_overrides
+from engine.datasets.importers.formats import FORMATS
+from engine.datasets.importers.run import import_dataset
+from engine.errors import TrainyardError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.datasets.importers",
+        description="Import a published dataset.",
+        epilog="formats: " + "; ".join(f"{form.name}: {form.help}" for form in FORMATS.values()),
+    )
+    parser.add_argument("--format", required=True, help="one of the formats below")
+    parser.add_argument("--name", required=True, help="name of the dataset to make")
+    parser.add_argument("--home", type=Path, default=Path(".trainyard"), help="the data folder")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any further setting of an import"
+    )
+    parser.add_argument("source", help="file, folder, or hf:OWNER/NAME")
+    options = parser.parse_args(arguments)
+    stop = _stop_on_signals()
+    try:
+        data = {"format": options.format, "output": options.name, "source": options.source}
+        config = ImportConfig.model_validate(with_overrides(data, parse_settings(options.set)))
+        result = import_dataset(
+            config, home=options.home.resolve(), report=_report, must_end=lambda: bool(stop)
+        )
+    except ValidationError as error:
+        return _failed(explain_errors(error))
+    except (TrainyardError, OSError) as error:
+        return _failed(str(error))
+    sys.stdout.write(json.dumps(result.counts()) + "\n")
+    return 0
+
+
+def _report(message: str, done: int, total: int) -> None:
+    sys.stderr.write(json.dumps({"message": message, "done": done, "total": total}) + "\n")
+    sys.stderr.flush()
+
+
+def _failed(reason: str) -> int:
+    sys.stderr.write(f"{reason}\n")
+    return 2
+
+
+def _stop_on_signals() -> list[int]:
+    """Filled by the first signal, so that the import ends between two rows."""
+    seen: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _frame: seen.append(got))
+    return seen
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""What an importer is: a function from one published row to one task, and the table of all of them.
+
+To add a format: a module with ``convert(row) -> Imported`` and an entry in
+``engine.datasets.importers.formats``. A converter raises ``DatasetError`` with the field; who counts rows
+adds the number. Nothing that tells the answer may reach ``Task``: gold patches, test patches, names of tests,
+hints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from engine.datasets.importers.fields import Row
+from engine.datasets.patches import count_changed_lines, is_test_path, keep_files, split_patch
+from engine.types import Task, TaskAnswer
+
+_DOCUMENTATION = (".md", ".rst", ".txt")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """One converted row, without an id yet."""
+
+    task: Task
+    answer: TaskAnswer
+    split: str = ""
+    """The split that the row itself names; empty when it names none."""
+    ungradable: str = ""
+    """Why patches for it cannot be judged here; empty when they can."""
+
+
+Converter = Callable[[Row], Imported]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Format:
+    """One published format."""
+
+    name: str
+    help: str
+    convert: Converter
+    layout: Literal["rows", "folders"] = "rows"
+    """``rows``: parquet, JSONL or JSON files; ``folders``: one folder per task."""
+    read_folder: Callable[[Path], Row] | None = None
+    """Turns a task's folder into a row, for the layout ``folders``."""
+    marker: str = ""
+    """The file that makes a folder a task's, for the layout ``folders``."""
+
+
+def difficulty(gold_patch: str, num_tests: int, num_fail_to_pass: int) -> dict[str, float]:
+    """The numbers that every format can tell: size of the fix and of its tests."""
+    code = code_patch(gold_patch)
+    return {
+        "num_tests": num_tests,
+        "num_fail_to_pass": num_fail_to_pass,
+        "patch_lines": count_changed_lines(code),
+        "num_files": len(split_patch(code)),
+    }
+
+
+def code_patch(patch: str) -> str:
+    """A patch without documentation and tests."""
+    return keep_files(patch, lambda path: not path.endswith(_DOCUMENTATION) and not is_test_path(path))[0]
+
+
+def with_difficulty(imported: Imported, extra: Mapping[str, Any]) -> Imported:
+    """The same with further numbers; what is no number is left out."""
+    numbers = {
+        name: float(value)
+        for name, value in extra.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    task = replace(imported.task, difficulty={**imported.task.difficulty, **numbers})
+    return replace(imported, task=task)

@@ -1,0 +1,142 @@
+"""Reads fields of published rows: what is a list here is a JSON string there and a Python literal elsewhere.
+
+Every function takes the row, the field's names (the first that is there counts, lower-cased names too) and
+raises a ``DatasetError`` that names the field; the row's number is added by whoever counts rows.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from engine.errors import DatasetError
+
+Row = Mapping[str, Any]
+_MAX_LITERAL = 64 << 20
+
+
+def find(row: Row, *names: str) -> tuple[str, Any]:
+    """The first of ``names`` that the row has with a value, and the value; (first name, None) when none."""
+    for name in names:
+        for key in (name, name.lower()):
+            if row.get(key) is not None:
+                return key, row[key]
+    return names[0], None
+
+
+def text(row: Row, *names: str) -> str:
+    """A text that must be there and must not be empty."""
+    name, value = find(row, *names)
+    if value is None:
+        raise DatasetError("missing", field=name)
+    if not isinstance(value, str):
+        raise DatasetError(f"not text but {type(value).__name__}", field=name)
+    if not value.strip():
+        raise DatasetError("empty", field=name)
+    return value
+
+
+def optional_text(row: Row, *names: str) -> str:
+    """A text; empty when missing."""
+    name, value = find(row, *names)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise DatasetError(f"not text but {type(value).__name__}", field=name)
+    return value
+
+
+def number(row: Row, *names: str) -> float | None:
+    """A number; None when missing or not one."""
+    _, value = find(row, *names)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if value == value else None
+
+
+def structure(value: Any) -> Any:
+    """``value``, parsed when it is a JSON document or a Python literal in a string; None when it is neither.
+
+    Literals are read without evaluating anything.
+    """
+    if not isinstance(value, str):
+        # parquet columns come as lists, but numpy-backed ones bring tolist
+        return value.tolist() if hasattr(value, "tolist") else value
+    if len(value) > _MAX_LITERAL:
+        return None
+    try:
+        return json.loads(value)
+    except ValueError:
+        pass
+    try:
+        return ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def names(row: Row, *fields: str, required: bool = True) -> tuple[str, ...]:
+    """A list of test names, repetitions dropped.
+
+    Args:
+        row: the row.
+        fields: names of the field.
+        required: whether a missing field is an error; else it is an empty list.
+    """
+    field, raw = find(row, *fields)
+    if raw is None:
+        if required:
+            raise DatasetError("missing", field=field)
+        return ()
+    value = structure(raw)
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise DatasetError("not a list of test names", field=field)
+    return tuple(dict.fromkeys(value))
+
+
+def mapping(row: Row, *fields: str) -> dict[str, Any]:
+    """An object that must be there."""
+    field, raw = find(row, *fields)
+    if raw is None:
+        raise DatasetError("missing", field=field)
+    value = structure(raw)
+    if not isinstance(value, dict):
+        raise DatasetError("not an object", field=field)
+    return value
+
+
+def optional_mapping(row: Row, *fields: str) -> dict[str, Any]:
+    """An object; empty when missing. Raises when something else is there."""
+    return mapping(row, *fields) if find(row, *fields)[1] not in (None, "") else {}
+
+
+def texts(value: Any, field: str) -> list[str]:
+    """A command given as one text or several."""
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
+        raise DatasetError("neither a text nor a list of texts", field=field)
+    return list(value)
+
+
+def kept(row: Row, *fields: str) -> dict[str, Any]:
+    """Those of the fields that have a value, as JSON can hold them."""
+    found = {}
+    for field in fields:
+        _, value = find(row, field)
+        if value not in (None, "", [], {}):
+            found[field] = plain(value)
+    return found
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON can hold it: dates and other foreign objects become text."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [plain(item) for item in value]
+    if value is None or isinstance(value, str | int | bool):
+        return value
+    if isinstance(value, float):
+        return value if value == value and abs(value) != float("inf") else None
+    return str(value)

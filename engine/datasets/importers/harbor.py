@@ -1,0 +1,147 @@
+"""Harbor task folders: ``instruction.md``, ``task.toml``, ``environment/``, ``tests/test.sh``,
+``solution/solve.sh``.
+
+The verifier writes ``/logs/verifier/reward.txt`` (a number) or ``reward.json`` (names → numbers). The
+solution is a script, not a patch: it is kept with the answer's metadata. A task whose image is a Dockerfile
+alone, that needs compose, several steps or a verifier environment of its own is named as ungradable. Schema
+1.4: ``harbor.models.task`` of harbor 0.25.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.datasets.importers.base import Imported, with_difficulty
+from engine.datasets.importers.fields import Row, number, optional_mapping, optional_text, plain, text
+from engine.errors import DatasetError
+from engine.types import GradeRule, Task, TaskAnswer
+
+MARKER = "task.toml"
+REWARD_FILES = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
+_WORKDIR = "/app"
+_MAX_FILE = 4 << 20
+_DIFFICULTIES = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
+
+
+def read_folder(folder: Path) -> Row:
+    """One task as a row. Raises DatasetError with the file that is missing or malformed as the field."""
+    try:
+        config = tomllib.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DatasetError(f"cannot be read: {error}", field=MARKER) from None
+    instruction = folder / "instruction.md"
+    if not instruction.is_file() and not config.get("steps"):
+        raise DatasetError("missing", field="instruction.md")
+    solution = folder / "solution" / "solve.sh"
+    compose = sorted(path.name for path in (folder / "environment").glob("*compose*.y*ml"))
+    return {
+        "name": folder.name,
+        "config": config,
+        "instruction": instruction.read_text(encoding="utf-8") if instruction.is_file() else "",
+        "tests": _files(folder / "tests"),
+        "solution": solution.read_text(encoding="utf-8") if solution.is_file() else "",
+        "compose": compose,
+    }
+
+
+def convert(row: Row) -> Imported:
+    """One task. Raises DatasetError with the field."""
+    config: Mapping[str, Any] = row["config"]
+    package, meta = optional_mapping(config, "task"), optional_mapping(config, "metadata")
+    environment, verifier = optional_mapping(config, "environment"), optional_mapping(config, "verifier")
+    name = str(package.get("name") or row["name"])
+    workdir = str(environment.get("workdir") or _WORKDIR)
+    tests: Mapping[str, str] = row["tests"]
+    ungradable = _obstacle(row, config, environment, verifier)
+    task = Task(
+        id="",
+        instance_id=name.replace("/", "__"),
+        repo=str(package.get("source") or meta.get("repo") or name.partition("/")[0]),
+        base_commit=str(meta.get("base_commit") or ""),
+        problem_statement=text(row, "instruction"),
+        image=str(environment.get("docker_image") or ""),
+        workdir=workdir,
+        difficulty={"num_tests": 1, "num_fail_to_pass": 1},
+        metadata={"format": "harbor", "language": str(meta.get("language") or "").lower(), **_visible(meta)},
+    )
+    answer = TaskAnswer(
+        gold_patch="",
+        test_files={f"/tests/{path}": content for path, content in tests.items()},
+        test_command=_script(verifier, workdir),
+        grade_rule=GradeRule.REWARD_FILE,
+        hidden_paths=("/tests", "/solution", "/logs/verifier"),
+        timeout_s=number(verifier, "timeout_sec") or 600.0,
+        metadata=plain({"reward_files": list(REWARD_FILES), "solution": optional_text(row, "solution")}),
+    )
+    imported = Imported(task=task, answer=answer, ungradable=ungradable)
+    numbers = {
+        "memory_mb": number(environment, "memory_mb"),
+        "cpus": number(environment, "cpus"),
+        "level": _DIFFICULTIES.get(str(meta.get("difficulty") or "").lower()),
+    }
+    return with_difficulty(imported, numbers)
+
+
+def _visible(meta: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: plain(meta[name]) for name in ("category", "tags", "difficulty") if meta.get(name)}
+
+
+def _obstacle(
+    row: Row, config: Mapping[str, Any], environment: Mapping[str, Any], verifier: Mapping[str, Any]
+) -> str:
+    """Why the task cannot be judged here; empty when it can."""
+    if config.get("steps"):
+        return "tasks of several steps are not supported"
+    if not environment.get("docker_image"):
+        return "task.toml names no docker_image; build environment/Dockerfile and name the image there"
+    if row["compose"]:
+        return f"it needs several containers ({', '.join(row['compose'])})"
+    if verifier.get("environment_mode") == "separate" or verifier.get("environment"):
+        return "its verifier wants an environment of its own"
+    if environment.get("os") not in (None, "linux"):
+        return f"it needs the system {environment['os']}"
+    if "test.sh" not in row["tests"]:
+        raise DatasetError("missing", field="tests/test.sh")
+    return ""
+
+
+def _script(verifier: Mapping[str, Any], workdir: str) -> str:
+    variables = verifier.get("env")
+    exports = []
+    for name, value in sorted(variables.items()) if isinstance(variables, dict) else ():
+        exports.append(f"export {name}={shlex.quote(str(value))}")
+    return (
+        "\n".join(
+            [
+                "#!/bin/bash",
+                *exports,
+                "rm -rf /logs/verifier",
+                "mkdir -p /logs/verifier",
+                f"cd {workdir}",
+                "bash /tests/test.sh",
+            ]
+        )
+        + "\n"
+    )
+
+
+def _files(folder: Path) -> dict[str, str]:
+    """Relative path → content of everything below a folder."""
+    found = {}
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        if not path.is_file():
+            continue
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or path.stat().st_size > _MAX_FILE:
+            raise DatasetError(f"a link or larger than {_MAX_FILE >> 20} MiB", field=f"tests/{name}")
+        try:
+            found[name] = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise DatasetError(
+                "not UTF-8 text: binary test files cannot be imported", field=f"tests/{name}"
+            ) from None
+    return found

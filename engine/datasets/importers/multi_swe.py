@@ -1,0 +1,125 @@
+"""Multi-SWE-RL and Multi-SWE-bench: seven languages, tests by their transitions, patches baked into the
+image.
+
+The image holds ``/home/fix.patch`` (the fix), ``/home/test.patch`` and the scripts that apply them: they are
+hidden. ``test-run.sh`` applies the test patch alone, which on a tree with a candidate's patch is the
+published fix run. Log parsers are code of multi_swe_bench, one class per repository; the parser's name here
+is ``multi_swe:<org>/<repo>``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from engine.datasets.importers.base import Imported, difficulty
+from engine.datasets.importers.fields import Row, find, kept, mapping, optional_text, structure, text
+from engine.errors import DatasetError
+from engine.types import GradeRule, Task, TaskAnswer
+
+HIDDEN_PATHS = (
+    "/home/fix.patch", "/home/test.patch", "/home/run.sh", "/home/test-run.sh", "/home/fix-run.sh",
+    "/home/prepare.sh",
+)  # fmt: skip
+TEST_COMMAND = "#!/bin/bash\nexec bash /home/test-run.sh\n"
+_KINDS = ("p2p_tests", "f2p_tests", "s2p_tests", "n2p_tests")
+_RESULTS = ("run_result", "test_patch_result")
+_STATES = {"passed_tests": "PASS", "failed_tests": "FAIL", "skipped_tests": "SKIP"}
+
+
+def convert(row: Row) -> Imported:
+    """One row. Raises DatasetError with the field."""
+    org, repo = text(row, "org"), text(row, "repo")
+    pull_request = find(row, "number")[1]
+    if not str(pull_request).isdigit():
+        raise DatasetError("not a number", field="number")
+    kinds = {kind: _tests(row, kind) for kind in _KINDS}
+    mended = tuple(name for kind in _KINDS[1:] for name in kinds[kind])
+    if not mended:
+        raise DatasetError("the fix mends no test", field="fixed_tests")
+    gold, base = text(row, "fix_patch"), mapping(row, "base")
+    task = Task(
+        id="",
+        instance_id=optional_text(row, "instance_id") or f"{org}__{repo}-{pull_request}",
+        repo=f"{org}/{repo}",
+        base_commit=text(base, "sha"),
+        problem_statement=_statement(row),
+        image=optional_text(row, "image_name", "docker_image")
+        or f"mswebench/{org}_m_{repo}:pr-{pull_request}".lower(),
+        workdir=f"/home/{repo}",
+        difficulty=difficulty(gold, len(mended) + len(kinds["p2p_tests"]), len(mended)),
+        metadata={
+            "format": "multi-swe-rl",
+            "language": optional_text(row, "lang", "language").lower(),
+            **kept(row, "tag"),
+        },
+    )
+    answer = TaskAnswer(
+        gold_patch=gold,
+        test_patch=optional_text(row, "test_patch"),
+        fail_to_pass=mended,
+        pass_to_pass=kinds["p2p_tests"],
+        test_command=TEST_COMMAND,
+        grade_rule=GradeRule.MULTI_SWE,
+        log_parser=f"multi_swe:{org}/{repo}",
+        hidden_paths=HIDDEN_PATHS,
+        metadata={
+            **{kind: list(found) for kind, found in kinds.items()},
+            **{name: _outcomes(row, name) for name in _RESULTS},
+        },
+    )
+    return Imported(task=task, answer=answer)
+
+
+def _statement(row: Row) -> str:
+    """Titles and texts of the issues that the pull request resolves; its own where it names none."""
+    issues = structure(find(row, "resolved_issues")[1]) or []
+    if isinstance(issues, dict):
+        # columnar ports: {"number": [...], "title": [...], "body": [...]}
+        columns = {name: list(values) for name, values in issues.items() if isinstance(values, list)}
+        issues = [dict(zip(columns, values, strict=False)) for values in zip(*columns.values(), strict=False)]
+    parts = []
+    for issue in issues if isinstance(issues, list) else ():
+        if isinstance(issue, dict):
+            parts.append("\n".join(str(issue[name]).strip() for name in ("title", "body") if issue.get(name)))
+    written = "\n\n".join(part for part in parts if part)
+    if not written:
+        written = "\n".join(
+            part for part in (optional_text(row, "title"), optional_text(row, "body")) if part
+        ).strip()
+    if not written:
+        raise DatasetError("neither an issue nor a title", field="resolved_issues")
+    return written
+
+
+def _tests(row: Row, field: str) -> tuple[str, ...]:
+    """Names of the tests of one kind of transition; columnar ports hold a list of names."""
+    value = structure(find(row, field)[1])
+    if value is None:
+        return ()
+    if isinstance(value, dict):
+        columns = value.get("name")
+        found = (
+            list(columns)
+            if isinstance(columns, list)
+            else [name for name, item in value.items() if item is not None]
+        )
+    elif isinstance(value, list):
+        found = [item.get("name") if isinstance(item, dict) else item for item in value]
+    else:
+        raise DatasetError("not an object", field=field)
+    if not all(isinstance(name, str) for name in found):
+        raise DatasetError("not an object of tests", field=field)
+    return tuple(dict.fromkeys(found))
+
+
+def _outcomes(row: Row, field: str) -> dict[str, str]:
+    """Test → PASS, FAIL or SKIP of one of the published runs."""
+    result: Mapping[str, Any] = mapping(row, field)
+    found: dict[str, str] = {}
+    for column, state in _STATES.items():
+        tests = structure(result.get(column)) or []
+        if not isinstance(tests, list):
+            raise DatasetError("not a list", field=f"{field}.{column}")
+        found.update({str(name): state for name in tests})
+    return found

@@ -1,0 +1,103 @@
+"""Turns a git-format patch around: what it added is removed and the other way round."""
+
+from __future__ import annotations
+
+import re
+
+from engine.datasets.patches import split_patch
+from engine.errors import PatchError
+
+_HUNK = re.compile(r"@@ -(\d+(?:,\d+)?) \+(\d+(?:,\d+)?) @@(.*)")
+_SWAPPED = {"new file mode ": "deleted file mode ", "deleted file mode ": "new file mode "}
+_PAIRS = {
+    "old mode ": "new mode ", "new mode ": "old mode ", "rename from ": "rename to ",
+    "rename to ": "rename from ",
+}  # fmt: skip
+
+
+def reverse_patch(patch: str) -> str:
+    """The patch that undoes ``patch``.
+
+    Raises:
+        PatchError: it is no text patch, or has binary parts, which cannot be turned around.
+    """
+    parts = split_patch(patch)
+    if not parts:
+        raise PatchError("no file header in the patch")
+    return "".join(_reverse_file(part.text) for part in parts)
+
+
+def _reverse_file(text: str) -> str:
+    header: list[str] = []
+    body: list[str] = []
+    removed: list[str] = []
+    added: list[str] = []
+    old_left = new_left = 0
+    for line in text.rstrip("\n").split("\n"):
+        if old_left > 0 or new_left > 0 or (body and line.startswith("\\")):
+            old_left -= line[:1] in (" ", "-", "")
+            new_left -= line[:1] in (" ", "+", "")
+            _sort(line, removed, added, body)
+            continue
+        hunk = _HUNK.match(line)
+        if hunk:
+            body += removed + added
+            removed, added = [], []
+            old_left, new_left = (int(side.partition(",")[2] or 1) for side in hunk.groups()[:2])
+            body.append(f"@@ -{hunk[2]} +{hunk[1]} @@{hunk[3]}")
+        elif line.startswith(("GIT binary patch", "Binary files ", "copy from ")):
+            raise PatchError(f"cannot be turned around: {line.partition(' ')[0]} file")
+        elif not body:
+            header.append(line)
+    return "\n".join([*_reverse_header(header), *body, *removed, *added]) + "\n"
+
+
+def _sort(line: str, removed: list[str], added: list[str], body: list[str]) -> None:
+    """Collects a block of changes, removals first; context ends it."""
+    if line.startswith("+"):
+        removed.append("-" + line[1:])
+    elif line.startswith("-"):
+        added.append("+" + line[1:])
+    elif line.startswith("\\"):
+        # It speaks of the line before it, which may wait in either block.
+        target = _last_block(removed, added, body)
+        target.append(line)
+    else:
+        body += removed + added
+        removed.clear()
+        added.clear()
+        body.append(line)
+
+
+def _last_block(removed: list[str], added: list[str], body: list[str]) -> list[str]:
+    # In a patch removals come first, so that the block filled last is that of the additions, now removals.
+    return removed or added or body
+
+
+def _reverse_header(header: list[str]) -> list[str]:
+    words = ("--- ", "+++ ", *_PAIRS)
+    values = {word: line[len(word) :] for line in header for word in words if line.startswith(word)}
+    return [_reverse_line(line, values) for line in header]
+
+
+def _reverse_line(line: str, values: dict[str, str]) -> str:
+    if line.startswith("diff --git "):
+        both = re.fullmatch(r'diff --git ("?)a/(.+?)"? ("?)b/(.+?)"?', line)
+        return f"diff --git {both[3]}a/{both[4]}{both[3]} {both[1]}b/{both[2]}{both[1]}" if both else line
+    if line.startswith("--- ") and "+++ " in values:
+        return "--- " + _other_side(values["+++ "], "b/", "a/")
+    if line.startswith("+++ ") and "--- " in values:
+        return "+++ " + _other_side(values["--- "], "a/", "b/")
+    for word, other in _PAIRS.items():
+        if line.startswith(word):
+            return word + values[other]
+    for word, other in _SWAPPED.items():
+        if line.startswith(word):
+            return other + line[len(word) :]
+    return re.sub(r"^index (\w+)\.\.(\w+)", r"index \2..\1", line)
+
+
+def _other_side(name: str, old: str, new: str) -> str:
+    if name.startswith(f'"{old}'):
+        return f'"{new}' + name[len(old) + 1 :]
+    return new + name[len(old) :] if name.startswith(old) else name

@@ -1,0 +1,374 @@
+"""Turns a published set into a dataset: read, convert, select, write; streaming, idempotent, resumable.
+
+    source ─▶ rows ─▶ convert ─▶ decontaminate, filter ─▶ staging folder ─▶ dataset folder, in one step
+
+One bad row costs one row: it is noted with its number and field in ``rejects.jsonl`` beside the dataset; what
+was left out on purpose is in ``excluded.jsonl``. Ids are content hashes, so that the same source gives the
+same ids; a row that is there already is a duplicate. At most one batch of rows is in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from engine.config.importing import ImportConfig
+from engine.datasets.decontamination import Decontamination
+from engine.datasets.filters import Exclusion, Filters
+from engine.datasets.hub import fetch
+from engine.datasets.importers.base import Format, Imported
+from engine.datasets.importers.formats import FORMATS, find_format
+from engine.datasets.importers.reading import Item, Source, count_rows, data_files, read_items
+from engine.datasets.importers.staging import EXCLUDED, REJECTS, Staging
+from engine.datasets.store import dataset_path, with_content_id
+from engine.errors import DatasetError, TrainyardError
+from engine.types import TaskRow
+
+COMMIT_ROWS = 500
+COMMIT_S = 2.0
+Report = Callable[[str, int, int], None]
+"""Told what is being done, how many rows are done and how many there are (0: unknown)."""
+
+
+class ImportStopped(TrainyardError):
+    """Somebody asked for a stop; what was done counts and the next import of the same goes on there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportResult:
+    """What an import came to."""
+
+    dataset: str
+    read: int
+    """Rows of the source."""
+    imported: int
+    """Rows that are in the dataset because of it."""
+    rejected: int
+    duplicates: int
+    excluded: int
+    ungradable: int
+    """Imported rows whose patches cannot be judged here."""
+    tasks: int
+    """Rows of the dataset."""
+    seconds: float
+    resumed: bool
+    excluded_by: Mapping[str, int] = field(default_factory=dict)
+
+    def counts(self) -> dict[str, Any]:
+        """As one line of JSON has it."""
+        names = ("dataset", "read", "imported", "rejected", "duplicates", "excluded", "ungradable", "tasks")
+        found: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return {
+            **found,
+            "excluded_by": dict(self.excluded_by),
+            "seconds": self.seconds,
+            "resumed": self.resumed,
+        }
+
+
+def import_dataset(
+    config: ImportConfig,
+    *,
+    home: Path,
+    report: Report | None = None,
+    must_end: Callable[[], bool] = lambda: False,
+) -> ImportResult:
+    """Import a published set.
+
+    Args:
+        config: what, from where, into which dataset, which rows.
+        home: the data folder.
+        report: told about progress.
+        must_end: asked between rows.
+
+    Raises:
+        DatasetError: nothing can be imported: no such format, no rows, the dataset is another one's.
+        PreflightError: a library or the hub is missing.
+        ImportStopped: ``must_end`` said so; nothing is visible yet and nothing is lost.
+    """
+    started = time.monotonic()
+    report = report or _silence
+    form = find_format(config.format)
+    source = _fetched(config, home, report)
+    existing = _existing(config, home)
+    fingerprint = _fingerprint(config, source, form, existing)
+    with Staging(home, config.output, fingerprint) as staging:
+        resumed = staging.resumed
+        work = _Import(config, form, source, staging, _decontamination(config))
+        if not resumed and config.mode == "append" and existing is not None:
+            staging.seed()
+        work.run(report, must_end)
+        counts = staging.progress.counts
+        if not staging.progress.splits:
+            staging.discard()
+            raise DatasetError(_nothing_left(config, staging.progress.counts, work.first_reject))
+        provenance = _provenance(config, source, work, existing)
+        report("writing the dataset", counts.get("read", 0), counts.get("read", 0))
+        staging.publish(provenance)
+        return ImportResult(
+            dataset=config.output,
+            **{name: counts.get(name, 0) for name in _COUNTED},
+            tasks=sum(staging.progress.splits.values()),
+            seconds=round(time.monotonic() - started, 1),
+            resumed=resumed,
+            excluded_by=dict(sorted(staging.progress.excluded_by.items())),
+        )
+
+
+def _silence(message: str, done: int, total: int) -> None:
+    """Tells nobody."""
+
+
+_COUNTED = ("read", "imported", "rejected", "duplicates", "excluded", "ungradable")
+
+
+class _Import:
+    """One pass over the source."""
+
+    def __init__(
+        self,
+        config: ImportConfig,
+        form: Format,
+        source: Source,
+        staging: Staging,
+        decontamination: Decontamination,
+    ) -> None:
+        self._config = config
+        self._form = form
+        self._source = source
+        self._staging = staging
+        self._filters = Filters(config.filters)
+        self.decontamination = decontamination
+        self.progress = staging.progress
+        self._ids: set[str] = set()
+        self._instances: dict[str, int] = {}
+        self.first_reject = ""
+
+    def run(self, report: Report, must_end: Callable[[], bool]) -> None:
+        """Every row that is not done yet. Raises ImportStopped."""
+        for number, task in enumerate(self._staging.tasks()):
+            self._ids.add(task["id"])
+            self._instances[task["instance_id"]] = number
+        progress = self._staging.progress
+        total = count_rows(self._source, self._form, split=self._config.source_split)
+        if self._config.limit:
+            total = min(total, self._config.limit) or self._config.limit
+        committed = time.monotonic()
+        for item in self._items(progress.next_row):
+            if must_end():
+                self._staging.commit(item.number)
+                raise ImportStopped("the import was stopped; the same import goes on where it was")
+            self._take(item)
+            due = (item.number + 1) % COMMIT_ROWS == 0 or time.monotonic() - committed > COMMIT_S
+            if due:
+                self._staging.commit(item.number + 1)
+                committed = time.monotonic()
+                report(f"importing {self._config.output}", item.number + 1, total)
+        self._staging.commit(progress.counts.get("read", 0))
+
+    def _items(self, start: int) -> Iterator[Item]:
+        items = read_items(self._source, self._form, split=self._config.source_split, start=start)
+        with closing(items):  # type: ignore[type-var]  # it is a generator
+            for item in items:
+                if self._config.limit and item.number >= self._config.limit:
+                    return
+                yield item
+
+    def _take(self, item: Item) -> None:
+        progress = self._staging.progress
+        progress.count("read")
+        try:
+            imported = self._converted(item)
+        except DatasetError as error:
+            self._reject(item, error.field or "", str(error))
+            return
+        excluded = self.decontamination.check(imported) or self._filters.check(imported)
+        if excluded is not None:
+            self._exclude(item, imported, excluded)
+            return
+        row = self._row(imported, item)
+        if row.task.id in self._ids:
+            progress.count("duplicates")
+            return
+        known = self._instances.get(row.task.instance_id)
+        if known is not None:
+            message = f"'{row.task.instance_id}' is already that of task {known}, whose content is another"
+            self._reject(item, "instance_id", message)
+            return
+        self._instances[row.task.instance_id] = len(self._ids)
+        self._ids.add(row.task.id)
+        self._staging.add(row)
+        progress.count("imported")
+        if imported.ungradable:
+            progress.count("ungradable")
+
+    def _converted(self, item: Item) -> Imported:
+        if item.error:
+            raise DatasetError(item.error)
+        try:
+            return self._form.convert(item.row)
+        except DatasetError:
+            raise
+        except Exception as error:
+            # A row that nobody thought of must not cost the others.
+            raise DatasetError(f"cannot be converted: {type(error).__name__}: {str(error)[:200]}") from error
+
+    def _row(self, imported: Imported, item: Item) -> TaskRow:
+        task, answer = imported.task, imported.answer
+        if self._config.image_prefix and task.image and not task.image.startswith("local:"):
+            task = replace(task, image=f"{self._config.image_prefix.rstrip('/')}/{task.image}")
+        if imported.ungradable:
+            answer = replace(answer, metadata={**answer.metadata, "ungradable": imported.ungradable})
+        split = self._config.split or imported.split or item.split or "train"
+        cleaned = _clean({"task": task, "answer": answer})
+        return with_content_id(TaskRow(task=cleaned["task"], answer=cleaned["answer"], split=split))
+
+    def _reject(self, item: Item, where: str, reason: str) -> None:
+        self._staging.progress.count("rejected")
+        record = {"row": item.number, "file": item.file, "field": where, "reason": reason[:500]}
+        name = item.row.get("instance_id")
+        if isinstance(name, str):
+            record["instance_id"] = name[:300]
+        self._staging.note(REJECTS, record)
+        self.first_reject = self.first_reject or f"row {item.number}, field '{where}': {reason[:200]}"
+
+    def _exclude(self, item: Item, imported: Imported, excluded: Exclusion) -> None:
+        progress = self._staging.progress
+        progress.count("excluded")
+        progress.excluded_by[excluded.by] = progress.excluded_by.get(excluded.by, 0) + 1
+        name = imported.task.instance_id
+        record = {"row": item.number, "instance_id": name, "by": excluded.by, "detail": excluded.detail[:500]}
+        self._staging.note(EXCLUDED, record)
+
+
+def _clean(value: Any) -> Any:
+    """``value`` without lone surrogates, which neither files nor databases hold."""
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return value
+    if isinstance(value, Mapping):
+        return {_clean(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_clean(item) for item in value)
+    if hasattr(value, "__dataclass_fields__"):
+        return replace(value, **{name: _clean(getattr(value, name)) for name in value.__dataclass_fields__})
+    return value
+
+
+def _fetched(config: ImportConfig, home: Path, report: Report) -> Source:
+    if not config.hub_name:
+        folder = Path(config.source).expanduser().resolve()
+        if not folder.exists():
+            raise DatasetError(f"there is no file or folder {config.source}")
+        return Source(path=folder)
+    return fetch(
+        config.hub_name,
+        home=home,
+        revision=config.revision,
+        subset=config.subset,
+        split=config.source_split,
+        whole=find_format(config.format).layout == "folders",
+        report=lambda message: report(message, 0, 0),
+    )
+
+
+def _existing(config: ImportConfig, home: Path) -> dict[str, Any] | None:
+    """What the dataset that is there says of itself. Raises DatasetError when it must not be touched."""
+    try:
+        header: dict[str, Any] = json.loads((dataset_path(home, config.output) / "dataset.json").read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DatasetError(f"the dataset '{config.output}' is damaged: {error}") from None
+    if config.mode == "new":
+        imports = header.get("provenance", {}).get("imports") or []
+        same = len(imports) == 1 and (imports[0].get("format"), imports[0].get("source")) == (
+            config.format, config.source,
+        )  # fmt: skip
+        if not same:
+            raise DatasetError(
+                f"there is a dataset '{config.output}' already, from another source: choose another name, or "
+                "say --replace or --append (mode=replace, mode=append)"
+            )
+    return header
+
+
+def _decontamination(config: ImportConfig) -> Decontamination:
+    """The benchmark to keep away from. Raises DatasetError when its file has no rows."""
+    reference = config.decontamination.reference
+    if not reference:
+        return Decontamination(config.decontamination)
+    rows = []
+    convert = FORMATS["swe-bench"].convert
+    for item in read_items(Source(path=Path(reference).expanduser()), FORMATS["swe-bench"]):
+        try:
+            rows.append(convert(item.row))
+        except DatasetError as error:
+            raise DatasetError(
+                f"decontamination.reference: {error}", row=item.number, field=error.field
+            ) from None
+    if not rows:
+        raise DatasetError(f"decontamination.reference: no rows in {reference}")
+    return Decontamination(config.decontamination, rows)
+
+
+def _fingerprint(
+    config: ImportConfig, source: Source, form: Format, existing: Mapping[str, Any] | None
+) -> str:
+    """What is imported and how: another file, setting or dataset to append to makes another import."""
+    known: list[Any] = [config.model_dump(mode="json"), source.revision]
+    if form.layout == "rows":
+        for file in data_files(source, config.source_split):
+            stat = file.path.stat()
+            known.append([file.name, stat.st_size, 0 if source.revision else stat.st_mtime_ns])
+    else:
+        known.append([str(source.path), count_rows(source, form)])
+    if config.mode == "append":
+        known.append(existing)
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def _provenance(
+    config: ImportConfig, source: Source, work: _Import, existing: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """What is recorded with the dataset: every import it was made of."""
+    progress = work.progress
+    record: dict[str, Any] = {
+        "format": config.format,
+        "source": config.source,
+        "counts": {name: progress.counts.get(name, 0) for name in _COUNTED},
+        "excluded_by": dict(sorted(progress.excluded_by.items())),
+        "settings": config.model_dump(
+            mode="json", exclude={"format", "source", "output", "mode", "revision"}, exclude_defaults=True
+        ),
+    }
+    if source.revision:
+        record["revision"] = source.revision
+    if work.decontamination.num_references:
+        record["decontamination_references"] = work.decontamination.num_references
+    before = (existing or {}).get("provenance", {}) if config.mode == "append" else {}
+    others = [
+        one
+        for one in before.get("imports") or []
+        if (one.get("format"), one.get("source")) != (config.format, config.source)
+    ]
+    return {**before, "imports": [*others, record]}
+
+
+def _nothing_left(config: ImportConfig, counts: Mapping[str, int], first_reject: str) -> str:
+    read, rejected, excluded = (counts.get(name, 0) for name in ("read", "rejected", "excluded"))
+    message = f"no row of {config.source} was imported: {read} read, {rejected} rejected, {excluded} excluded"
+    return (
+        f"{message}; the first: {first_reject} (is the format '{config.format}' right?)"
+        if first_reject
+        else message
+    )

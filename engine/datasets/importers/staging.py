@@ -1,0 +1,158 @@
+"""The folder in which an import grows: killed at any point it shows nothing and goes on where it was.
+
+``home/datasets/.import-<name>/`` holds the growing files and ``state.json``, which says how far each of them
+counts. State is written after the files it speaks of are on the disk; what is behind it in the files is cut
+off when an import goes on. The finished folder takes the dataset's place in one step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from engine.datasets.store import answer_line, dataset_path, header_text, swap_in, task_line
+from engine.errors import DatasetError
+from engine.types import TaskRow
+
+TASKS, ANSWERS, REJECTS, EXCLUDED = "tasks.jsonl", "answers.jsonl", "rejects.jsonl", "excluded.jsonl"
+_FILES = (TASKS, ANSWERS, REJECTS, EXCLUDED)
+_STATE = "state.json"
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far an import is."""
+
+    fingerprint: str
+    """What is imported and how: an import of something else does not go on here."""
+    next_row: int = 0
+    """First row of the source that is not done."""
+    sizes: dict[str, int] = field(default_factory=dict)
+    """File → bytes that count."""
+    counts: dict[str, int] = field(default_factory=dict)
+    excluded_by: dict[str, int] = field(default_factory=dict)
+    splits: dict[str, int] = field(default_factory=dict)
+
+    def count(self, name: str, by: int = 1) -> None:
+        """Add to a count."""
+        self.counts[name] = self.counts.get(name, 0) + by
+
+
+class Staging:
+    """The growing folder of one import; use as a context manager, which locks it.
+
+    Args:
+        home: the data folder.
+        name: the dataset.
+        fingerprint: what is imported and how.
+
+    Raises:
+        DatasetError: another process is importing the same dataset.
+    """
+
+    def __init__(self, home: Path, name: str, fingerprint: str) -> None:
+        self._target = dataset_path(home, name)
+        self._name = name
+        self.folder = self._target.parent / f".import-{name}"
+        self.progress = Progress(fingerprint=fingerprint)
+        self._streams: dict[str, IO[bytes]] = {}
+        self._lock: IO[str] | None = None
+
+    def __enter__(self) -> Staging:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (self.folder.parent / f".import-{self._name}.lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise DatasetError(f"another process is importing '{self._name}'") from None
+        self._open(self._stored())
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for stream in self._streams.values():
+            stream.close()
+        assert self._lock is not None
+        self._lock.close()
+
+    def _stored(self) -> Progress | None:
+        """What an earlier process left, when it imported the same."""
+        try:
+            stored = Progress(**json.loads((self.folder / _STATE).read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+        enough = all((self.folder / file).is_file() for file in _FILES) and all(
+            (self.folder / file).stat().st_size >= size for file, size in stored.sizes.items()
+        )
+        return stored if enough and stored.fingerprint == self.progress.fingerprint else None
+
+    def _open(self, stored: Progress | None) -> None:
+        if stored is not None:
+            self.progress = stored
+        for file in _FILES:
+            path = self.folder / file
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600 if file == ANSWERS else 0o644)
+            os.ftruncate(descriptor, self.progress.sizes.get(file, 0))
+            os.lseek(descriptor, 0, os.SEEK_END)
+            self._streams[file] = os.fdopen(descriptor, "wb")
+
+    @property
+    def resumed(self) -> bool:
+        """Whether an earlier process had begun."""
+        return self.progress.next_row > 0
+
+    def tasks(self) -> Iterator[dict[str, Any]]:
+        """The visible halves so far, as they stand in the file."""
+        with (self.folder / TASKS).open("rb") as file:
+            for line in file:
+                yield json.loads(line)
+
+    def seed(self) -> None:
+        """Begin with what the dataset has."""
+        for file in _FILES:
+            if (self._target / file).is_file():
+                with (self._target / file).open("rb") as stored:
+                    shutil.copyfileobj(stored, self._streams[file])
+                self._streams[file].flush()
+        for task in self.tasks():
+            self.progress.splits[task["split"]] = self.progress.splits.get(task["split"], 0) + 1
+
+    def add(self, row: TaskRow) -> None:
+        """Append a row."""
+        self._streams[TASKS].write(task_line(row).encode())
+        self._streams[ANSWERS].write(answer_line(row).encode())
+        self.progress.splits[row.split] = self.progress.splits.get(row.split, 0) + 1
+
+    def note(self, file: str, record: Mapping[str, Any]) -> None:
+        """Append a record to the rejects or the excluded."""
+        self._streams[file].write((json.dumps(dict(record)) + "\n").encode())
+
+    def commit(self, next_row: int) -> None:
+        """Make everything up to ``next_row`` count, on the disk."""
+        for file, stream in self._streams.items():
+            stream.flush()
+            os.fsync(stream.fileno())
+            self.progress.sizes[file] = stream.tell()
+        self.progress.next_row = next_row
+        temporary = self.folder / f"{_STATE}.new"
+        temporary.write_text(json.dumps(asdict(self.progress)))
+        temporary.replace(self.folder / _STATE)
+
+    def publish(self, provenance: Mapping[str, Any]) -> None:
+        """Turn the folder into the dataset, in one step."""
+        (self.folder / "dataset.json").write_text(header_text(self._name, self.progress.splits, provenance))
+        (self.folder / _STATE).unlink(missing_ok=True)
+        self.folder.chmod(0o755)
+        swap_in(self.folder, self._target)
+
+    def discard(self) -> None:
+        """Forget what was staged."""
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(self.folder)

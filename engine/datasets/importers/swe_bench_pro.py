@@ -1,0 +1,95 @@
+"""SWE-bench Pro: lower-case lists as Python literals, images at Docker Hub, scripts that live outside of the
+rows.
+
+Each instance's ``run_script.sh`` and ``parser.py`` are in the benchmark's repository (``run_scripts/<id>/``).
+Where the row or the source folder brings them they become hidden test files and the result is the JSON that
+the parser writes; without them a row is imported and named as ungradable. See ``swe_bench_pro_eval.py`` of
+scaleapi/SWE-bench_Pro-os.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from engine.datasets.importers.base import Imported
+from engine.datasets.importers.evalscript import END, START
+from engine.datasets.importers.fields import Row, kept, names, optional_text
+from engine.datasets.importers.swe_row import SweRow, read_row
+
+WORKDIR = "/app"
+PARSER = "swe_bench_pro"
+REPOSITORY = "jefzda/sweap-images"
+_RESULT = "/workspace/output.json"
+_ODD = "instance_element-hq__element-web-ec0f940ef0e8e3b61078f145f34dc40d1938e6c5-vnan"
+_MAX_TAG = 128
+
+
+def convert(row: Row) -> Imported:
+    """One row. Raises DatasetError with the field."""
+    published = read_row(row)
+    tag = optional_text(row, "dockerhub_tag")
+    image = published.image or f"{REPOSITORY}:{tag or image_tag(published)}"
+    scripts = {name: optional_text(row, name) for name in ("run_script.sh", "parser.py")}
+    gradable = all(scripts.values())
+    language = optional_text(row, "repo_language", "language").lower()
+    task = published.task(
+        image=image,
+        workdir=WORKDIR,
+        problem_statement=_statement(published, row),
+        metadata={
+            "format": "swe-bench-pro",
+            "language": {"js": "javascript", "ts": "typescript"}.get(language, language),
+        },
+    )
+    answer = published.answer(
+        test_files={f"/workspace/{name}": content for name, content in scripts.items()} if gradable else {},
+        test_command=_script(row) if gradable else "",
+        log_parser=PARSER if gradable else "",
+        metadata=kept(
+            row, "issue_specificity", "issue_categories", "before_repo_set_cmd", "selected_test_files_to_run"
+        ),
+    )
+    missing = (
+        "" if gradable else "run_script.sh and parser.py are in the benchmark's repository, not in the row"
+    )
+    return Imported(task=task, answer=answer, ungradable=missing)
+
+
+def _statement(published: SweRow, row: Row) -> str:
+    """The issue with the requirements and interfaces that the benchmark gives to agents."""
+    parts = [published.problem_statement]
+    for title, field in (("Requirements:", "requirements"), ("New interfaces introduced:", "interface")):
+        given = optional_text(row, field)
+        if given:
+            parts.append(f"{title}\n{given}")
+    return "\n\n".join(parts)
+
+
+def image_tag(published: SweRow) -> str:
+    """The tag that the benchmark derives from instance and repository."""
+    owner, _, name = published.repo.lower().partition("/")
+    rest = published.instance_id.replace("instance_", "")
+    if published.instance_id != _ODD:
+        if (owner, name) == ("element-hq", "element-web"):
+            name = "element"
+        rest = rest.removesuffix("-vnan")
+    return f"{owner}.{name}-{rest}"[:_MAX_TAG]
+
+
+def _script(row: Row) -> str:
+    """Put the tests in place as the row says, run them, print what the parser made of their output."""
+    commands = [line for line in optional_text(row, "before_repo_set_cmd").strip().split("\n") if line]
+    files = ",".join(names(row, "selected_test_files_to_run", required=False))
+    place = commands[-1:] if commands and re.match(r"git (?:checkout|restore)", commands[-1]) else []
+    lines = ["#!/bin/bash", f"cd {WORKDIR}", "git config --global --add safe.directory '*'", *place]
+    lines += [
+        f"bash /workspace/run_script.sh {shlex.quote(files)} "
+        "> /workspace/stdout.log 2> /workspace/stderr.log",
+        "cat /workspace/stdout.log /workspace/stderr.log",
+        f"python3 /workspace/parser.py /workspace/stdout.log /workspace/stderr.log {_RESULT}",
+        f"echo '{START}'",
+        f"cat {_RESULT}",
+        f"echo '{END}'",
+    ]
+    return "\n".join(lines) + "\n"
