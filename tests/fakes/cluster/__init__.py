@@ -1,0 +1,10 @@
+"""A fake Kubernetes cluster: a faithful API server, and nodes that run each pod as a local sandbox.
+
+See ``README.md`` here for what is faithful and what is not.
+"""
+
+from tests.fakes.cluster.cluster import FakeCluster
+from tests.fakes.cluster.faults import Fault, FaultKind
+from tests.fakes.cluster.nodes import NodeSpec
+
+__all__ = ["FakeCluster", "Fault", "FaultKind", "NodeSpec"]

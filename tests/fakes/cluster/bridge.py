@@ -1,0 +1,127 @@
+"""A container's agent port: the token handshake of ``engine.sandbox.agent.listen``, then the bytes of the
+local sandbox's agent, untouched.
+
+The port closes with the first client that knows the token; when that client leaves, the agent has ended and
+with it the container.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+from collections.abc import Mapping
+
+from engine.sandbox.agent.wire import decode, frame
+
+_HANDSHAKE_S = 5.0
+_MAX_FIRST = 1024
+_CHUNK = 1 << 18
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class AgentPort:
+    """Listens on a pod's address for the one client of a container's agent.
+
+    Args:
+        host: address below 127.0.0.0/8.
+        token: what a client must know.
+    """
+
+    def __init__(self, host: str, port: int, token: bytes) -> None:
+        self.host = host
+        self.port = port
+        self._token = token
+        self._server: asyncio.Server | None = None
+        self._accepted: asyncio.Future[Stream] = asyncio.get_running_loop().create_future()
+
+    async def listen(self) -> None:
+        """Open the port. Raises OSError when the address is taken."""
+        self._server = await asyncio.start_server(self._connected, self.host, self.port, limit=_CHUNK)
+
+    async def client(self) -> Stream:
+        """The client, once it has come."""
+        return await self._accepted
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not await self._knows(reader) or self._accepted.done():
+            writer.close()
+            return
+        self._accepted.set_result((reader, writer))
+        self._close_port()
+
+    async def _knows(self, reader: asyncio.StreamReader) -> bool:
+        try:
+            async with asyncio.timeout(_HANDSHAKE_S):
+                size = int.from_bytes(await reader.readexactly(4), "big")
+                if size > _MAX_FIRST:
+                    return False
+                said = decode(await reader.readexactly(size))
+        except (OSError, ValueError, asyncio.IncompleteReadError):
+            return False
+        offered = said.get("token") if isinstance(said, dict) else None
+        return isinstance(offered, bytes) and hmac.compare_digest(offered, self._token)
+
+    def _close_port(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+
+    async def close(self, *, silent: bool = False) -> None:
+        """Close the port and the client's connection; ``silent`` leaves the connection half-open."""
+        self._close_port()
+        if not self._accepted.done():
+            self._accepted.cancel()
+        elif not self._accepted.cancelled() and not silent:
+            self._accepted.result()[1].close()
+
+
+def greet(writer: asyncio.StreamWriter, pid: int, env: Mapping[str, str]) -> None:
+    """Send the agent's greeting in the name of an agent that has already greeted somebody else."""
+    writer.write(frame({"hello": 1, "pid": pid, "env": dict(env)}))
+
+
+async def splice(client: Stream, agent: Stream) -> bool:
+    """Carry bytes both ways until one side ends; True when it was the client that left."""
+    inward = asyncio.create_task(_carry(client[0], agent[1]))
+    outward = asyncio.create_task(_carry(agent[0], client[1]))
+    try:
+        done, _ = await asyncio.wait((inward, outward), return_when=asyncio.FIRST_COMPLETED)
+        return inward in done
+    finally:
+        for task in (inward, outward):
+            task.cancel()
+        await asyncio.gather(inward, outward, return_exceptions=True)
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(_CHUNK):
+            writer.write(data)
+            await writer.drain()
+
+
+class Addresses:
+    """Hands out addresses below 127.0.0.0/8 that no pod of this cluster has.
+
+    Args:
+        second: second byte; clusters that live at the same time on one machine should differ.
+    """
+
+    def __init__(self, second: int) -> None:
+        self._second = second
+        self._next = 0
+        self._free: list[str] = []
+
+    def take(self) -> str:
+        """An address."""
+        if len(self._free) > 256:
+            return self._free.pop(0)
+        self._next += 1
+        third, fourth = divmod(self._next, 254)
+        return f"127.{self._second}.{third}.{fourth + 1}"
+
+    def give_back(self, address: str) -> None:
+        """Let it be used again, long after."""
+        self._free.append(address)

@@ -1,0 +1,126 @@
+"""A request, taken apart: which verb on which object, by whom."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+from aiohttp import web
+
+from tests.fakes.cluster.errors import ApiError, bad_request
+from tests.fakes.cluster.resources import NAMESPACES, Object, Resource, find
+
+_VERBS = {
+    "POST": "create",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+    "GET": "get",
+    "HEAD": "get",
+}
+_TRUE = frozenset(("1", "true", "True"))
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who asks."""
+
+    name: str
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """One request to a resource."""
+
+    verb: str
+    """As RBAC has it: get, list, watch, create, update, patch, delete, deletecollection."""
+    resource: Resource
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+    query: Mapping[str, str] = field(default_factory=dict)
+    user: User
+    content_type: str = ""
+    body: bytes = b""
+
+    def flag(self, name: str) -> bool:
+        """A boolean query parameter, as any client spells it."""
+        return self.query.get(name, "") in _TRUE
+
+    def number(self, name: str) -> int | None:
+        """A whole-number query parameter. Raises ApiError 400."""
+        text = self.query.get(name, "")
+        try:
+            return int(text) if text else None
+        except ValueError:
+            raise bad_request(f"invalid value '{text}' of query parameter {name}") from None
+
+    def version(self) -> int | None:
+        """The ``resourceVersion`` asked for; None for none. Raises ApiError 400."""
+        text = self.query.get("resourceVersion", "")
+        if not text.isdigit() and text:
+            raise bad_request(f"invalid resource version: {text}")
+        return int(text) if text else None
+
+    @property
+    def dry_run(self) -> bool:
+        """Check everything, store nothing."""
+        return self.query.get("dryRun") == "All"
+
+    def object(self) -> Object:
+        """The body. Raises ApiError 400, 415."""
+        if "protobuf" in self.content_type or "cbor" in self.content_type:
+            raise ApiError(415, "UnsupportedMediaType", f"{self.content_type} is not understood here")
+        try:
+            loaded: Any = (
+                yaml.safe_load(self.body) if "yaml" in self.content_type else json.loads(self.body or b"{}")
+            )
+        except (ValueError, yaml.YAMLError) as error:
+            raise bad_request(f"the body of the request is unreadable: {error}") from None
+        if not isinstance(loaded, dict):
+            raise bad_request("the body of the request is not an object")
+        return loaded
+
+
+def parse(request: web.BaseRequest, user: User) -> Call | None:
+    """The call behind an HTTP request, without its body; None for paths of no resource."""
+    parts = [part for part in request.path.split("/") if part]
+    if parts[:2] == ["api", "v1"]:
+        group, version, rest = "", "v1", parts[2:]
+    elif parts[:1] == ["apis"] and len(parts) > 3:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = ""
+    if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in NAMESPACES.subresources:
+        namespace, rest = rest[1], rest[2:]
+    if not rest or len(rest) > 3:
+        return None
+    resource = find(group, version, rest[0])
+    if resource is None or (namespace and not resource.namespaced):
+        return None
+    name = rest[1] if len(rest) > 1 else ""
+    call = Call(
+        verb=_VERBS.get(request.method, ""),
+        resource=resource,
+        namespace=namespace,
+        name=name,
+        subresource=rest[2] if len(rest) > 2 else "",
+        query=request.query,
+        user=user,
+        content_type=request.headers.get("Content-Type", ""),
+    )
+    call.verb = _refine(call)
+    return call
+
+
+def _refine(call: Call) -> str:
+    if call.verb == "get" and call.flag("watch"):
+        return "watch"
+    if not call.name:
+        return {"get": "list", "delete": "deletecollection"}.get(call.verb, call.verb)
+    return call.verb

@@ -1,0 +1,233 @@
+"""``FakeCluster``: everything put together."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import random
+import ssl
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import trustme
+import yaml
+
+from engine.sandbox.local import LocalBackend
+from tests.fakes.cluster import objects
+from tests.fakes.cluster.admission import Admission
+from tests.fakes.cluster.auth import Auth
+from tests.fakes.cluster.bridge import Addresses
+from tests.fakes.cluster.calls import User
+from tests.fakes.cluster.containers import Exit
+from tests.fakes.cluster.controllers import Collector
+from tests.fakes.cluster.counters import Counters
+from tests.fakes.cluster.events import Recorder
+from tests.fakes.cluster.faults import Faults
+from tests.fakes.cluster.images import Registry
+from tests.fakes.cluster.kubelet import Kubelet
+from tests.fakes.cluster.nodes import Nodes, NodeSpec
+from tests.fakes.cluster.resources import NAMESPACES, PRIORITYCLASSES
+from tests.fakes.cluster.rest import Rest
+from tests.fakes.cluster.scheduler import Scheduler
+from tests.fakes.cluster.server import Server
+from tests.fakes.cluster.store import Store
+from tests.fakes.cluster.subresources import Subresources
+from tests.fakes.cluster.worker import Cause, PodWorker
+
+_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
+
+
+class FakeCluster:
+    """A Kubernetes cluster in this process, whose pods are local sandboxes.
+
+        async with FakeCluster(home) as cluster:
+            kubernetes.config.load_kube_config(str(cluster.kubeconfig))
+
+    Args:
+        home: the data folder whose local images pods may run; also where the sandboxes' ledger is.
+        nodes: the machines it begins with; three large ones by default.
+        seed: of the faults' generator.
+        history: changes per resource that watches may be behind before they get 410.
+        bookmark_every_s: pause between a silent watch's bookmarks.
+        eviction_after_s: how long the pods of a lost node stay as they are.
+        pod_pids_limit: processes of one container.
+        tls: serve HTTPS, which kubectl needs to send its token.
+        port: of the API server; a free one by default.
+        run_id: under which the sandboxes stand in the ledger.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        nodes: Sequence[NodeSpec] | None = None,
+        seed: int = 0,
+        history: int = 20_000,
+        bookmark_every_s: float = 5.0,
+        eviction_after_s: float = 1.0,
+        pod_pids_limit: int = 64,
+        tls: bool = True,
+        port: int = 0,
+        run_id: str = "fake-cluster",
+    ) -> None:
+        self.home = home
+        self.store = Store(history)
+        self.counters = Counters()
+        self.faults = Faults(seed)
+        self.registry = Registry(home)
+        self.auth = Auth(self.store)
+        self.recorder = Recorder(self.store)
+        self.kubelet = Kubelet(
+            self.store,
+            LocalBackend(home),
+            self.registry,
+            self.faults,
+            self.counters,
+            self.recorder,
+            addresses=Addresses(random.SystemRandom().randrange(64, 250)),
+            pod_pids_limit=pod_pids_limit,
+            run_id=run_id,
+        )
+        self.nodes = Nodes(self.store, self.kubelet, eviction_after_s=eviction_after_s)
+        self.admission = Admission(self.store)
+        self.server = Server(
+            self.store,
+            Rest(self.store, self.admission),
+            self.auth,
+            self.faults,
+            self.counters,
+            Subresources(self.store, self.auth, self.kubelet),
+            bookmark_every_s=bookmark_every_s,
+        )
+        self._node_specs = (
+            [NodeSpec(name=f"node-{number}") for number in range(3)] if nodes is None else nodes
+        )
+        self._tls = tls
+        self._port = port
+        self._authority: trustme.CA | None = None
+        self._folder = tempfile.TemporaryDirectory(prefix="fake-cluster-")
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._furnish()
+        parts = (Scheduler(self.store, self.recorder), self.kubelet, Collector(self.store))
+        self._tasks = [asyncio.create_task(part.run()) for part in parts]
+        await self.server.start(self._context() if self._tls else None, self._port)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.server.stop()
+        for task in self._tasks:
+            task.cancel()
+        ended = await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.kubelet.backend.close()
+        self._folder.cleanup()
+        for result in ended:
+            if isinstance(result, Exception):
+                raise result
+
+    def _furnish(self) -> None:
+        for name in _NAMESPACES:
+            obj = objects.begin(NAMESPACES, {"metadata": {"name": name}}, "")
+            self.admission.create(NAMESPACES, obj)
+            self.admission.created(NAMESPACES, self.store.put(NAMESPACES, obj))
+        for name, value in _PRIORITIES.items():
+            self.store.put(
+                PRIORITYCLASSES,
+                objects.begin(PRIORITYCLASSES, {"metadata": {"name": name}, "value": value}, ""),
+            )
+        for spec in self._node_specs:
+            self.nodes.add(spec)
+
+    def _context(self) -> ssl.SSLContext:
+        self._authority = trustme.CA()
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._authority.issue_cert("127.0.0.1", "localhost").configure_cert(context)
+        return context
+
+    @property
+    def url(self) -> str:
+        """Of the API server."""
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.server.port}"
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A file that makes its reader the administrator."""
+        return self.kubeconfig_for(self.auth.admin_token, "admin")
+
+    def kubeconfig_of_user(self, name: str, *groups: str) -> Path:
+        """A file that makes its reader the user ``name``, who may do what roles bound to it allow."""
+        return self.kubeconfig_for(self.auth.token_for(User(name, ("system:authenticated", *groups))), name)
+
+    def kubeconfig_of_account(self, namespace: str, name: str) -> Path:
+        """A file that makes its reader a service account."""
+        return self.kubeconfig_for(
+            self.auth.service_account_token(namespace, name), f"{namespace}-{name}", namespace=namespace
+        )
+
+    def kubeconfig_for(self, token: str, name: str, *, namespace: str = "default") -> Path:
+        """Write a kubeconfig with that token; it lives as long as the cluster."""
+        server: dict[str, str] = {"server": self.url}
+        if self._authority is not None:
+            pem = self._authority.cert_pem.bytes()
+            server["certificate-authority-data"] = base64.b64encode(pem).decode()
+        config = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "fake", "cluster": server}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [
+                {"name": "fake", "context": {"cluster": "fake", "user": name, "namespace": namespace}}
+            ],
+            "current-context": "fake",
+        }
+        path = Path(self._folder.name) / f"{name}.kubeconfig"
+        path.touch(mode=0o600)
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    def evict(
+        self, namespace: str, name: str, message: str = "The node was low on resource: memory."
+    ) -> None:
+        """Let the kubelet evict a pod: phase Failed, reason Evicted. Raises KeyError where it does not
+        run."""
+        self._worker(namespace, name).stop(Cause.EVICTED, message)
+
+    def kill_for_memory(self, namespace: str, name: str, container: str = "") -> None:
+        """Let the kernel end a container for its memory. Raises KeyError."""
+        self._strike(namespace, name, container, Exit(137, "OOMKilled"))
+
+    def crash(self, namespace: str, name: str, container: str = "", code: int = 1) -> None:
+        """End a container with an exit code. Raises KeyError."""
+        self._strike(namespace, name, container, Exit(code))
+
+    def _strike(self, namespace: str, name: str, container: str, exit_: Exit) -> None:
+        found = self._worker(namespace, name).find(container)
+        if found is None:
+            raise KeyError(f"pod {namespace}/{name} has no container '{container}'")
+        found.strike(exit_)
+
+    def _worker(self, namespace: str, name: str) -> PodWorker:
+        worker = self.kubelet.worker_of(namespace, name)
+        if worker is None:
+            raise KeyError(f"no kubelet runs a pod {namespace}/{name}")
+        return worker
+
+    async def settled(self, timeout_s: float = 30.0) -> None:
+        """Wait until no pod is live and no sandbox exists. Raises TimeoutError, telling what is left."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                while self.counters.pods_live or self.kubelet.boxes or self.kubelet.workers:
+                    await asyncio.sleep(0.02)
+                return
+        raise TimeoutError(
+            f"after {timeout_s:g} s {self.counters.pods_live} pods are live, {self.kubelet.boxes} sandboxes "
+            f"exist and {len(self.kubelet.workers)} pods are being worked on"
+        )

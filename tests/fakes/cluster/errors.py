@@ -1,0 +1,119 @@
+"""Failures as the API server tells them: a ``Status`` object under an HTTP code.
+
+Messages and reasons are those of ``k8s.io/apimachinery/pkg/api/errors``, because clients show and match them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tests.fakes.cluster.resources import Object, Resource
+
+
+class ApiError(Exception):
+    """Ends a request with a ``Status``.
+
+    Args:
+        details: the status's ``details``.
+        headers: further HTTP headers.
+    """
+
+    def __init__(
+        self,
+        code: int,
+        reason: str,
+        message: str,
+        *,
+        details: Object | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.details = details or {}
+        self.headers = dict(headers or {})
+
+    def status(self) -> Object:
+        """The body."""
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": str(self),
+            "reason": self.reason,
+            "details": self.details,
+            "code": self.code,
+        }
+
+
+def _details(resource: Resource, name: str) -> Object:
+    details = {"name": name, "kind": resource.plural}
+    return {**details, "group": resource.group} if resource.group else details
+
+
+def not_found(resource: Resource, name: str) -> ApiError:
+    """404."""
+    return ApiError(
+        404, "NotFound", f'{resource.qualified} "{name}" not found', details=_details(resource, name)
+    )
+
+
+def already_exists(resource: Resource, name: str) -> ApiError:
+    """409 for a second object of that name."""
+    message = f'{resource.qualified} "{name}" already exists'
+    return ApiError(409, "AlreadyExists", message, details=_details(resource, name))
+
+
+def conflict(resource: Resource, name: str, why: str = "") -> ApiError:
+    """409 for a write on top of an old version."""
+    why = why or (
+        "the object has been modified; please apply your changes to the latest version and try again"
+    )
+    message = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
+    return ApiError(409, "Conflict", message, details=_details(resource, name))
+
+
+def bad_request(message: str) -> ApiError:
+    """400."""
+    return ApiError(400, "BadRequest", message)
+
+
+def invalid(resource: Resource, name: str, causes: Sequence[tuple[str, str, str]]) -> ApiError:
+    """422; each cause is a field, a reason (``FieldValueInvalid``, …) and a message."""
+    listed = [f"{field}: {message}" for field, _, message in causes]
+    text = listed[0] if len(listed) == 1 else "[" + ", ".join(listed) + "]"
+    details = {
+        "name": name,
+        "group": resource.group,
+        "kind": resource.kind,
+        "causes": [
+            {"field": field, "reason": reason, "message": message} for field, reason, message in causes
+        ],
+    }
+    kind = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
+    return ApiError(422, "Invalid", f'{kind} "{name}" is invalid: {text}', details=details)
+
+
+def forbidden(resource: Resource, name: str, why: str) -> ApiError:
+    """403 by admission."""
+    named = f'{resource.qualified} "{name}"' if name else resource.qualified
+    return ApiError(403, "Forbidden", f"{named} is forbidden: {why}", details=_details(resource, name))
+
+
+def gone(message: str = "The resourceVersion for the provided watch is too old.") -> ApiError:
+    """410: the asked version is compacted."""
+    return ApiError(410, "Expired", message)
+
+
+def too_many_requests(message: str, retry_after_s: int) -> ApiError:
+    """429, to be tried again after some seconds."""
+    details = {"retryAfterSeconds": retry_after_s}
+    return ApiError(
+        429, "TooManyRequests", message, details=details, headers={"Retry-After": str(retry_after_s)}
+    )
+
+
+def internal(message: str) -> ApiError:
+    """500."""
+    return ApiError(500, "InternalError", f"Internal error occurred: {message}")

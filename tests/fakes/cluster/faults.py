@@ -1,0 +1,126 @@
+"""Fault switches: what goes wrong, for which requests or pods, how often; drawn from a seeded generator.
+
+    fault = cluster.faults.add(Fault(FaultKind.TOO_MANY_REQUESTS, verbs={"create"}, resources={"pods"},
+    count=3)) ...
+    assert fault.hits == 3
+
+To add a kind: a member here, and the place that draws it (``server`` for requests, ``watching`` for watches,
+``pods`` for pods).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FaultKind(StrEnum):
+    """What goes wrong."""
+
+    TOO_MANY_REQUESTS = "too_many_requests"
+    """429 with Retry-After; nothing was done."""
+    SERVER_ERROR = "server_error"
+    """500; nothing was done."""
+    CONFLICT = "conflict"
+    """409 Conflict; nothing was done."""
+    HANG = "hang"
+    """Nothing is done and no answer ever comes; the connection stays."""
+    HALF_OPEN = "half_open"
+    """The answer begins and never ends: a watch falls silent, anything else stops in the middle of its
+    body."""
+    RESET = "reset"
+    """The connection breaks before anything was done."""
+    SLOW = "slow"
+    """The answer comes ``delay_s`` later."""
+    CREATED_BUT_ERROR = "created_but_error"
+    """Everything was done, and the client is told 500."""
+    CREATED_BUT_RESET = "created_but_reset"
+    """Everything was done, and the connection breaks."""
+    STALE_LIST = "stale_list"
+    """A list is answered as of ``behind`` versions ago."""
+    DROP_WATCH = "drop_watch"
+    """A watch's connection breaks after ``delay_s``."""
+    GONE = "gone"
+    """A watch that begins at a version is told 410."""
+    DUPLICATE = "duplicate"
+    """A watch delivers every change twice."""
+    PULL_FAILURE = "pull_failure"
+    """An image cannot be pulled (``name`` matches the image)."""
+    START_FAILURE = "start_failure"
+    """The runtime cannot start a container: RunContainerError, and the pod fails."""
+    EVICT = "evict"
+    """A running pod is evicted after ``delay_s``."""
+    OOM = "oom"
+    """A running pod's first container is killed for its memory after ``delay_s``."""
+    CRASH = "crash"
+    """A running pod's first container ends with 1 after ``delay_s``."""
+    STUCK_TERMINATING = "stuck_terminating"
+    """A pod's end is confirmed only ``delay_s`` later."""
+
+
+@dataclass(slots=True, eq=False)
+class Fault:
+    """One switch. Empty collections and patterns match everything."""
+
+    kind: FaultKind
+    verbs: Collection[str] = ()
+    """For requests: get, list, watch, create, update, patch, delete, deletecollection; subresources too, as
+    ``create/exec``."""
+    resources: Collection[str] = ()
+    """For requests: plural names, e.g. ``pods``."""
+    name: str = ""
+    """Pattern searched in the object's (for pulls: the image's) name."""
+    probability: float = 1.0
+    count: int | None = None
+    """How many times it strikes; None for ever."""
+    delay_s: float = 0.0
+    retry_after_s: int = 1
+    behind: int = 5
+    hits: int = field(default=0, init=False)
+    """How often it struck."""
+
+    def concerns(self, verb: str, resource: str, name: str) -> bool:
+        """Whether it could strike there."""
+        if self.count is not None and self.hits >= self.count:
+            return False
+        if (self.verbs and verb not in self.verbs) or (self.resources and resource not in self.resources):
+            return False
+        return not self.name or re.search(self.name, name) is not None
+
+
+class Faults:
+    """The switches of one cluster."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+        self._faults: list[Fault] = []
+
+    def add(self, fault: Fault) -> Fault:
+        """Switch a fault on."""
+        self._faults.append(fault)
+        return fault
+
+    def remove(self, fault: Fault) -> None:
+        """Switch it off; harmless twice."""
+        if fault in self._faults:
+            self._faults.remove(fault)
+
+    def clear(self) -> None:
+        """Switch everything off."""
+        self._faults.clear()
+
+    def all(self) -> list[Fault]:
+        """What is switched on."""
+        return list(self._faults)
+
+    def draw(self, *kinds: FaultKind, verb: str = "", resource: str = "", name: str = "") -> Fault | None:
+        """The first fault of these kinds that strikes here and now; it is counted."""
+        for fault in self._faults:
+            concerned = fault.kind in kinds and fault.concerns(verb, resource, name)
+            if concerned and self._random.random() < fault.probability:
+                fault.hits += 1
+                return fault
+        return None

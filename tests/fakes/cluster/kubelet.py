@@ -1,0 +1,161 @@
+"""The kubelets of all fake nodes: one worker for each pod that the scheduler put on a node."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from engine.sandbox.local import LocalBackend
+from tests.fakes.cluster import deletion
+from tests.fakes.cluster.bridge import Addresses
+from tests.fakes.cluster.counters import Counters
+from tests.fakes.cluster.events import Recorder
+from tests.fakes.cluster.faults import Faults
+from tests.fakes.cluster.images import NodeImages, Registry
+from tests.fakes.cluster.resources import PODS, Object
+from tests.fakes.cluster.store import Key, Record, Store
+from tests.fakes.cluster.worker import Cause, PodWorker
+
+_KEPT_LOGS = 200
+_log = logging.getLogger(__name__)
+
+
+class Kubelet:
+    """Runs pods as local sandboxes.
+
+    Args:
+        pod_pids_limit: the kubelet's ``podPidsLimit``: processes of one container.
+        run_id: under which the sandboxes stand in the local ledger.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        backend: LocalBackend,
+        registry: Registry,
+        faults: Faults,
+        counters: Counters,
+        recorder: Recorder,
+        *,
+        addresses: Addresses,
+        pod_pids_limit: int,
+        run_id: str,
+    ) -> None:
+        self.store = store
+        self.backend = backend
+        self.registry = registry
+        self.faults = faults
+        self.counters = counters
+        self.recorder = recorder
+        self.addresses = addresses
+        self.pod_pids_limit = pod_pids_limit
+        self.run_id = run_id
+        self.pull_backoff_s = 0.5
+        """How long a failed pull waits for the next try; 10 to 300 on a real node."""
+        self.termination_s = 0.0
+        """How long containers take to obey SIGTERM, if the grace period is as long."""
+        self.lost: set[str] = set()
+        """Names of nodes whose kubelet answers nobody."""
+        self.images: dict[str, NodeImages] = {}
+        self.workers: dict[str, PodWorker] = {}
+        """By the pod's uid."""
+        self.logs: dict[tuple[str, str], bytes] = {}
+        """Of pods that have ended, by uid and container; also under an empty name for the first."""
+        self.boxes = 0
+        """Local sandboxes that exist now."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        try:
+            async for change in self.store.follow(PODS):
+                self.counters.pod_changed(change)
+                self._changed(change.type, change.new)
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _changed(self, kind: str, record: Record) -> None:
+        worker = self.workers.get(record.uid)
+        if worker is not None:
+            if kind == "DELETED":
+                worker.stop(Cause.FORGOTTEN)
+            elif record.obj["metadata"].get("deletionTimestamp"):
+                worker.stop(Cause.DELETED)
+            return
+        current = self.store.by_uid(record.uid)
+        node = current[1].obj["spec"].get("nodeName") if current else None
+        if current is None or not node or node in self.lost:
+            return
+        if current[1].obj["metadata"].get("deletionTimestamp"):
+            self.confirm(current[1])
+        elif current[1].obj["status"].get("phase") not in ("Succeeded", "Failed"):
+            self._start(current[1])
+
+    def _start(self, record: Record) -> None:
+        worker = PodWorker(self, record.obj)
+        self.workers[record.uid] = worker
+        task = asyncio.get_running_loop().create_task(self._serve(worker))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, worker: PodWorker) -> None:
+        try:
+            await worker.run()
+        except Exception:
+            _log.exception("the worker of pod %s/%s failed", *worker.key)
+            raise
+        finally:
+            self.addresses.give_back(worker.address)
+            self._keep_logs(worker)
+            del self.workers[worker.uid]
+            current = self.store.by_uid(worker.uid)
+            ending = current and current[1].obj["metadata"].get("deletionTimestamp")
+            if current and ending and worker.node not in self.lost:
+                self.confirm(current[1])
+
+    def _keep_logs(self, worker: PodWorker) -> None:
+        for container in (*worker.inits, *reversed(worker.containers)):
+            if container.log:
+                self.logs[worker.uid, container.name] = self.logs[worker.uid, ""] = container.log
+        while len(self.logs) > _KEPT_LOGS:
+            del self.logs[next(iter(self.logs))]
+
+    def confirm(self, record: Record) -> None:
+        """A pod that is being deleted has ended: let its object go."""
+        deletion.delete(self.store, PODS, record, {"gracePeriodSeconds": 0})
+
+    def node_images(self, node: str) -> NodeImages:
+        """What that node has pulled."""
+        return self.images.setdefault(node, NodeImages())
+
+    def worker_of(self, namespace: str, name: str) -> PodWorker | None:
+        """The worker of a pod, while it has one."""
+        record = self.store.get(PODS, namespace, name)
+        return self.workers.get(record.uid) if record else None
+
+    def lose(self, node: str) -> None:
+        """Let the node's machine vanish: its pods fall silent, their connections stay half-open."""
+        self.lost.add(node)
+        for worker in self.workers.values():
+            if worker.node == node:
+                worker.stop(Cause.LOST)
+
+    def log(self, uid: str, container: str) -> bytes | None:
+        """What a pod's container printed; None where there is no such container."""
+        worker = self.workers.get(uid)
+        found = worker.find(container) if worker else None
+        return found.log if found else self.logs.get((uid, container))
+
+    def set_status(self, key: Key, uid: str, change: Callable[[Object], None]) -> bool:
+        """Change a pod's status; False when that pod is no more or its node is lost."""
+        record = self.store.get(PODS, *key)
+        if record is None or record.uid != uid or record.obj["spec"].get("nodeName") in self.lost:
+            return False
+        obj = record.copy()
+        change(obj)
+        if obj != record.obj:
+            self.store.put(PODS, obj)
+        return True

@@ -1,0 +1,116 @@
+"""The resource types that the fake cluster serves. To add one, add a row to ``RESOURCES``.
+
+A plain row is stored, listed, watched and patched like any other; only kinds with a life of their own have
+code elsewhere (``admission``, ``scheduler``, ``kubelet``, ``controllers``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+"""An API object as JSON holds it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One resource type."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool = True
+    short: tuple[str, ...] = ()
+    subresources: tuple[str, ...] = ()
+    virtual: bool = False
+    """Only ``create`` exists and nothing is stored: reviews."""
+
+    @property
+    def api_version(self) -> str:
+        """As objects carry it: ``v1``, ``apps/v1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """As messages name it: ``pods``, ``jobs.batch``."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def verbs(self) -> tuple[str, ...]:
+        """What discovery promises."""
+        if self.virtual:
+            return ("create",)
+        return ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+
+
+_RBAC = "rbac.authorization.k8s.io"
+_AUTHZ = "authorization.k8s.io"
+
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", False, ("ns",), ("status", "finalize"))
+NODES = Resource("", "v1", "nodes", "Node", False, ("no",), ("status",))
+PODS = Resource("", "v1", "pods", "Pod", True, ("po",), ("status", "log", "exec", "eviction", "binding"))
+CONFIGMAPS = Resource("", "v1", "configmaps", "ConfigMap", True, ("cm",))
+SECRETS = Resource("", "v1", "secrets", "Secret")
+EVENTS = Resource("", "v1", "events", "Event", True, ("ev",))
+SERVICEACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount", True, ("sa",), ("token",))
+QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("quota",), ("status",))
+LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange", True, ("limits",))
+SERVICES = Resource("", "v1", "services", "Service", True, ("svc",), ("status",))
+DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), ("status",))
+JOBS = Resource("batch", "v1", "jobs", "Job", True, (), ("status",))
+NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, ("netpol",))
+RUNTIMECLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
+PRIORITYCLASSES = Resource("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", False, ("pc",))
+PDBS = Resource("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", True, ("pdb",), ("status",))
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
+ROLES = Resource(_RBAC, "v1", "roles", "Role")
+ROLEBINDINGS = Resource(_RBAC, "v1", "rolebindings", "RoleBinding")
+CLUSTERROLES = Resource(_RBAC, "v1", "clusterroles", "ClusterRole", False)
+CLUSTERROLEBINDINGS = Resource(_RBAC, "v1", "clusterrolebindings", "ClusterRoleBinding", False)
+ACCESSREVIEWS = Resource(
+    _AUTHZ, "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False, virtual=True
+)
+SELFREVIEWS = Resource(
+    "authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False, virtual=True
+)
+
+RESOURCES = (
+    NAMESPACES,
+    NODES,
+    PODS,
+    CONFIGMAPS,
+    SECRETS,
+    EVENTS,
+    SERVICEACCOUNTS,
+    QUOTAS,
+    LIMITRANGES,
+    SERVICES,
+    DAEMONSETS,
+    JOBS,
+    NETWORKPOLICIES,
+    RUNTIMECLASSES,
+    PRIORITYCLASSES,
+    PDBS,
+    LEASES,
+    ROLES,
+    ROLEBINDINGS,
+    CLUSTERROLES,
+    CLUSTERROLEBINDINGS,
+    ACCESSREVIEWS,
+    SELFREVIEWS,
+)
+
+_BY_PATH = {(one.group, one.version, one.plural): one for one in RESOURCES}
+_BY_KIND = {(one.api_version, one.kind): one for one in RESOURCES}
+
+
+def find(group: str, version: str, plural: str) -> Resource | None:
+    """The resource at an API path."""
+    return _BY_PATH.get((group, version, plural))
+
+
+def of_kind(api_version: str, kind: str) -> Resource | None:
+    """The resource that holds objects of a kind, e.g. for an owner reference."""
+    return _BY_KIND.get((api_version, kind))

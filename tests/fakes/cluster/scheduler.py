@@ -1,0 +1,192 @@
+"""Binds pending pods to nodes that have room, match the selector and whose taints are tolerated."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable
+
+from tests.fakes.cluster.events import Recorder
+from tests.fakes.cluster.objects import condition
+from tests.fakes.cluster.quantities import Amounts, amounts, of_pod
+from tests.fakes.cluster.resources import NODES, PODS, Object
+from tests.fakes.cluster.store import Change, Record, Store
+
+_ENDED = ("Succeeded", "Failed")
+_SCHEDULER = "default-scheduler"
+
+
+class Scheduler:
+    """The default scheduler, without preemption: higher priority first, then first come first served."""
+
+    def __init__(self, store: Store, recorder: Recorder) -> None:
+        self.store = store
+        self.recorder = recorder
+        self._used: dict[str, Amounts] = {}
+        self._placed: dict[str, tuple[str, Amounts]] = {}
+        self._pending: dict[str, tuple[str, str]] = {}
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_pods())
+            group.create_task(self._follow_nodes())
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self._schedule()
+
+    async def _follow_pods(self) -> None:
+        async for change in self.store.follow(PODS):
+            self._note(change)
+
+    async def _follow_nodes(self) -> None:
+        async for _ in self.store.follow(NODES):
+            self._wake.set()
+
+    def _note(self, change: Change) -> None:
+        pod, uid = change.new.obj, change.new.uid
+        over = change.type == "DELETED" or pod["status"].get("phase") in _ENDED
+        node = pod["spec"].get("nodeName")
+        if over:
+            self._pending.pop(uid, None)
+            self._free(uid)
+        elif node:
+            self._pending.pop(uid, None)
+            self._place(uid, node, pod)
+        elif pod["spec"].get("schedulerName") == _SCHEDULER and not pod["metadata"].get("deletionTimestamp"):
+            if uid not in self._pending:
+                self._wake.set()
+            self._pending[uid] = change.key
+
+    def _place(self, uid: str, node: str, pod: Object) -> None:
+        if uid not in self._placed:
+            wanted = _wanted(pod)
+            self._placed[uid] = node, wanted
+            self._used.setdefault(node, Counter()).update(wanted)
+
+    def _free(self, uid: str) -> None:
+        placed = self._placed.pop(uid, None)
+        if placed is not None:
+            self._used[placed[0]].subtract(placed[1])
+            self._wake.set()
+
+    def _schedule(self) -> None:
+        pods = [self.store.get(PODS, *key) for key in self._pending.values()]
+        waiting = [pod for pod in pods if pod is not None and pod.uid in self._pending]
+        nodes = list(self.store.all(NODES))
+        for record in sorted(waiting, key=lambda one: -one.obj["spec"].get("priority", 0)):
+            self._bind(record, nodes)
+
+    def _bind(self, record: Record, nodes: list[Record]) -> None:
+        pod = record.obj
+        wanted = _wanted(pod)
+        reasons: Counter[str] = Counter()
+        fitting: list[tuple[int, str]] = []
+        for node in nodes:
+            why = unfit(pod, node.obj) or self._short(node.obj, wanted)
+            if why:
+                reasons.update(why)
+            else:
+                name = node.obj["metadata"]["name"]
+                fitting.append((self._used.get(name, Counter())["pods"], name))
+        obj = record.copy()
+        if fitting:
+            name = min(fitting)[1]
+            obj["spec"]["nodeName"] = name
+            condition(obj, "PodScheduled", true=True)
+            self._place(record.uid, name, pod)
+            self._pending.pop(record.uid, None)
+            meta = pod["metadata"]
+            text = f"Successfully assigned {meta['namespace']}/{meta['name']} to {name}"
+            self.recorder.record(self.store.put(PODS, obj).obj, "Scheduled", text, source=_SCHEDULER)
+            return
+        listed = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+        message = (
+            f"0/{len(nodes)} nodes are available: {listed}."
+            if nodes
+            else "no nodes available to schedule pods"
+        )
+        condition(obj, "PodScheduled", true=False, reason="Unschedulable", message=message)
+        if obj != pod:
+            self.store.put(PODS, obj)
+            self.recorder.record(obj, "FailedScheduling", message, source=_SCHEDULER, warning=True)
+
+    def _short(self, node: Object, wanted: Amounts) -> list[str]:
+        room = amounts(node["status"].get("allocatable"))
+        room.subtract(self._used.get(node["metadata"]["name"], Counter()))
+        short = [name for name, count in wanted.items() if count > room[name]]
+        return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
+
+
+def _wanted(pod: Object) -> Amounts:
+    wanted = of_pod(pod["spec"], "requests")
+    wanted["pods"] = 1
+    return wanted
+
+
+def unfit(pod: Object, node: Object) -> list[str]:
+    """Why a pod may not run on a node, its room apart."""
+    spec = pod["spec"]
+    labels = node["metadata"].get("labels") or {}
+    for taint in _taints(node):
+        if taint.get("effect") != "PreferNoSchedule" and not tolerates(spec.get("tolerations") or [], taint):
+            key, value = taint["key"], taint.get("value", "")
+            return [f"node(s) had untolerated taint {{{key}: {value}}}"]
+    wanted = spec.get("nodeSelector") or {}
+    if any(labels.get(key) != value for key, value in wanted.items()) or not _affine(spec, node):
+        return ["node(s) didn't match Pod's node affinity/selector"]
+    return []
+
+
+def _affine(spec: Object, node: Object) -> bool:
+    """Required node affinity by ``metadata.name``, which is how DaemonSets pin their pods, and by labels."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    terms: list[Object] = required.get("nodeSelectorTerms") or []
+    return not terms or any(_term_fits(term, node) for term in terms)
+
+
+def _term_fits(term: Object, node: Object) -> bool:
+    labels = node["metadata"].get("labels") or {}
+    fields = {"metadata.name": node["metadata"]["name"]}
+    wants = [(one, labels) for one in term.get("matchExpressions") or []]
+    wants += [(one, fields) for one in term.get("matchFields") or []]
+    return all(_expression_fits(one, table.get(one["key"])) for one, table in wants)
+
+
+def _expression_fits(expression: Object, have: str | None) -> bool:
+    values = expression.get("values") or []
+    match expression["operator"]:
+        case "In":
+            return have in values
+        case "NotIn":
+            return have not in values
+        case "Exists":
+            return have is not None
+        case "DoesNotExist":
+            return have is None
+    return False
+
+
+def _taints(node: Object) -> Iterable[Object]:
+    spec = node.get("spec") or {}
+    yield from spec.get("taints") or []
+    if spec.get("unschedulable"):
+        yield {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+
+
+def tolerates(tolerations: list[Object], taint: Object) -> bool:
+    """Whether one of the tolerations covers a taint."""
+    return any(
+        one.get("effect") in (None, "", taint["effect"])
+        and (
+            (not one.get("key") and one.get("operator") == "Exists")
+            or (
+                one.get("key") == taint["key"]
+                and (one.get("operator") == "Exists" or one.get("value", "") == taint.get("value", ""))
+            )
+        )
+        for one in tolerations
+    )

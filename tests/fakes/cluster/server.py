@@ -1,0 +1,202 @@
+"""The API server's HTTP side: who asks, may they, which fault strikes, and the answer or the stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from aiohttp import web
+
+from tests.fakes.cluster import discovery, watches
+from tests.fakes.cluster.auth import Auth
+from tests.fakes.cluster.calls import Call, parse
+from tests.fakes.cluster.counters import Counters
+from tests.fakes.cluster.errors import ApiError, conflict, gone, internal, too_many_requests
+from tests.fakes.cluster.faults import Fault, FaultKind, Faults
+from tests.fakes.cluster.rest import Answer, Rest
+from tests.fakes.cluster.store import Store
+
+_BEFORE = (
+    FaultKind.TOO_MANY_REQUESTS,
+    FaultKind.SERVER_ERROR,
+    FaultKind.CONFLICT,
+    FaultKind.HANG,
+    FaultKind.RESET,
+    FaultKind.SLOW,
+)
+_AFTER = (FaultKind.CREATED_BUT_ERROR, FaultKind.CREATED_BUT_RESET)
+_MAX_BODY = 3 << 20
+_JSON = "application/json"
+
+Handler = Callable[[Call, web.BaseRequest], Awaitable[web.StreamResponse | Answer | None]]
+"""Answers a subresource; None where it is not its own."""
+
+
+class Server:
+    """Serves the API on 127.0.0.1.
+
+    Args:
+        special: what answers subresources and reviews.
+        bookmark_every_s: pause between a silent watch's bookmarks; a minute on a real cluster.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rest: Rest,
+        auth: Auth,
+        faults: Faults,
+        counters: Counters,
+        special: Handler,
+        *,
+        bookmark_every_s: float,
+    ) -> None:
+        self.store = store
+        self.rest = rest
+        self.auth = auth
+        self.faults = faults
+        self.counters = counters
+        self.special = special
+        self.bookmark_every_s = bookmark_every_s
+        self.port = 0
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, context: ssl.SSLContext | None, port: int = 0) -> None:
+        """Listen; ``port`` says where afterwards."""
+        self._runner = web.ServerRunner(
+            web.Server(self._handle, access_log=None), handler_cancellation=True, shutdown_timeout=0.2
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, "127.0.0.1", port, ssl_context=context)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Close every connection."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            user = self.auth.user(request)
+            call = parse(request, user)
+            if call is None:
+                document = discovery.document(request.path)
+                if document is None:
+                    raise ApiError(404, "NotFound", "the server could not find the requested resource")
+                if isinstance(document, str):
+                    return web.Response(text=document)
+                return _response(Answer(200, json.dumps(document).encode()))
+            return await self._serve(call, request)
+        except ApiError as error:
+            self.counters.codes[error.code] += 1
+            return web.Response(
+                status=error.code,
+                body=json.dumps(error.status()).encode(),
+                content_type=_JSON,
+                headers=error.headers,
+            )
+
+    async def _serve(self, call: Call, request: web.BaseRequest) -> web.StreamResponse:
+        plural = f"{call.resource.plural}/{call.subresource}" if call.subresource else call.resource.plural
+        self.counters.requests[call.verb, plural] += 1
+        self.auth.check(call)
+        if request.content_length is not None and request.content_length > _MAX_BODY:
+            raise ApiError(413, "RequestEntityTooLarge", f"limit is {_MAX_BODY}")
+        call.body = await request.read()
+        where = {"verb": call.verb, "resource": plural, "name": call.name}
+        if fault := self.faults.draw(*_BEFORE, **where):
+            await self._strike(fault, call, request)
+        special = await self.special(call, request)
+        if isinstance(special, web.StreamResponse):
+            return special
+        if special is None and call.verb == "watch":
+            return await self._watch(call, request)
+        if special is None:
+            stale = self.faults.draw(FaultKind.STALE_LIST, **where) if call.verb == "list" else None
+            special = self.rest.answer(call, behind=stale.behind if stale else 0)
+        if fault := self.faults.draw(*_AFTER, **where):
+            if fault.kind is FaultKind.CREATED_BUT_RESET:
+                await self._reset(request)
+            raise internal("injected after the work was done")
+        if self.faults.draw(FaultKind.HALF_OPEN, **where):
+            return await self._stop_halfway(special, request)
+        self.counters.codes[special.code] += 1
+        return _response(special)
+
+    async def _strike(self, fault: Fault, call: Call, request: web.BaseRequest) -> None:
+        match fault.kind:
+            case FaultKind.TOO_MANY_REQUESTS:
+                message = "the server has received too many requests and has asked us to try again later"
+                raise too_many_requests(message, fault.retry_after_s)
+            case FaultKind.SERVER_ERROR:
+                raise internal("injected")
+            case FaultKind.CONFLICT:
+                raise conflict(call.resource, call.name)
+            case FaultKind.SLOW:
+                await asyncio.sleep(fault.delay_s)
+            case FaultKind.HANG:
+                self.counters.codes[0] += 1
+                await asyncio.Event().wait()
+            case FaultKind.RESET:
+                await self._reset(request)
+
+    async def _reset(self, request: web.BaseRequest) -> None:
+        self.counters.codes[0] += 1
+        if request.transport is not None:
+            request.transport.abort()
+        await asyncio.Event().wait()  # until the lost connection cancels this handler
+
+    async def _stop_halfway(self, answer: Answer, request: web.BaseRequest) -> web.StreamResponse:
+        self.counters.codes[0] += 1
+        response = web.StreamResponse(status=answer.code, headers={"Content-Type": _JSON})
+        response.content_length = len(answer.data)
+        await response.prepare(request)
+        await response.write(answer.data[: len(answer.data) // 2])
+        await asyncio.Event().wait()
+        return response
+
+    async def _watch(self, call: Call, request: web.BaseRequest) -> web.StreamResponse:
+        where = {"verb": "watch", "resource": call.resource.plural, "name": call.name}
+        if (call.version() or 0) > 0 and self.faults.draw(FaultKind.GONE, **where):
+            lines = _once(watches.line("ERROR", json.dumps(gone().status()).encode()))
+        else:
+            lines = watches.stream(self.store, call, self.bookmark_every_s)
+        return await self._send(lines, request, where)
+
+    async def _send(
+        self, lines: AsyncIterator[bytes], request: web.BaseRequest, where: dict[str, str]
+    ) -> web.StreamResponse:
+        twice = self.faults.draw(FaultKind.DUPLICATE, **where)
+        silent = self.faults.draw(FaultKind.HALF_OPEN, **where)
+        dropped = self.faults.draw(FaultKind.DROP_WATCH, **where)
+        response = web.StreamResponse(headers={"Content-Type": _JSON})
+        response.enable_chunked_encoding()
+        await response.prepare(request)
+        self.counters.codes[200] += 1
+        try:
+            async with asyncio.timeout(dropped.delay_s if dropped else silent.delay_s if silent else None):
+                async for data in lines:
+                    await response.write(data)
+                    if twice:
+                        await response.write(data)
+        except TimeoutError:
+            if silent and not dropped:
+                await asyncio.Event().wait()
+            await self._reset(request)
+        await response.write_eof()
+        return response
+
+
+async def _once(data: bytes) -> AsyncIterator[bytes]:
+    yield data
+
+
+def _response(answer: Answer) -> web.Response:
+    response = web.Response(status=answer.code, body=answer.data, content_type=_JSON)
+    for text in answer.warnings:
+        escaped = text.replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{escaped}"')
+    return response
