@@ -21,7 +21,7 @@ from engine.errors import ConfigError
 from engine.types import RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
-from webapp.services import audit, notifications, states
+from webapp.services import audit, difficulty, notifications, states
 from webapp.services.states import IllegalTransitionError
 
 
@@ -88,10 +88,11 @@ def start(*, run: Run, actor: User | None = None) -> None:
     """Queue a draft.
 
     Raises:
-        ConfigError: its dataset is not there.
+        ConfigError: its dataset is not there, or what it chooses tasks by cannot be measured.
         IllegalTransitionError: it is no draft.
     """
     _check_dataset(run)
+    difficulty.measure_for(run=run)
     states.require(run_id=run.pk, to=RunState.QUEUED, only_from=RunState.DRAFT)
     send_on_commit(TaskName.LAUNCH_RUN, run.pk)
     _done(run, actor, "run.start")

@@ -1,0 +1,54 @@
+"""Hands measured solve rates to engines: a file in the dataset's folder, read when a run begins."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from django.utils import timezone
+
+from engine.errors import ConfigError, DatasetError
+from engine.events.health import SOLVE_RATES_FILE, locked
+from webapp.models import Run
+from webapp.selectors.difficulty import by_key
+from webapp.services import datasets
+from webapp.services.health import dataset_folder
+
+
+def measure(*, name: str) -> int:
+    """Write what is known about a dataset's tasks into its folder; returns how many were ever tried.
+
+    Raises:
+        DatasetError: the dataset is not here, or its folder cannot be written.
+    """
+    dataset = datasets.sync(name=name)
+    rates = by_key(dataset)
+    content = {"format": 1, "measured_at": timezone.now().timestamp(), "tasks": rates}
+    folder = dataset_folder(dataset)
+    try:
+        with locked(folder):
+            _replace(folder / SOLVE_RATES_FILE, json.dumps(content))
+    except OSError as error:
+        raise DatasetError(f"cannot write {folder / SOLVE_RATES_FILE}: {error.strerror}") from error
+    return len(rates)
+
+
+def measure_for(*, run: Run) -> None:
+    """Measure what the run chooses its tasks by, if it does. Raises ConfigError when that cannot be done."""
+    dataset = run.config.get("dataset", {})
+    if dataset.get("solve_rate_min") is None and dataset.get("solve_rate_max") is None:
+        return
+    try:
+        measure(name=dataset["name"])
+    except DatasetError as error:
+        raise ConfigError(f"dataset.solve_rate_min and _max cannot be obeyed: {error}") from None
+
+
+def _replace(path: Path, text: str) -> None:
+    descriptor, staging = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    Path(staging).chmod(0o644)
+    Path(staging).replace(path)
