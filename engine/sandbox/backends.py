@@ -23,5 +23,9 @@ def make_backend(config: SandboxConfig, home: Path) -> SandboxBackend:
     match config.backend:
         case "local":
             return LocalBackend(home)
+        case "kubernetes":
+            from engine.sandbox.kubernetes.backend import KubernetesBackend  # the client costs start-up time
+
+            return KubernetesBackend(config)
         case _:
             raise PreflightError(f"there is no sandbox backend '{config.backend}' yet; use 'local'")

@@ -35,7 +35,7 @@ def main(port: int, accept_s: float) -> None:
     for descriptor in (0, 1):
         os.dup2(connection.fileno(), descriptor)
     connection.detach()  # the stream closes every descriptor but its own
-    serve({"env": image_environment()})
+    serve(facts())
 
 
 def listener(port: int) -> socket.socket:
@@ -103,6 +103,17 @@ def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
             raise OSError("closed")
         data += part
     return data
+
+
+def serve_stdio() -> None:
+    """Serve stdin and stdout, for a client that the box's own door let in."""
+    serve(facts())
+
+
+def facts() -> dict[str, object]:
+    """What a client learns with the greeting: the image's environment, and where the cluster's API is."""
+    place = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
+    return {"env": image_environment(), "api": list(place) if all(place) else None}
 
 
 def image_environment() -> dict[str, str]:

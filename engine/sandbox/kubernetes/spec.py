@@ -192,10 +192,16 @@ def _purpose_annotations(spec: SandboxSpec, deadline: float, *, warm: bool) -> d
     }
 
 
+def container_resources(config: KubernetesConfig, limits: SandboxLimits) -> tuple[Json, Json]:
+    """Requests and limits of a pod's two containers."""
+    return _resources(config, limits), _pristine_resources(config)
+
+
 def _pod_spec(
     config: KubernetesConfig, limits: SandboxLimits, image: str, token: bytes, *, warm: bool
 ) -> Json:
     active = limits.lifetime_s + config.pull_timeout_s + config.start_timeout_s + SLACK_S
+    of_sandbox, of_pristine = container_resources(config, limits)
     spec: Json = {
         "restartPolicy": "Never",
         "activeDeadlineSeconds": WARM_DEADLINE_S if warm else math.ceil(active),
@@ -208,8 +214,8 @@ def _pod_spec(
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
         "securityContext": _pod_security(config),
         "containers": [
-            _container(config, SANDBOX, image, _resources(config, limits), config.agent_port, token, limits),
-            _container(config, PRISTINE, image, _pristine_resources(config), config.agent_port + 1, token),
+            _container(config, SANDBOX, image, of_sandbox, config.agent_port, token, limits),
+            _container(config, PRISTINE, image, of_pristine, config.agent_port + 1, token),
         ],
         **_agent_volume(config),
     }

@@ -1,0 +1,212 @@
+"""The Kubernetes backend: a pod for every sandbox, in a namespace that a person prepared.
+
+``fleet`` makes and removes pods, ``warm`` starts some ahead, ``owner`` keeps them from being orphans,
+``reaper`` removes those that are, ``preflight`` says what the cluster lacks; this joins them to the protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, replace
+
+import structlog
+
+from engine.config.sandbox import SandboxConfig
+from engine.errors import SandboxDiedError, SandboxError
+from engine.sandbox.base import Sandbox, SandboxSpec, Startup
+from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.fleet import Fleet
+from engine.sandbox.kubernetes.network import NetworkProbe
+from engine.sandbox.kubernetes.owner import OwnerLease
+from engine.sandbox.kubernetes.reaper import reap
+from engine.sandbox.kubernetes.spec import agent_config_map
+from engine.sandbox.kubernetes.tree import PodTree, take_stamps
+from engine.sandbox.kubernetes.warm import WarmPool
+from engine.sandbox.pool import Population
+from engine.sandbox.remote import AgentSandbox
+
+_CLOSE_S = 20.0
+_DEFAULT_ENV = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "HOME": "/root",
+    "LANG": "C.UTF-8",
+    "TERM": "dumb",
+}
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Session:
+    """What is open while the backend is in use."""
+
+    api: KubeApi
+    lease: OwnerLease
+    fleet: Fleet
+    warm: WarmPool
+    informer: asyncio.Task[None]
+
+
+class KubernetesBackend:
+    """Sandboxes as pods. Nothing is opened before it is needed; ``close`` it at the end.
+
+    Args:
+        config: budgets and limits of sandboxes, and the section ``kubernetes``.
+    """
+
+    name = "kubernetes"
+
+    def __init__(self, config: SandboxConfig) -> None:
+        self.config = config
+        self._session: _Session | None = None
+        self._opening = asyncio.Lock()
+        self._network = NetworkProbe(required=config.kubernetes.require_network_policy)
+
+    @contextlib.asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        """See ``SandboxBackend.open``."""
+        began = time.monotonic()
+        session = await self._open_session()
+        box = await self._obtain(session, spec)
+        try:
+            sandbox = await self._hand_out(session, box, spec, began)
+        except BaseException:
+            session.fleet.remove(box)
+            raise
+        try:
+            yield sandbox
+        finally:
+            await sandbox.close()
+
+    async def prepare(self, images: Mapping[str, int]) -> None:
+        """See ``SandboxBackend.prepare``; starts up to ``warm_per_image`` sandboxes of each image."""
+        (await self._open_session()).warm.prepare(images)
+
+    async def preflight(self) -> list[str]:
+        """See ``SandboxBackend.preflight``."""
+        from engine.sandbox.kubernetes.preflight import preflight  # it opens a sandbox of this very backend
+
+        return await preflight(self)
+
+    async def reap(self, *, run_id: str | None = None) -> int:
+        """See ``SandboxBackend.reap``. Raises ApiError."""
+        if self._session is not None:
+            return await reap(self._session.api, self.config.kubernetes, run_id)
+        api = await KubeApi.connect(self.config.kubernetes)
+        try:
+            return await reap(api, self.config.kubernetes, run_id)
+        finally:
+            await api.close()
+
+    def population(self) -> Population:
+        """See ``engine.sandbox.pool.Counting``."""
+        if self._session is None:
+            return Population(existing=0)
+        fleet = self._session.fleet
+        return Population(existing=len(fleet.boxes), idle=self._session.warm.idle, nodes=dict(fleet.nodes()))
+
+    def blocked(self) -> dict[str, str]:
+        """Sandbox → why it does not come up yet, in the cluster's words."""
+        boxes = self._session.fleet.boxes if self._session is not None else {}
+        return {name: box.blocked for name, box in boxes.items() if box.blocked and not box.ending}
+
+    async def close(self) -> None:
+        """See ``SandboxBackend.close``."""
+        session, self._session = self._session, None
+        if session is None:
+            return
+        await session.warm.close()
+        try:
+            await session.fleet.remove_all(_CLOSE_S)
+            await session.lease.release(session.api)
+        except ApiError as error:
+            _log.warning("pods are left to the reaper", owner=session.lease.name, error=str(error))
+        session.informer.cancel()
+        await asyncio.gather(session.informer, return_exceptions=True)
+        await session.api.close()
+
+    # --- one sandbox -------------------------------------------------------------------------------
+
+    async def _obtain(self, session: _Session, spec: SandboxSpec) -> Box:
+        """A warm box, claimed, or a new one."""
+        while (box := await session.warm.take(spec)) is not None:
+            try:
+                await session.fleet.claim(box, spec)
+            except SandboxError as error:
+                _log.info("a warm sandbox was lost", pod=box.name, error=str(error))
+                session.fleet.remove(box)
+                continue
+            except BaseException:
+                session.fleet.remove(box)
+                raise
+            return box
+        if len(session.fleet.boxes) >= self.config.max_live:
+            session.warm.give_way()
+        return await session.fleet.launch(spec)
+
+    async def _hand_out(self, session: _Session, box: Box, spec: SandboxSpec, began: float) -> AgentSandbox:
+        assert box.agent is not None
+        assert box.pristine is not None
+        await self._network.check(box)
+        stamps = await take_stamps(box.agent, spec.workdir, spec.image)
+        startup = box.startup
+        if startup.warm:
+            startup = Startup(node=startup.node, start=time.monotonic() - began, warm=True)
+        loop = asyncio.get_running_loop()
+        lifetime = loop.call_later(spec.limits.lifetime_s, _expire, session.fleet, box)
+
+        async def end() -> None:
+            lifetime.cancel()
+            await asyncio.wait((session.fleet.remove(box),), timeout=_CLOSE_S)
+
+        return AgentSandbox(
+            box.name,
+            spec,
+            box.agent,
+            startup=replace(startup, pull=0.0) if startup.warm else startup,
+            env={**_DEFAULT_ENV, **box.env, **spec.env},
+            pristine=PodTree(stamps, spec.workdir, box.pristine),
+            end=end,
+        )
+
+    # --- the session -------------------------------------------------------------------------------
+
+    async def _open_session(self) -> _Session:
+        """Connect, hold the lease, bring the agent, follow our pods. Raises ApiError."""
+        async with self._opening:
+            if self._session is None:
+                self._session = await self._new_session()
+            return self._session
+
+    async def _new_session(self) -> _Session:
+        config = self.config.kubernetes
+        api = await KubeApi.connect(config)
+        try:
+            if not config.agent_image:
+                await _ensure(api, f"/api/v1/namespaces/{config.namespace}/configmaps")
+            lease = OwnerLease(config)
+            await lease.hold(api)
+        except BaseException:
+            await api.close()
+            raise
+        fleet = Fleet(self.config, api, lease, room=lambda: warm.room())
+        warm = WarmPool(fleet, self.config)
+        informer = asyncio.get_running_loop().create_task(fleet.informer.run())
+        return _Session(api, lease, fleet, warm, informer)
+
+
+async def _ensure(api: KubeApi, config_maps: str) -> None:
+    """Make the agent's ConfigMap unless it exists; its name says what it holds. Raises ApiError."""
+    try:
+        await api.create(config_maps, agent_config_map())
+    except ApiError as error:
+        if error.status != 409:
+            raise
+
+
+def _expire(fleet: Fleet, box: Box) -> None:
+    box.fail(SandboxDiedError("the sandbox reached the end of its lifetime"))
+    fleet.remove(box)

@@ -1,0 +1,99 @@
+"""From a created pod to two connected agents, with a clock of its own for each stage.
+
+Waiting for a node, pulling the image and the rest each have their time, because an autoscaler may need
+minutes and a registry more, while an agent that does not answer within seconds never will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from functools import partial
+from typing import Any
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.errors import ImageError, SandboxStartError, SandboxStartTimeoutError
+from engine.sandbox.client import AgentClient
+from engine.sandbox.kubernetes import diagnosis
+from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.connect import over_network
+from engine.sandbox.kubernetes.informer import PodInformer
+
+Json = dict[str, Any]
+_STAGES = {"schedule": "for a node", "pull": "for its image", "start": "for its containers"}
+
+
+async def wait_until_running(config: KubernetesConfig, informer: PodInformer, name: str) -> Json:
+    """The pod once its sandbox container runs.
+
+    Raises:
+        ImageError: the image cannot be had.
+        SandboxStartTimeoutError: a stage took too long; names it and the cluster's reason.
+        SandboxError: it failed.
+    """
+    limits = {
+        "schedule": config.schedule_timeout_s,
+        "pull": config.pull_timeout_s,
+        "start": config.start_timeout_s,
+    }
+    began: dict[str, float] = {}
+    stage = "schedule"
+    while True:
+        deadline = began.setdefault(stage, time.monotonic()) + limits[stage]
+        try:
+            pod = await informer.wait(name, partial(_progress, stage), timeout_s=deadline - time.monotonic())
+        except TimeoutError:
+            raise _too_long(informer.pods.get(name), name, stage, limits[stage]) from None
+        if diagnosis.running(pod):
+            return pod
+        stage = diagnosis.waiting(pod).stage
+
+
+def _progress(stage: str, pod: Json | None) -> Json | None:
+    """The pod once it runs or is in another stage than ``stage``. Raises SandboxError when it failed."""
+    if error := diagnosis.failure(pod):
+        raise error
+    assert pod is not None
+    return pod if diagnosis.running(pod) or diagnosis.waiting(pod).stage != stage else None
+
+
+def _too_long(pod: Json | None, name: str, stage: str, limit: float) -> SandboxStartError:
+    reason = diagnosis.waiting(pod).reason if pod is not None else ""
+    message = f"pod {name} waited {limit:g} s {_STAGES[stage]}" + (f": {reason}" if reason else "")
+    return ImageError(message) if stage == "pull" and reason else SandboxStartTimeoutError(message)
+
+
+async def connect(config: KubernetesConfig, box: Box, address: str, token: bytes) -> None:
+    """Connect to both agents of a running pod and take their greetings.
+
+    Raises:
+        SandboxStartTimeoutError: they did not answer in time.
+        SandboxError: the pod failed meanwhile.
+    """
+    give_up = time.monotonic() + config.start_timeout_s
+    (agent, greeting), (pristine, _) = await asyncio.gather(
+        _reach(box, address, config.agent_port, token, give_up),
+        _reach(box, address, config.agent_port + 1, token, give_up),
+    )
+    box.agent, box.pristine = agent, pristine
+    box.env = {str(name): str(value) for name, value in (greeting.get("env") or {}).items()}
+    if greeting.get("api"):
+        host, port = greeting["api"]
+        box.api = str(host), int(port)
+
+
+async def _reach(box: Box, address: str, port: int, token: bytes, give_up: float) -> tuple[AgentClient, Json]:
+    pause = 0.02
+    while True:
+        box.check()
+        try:
+            client = box.connect(await over_network(address, port, token, box.lost))
+            return client, await client.hello(max(0.1, give_up - time.monotonic()))
+        except OSError as error:  # not listening yet
+            if time.monotonic() + pause > give_up:
+                raise SandboxStartTimeoutError(
+                    f"no agent answers at {address}:{port} of pod {box.name}: {error}. Is there a route to "
+                    "pods from here? Outside of the cluster set sandbox.kubernetes.connect=exec"
+                ) from error
+        await asyncio.sleep(pause)
+        pause = min(1.0, pause * 2)

@@ -1,0 +1,238 @@
+"""This process's pods: made in waves, followed by one informer, removed until they are gone.
+
+A box is in the book before its pod is asked for and leaves it after the cluster said that the pod is gone. A
+pod of ours that is in no book (its creation was cancelled, or the answer lost) is removed when it is seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import structlog
+
+from engine.config.sandbox import SandboxConfig
+from engine.errors import SandboxStartError, SandboxStartTimeoutError
+from engine.sandbox.base import SandboxSpec, Startup
+from engine.sandbox.kubernetes import bring_up, diagnosis, labels, spec
+from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.informer import PodInformer
+from engine.sandbox.kubernetes.owner import OwnerLease
+from engine.sandbox.kubernetes.throttle import pause_after
+
+Json = dict[str, Any]
+_QUOTA_PAUSE_S = 5.0
+_log = structlog.get_logger(__name__)
+
+
+class Fleet:
+    """Makes, claims and removes the pods of one process.
+
+    Args:
+        lease: held; owns the pods.
+        room: called whenever a pod is gone.
+    """
+
+    def __init__(
+        self, config: SandboxConfig, api: KubeApi, lease: OwnerLease, *, room: Callable[[], None]
+    ) -> None:
+        self.config = config.kubernetes
+        self.path = f"/api/v1/namespaces/{self.config.namespace}/pods"
+        self.boxes: dict[str, Box] = {}
+        self.stuck = 0
+        """Pods that did not go away in time and were deleted by force."""
+        self._api = api
+        self._lease = lease
+        self._room = room
+        self._secret = secrets.token_bytes(32)
+        self._starting = asyncio.Semaphore(config.max_starting)
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        self.informer = PodInformer(
+            api,
+            self.path,
+            labels.selector({**labels.MANAGED_BY, labels.OWNER: lease.name}),
+            silence_s=self.config.watch_silence_s,
+            resync_s=self.config.resync_s,
+            changed=self._seen,
+        )
+
+    def nodes(self) -> Counter[str]:
+        """Node → boxes on it."""
+        return Counter(box.node for box in self.boxes.values() if box.node)
+
+    async def launch(self, wanted: SandboxSpec, *, warm: bool = False) -> Box:
+        """A new pod with connected agents in which nothing has run.
+
+        Raises:
+            SandboxStartError: it did not come up; nothing of it stays.
+            SandboxDiedError: the cluster took it away while it started.
+        """
+        box = Box(f"sb-{secrets.token_hex(6)}", wanted, warm=warm, failed=self._failed)
+        self.boxes[box.name] = box
+        try:
+            async with self._starting:
+                began = time.monotonic()
+                token = hmac.digest(self._secret, box.name.encode(), "sha256")
+                await self._create(box, token)
+                pod = await bring_up.wait_until_running(self.config, self.informer, box.name)
+                await bring_up.connect(self.config, box, pod["status"]["podIP"], token)
+        except BaseException:
+            self.remove(box)
+            raise
+        pull = diagnosis.pull_seconds(pod)
+        took = max(0.0, time.monotonic() - began - pull)
+        box.startup = Startup(node=diagnosis.node(pod), pull=pull, start=took, warm=warm)
+        box.ready = True
+        return box
+
+    async def claim(self, box: Box, wanted: SandboxSpec) -> None:
+        """Make a warm box the sandbox of ``wanted``; one request. Raises SandboxError when that fails."""
+        now = self._api.now()
+        patch = spec.claim(
+            wanted,
+            deadline=now + wanted.limits.lifetime_s + spec.SLACK_S,
+            running_s=diagnosis.seconds_on_node(self.informer.pods.get(box.name) or {}, now),
+        )
+        box.warm = False
+        self.informer.note(await self._api.patch(f"{self.path}/{box.name}", patch))
+        box.spec = wanted
+        box.check()
+
+    def remove(self, box: Box) -> asyncio.Task[None]:
+        """End a box and see to it that its pod goes, however often that must be tried; returns at once."""
+        if box.name not in self._removals:
+            box.ending = True
+            task = asyncio.get_running_loop().create_task(self._remove(box))
+            self._removals[box.name] = task
+            task.add_done_callback(partial(self._removed, box.name))
+        return self._removals[box.name]
+
+    async def remove_all(self, timeout_s: float) -> None:
+        """Remove every box with one request; what is not gone in time is left to its owner's end."""
+        boxes = list(self.boxes.values())
+        await asyncio.gather(*(box.hang_up() for box in boxes))
+        if boxes:
+            owned = labels.selector({**labels.MANAGED_BY, labels.OWNER: self._lease.name})
+            await self._api.delete(self.path, grace_s=self.config.delete_grace_s, labelSelector=owned)
+            waits = (self.informer.wait(box.name, _is_gone, timeout_s=timeout_s) for box in boxes)
+            await asyncio.gather(*waits, return_exceptions=True)
+        removals = list(self._removals.values())
+        for removal in removals:
+            removal.cancel()
+        await asyncio.gather(*removals, return_exceptions=True)
+
+    # --- creation ----------------------------------------------------------------------------------
+
+    async def _create(self, box: Box, token: bytes) -> None:
+        config = self.config
+        waits = config.schedule_timeout_s + config.pull_timeout_s + config.start_timeout_s
+        body = spec.pod(
+            config,
+            box.spec,
+            sandbox_id=box.name,
+            owner=self._lease.owner,
+            token=token,
+            deadline=self._api.now() + waits + box.spec.limits.lifetime_s + spec.SLACK_S,
+            warm=box.warm,
+        )
+        give_up = time.monotonic() + config.schedule_timeout_s
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                self.informer.note(await self._api.create(self.path, body))
+                return
+            except ApiError as error:
+                if error.status == 409 and await self._exists(box.name):
+                    return
+                if error.status != 409 and not _over_quota(error):
+                    raise _start_error(error, config.namespace) from error
+                box.blocked = str(error)
+                pause = _QUOTA_PAUSE_S + pause_after(attempt)
+                if time.monotonic() + pause > give_up:
+                    waited = f"{config.schedule_timeout_s:g} s"
+                    raise SandboxStartTimeoutError(
+                        f"no room in namespace {config.namespace} for {waited}: {error}"
+                    ) from error
+                _log.warning("pod creation blocked", pod=box.name, reason=str(error))
+            await asyncio.sleep(pause)
+
+    async def _exists(self, name: str) -> bool:
+        """Whether an earlier try, whose answer got lost, made our pod. Raises SandboxStartError."""
+        try:
+            pod = await self._api.get(f"{self.path}/{name}")
+        except ApiError as error:
+            if error.status == 404:
+                return False
+            raise _start_error(error, self.config.namespace) from error
+        if pod["metadata"].get("labels", {}).get(labels.OWNER) != self._lease.name:
+            raise SandboxStartError(f"a pod named {name} exists and belongs to somebody else")
+        self.informer.note(pod)
+        return True
+
+    # --- what the informer and broken connections tell ---------------------------------------------
+
+    def _seen(self, name: str, pod: Json | None) -> None:
+        box = self.boxes.get(name)
+        if box is not None:
+            box.observe(pod)
+        elif pod is not None and name not in self._removals:
+            _log.info("removing a pod that nobody waits for", pod=name)
+            stray = Box(name, SandboxSpec(image=""), warm=False, failed=self._failed)
+            self.boxes[name] = stray
+            self.remove(stray)
+
+    def _failed(self, box: Box) -> None:
+        if box.warm and box.ready:  # nobody holds it who would remove it
+            self.remove(box)
+
+    # --- removal -----------------------------------------------------------------------------------
+
+    async def _remove(self, box: Box) -> None:
+        await box.hang_up()
+        grace, attempt = self.config.delete_grace_s, 0
+        while True:
+            try:
+                await self._api.delete(f"{self.path}/{box.name}", grace_s=grace)
+                await self.informer.wait(box.name, _is_gone, timeout_s=self.config.stuck_terminating_s)
+                return
+            except ApiError as error:
+                attempt += 1
+                _log.warning("pod not deleted yet", pod=box.name, error=str(error))
+                await asyncio.sleep(pause_after(attempt, error.retry_after))
+            except TimeoutError:
+                self.stuck += 1
+                grace = 0
+                _log.error("pod is stuck terminating; deleting it by force", pod=box.name, node=box.node)
+
+    def _removed(self, name: str, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("removing a pod failed", pod=name, error=str(error))
+        self._removals.pop(name, None)
+        self.boxes.pop(name, None)
+        self._room()
+
+
+def _is_gone(pod: Json | None) -> bool | None:
+    return True if pod is None else None
+
+
+def _over_quota(error: ApiError) -> bool:
+    return error.status == 403 and "exceeded quota" in str(error)
+
+
+def _start_error(error: ApiError, namespace: str) -> SandboxStartError:
+    if error.status == 404:
+        return SandboxStartError(
+            f"namespace {namespace} does not exist: kubectl apply -k deploy/kubernetes/sandbox"
+        )
+    if error.status == 403:
+        return SandboxStartError(f"the cluster does not allow it: {error} (see deploy/kubernetes/sandbox)")
+    return SandboxStartError(f"the pod could not be created: {error}")

@@ -1,0 +1,115 @@
+"""Whether the cluster really keeps sandboxes off the network: an unenforced policy looks like any other.
+
+The first sandbox of a process tries to connect out before anybody gets to use it. What it tries first is the
+cluster's own API, which every pod reaches where no policy is enforced.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import structlog
+
+from engine.errors import PreflightError
+from engine.sandbox.agent.interpreters import launcher
+from engine.sandbox.client import AgentClient
+from engine.sandbox.kubernetes.box import Box
+
+Target = tuple[str, int]
+_OUTSIDE: tuple[Target, ...] = (("169.254.169.254", 80), ("1.1.1.1", 443), ("8.8.8.8", 53))
+_TRIES = 3
+_SETTLE_S = 3.0
+_PROBE = """
+import errno, select, socket, time
+tried = {}
+for host, port in TARGETS:
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    sock.setblocking(False)
+    if sock.connect_ex((host, port)) in (0, errno.EINPROGRESS):
+        tried[sock] = "%s:%d" % (host, port)
+end = time.monotonic() + 2
+while tried and time.monotonic() < end:
+    for sock in select.select([], list(tried), [], max(0, end - time.monotonic()))[1]:
+        where = tried.pop(sock)
+        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+            print(where)
+"""
+_log = structlog.get_logger(__name__)
+
+
+class NetworkProbe:
+    """Checks once that sandboxes reach nothing.
+
+    Args:
+        required: whether a sandbox that does is refused; else it is only a warning.
+    """
+
+    def __init__(self, *, required: bool) -> None:
+        self._required = required
+        self._done = False
+        self._lock = asyncio.Lock()
+
+    async def check(self, box: Box) -> None:
+        """Probe from ``box`` unless that was done.
+
+        Raises:
+            PreflightError: sandboxes can open connections.
+            SandboxError: the box failed; the next one is probed.
+        """
+        async with self._lock:
+            if self._done:
+                return
+            assert box.agent is not None
+            found = await reachable(box.agent, [box.api] if box.api else [])
+            if found and self._required:
+                raise PreflightError(unenforced(found))
+            if found:
+                _log.warning("sandboxes are not cut off from the network", reachable=found)
+            self._done = True
+
+
+async def reachable(agent: AgentClient, also: Sequence[Target]) -> list[str]:
+    """What a command can connect to, of ``also`` and of usual places outside.
+
+    A policy may take some seconds to reach a new pod's node, so that what can be reached is tried again.
+
+    Raises:
+        SandboxError: the probe could not run.
+    """
+    found: list[str] = []
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(_SETTLE_S)
+        found = await _try(agent, [*also, *_OUTSIDE])
+        if not found:
+            break
+    return found
+
+
+async def _try(agent: AgentClient, targets: Sequence[Target]) -> list[str]:
+    script = f"TARGETS = {list(targets)!r}\n{_PROBE}"
+    reply = await agent.call(
+        "exec",
+        timeout_s=20.0,
+        argv=launcher(f"exec({script!r})"),
+        cwd="/",
+        env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
+        stdin=b"",
+        timeout_ms=20_000,
+        output_cap=10_000,
+    )
+    if reply["exit_code"] != 0:
+        said = (reply["stdout"] + reply["stderr"])[-500:].decode(errors="replace")
+        raise PreflightError(f"whether sandboxes reach the network could not be tried: {said}")
+    lines: list[str] = reply["stdout"].decode().split()
+    return lines
+
+
+def unenforced(found: Sequence[str]) -> str:
+    """What to tell a person about a network that is open."""
+    return (
+        f"Sandboxes can connect to {', '.join(found)}: the cluster does not enforce the network policy. Use "
+        "a network plugin that does (Cilium, Calico, …) and apply deploy/kubernetes/sandbox, or set "
+        "sandbox.kubernetes.require_network_policy=false to run regardless"
+    )

@@ -1,0 +1,142 @@
+"""Who owns pods: a Lease object for every process, renewed while it lives, owner reference of all its pods.
+
+The renewals run in a thread of their own, because a training step may hold the event loop for minutes. Times
+are the cluster's, taken from its answers, so that no machine's clock matters. When a process dies its lease
+runs out; whoever deletes it then (``reaper``) takes the pods along by the cluster's own garbage collection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import secrets
+import socket
+import threading
+from typing import Any
+
+import structlog
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.sandbox.kubernetes import labels
+from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.spec import Owner
+from engine.sandbox.kubernetes.throttle import pause_after
+
+Json = dict[str, Any]
+_log = structlog.get_logger(__name__)
+
+
+def leases_path(namespace: str) -> str:
+    """API path of the namespace's leases."""
+    return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+
+
+class OwnerLease:
+    """This process's lease: ``hold`` it before the first pod, ``release`` it after the last."""
+
+    def __init__(self, config: KubernetesConfig) -> None:
+        self.name = f"trainyard-{secrets.token_hex(6)}"
+        self._config = config
+        self._path = leases_path(config.namespace)
+        self._uid = ""
+        self._loop = asyncio.new_event_loop()
+        self._stop = asyncio.Event()
+        self._thread = threading.Thread(target=self._keep, name="kubernetes-lease", daemon=True)
+
+    @property
+    def owner(self) -> Owner:
+        """What pods refer to."""
+        return Owner(name=self.name, uid=self._uid)
+
+    async def hold(self, api: KubeApi) -> None:
+        """Create the lease and begin to renew it. Raises ApiError."""
+        await self._create(api)
+        self._thread.start()
+
+    async def release(self, api: KubeApi) -> None:
+        """Stop renewing and delete it. Raises ApiError; then it runs out by itself."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._stop.set)
+            await asyncio.to_thread(self._thread.join)
+        await api.delete(f"{self._path}/{self.name}")
+
+    async def _create(self, api: KubeApi) -> None:
+        try:
+            lease = await api.create(self._path, self._body(api.now()))
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            lease = await api.get(f"{self._path}/{self.name}")  # an earlier try whose answer got lost
+        self._uid = lease["metadata"]["uid"]
+
+    def _body(self, now: float) -> Json:
+        stamp = _stamp(now)
+        return {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": self.name, "labels": dict(labels.COMMON)},
+            "spec": {
+                "holderIdentity": f"{socket.gethostname()}/{os.getpid()}",
+                "leaseDurationSeconds": max(1, round(self._config.owner_timeout_s)),
+                "acquireTime": stamp,
+                "renewTime": stamp,
+            },
+        }
+
+    # --- in the thread -----------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        try:
+            self._loop.run_until_complete(self._renew_until_stopped())
+        except Exception as error:
+            _log.error("the lease is not renewed any more", lease=self.name, error=str(error))
+        finally:
+            self._loop.close()
+
+    async def _renew_until_stopped(self) -> None:
+        api = await KubeApi.connect(self._config)
+        failures = 0
+        try:
+            while not await self._stopped_within(
+                pause_after(failures) if failures else self._config.heartbeat_s
+            ):
+                try:
+                    await self._renew(api)
+                    failures = 0
+                except ApiError as error:
+                    failures += 1
+                    _log.warning("lease not renewed", lease=self.name, error=str(error), failures=failures)
+        finally:
+            await api.close()
+
+    async def _stopped_within(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._stop.wait()
+        except TimeoutError:
+            return False
+
+    async def _renew(self, api: KubeApi) -> None:
+        try:
+            await api.patch(
+                f"{self._path}/{self.name}", {"spec": {"renewTime": _stamp(api.now())}}, patience_s=0
+            )
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            # We were silent for so long that a reaper took us for dead; what comes next has an owner again.
+            _log.error("the lease was taken away; its pods are gone", lease=self.name)
+            await self._create(api)
+
+
+def expired(lease: Json, now: float) -> bool:
+    """Whether a lease's holder has been silent for too long; ``now`` is the cluster's clock."""
+    spec = lease.get("spec") or {}
+    renewed = datetime.datetime.fromisoformat(str(spec["renewTime"]).replace("Z", "+00:00")).timestamp()
+    return now - renewed > float(spec["leaseDurationSeconds"])
+
+
+def _stamp(now: float) -> str:
+    moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

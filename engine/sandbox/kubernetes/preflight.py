@@ -1,0 +1,225 @@
+"""What the cluster lacks for sandboxes, each with a remedy: reach, version, rights, policy, quota, classes.
+
+Questions that the account may not ask are left out: only what is known to be missing is reported. To add a
+check, write a coroutine that returns sentences and list it in ``_CHECKS``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+from engine.config.sandbox import SandboxConfig
+from engine.errors import PreflightError, SandboxError
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.kubernetes import labels, spec
+from engine.sandbox.kubernetes.api import ApiError, KubeApi
+
+if TYPE_CHECKING:
+    from engine.sandbox.kubernetes.backend import KubernetesBackend
+
+Json = dict[str, Any]
+_OLDEST = (1, 25)
+_APPLY = "kubectl apply -k deploy/kubernetes/sandbox"
+_RIGHTS: Mapping[tuple[str, str], tuple[str, ...]] = {
+    ("", "pods"): ("create", "get", "list", "watch", "patch", "delete", "deletecollection"),
+    ("", "configmaps"): ("create",),
+    ("coordination.k8s.io", "leases"): ("create", "get", "list", "patch", "delete"),
+}
+
+
+async def preflight(backend: KubernetesBackend) -> list[str]:
+    """What is missing for ``backend``; see ``SandboxBackend.preflight``."""
+    config = backend.config
+    try:
+        api = await KubeApi.connect(config.kubernetes)
+    except ApiError as error:
+        return [f"{error}. Set sandbox.kubernetes.kubeconfig, or run inside the cluster."]
+    try:
+        problems = await _version(api)
+        if not problems:
+            found = await asyncio.gather(*(check(api, config) for check in _CHECKS))
+            problems = [problem for problems in found for problem in problems]
+    except ApiError as error:
+        return [f"The cluster at {api.host} does not answer as it should: {error}."]
+    finally:
+        await api.close()
+    if not problems and config.kubernetes.preflight_image:
+        problems = await _try_one(backend)
+    return problems
+
+
+async def _version(api: KubeApi) -> list[str]:
+    try:
+        version = await api.get("/version", patience_s=5.0)
+    except ApiError as error:
+        if error.status in (401, 403):
+            return [f"The cluster at {api.host} does not accept these credentials: {error}."]
+        return [
+            f"The cluster at {api.host} does not answer: {error}. Is the address right, with a route to it?"
+        ]
+    numbers = tuple(int(re.sub(r"\D.*", "", version[key]) or 0) for key in ("major", "minor"))
+    if numbers < _OLDEST:
+        oldest = ".".join(map(str, _OLDEST))
+        return [f"The cluster runs Kubernetes {version.get('gitVersion')}; {oldest} or newer is needed."]
+    return []
+
+
+async def _namespace(api: KubeApi, config: SandboxConfig) -> list[str]:
+    name = config.kubernetes.namespace
+    if await _lacks(api, f"/api/v1/namespaces/{name}"):
+        return [f"Namespace {name} does not exist: {_APPLY}."]
+    return []
+
+
+async def _rights(api: KubeApi, config: SandboxConfig) -> list[str]:
+    wanted = [(group, resource, verb) for (group, resource), verbs in _RIGHTS.items() for verb in verbs]
+    if config.kubernetes.connect == "exec":
+        wanted.append(("", "pods/exec", "create"))
+    allowed = await asyncio.gather(*(_may(api, config, *right) for right in wanted))
+    denied = [
+        f"{verb} {resource}" for (_, resource, verb), may in zip(wanted, allowed, strict=True) if not may
+    ]
+    if not denied:
+        return []
+    return [
+        f"This account may not {', '.join(denied)} in namespace {config.kubernetes.namespace}: {_APPLY} and "
+        "bind its role trainyard-sandbox-controller to the account."
+    ]
+
+
+async def _may(api: KubeApi, config: SandboxConfig, group: str, resource: str, verb: str) -> bool:
+    name, _, subresource = resource.partition("/")
+    attributes = {
+        "namespace": config.kubernetes.namespace,
+        "group": group,
+        "resource": name,
+        "verb": verb,
+        **({"subresource": subresource} if subresource else {}),
+    }
+    review = await api.create(
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        },
+    )
+    return bool(review.get("status", {}).get("allowed"))
+
+
+async def _classes(api: KubeApi, config: SandboxConfig) -> list[str]:
+    problems = []
+    name = config.kubernetes.runtime_class
+    if name and await _lacks(api, f"/apis/node.k8s.io/v1/runtimeclasses/{name}"):
+        problems.append(
+            f"Runtime class {name} does not exist: install it on the nodes, or change "
+            "sandbox.kubernetes.runtime_class."
+        )
+    name = config.kubernetes.priority_class
+    if name and await _lacks(api, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"):
+        problems.append(f"Priority class {name} does not exist: {_APPLY}, or change the setting.")
+    return problems
+
+
+async def _policy(api: KubeApi, config: SandboxConfig) -> list[str]:
+    path = f"/apis/networking.k8s.io/v1/namespaces/{config.kubernetes.namespace}/networkpolicies"
+    try:
+        found = await api.list(path)
+    except ApiError as error:
+        if error.status in (403, 404):
+            return []  # the first sandbox is probed anyway
+        raise
+    ours = [policy["spec"] for policy in found["items"] if _selects_sandboxes(policy["spec"])]
+    denied = any("Egress" in (policy.get("policyTypes") or []) for policy in ours)
+    opened = any(policy.get("egress") for policy in ours)
+    if denied and not opened:
+        return []
+    what = "lets sandboxes open connections" if denied else "has no network policy that cuts sandboxes off"
+    prefix = "" if config.kubernetes.require_network_policy else "Weaker: "
+    return [f"{prefix}Namespace {config.kubernetes.namespace} {what}: {_APPLY}."]
+
+
+def _selects_sandboxes(policy: Json) -> bool:
+    selector = policy.get("podSelector") or {}
+    wanted = selector.get("matchLabels") or {}
+    return not selector.get("matchExpressions") and all(
+        labels.COMMON.get(key) == value for key, value in wanted.items()
+    )
+
+
+async def _quota(api: KubeApi, config: SandboxConfig) -> list[str]:
+    try:
+        found = await api.list(f"/api/v1/namespaces/{config.kubernetes.namespace}/resourcequotas")
+    except ApiError as error:
+        if error.status in (403, 404):
+            return []
+        raise
+    needs = _needs(config)
+    problems = []
+    for quota in found["items"]:
+        status = quota.get("status") or {}
+        hard, used = status.get("hard") or {}, status.get("used") or {}
+        for resource, amount in needs.items():
+            if resource not in hard or not amount:
+                continue
+            room = int((parse_quantity(hard[resource]) - parse_quantity(used.get(resource, "0"))) / amount)
+            if room < config.max_live:
+                problems.append(
+                    f"{'' if room < 1 else 'Weaker: '}Quota {quota['metadata']['name']} leaves room for "
+                    f"{max(0, room)} of {config.max_live} sandboxes ({resource} {hard[resource]}, "
+                    f"{used.get(resource, 0)} used): raise it, or lower sandbox.max_live."
+                )
+    return problems
+
+
+def _needs(config: SandboxConfig) -> dict[str, Decimal]:
+    """What one sandbox takes of a quota, by the quota's names."""
+    limits = SandboxLimits(memory_mb=config.memory_mb, processes=config.processes, disk_mb=config.disk_mb)
+    containers = spec.container_resources(config.kubernetes, limits)
+    needs = {"pods": Decimal(1), "count/pods": Decimal(1)}
+    for field in ("requests", "limits"):
+        for resource in ("cpu", "memory", "ephemeral-storage"):
+            total = sum((parse_quantity(one[field][resource]) for one in containers), Decimal(0))
+            needs[f"{field}.{resource}"] = total
+            if field == "requests":
+                needs[resource] = total
+    return needs
+
+
+async def _try_one(backend: KubernetesBackend) -> list[str]:
+    """Start a sandbox of the configured image, run a command, and see what it reaches."""
+    image = backend.config.kubernetes.preflight_image
+    try:
+        async with backend.open(SandboxSpec(image=image, workdir="/tmp", name="preflight")) as box:
+            result = await box.exec("echo works", timeout_s=30)
+            if result.stdout != b"works\n":
+                return [f"A trivial command printed {(result.stdout + result.stderr)[:500]!r}."]
+    except (SandboxError, PreflightError) as error:
+        return [f"A sandbox of {image} does not start: {error}."]
+    return []
+
+
+async def _lacks(api: KubeApi, path: str) -> bool:
+    try:
+        await api.get(path, patience_s=10.0)
+    except ApiError as error:
+        if error.status == 404:
+            return True
+        if error.status != 403:
+            raise
+    return False
+
+
+_CHECKS: tuple[Callable[[KubeApi, SandboxConfig], Awaitable[list[str]]], ...] = (
+    _namespace,
+    _rights,
+    _classes,
+    _policy,
+    _quota,
+)

@@ -1,0 +1,59 @@
+"""Removes pods whose owner is dead or whose deadline is over, whoever made them.
+
+An owner is dead when its lease ran out or is gone. Deleting the lease takes its pods along; they are deleted
+by their labels as well, because the cluster's garbage collection may be slow.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.sandbox.kubernetes import labels
+from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.owner import expired, leases_path
+
+Json = dict[str, Any]
+
+
+async def reap(api: KubeApi, config: KubernetesConfig, run_id: str | None = None) -> int:
+    """Remove all orphans, or one run's; returns how many pods that were. Safe beside live owners.
+
+    Raises:
+        ApiError: the cluster does not answer or does not allow it.
+    """
+    leases = leases_path(config.namespace)
+    pods = f"/api/v1/namespaces/{config.namespace}/pods"
+    wanted = {**labels.MANAGED_BY}
+    if run_id is not None:
+        wanted[labels.RUN_ID] = labels.label_value(run_id)
+    # Pods first: a lease is always older than its pods, so that none of them can seem to have no owner.
+    found = await api.list(pods, labelSelector=labels.selector(wanted))
+    held = await api.list(leases, labelSelector=labels.selector(labels.MANAGED_BY))
+    now = api.now()
+    alive = {lease["metadata"]["name"] for lease in held["items"] if not expired(lease, now)}
+    by_owner: defaultdict[str, list[Json]] = defaultdict(list)
+    for pod in found["items"]:
+        by_owner[pod["metadata"]["labels"].get(labels.OWNER, "")].append(pod)
+    removed = 0
+    for owner, owned in by_owner.items():
+        if owner not in alive:
+            query = labels.selector({**wanted, labels.OWNER: owner})
+            await api.delete(pods, grace_s=config.delete_grace_s, labelSelector=query)
+            removed += len(owned)
+            continue
+        for pod in owned:
+            if _deadline(pod) < now:
+                await api.delete(f"{pods}/{pod['metadata']['name']}", grace_s=config.delete_grace_s)
+                removed += 1
+    if run_id is None:
+        for lease in held["items"]:
+            if lease["metadata"]["name"] not in alive:
+                await api.delete(f"{leases}/{lease['metadata']['name']}")
+    return removed
+
+
+def _deadline(pod: Json) -> float:
+    text = (pod["metadata"].get("annotations") or {}).get(labels.DEADLINE, "")
+    return float(text) if text.isdecimal() else float("inf")
