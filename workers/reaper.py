@@ -1,29 +1,29 @@
-"""Removes sandboxes whose run or deadline is over, by the engine's own command in its own process."""
+"""Removes sandboxes whose run or deadline is over, on every backend that runs use; notes what it found."""
 
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 
 from django.conf import settings
 
+from webapp.selectors import sandboxes as reads
+from webapp.services import sandboxes
+from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 from workers.launchers.local import PROJECT
 
 log = logging.getLogger(__name__)
-_TIMEOUT_S = 60.0
 
 
 def reap() -> bool:
-    """Run ``python -m engine.sandbox reap``; False (and a log line) when it failed."""
-    command = [sys.executable, "-m", "engine.sandbox", "reap", "--home", str(settings.TRAINYARD_HOME)]
+    """Reap by the engine's own command; False (and a log line) when it did not run to its end."""
     try:
-        done = subprocess.run(
-            command, cwd=PROJECT, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        found = run_reaper(
+            home=settings.TRAINYARD_HOME,
+            project=PROJECT,
+            settings=sandboxes.backend_settings(reads.configs_in_use()),
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except ReapingFailedError as error:
         log.warning("reaping failed: %s", error)
         return False
-    if done.returncode:
-        log.warning("reaping failed: %s", (done.stderr or done.stdout).strip()[-500:])
-    return done.returncode == 0
+    sandboxes.record_reaping(found=[sandboxes.Reaped(**one) for one in found])
+    return True

@@ -1,7 +1,7 @@
 """The kinds of sandbox failure as people see them, and how each is treated.
 
-One table for the engine (``engine.sandbox.failures`` decides by it) and for pages. To add a kind: a subclass of
-``SandboxError`` with its ``kind`` in ``engine.errors``, an entry in ``POLICIES``.
+One table for the engine (``engine.sandbox.failures`` decides by it) and for pages. To add a kind: a subclass
+of ``SandboxError`` with its ``kind`` in ``engine.errors``, an entry in ``POLICIES``.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
-from ninja import Router, Schema
+from ninja import Field, Router, Schema
 
 from webapp.api.auth import RunToken
 from webapp.services import heartbeats, ingest
@@ -26,7 +26,7 @@ class BeatIn(Schema):
     epoch: int
     pid: int = 0
     host: str = ""
-    seq: int = 0
+    seq: int = Field(default=0, ge=0, lt=2**63)
 
 
 class BeatOut(Schema):
@@ -56,4 +56,4 @@ def post_events(request: HttpRequest, run_id: int) -> ingest.Receipt:
 @router.post("/runs/{int:run_id}/heartbeat", response=BeatOut)
 def post_heartbeat(request: HttpRequest, run_id: int, beat: BeatIn) -> heartbeats.Answer:
     """Say that an attempt lives and learn what is wanted."""
-    return heartbeats.beat(run_id=run_id, token=token_of(request), epoch=beat.epoch)
+    return heartbeats.beat(run_id=run_id, token=token_of(request), epoch=beat.epoch, seq=beat.seq)

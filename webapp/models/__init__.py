@@ -12,6 +12,7 @@ from webapp.models.experiments import Experiment
 from webapp.models.health import QuarantineDecision, Validation
 from webapp.models.iterations import Checkpoint, Evaluation, Iteration
 from webapp.models.runs import Run, RunAttempt
+from webapp.models.sandboxes import Pool, Reaper, Sandbox
 from webapp.models.trajectories import Group, Step, TestResult, TokenBlob, Trajectory
 
 __all__ = [
@@ -26,9 +27,12 @@ __all__ = [
     "Experiment",
     "Group",
     "Iteration",
+    "Pool",
     "QuarantineDecision",
+    "Reaper",
     "Run",
     "RunAttempt",
+    "Sandbox",
     "Step",
     "Task",
     "TaskAnswer",

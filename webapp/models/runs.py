@@ -48,6 +48,8 @@ class Run(models.Model):
     """Number of the newest attempt; events of older attempts are refused."""
     last_seq = models.BigIntegerField(default=0)
     """Sequence number of the last stored event (what the engine is told as ``acked_seq``)."""
+    engine_seq = models.BigIntegerField(default=0)
+    """The last event the engine had written at its last heartbeat; ``last_seq`` lags behind it."""
     heartbeat_at = models.DateTimeField(null=True, blank=True)
     token_hash = models.CharField(max_length=64, blank=True, default="")
     """SHA-256 of the newest attempt's ingest token."""

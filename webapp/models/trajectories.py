@@ -98,6 +98,8 @@ class Trajectory(models.Model):
     test_log = models.TextField(blank=True, default="")
     detail = models.TextField(blank=True, default="")
     error = models.TextField(blank=True, default="")
+    failure = models.CharField(max_length=32, blank=True, default="")
+    """Kind of the sandbox failure behind its end, see ``engine.events.failures``."""
     reused_verdict = models.BooleanField(default=False)
     attempts = models.IntegerField(default=1)
     """Sandboxes tried."""
@@ -110,6 +112,9 @@ class Trajectory(models.Model):
 
     queue_seconds = models.FloatField(default=0.0)
     sandbox_seconds = models.FloatField(default=0.0)
+    pull_seconds = models.FloatField(default=0.0)
+    start_seconds = models.FloatField(default=0.0)
+    """Fetching the image and starting: parts of ``sandbox_seconds``."""
     model_seconds = models.FloatField(default=0.0)
     tool_seconds = models.FloatField(default=0.0)
     grading_seconds = models.FloatField(default=0.0)

@@ -19,8 +19,8 @@ class Answer:
     acked_seq: int
 
 
-def beat(*, run_id: int, token: str, epoch: int) -> Answer:
-    """Note that attempt ``epoch`` lives.
+def beat(*, run_id: int, token: str, epoch: int, seq: int = 0) -> Answer:
+    """Note that attempt ``epoch`` lives and has written events up to ``seq``.
 
     Raises:
         BadTokenError: not this run's token.
@@ -29,6 +29,6 @@ def beat(*, run_id: int, token: str, epoch: int) -> Answer:
     run = ingest.authenticate(run_id=run_id, token=token)
     if epoch != run.epoch:
         raise ingest.StaleEpochError(run.epoch)
-    Run.objects.filter(pk=run_id, epoch=epoch).update(heartbeat_at=timezone.now())
+    Run.objects.filter(pk=run_id, epoch=epoch).update(heartbeat_at=timezone.now(), engine_seq=seq)
     over = run.state in states.TERMINAL or run.state == states.S.STOPPING
     return Answer("stop" if over else run.desired, run.epoch, run.last_seq)

@@ -7,6 +7,7 @@ costs freshness only; the next one, or a reload, brings everything.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import redis.exceptions
 from asgiref.sync import async_to_sync
@@ -26,20 +27,25 @@ def run_group(run_id: int) -> str:
 
 def run_changed(run_id: int, seq: int) -> None:
     """After commit, tell the run's watchers that events up to ``seq`` are stored."""
-    transaction.on_commit(lambda: _send(run_id, seq))
-
-
-def _send(run_id: int, seq: int) -> None:
     message = {"type": "run.changed", "run_id": run_id, "seq": seq}
+    transaction.on_commit(lambda: _send(message, run_group(run_id), RUNS_GROUP))
+
+
+def pools_changed() -> None:
+    """After commit, tell the pages about all runs that something about sandboxes changed."""
+    transaction.on_commit(lambda: _send({"type": "run.changed"}, RUNS_GROUP))
+
+
+def _send(message: dict[str, object], *groups: str) -> None:
     try:
-        async_to_sync(_send_all)(message)
+        async_to_sync(_send_all)(message, groups)
     except (redis.exceptions.RedisError, OSError) as error:
-        log.warning("watchers of run %d were not told: %s", run_id, error)
+        log.warning("watchers of %s were not told: %s", groups[0], error)
 
 
-async def _send_all(message: dict[str, object]) -> None:
+async def _send_all(message: dict[str, object], groups: Sequence[str]) -> None:
     layer = get_channel_layer()
     if layer is None:
         return
-    for group in (run_group(int(str(message["run_id"]))), RUNS_GROUP):
+    for group in groups:
         await layer.group_send(group, message)

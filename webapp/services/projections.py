@@ -20,6 +20,7 @@ from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run
 from webapp.services import health, removal, states
+from webapp.services.sandboxes import SandboxStore
 from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
 
@@ -30,6 +31,7 @@ class Projection:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._trajectories = TrajectoryStore(run)
+        self._sandboxes = SandboxStore(run)
         self._fields: dict[str, Any] = {}
         self._validated: list[ValidationRecord] = []
 
@@ -38,6 +40,7 @@ class Projection:
         for event in events:
             self._apply(event)
         self._trajectories.flush()
+        self._sandboxes.flush()
         if self._validated:
             health.record(run=self._run, records=self._validated)
             self._validated = []
@@ -55,6 +58,10 @@ class Projection:
                 self._trajectories.finished(event)
             case e.GroupFinished():
                 self._trajectories.judged(event)
+            case e.SandboxesChanged():
+                self._sandboxes.changed(event)
+            case e.PoolStatus():
+                self._sandboxes.status(event)
             case e.RunStarted():
                 self._run_started(event)
             case e.RunProgress():
@@ -86,6 +93,7 @@ class Projection:
 
     def _run_started(self, event: e.RunStarted) -> None:
         self._trajectories.flush()
+        self._sandboxes.begin()
         removal.remove_from(run_id=self._run.pk, iteration=event.resumed_from)
         current = event.resumed_from - 1 if event.resumed_from else None
         self._fields |= {
@@ -99,6 +107,7 @@ class Projection:
 
     def _run_finished(self, event: e.RunFinished) -> None:
         self._trajectories.flush()
+        self._sandboxes.flush()
         states.move(run_id=self._run.pk, to=RunState(event.state), reason=event.reason, summary=event.summary)
         if event.state == "succeeded" and self._run.kind == RunKind.CURATE:
             made = self._run.config.get("curation", {}).get("output")

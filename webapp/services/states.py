@@ -22,7 +22,7 @@ from django.utils import timezone
 
 from engine.errors import TrainyardError
 from engine.types import RunState, TerminationReason
-from webapp.models import Run, RunAttempt, Trajectory
+from webapp.models import Pool, Run, RunAttempt, Sandbox, Trajectory
 
 S = RunState
 TERMINAL = frozenset({S.SUCCEEDED, S.FAILED, S.STOPPED})
@@ -120,3 +120,5 @@ def _close(run_id: int) -> None:
         error="the run ended before this rollout did",
         finished_at=F("active_at"),
     )
+    Sandbox.objects.filter(run_id=run_id, state__in=Sandbox.OPEN).update(state=Sandbox.State.LOST)
+    Pool.objects.filter(run_id=run_id).update(wanted=0, waiting=0, starting=0, live=0, idle=0)

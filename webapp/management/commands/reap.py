@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+
+from webapp.selectors import sandboxes as reads
+from webapp.services import sandboxes
+from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 
 
 class Command(BaseCommand):
@@ -17,13 +19,16 @@ class Command(BaseCommand):
 
     def handle(self, **_options: Any) -> None:
         """The engine does it, in its own process."""
-        done = subprocess.run(
-            [sys.executable, "-m", "engine.sandbox", "reap", "--home", str(settings.TRAINYARD_HOME)],
-            cwd=settings.BASE_DIR,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise CommandError((done.stderr or done.stdout).strip() or "reaping failed")
-        self.stdout.write(done.stdout.strip())
+        try:
+            found = run_reaper(
+                home=settings.TRAINYARD_HOME,
+                project=settings.BASE_DIR,
+                settings=sandboxes.backend_settings(reads.configs_in_use()),
+            )
+        except ReapingFailedError as error:
+            raise CommandError(f"reaping failed: {error}") from None
+        reaped = sandboxes.merged(sandboxes.Reaped(**one) for one in found)
+        sandboxes.record_reaping(found=reaped)
+        for one in reaped:
+            trouble = f" ({one.error})" if one.error else ""
+            self.stdout.write(f"{one.backend}: {one.removed} removed{trouble}")

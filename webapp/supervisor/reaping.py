@@ -1,0 +1,46 @@
+"""Runs the engine's reaper in a process of its own and tells what it found."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+_TIMEOUT_S = 60.0
+
+
+class ReapingFailedError(Exception):
+    """The reaper did not run to its end; the message is what it said."""
+
+
+def run_reaper(*, home: Path, project: Path, settings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What became of each backend: ``{"backend", "removed", "error"}``.
+
+    Args:
+        home: the data folder.
+        project: where the engine is.
+        settings: sandbox settings that say how to reach the backends.
+
+    Raises:
+        ReapingFailedError: it could not be run, or not to its end.
+    """
+    command = [sys.executable, "-m", "engine.sandbox", "--home", str(home), "reap"]
+    try:
+        done = subprocess.run(
+            [*command, "--backend", "all", "--config", "-", "--json"],
+            cwd=project,
+            input=json.dumps(list(settings)),
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+        found: list[dict[str, Any]] = json.loads(done.stdout)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ReapingFailedError(str(error)) from error
+    except ValueError:
+        raise ReapingFailedError((done.stderr or done.stdout).strip()[-500:] or "it said nothing") from None
+    return found
