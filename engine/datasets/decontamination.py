@@ -70,7 +70,7 @@ class Decontamination:
             known = self._commits.get(commit.lower()) if len(commit) >= _MIN_COMMIT else None
             if known is not None:
                 return Exclusion("decontamination:commit", f"it starts where {self._names[known]} does")
-        return self._text(row)
+        return self._text(row) if self._names else None
 
     def _text(self, row: Imported) -> Exclusion | None:
         grams = ngrams(row.task.problem_statement, self._config.ngram)

@@ -21,7 +21,7 @@ from engine.errors import DatasetError, PreflightError
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
 _MAX_JSON = 1 << 30
 _BATCH_ROWS = 16
-_SPLIT = re.compile(r"^(train|test|dev|validation|dev_[A-Za-z0-9_]+)(?:-\d+-of-\d+|[-_.].*)?$")
+_SPLIT = re.compile(r"^(dev_[A-Za-z0-9]+|train|test|dev|validation)(?:-\d+-of-\d+|[-_.].*)?$")
 _SCRIPTS = "run_scripts"
 _DESCRIPTIONS = frozenset(
     {"dataset_infos.json", "dataset_info.json", "dataset.json", "state.json", "config.json"}

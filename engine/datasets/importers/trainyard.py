@@ -5,6 +5,7 @@ writes it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
@@ -21,8 +22,12 @@ _ANSWER: TypeAdapter[TaskAnswer] = TypeAdapter(TaskAnswer)
 
 def convert(row: Row) -> Imported:
     """One exported row. Raises DatasetError with the field."""
+    published = mapping(row, "task")
+    task = _read(_TASK, published, "task")
+    # Validation makes floats of whole numbers, and the id is a hash of the numbers as they are written.
+    task = replace(task, difficulty=dict(published.get("difficulty") or {}))
     return Imported(
-        task=_read(_TASK, mapping(row, "task"), "task"),
+        task=task,
         answer=_read(_ANSWER, mapping(row, "answer"), "answer"),
         split=optional_text(row, "split"),
     )
