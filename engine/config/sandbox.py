@@ -13,6 +13,34 @@ from engine.config.kubernetes import KubernetesConfig
 class DockerConfig(Section):
     """The Docker backend."""
 
+    host: str = ""
+    """Address of the daemon, ``unix:///…`` or ``tcp://…``; empty: DOCKER_HOST, else the one below the data
+    folder, else the system's."""
+    network: str = "none"
+    """Network of sandboxes; anything but ``none`` lets agents out."""
+    runtime: str = ""
+    """Container runtime, e.g. ``runsc`` for a kernel of its own; empty: the daemon's default."""
+    user: str = ""
+    """Whom commands in pulled images run as; empty: as the image says, mostly root without any capability."""
+    max_creating: int = Field(default=0, ge=0)
+    """How many containers may be created at once; 0: twice the daemon's processors."""
+    start_timeout_s: float = Field(default=120.0, gt=0)
+    """Time from the start of a container to its agent's greeting, seconds."""
+    daemon_timeout_s: float = Field(default=120.0, gt=0)
+    """Time for one answer of the daemon, seconds."""
+    disk_check_s: float = Field(default=5.0, gt=0)
+    """Seconds between looks at what containers have written, where the storage driver cannot limit it."""
+    pull_retries: int = Field(default=6, ge=0)
+    """How often a pull is tried again when the registry is busy or the connection breaks."""
+    pull_backoff_s: float = Field(default=5.0, gt=0)
+    """First pause between pulls of an image, doubled each time up to two minutes, with jitter."""
+    max_pulling: int = Field(default=3, ge=1)
+    """How many images may be pulled at once."""
+    registry_config: str = ""
+    """A Docker ``config.json`` with credentials for registries; empty: the user's own."""
+    image_budget_gb: float = Field(default=0.0, ge=0)
+    """Disk space for pulled images, GB: the longest unused are removed beyond it; 0: no limit."""
+
 
 class SandboxConfig(Section):
     """Where commands run, and what they may use."""

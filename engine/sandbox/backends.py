@@ -23,8 +23,12 @@ def make_backend(config: SandboxConfig, home: Path) -> SandboxBackend:
     match config.backend:
         case "local":
             return LocalBackend(home)
+        case "docker":
+            from engine.sandbox.docker.backend import DockerBackend  # the SDK costs start-up time
+
+            return DockerBackend(config.docker, home)
         case "kubernetes":
-            from engine.sandbox.kubernetes.backend import KubernetesBackend  # the client costs start-up time
+            from engine.sandbox.kubernetes.backend import KubernetesBackend  # so does the client's
 
             return KubernetesBackend(config)
         case _:

@@ -88,8 +88,9 @@ async def file_errors_are_those_of_the_file_system(subject: Subject) -> None:
             await box.list_dir("missing")
         with raises(ValueError, "larger"):
             await box.read_file("a.txt", max_bytes=3)
-        with raises(OSError):
-            await box.write_file("/usr/bin/evil", b"x")
+        if subject.uid != 0:
+            with raises(OSError):
+                await box.write_file("/usr/bin/evil", b"x")
         await _run(box, "mkfifo fifo; chmod 000 .hidden")
         with raises(OSError, "regular"):
             await box.read_file("fifo")

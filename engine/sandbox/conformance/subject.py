@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 
@@ -31,12 +32,22 @@ class Subject:
     Args:
         image: name of an image whose workdir holds ``reference_tree``.
         secret_file: a file on the host, readable by the caller, outside of everything a sandbox is given.
+        uid: whom commands run as. 0 in images whose files belong to root: without any capability it is
+            nobody's superuser, but the image's own system folders are writable to it.
+        own_root: the root folder is the image's own with whatever system it brings, and the container runtime
+            adds a host name and a read-only ``/sys``: what is there says nothing about this machine.
+        disk: what holds a box that writes too much. ``shared``: everything writable has one limit on bytes
+            and files. ``layer``: the container's layer has one on bytes alone, ``/dev/shm`` its own.
+            ``watched``: no write is refused; the box is ended soon after it is over.
     """
 
     backend: SandboxBackend
     image: str
     secret_file: Path
     workdir: str = "/testbed"
+    uid: int = 1000
+    own_root: bool = False
+    disk: Literal["shared", "layer", "watched"] = "shared"
     limits: SandboxLimits = _SMALL
 
     def open(
@@ -67,14 +78,14 @@ def check(function: Callable[[Subject], Awaitable[None]]) -> Callable[[Subject],
 
 
 @contextlib.contextmanager
-def raises(kind: type[Exception], mention: str = "") -> Iterator[None]:
+def raises(kind: type[Exception] | tuple[type[Exception], ...], mention: str = "") -> Iterator[None]:
     """Assert that the block raises ``kind`` with ``mention`` in its message."""
     raised: Exception | None = None
     try:
         yield
     except kind as error:
         raised = error
-    assert raised is not None, f"{kind.__name__} was not raised"
+    assert raised is not None, f"{kind} was not raised"
     assert mention in str(raised), f"{raised!r} does not mention '{mention}'"
 
 

@@ -1,0 +1,129 @@
+"""Builds two example images and their dataset rows: one laid out as R2E-Gym's, one as SWE-bench's.
+
+    python deploy/images/build_examples.py OUT [--base ROOTFS.tar] [--docker unix:///…/docker.sock]
+
+Everything is real: a Debian root file system (by mmdebstrap unless one is given), the package
+``parse`` from its source distributions 1.20.1 and 1.20.2, the fix between them (hyphens in field names), and
+test outcomes that were observed by running the tests in the images. OUT receives ``r2e_gym.jsonl`` and
+``swe_bench.jsonl`` (one row each) and ``images.json``; the images stay in the Docker daemon. A second call
+makes only what is missing. Another package goes into ``layout``; README.md tells about the two layouts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import docker
+import docker.errors
+import layout
+import rows
+
+BASE = "trainyard/debian-python:bookworm"
+_PACKAGES = "python3,git,ca-certificates"
+
+
+def base_rootfs(folder: Path) -> Path:
+    """A minimal Debian with Python and git as a tar, made once. Needs root and the package mmdebstrap."""
+    target = folder / "debian.tar"
+    if not target.exists():
+        partial = target.with_suffix(".partial.tar")
+        command = ["mmdebstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", str(partial)]
+        print("making a Debian root file system (a minute or two) …", flush=True)
+        subprocess.run(command, check=True)
+        partial.rename(target)
+    return target
+
+
+def import_base(client: docker.DockerClient, tar: Path) -> None:
+    """The root file system as an image of one layer."""
+    repository, tag = BASE.split(":")
+    changes = ["ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "CMD /bin/bash"]
+    client.api.import_image_from_file(str(tar), repository=repository, tag=tag, changes=changes)
+
+
+def exists(client: docker.DockerClient, image: str) -> bool:
+    """Whether the daemon has the image."""
+    try:
+        client.images.get(image)
+    except docker.errors.ImageNotFound:
+        return False
+    return True
+
+
+def build(client: docker.DockerClient, image: str, tree: Path) -> None:
+    """The base plus everything below ``tree``, owned by root."""
+    context = io.BytesIO()
+
+    def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
+        info.uid = info.gid = 0
+        info.uname = info.gname = "root"
+        return info
+
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        text = f"FROM {BASE}\nCOPY rootfs/ /\nWORKDIR /testbed\n".encode()
+        header = tarfile.TarInfo("Dockerfile")
+        header.size = len(text)
+        tar.addfile(header, io.BytesIO(text))
+        tar.add(tree, "rootfs", filter=owned)
+    context.seek(0)
+    client.images.build(fileobj=context, custom_context=True, tag=image, rm=True, network_mode="none")
+
+
+def observed(client: docker.DockerClient, image: str, script: str) -> str:
+    """What ``script`` prints in a container without network; its status does not matter."""
+    container = client.containers.run(image, ["bash", "-c", script], network_mode="none", detach=True)
+    try:
+        container.wait(timeout=600)
+        output: bytes = container.logs()
+        return output.decode()
+    finally:
+        container.remove(force=True)
+
+
+def main() -> int:
+    """Build and write; returns 0."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("out", type=Path, help="folder for the rows; also keeps what was downloaded")
+    parser.add_argument("--base", type=Path, help="tar of a root file system with Python 3 and git")
+    parser.add_argument("--docker", help="address of the daemon (default: DOCKER_HOST, else the system's)")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    host = options.docker or os.environ.get("DOCKER_HOST")
+    client = docker.DockerClient(base_url=host, version="auto", timeout=600)
+    if not exists(client, BASE):
+        import_base(client, options.base or base_rootfs(options.out))
+    source = layout.fetch(options.out / "source")
+    images = {
+        "r2e": f"trainyard/parse_final:{source.new_commit}",
+        "swe": f"sweb.eval.x86_64.{source.instance_id}:latest",
+    }
+    makers = {"r2e": layout.r2e_tree, "swe": layout.swe_tree}
+    for kind, image in images.items():
+        if not exists(client, image):
+            print(f"building {image} …", flush=True)
+            build(client, image, makers[kind](source, options.out / f"tree-{kind}"))
+
+    def run(kind: str, script: str) -> str:
+        return observed(client, images[kind], script)
+
+    for name, row in (
+        ("r2e_gym", rows.r2e_row(source, images["r2e"], run)),
+        ("swe_bench", rows.swe_row(source, images["swe"], run)),
+    ):
+        (options.out / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    (options.out / "images.json").write_text(json.dumps(images, indent=2) + "\n")
+    print(json.dumps(images))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Sandboxes as Docker containers; ``backend.DockerBackend`` puts the parts together."""

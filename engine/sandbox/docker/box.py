@@ -1,0 +1,130 @@
+"""One sandbox's container with its ledger entry and connection: how it ends, and what is known about why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any
+
+import docker
+import docker.errors
+
+from engine.errors import SandboxDiedError, SandboxError, SandboxMemoryError, SandboxTransportError
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.client import AgentClient
+from engine.sandbox.docker.attach import AttachedStream
+from engine.sandbox.docker.daemon import Daemon
+from engine.sandbox.docker.reaper import remove
+from engine.sandbox.ledger import Ledger, LedgerEntry
+
+_SETTLE_S = 2.0
+_REMOVE_ATTEMPTS = 4
+
+
+class Box:
+    """A container on behalf of one ``AgentSandbox``."""
+
+    def __init__(self, daemon: Daemon, ledger: Ledger, entry: LedgerEntry, spec: SandboxSpec) -> None:
+        self.daemon = daemon
+        self.ledger = ledger
+        self.entry = entry
+        self.name = f"trainyard-{entry.id}"
+        self.memory_mb = spec.limits.memory_mb
+        self.disk_bytes = spec.limits.disk_mb << 20
+        self.container = ""
+        self.creating: asyncio.Future[str] | None = None
+        self.stream: AttachedStream | None = None
+        self.client: AgentClient | None = None
+        self.lifetime: asyncio.TimerHandle | None = None
+        self._expected = False
+        self._background: set[asyncio.Task[None]] = set()
+
+    def stderr(self) -> str:
+        """What the shell or the agent complained about."""
+        return self.stream.stderr.decode(errors="replace").strip() if self.stream else ""
+
+    def last_words(self) -> str:
+        """For an end that nothing else explains."""
+        return self.stderr()
+
+    def fail(self, error: SandboxError) -> None:
+        """End it with this error: whoever uses it learns why, and nothing in it runs on."""
+        self._expected = True
+        if self.client is not None:
+            self.client.fail(error)
+        task = asyncio.ensure_future(self._kill())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _kill(self) -> None:
+        def kill(client: docker.APIClient) -> None:
+            with contextlib.suppress(docker.errors.APIError):
+                client.kill(self.container)
+
+        with contextlib.suppress(SandboxError):
+            await self.daemon.call(kill)
+
+    async def ended(self) -> None:
+        """The connection is gone: find out why before the sandbox's user is told."""
+        if self._expected or self.client is None:
+            return
+        self.client.fail(await self._cause())
+
+    async def _cause(self) -> SandboxError:
+        give_up = asyncio.get_running_loop().time() + _SETTLE_S
+        while True:
+            try:
+                state = await self.daemon.call(self._state)
+            except SandboxError as error:
+                return SandboxDiedError(f"the sandbox ended while it was in use: {error}")
+            if state is None:
+                return SandboxDiedError("the sandbox ended while it was in use: its container was removed")
+            if not state["Running"]:
+                return self._verdict(state)
+            if asyncio.get_running_loop().time() > give_up:
+                return SandboxTransportError("the connection to the sandbox's agent was lost")
+            await asyncio.sleep(0.05)
+
+    def _state(self, client: docker.APIClient) -> dict[str, Any] | None:
+        try:
+            state: dict[str, Any] = client.inspect_container(self.container)["State"]
+        except docker.errors.NotFound:
+            return None
+        return state
+
+    def _verdict(self, state: dict[str, Any]) -> SandboxError:
+        if state["OOMKilled"] and state["ExitCode"] == 137:
+            return SandboxMemoryError(f"the sandbox went over its memory limit of {self.memory_mb} MiB")
+        said = self.stderr() or state["Error"]
+        detail = f"its container ended with status {state['ExitCode']}" + (f": {said}" if said else "")
+        return SandboxDiedError(f"the sandbox ended while it was in use: {detail}")
+
+    async def abandon(self) -> None:
+        """Clean up after a start that failed or was cancelled; not even a second cancellation stops it."""
+        task = asyncio.ensure_future(self._abandon())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        await asyncio.shield(task)
+
+    async def _abandon(self) -> None:
+        self._expected = True
+        if self.creating is not None:
+            with contextlib.suppress(SandboxError):
+                self.container = await self.creating
+        if self.client is not None:
+            await self.client.close()
+        await self.end()
+
+    async def end(self) -> None:
+        """Kill everything and free everything; what the daemon cannot remove stays in the ledger."""
+        self._expected = True
+        if self.lifetime is not None:
+            self.lifetime.cancel()
+        for attempt in range(_REMOVE_ATTEMPTS):
+            try:
+                if await self.daemon.call(lambda client: remove(client, self.name)):
+                    self.ledger.remove(self.entry)
+                    return
+            except SandboxError:
+                pass
+            await asyncio.sleep(0.2 * 4**attempt)

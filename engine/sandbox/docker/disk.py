@@ -1,0 +1,51 @@
+"""Ends containers that wrote more than they may, where the storage driver cannot limit them.
+
+Docker limits a container's layer only on XFS with project quotas and a few other file systems. Elsewhere no
+file may grow beyond the limit (an rlimit), and the sum is looked at every few seconds: whoever is above it
+ends with ``SandboxResourceError``, and its neighbours keep their disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import docker
+import structlog
+
+from engine.errors import SandboxError, SandboxResourceError
+from engine.sandbox.docker.container import OWNER, SANDBOX_ID, Owner
+from engine.sandbox.docker.daemon import Daemon
+
+_log = structlog.get_logger(__name__)
+
+
+class Watched(Protocol):
+    """A sandbox whose writing is watched."""
+
+    disk_bytes: int
+
+    def fail(self, error: SandboxError) -> None:
+        """End it with this error."""
+
+
+async def watch(daemon: Daemon, live: Callable[[], Mapping[str, Watched]], pause_s: float) -> None:
+    """Look at all sandboxes of this process until none is left."""
+    label = f"{OWNER}={Owner.this().label()}"
+
+    def sizes(client: docker.APIClient) -> dict[str, int]:
+        rows = client.containers(filters={"label": [label]}, size=True)
+        return {row["Labels"].get(SANDBOX_ID, ""): row.get("SizeRw", 0) for row in rows}
+
+    while live():
+        await asyncio.sleep(pause_s)
+        try:
+            written = await daemon.call(sizes)
+        except SandboxError as error:
+            _log.warning("cannot see what containers wrote", error=str(error))
+            continue
+        for sandbox, box in list(live().items()):
+            if written.get(sandbox, 0) > box.disk_bytes:
+                text = f"the sandbox wrote more than its {box.disk_bytes >> 20} MiB"
+                box.fail(SandboxResourceError(text))

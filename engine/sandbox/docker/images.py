@@ -1,0 +1,189 @@
+"""The images that sandboxes start from: fetched when missing, kept within a disk budget.
+
+Every caller of the same image waits for one pull. When each image was last used is written next to the
+ledger, so that processes share the knowledge; beyond the budget the longest unused that Trainyard brought
+in are removed, never one that a container uses. An image named ``local:…`` is one of this machine's, see
+``local_images``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import structlog
+
+from engine.config.sandbox import DockerConfig
+from engine.errors import ImageError
+from engine.sandbox.docker.daemon import Daemon
+from engine.sandbox.docker.pulling import pull
+
+_LOCAL = "local:"
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DockerImage:
+    """An image that the daemon has."""
+
+    id: str
+    name: str
+    """As the task names it."""
+    user: str | None = None
+    """Whom commands run as; None: as the settings or the image say."""
+    python: str = ""
+    """Runs the agent; empty: it is looked for."""
+    binds: tuple[tuple[str, str], ...] = ()
+    """Read-only mounts: path on this machine, path inside."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Environment beyond what the image itself sets."""
+
+
+class Images:
+    """The images of one daemon.
+
+    Args:
+        daemon: who has them.
+        config: patience, credentials and budget.
+        home: the data folder.
+    """
+
+    def __init__(self, daemon: Daemon, config: DockerConfig, home: Path) -> None:
+        self._daemon = daemon
+        self._config = config
+        self._home = home
+        self._used = home / "sandboxes" / "docker-images"
+        self._known: dict[str, DockerImage] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pulls: dict[str, asyncio.Task[DockerImage]] = {}
+        self._places = asyncio.Semaphore(config.max_pulling)
+
+    async def ensure(self, name: str) -> tuple[DockerImage, float]:
+        """The image, fetched if need be, and the seconds that took.
+
+        Raises:
+            ImageError: it cannot be had.
+            SandboxStartError: the daemon does not answer.
+        """
+        began = time.monotonic()
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._pulls = loop, {}
+            self._places = asyncio.Semaphore(self._config.max_pulling)
+        image = self._known.get(name)
+        if image is None:
+            task = self._pulls.get(name)
+            if task is None:
+                task = self._pulls[name] = loop.create_task(self._find(name))
+                task.add_done_callback(lambda _: self._pulls.pop(name, None))
+            image = await asyncio.shield(task)
+        self._touch(image)
+        return image, time.monotonic() - began
+
+    def forget(self, name: str) -> None:
+        """Look again at the next use: somebody removed it."""
+        self._known.pop(name, None)
+
+    async def _find(self, name: str) -> DockerImage:
+        if name.startswith(_LOCAL):
+            from engine.sandbox.docker.local_images import import_local  # it makes a ``DockerImage``
+
+            image = await asyncio.to_thread(import_local, self._daemon, self._home, name)
+            self._brought(image)
+        else:
+            found = await self._daemon.call(lambda client: _inspect(client, name))
+            image = DockerImage(id=found or await self._pull(name), name=name)
+            if found is None:
+                self._brought(image)
+                await self._daemon.call(self._make_room)
+        self._known[name] = image
+        return image
+
+    async def _pull(self, name: str) -> str:
+        async with self._places:
+            seed = str(os.getpid())
+            await asyncio.to_thread(pull, self._daemon, name, self._config, _log.info, seed=seed)
+        found = await self._daemon.call(lambda client: _inspect(client, name))
+        if found is None:
+            raise ImageError(f"image '{name}' was pulled and is gone again: is the disk full?")
+        return found
+
+    def _record(self, image_id: str) -> Path:
+        return self._used / f"{hashlib.sha256(image_id.encode()).hexdigest()[:24]}.json"
+
+    def _brought(self, image: DockerImage) -> None:
+        self._used.mkdir(parents=True, exist_ok=True)
+        self._record(image.id).write_text(json.dumps({"id": image.id, "name": image.name}))
+
+    def _touch(self, image: DockerImage) -> None:
+        try:
+            os.utime(self._record(image.id))
+        except FileNotFoundError:  # an image we did not bring in is not ours to remove
+            pass
+
+    def _longest_unused(self) -> Iterator[tuple[str, Path]]:
+        records = []
+        for path in self._used.glob("*.json"):
+            try:
+                records.append((path.stat().st_mtime, json.loads(path.read_text())["id"], path))
+            except FileNotFoundError:
+                continue
+        for _, image_id, path in sorted(records)[:-1]:  # the newest is what all this is for
+            yield image_id, path
+
+    def _make_room(self, client: docker.APIClient) -> None:
+        if not self._config.image_budget_gb:
+            return
+        ours = {image_id for image_id, _ in self._longest_unused()}
+        present = {row["Id"]: row for row in client.df()["Images"]}
+        left = _bytes_of([present[one] for one in ours if one in present])
+        for image_id, path in self._longest_unused():
+            if left <= self._config.image_budget_gb * 1e9:
+                return
+            row = present.get(image_id)
+            if row is None:
+                path.unlink(missing_ok=True)
+            elif _remove(client, row):
+                _log.info("image removed to make room", image=image_id, tags=row.get("RepoTags"))
+                path.unlink(missing_ok=True)
+                left -= row["Size"] - max(0, row.get("SharedSize", 0))
+                self._known = {name: image for name, image in self._known.items() if image.id != image_id}
+
+
+def _bytes_of(rows: list[dict[str, Any]]) -> int:
+    """What images take together: what each has alone, and the largest part they share once."""
+    shared = [max(0, row.get("SharedSize", 0)) for row in rows]
+    alone = sum(row["Size"] - part for row, part in zip(rows, shared, strict=True))
+    return int(alone + max(shared, default=0))
+
+
+def _inspect(client: docker.APIClient, name: str) -> str | None:
+    try:
+        found: str = client.inspect_image(name)["Id"]
+    except docker.errors.ImageNotFound:
+        return None
+    return found
+
+
+def _remove(client: docker.APIClient, row: dict[str, Any]) -> bool:
+    """Remove an image by all its names; False when a container uses it."""
+    if row.get("Containers", 0) > 0:
+        return False
+    names = [tag for tag in row.get("RepoTags") or () if tag != "<none>:<none>"] or [row["Id"]]
+    try:
+        for name in names:
+            client.remove_image(name, force=False)
+    except docker.errors.ImageNotFound:
+        return True
+    except docker.errors.APIError:
+        return False
+    return True

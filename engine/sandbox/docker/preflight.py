@@ -1,0 +1,83 @@
+"""Checks whether a Docker daemon can run sandboxes, by running one, and explains what is missing.
+
+To add a check, append to one of the lists; say what to do, not only what is wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.errors import SandboxError
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.images import build_image
+
+if TYPE_CHECKING:
+    from engine.sandbox.docker.backend import DockerBackend
+
+_OLDEST = (1, 40)
+_LIMITS = (
+    ("MemoryLimit", "memory"),
+    ("PidsLimit", "the number of processes"),
+    ("CpuCfsQuota", "CPU time"),
+)
+
+
+async def preflight(backend: DockerBackend) -> list[str]:
+    """What is missing for ``backend``; see ``SandboxBackend.preflight``."""
+    try:
+        facts = await backend.facts()
+    except SandboxError as error:
+        return [f"{error}."]
+    version = backend.daemon.client.api_version
+    if tuple(int(part) for part in version.split(".")) < _OLDEST:
+        return [f"The Docker daemon speaks API {version}; at least 1.40 (Docker 19.03) is needed: update it."]
+    if facts.get("OSType") != "linux":
+        return [f"The Docker daemon runs {facts.get('OSType')} containers; Linux ones are needed."]
+    if backend.daemon.address.local:
+        problem = await _probe(backend)
+        if problem is not None:
+            return [f"A sandbox does not start in Docker: {problem}"]
+    return _weaker(backend, facts)
+
+
+def _weaker(backend: DockerBackend, facts: dict[str, Any]) -> list[str]:
+    found = [
+        f"Weaker: this kernel does not let Docker limit {what}; enable the control group for it."
+        for key, what in _LIMITS
+        if not facts.get(key)
+    ]
+    if backend.daemon.address.local and not backend.quota:
+        found.append(
+            f"Weaker: Docker's storage ({facts.get('Driver')}) cannot limit what a container writes; a file "
+            f"is limited in size, and the sum is checked every {backend.config.disk_check_s:g} s. "
+            "Put Docker's data folder on XFS mounted with pquota."
+        )
+    if not any("seccomp" in option for option in facts.get("SecurityOptions") or ()):
+        found.append("Weaker: the daemon has no seccomp filter; use a kernel and a Docker with seccomp.")
+    if backend.config.network != "none":
+        found.append(f"Weaker: sandbox.docker.network is '{backend.config.network}': agents can reach it.")
+    return found
+
+
+async def _probe(backend: DockerBackend) -> str | None:
+    """Run one command in a sandbox of a throw-away image; what went wrong, if anything."""
+    backend.home.mkdir(parents=True, exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        tree = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-preflight-")))
+        (tree / "file").write_text("content\n")
+        name = "docker-preflight"
+        if not (backend.home / "images" / name).exists():
+            stack.callback(shutil.rmtree, backend.home / "images" / name, ignore_errors=True)
+            build_image(backend.home, name, tree)
+        try:
+            async with backend.open(SandboxSpec(image=f"local:{name}", name="preflight")) as sandbox:
+                result = await sandbox.exec("cat file && echo more >> file", timeout_s=20)
+                if result.exit_code != 0 or result.stdout != b"content\n":
+                    return f"a trivial command printed {(result.stdout + result.stderr)[:500]!r}."
+        except (SandboxError, OSError) as error:
+            return f"{error}."
+    return None

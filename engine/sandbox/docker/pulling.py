@@ -1,0 +1,135 @@
+"""Fetching an image from its registry: credentials, progress, and patience with busy registries.
+
+A registry that is busy or unreachable is asked again, each time after a longer pause with jitter, so that
+many machines do not come back at once. One that says no (missing, denied) is believed at once. What it says
+is text: a new way of saying no goes into ``_FINAL``.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import docker
+import docker.auth
+import docker.errors
+import docker.utils
+import requests
+
+from engine.config.sandbox import DockerConfig
+from engine.errors import ImageError
+from engine.sandbox.docker.daemon import Daemon
+
+_MAX_PAUSE_S = 120.0
+_REPORT_S = 5.0
+_FINAL = re.compile(
+    r"not found|unknown|does not exist|denied|unauthorized|authentication required|no basic auth|forbidden|"
+    r"invalid reference|no matching manifest|no space left|unsupported",
+    re.IGNORECASE,
+)
+_BUSY = re.compile(r"toomanyrequests|too many requests|429|rate limit|timeout|unknown blob", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class PullProgress:
+    """How far a pull is, over all layers known so far."""
+
+    image: str
+    layers: dict[str, tuple[int, int, bool]] = field(default_factory=dict)
+    """Layer → bytes fetched, bytes in all, whether it is complete."""
+
+    def feed(self, event: Mapping[str, Any]) -> None:
+        """Take one of the daemon's messages."""
+        layer, status = event.get("id"), str(event.get("status", ""))
+        if not layer or status.startswith("Pulling from"):
+            return
+        done, total, _ = self.layers.get(layer, (0, 0, False))
+        detail = event.get("progressDetail") or {}
+        if status == "Downloading":
+            done, total = int(detail.get("current", done)), int(detail.get("total", total))
+        complete = status in ("Pull complete", "Already exists")
+        self.layers[layer] = (total if complete else done, total, complete)
+
+    def __str__(self) -> str:
+        """One line for people."""
+        done, total = (sum(layer[part] for layer in self.layers.values()) / 1e6 for part in (0, 1))
+        complete = sum(layer[2] for layer in self.layers.values())
+        return f"{self.image}: {complete} of {len(self.layers)} layers, {done:.0f} of {total:.0f} MB"
+
+
+def pull(
+    daemon: Daemon, image: str, config: DockerConfig, report: Callable[[str], None], *, seed: str = ""
+) -> None:
+    """Fetch an image; blocks.
+
+    Args:
+        daemon: who fetches it.
+        image: its reference.
+        config: patience and credentials.
+        report: called with a line every few seconds.
+        seed: what the jitter is drawn from besides the image.
+
+    Raises:
+        ImageError: the registry refuses, or did not deliver within the retries.
+    """
+    jitter = random.Random(f"{seed}/{image}")
+    pause = config.pull_backoff_s
+    for attempt in range(config.pull_retries + 1):
+        try:
+            _pull_once(daemon.client, image, config, report)
+        except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+            said = str(getattr(error, "explanation", None) or error)
+            if _FINAL.search(said) and not _BUSY.search(said):
+                raise ImageError(_refusal(image, said)) from error
+            if attempt == config.pull_retries:
+                raise ImageError(
+                    f"image '{image}' could not be pulled in {attempt + 1} attempts: {said}"
+                ) from error
+            wait = pause * jitter.uniform(0.5, 1.5)
+            report(f"{image}: {said}; trying again in {wait:.0f} s")
+            time.sleep(wait)
+            pause = min(2 * pause, _MAX_PAUSE_S)
+        else:
+            return
+
+
+def _refusal(image: str, said: str) -> str:
+    hint = ""
+    if re.search(r"denied|unauthorized|authentication|basic auth", said, re.IGNORECASE):
+        hint = "; if it is private, run `docker login` or set sandbox.docker.registry_config"
+    return f"image '{image}' cannot be pulled: {said}{hint}"
+
+
+def _pull_once(
+    client: docker.APIClient, image: str, config: DockerConfig, report: Callable[[str], None]
+) -> None:
+    repository, tag = docker.utils.parse_repository_tag(image)
+    events = client.pull(
+        repository,
+        tag=tag or "latest",
+        stream=True,
+        decode=True,
+        auth_config=_credentials(repository, config),
+    )
+    progress, reported = PullProgress(image), time.monotonic()
+    for event in events:
+        if "error" in event:
+            raise docker.errors.DockerException(event["error"])
+        progress.feed(event)
+        if time.monotonic() - reported > _REPORT_S:
+            report(str(progress))
+            reported = time.monotonic()
+
+
+def _credentials(repository: str, config: DockerConfig) -> dict[str, Any] | None:
+    """Of the configured file; None lets the SDK look at the user's own, with its credential helpers."""
+    if not config.registry_config:
+        return None
+    registry, _ = docker.auth.resolve_repository_name(repository)
+    known = docker.auth.load_config(config_path=config.registry_config)
+    found: dict[str, Any] | None = known.resolve_authconfig(registry)
+    return found or {}

@@ -1,0 +1,29 @@
+"""The Docker daemon that tests use: DOCKER_HOST, the one `make docker` started, or the system's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import docker
+import docker.errors
+import pytest
+import requests
+
+_OWN = Path(__file__).parents[1] / ".trainyard" / "docker" / "docker.sock"
+_CANDIDATES = (os.environ.get("DOCKER_HOST"), f"unix://{_OWN}", "unix:///var/run/docker.sock")
+
+
+def docker_host() -> str:
+    """Its address; the calling test is skipped when none answers."""
+    reasons = []
+    for host in filter(None, _CANDIDATES):
+        try:
+            client = docker.APIClient(base_url=host, version="auto", timeout=20)
+            client.ping()
+            client.close()
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            reasons.append(f"{host}: {error}")
+        else:
+            return host
+    pytest.skip(f"no Docker daemon answers; `make docker` starts one as root ({'; '.join(reasons)})")
