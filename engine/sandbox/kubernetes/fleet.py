@@ -57,7 +57,7 @@ class Fleet:
         self.informer = PodInformer(
             api,
             self.path,
-            labels.selector({**labels.MANAGED_BY, labels.OWNER: lease.name}),
+            labels.selector({**labels.OURS, labels.OWNER: lease.name}),
             silence_s=self.config.watch_silence_s,
             resync_s=self.config.resync_s,
             changed=self._seen,
@@ -119,7 +119,7 @@ class Fleet:
         boxes = list(self.boxes.values())
         await asyncio.gather(*(box.hang_up() for box in boxes))
         if boxes:
-            owned = labels.selector({**labels.MANAGED_BY, labels.OWNER: self._lease.name})
+            owned = labels.selector({**labels.OURS, labels.OWNER: self._lease.name})
             await self._api.delete(self.path, grace_s=self.config.delete_grace_s, labelSelector=owned)
             waits = (self.informer.wait(box.name, _is_gone, timeout_s=timeout_s) for box in boxes)
             await asyncio.gather(*waits, return_exceptions=True)

@@ -31,12 +31,9 @@ SAFE_TO_EVICT = "cluster-autoscaler.kubernetes.io/safe-to-evict"
 DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 WARM, LEASED = "warm", "leased"
 
-MANAGED_BY = {"app.kubernetes.io/managed-by": "trainyard"}
-COMMON = {
-    "app.kubernetes.io/name": "trainyard-sandbox",
-    "app.kubernetes.io/part-of": "trainyard",
-    **MANAGED_BY,
-}
+OURS = {"app.kubernetes.io/name": "trainyard-sandbox", "app.kubernetes.io/managed-by": "trainyard"}
+"""What selects everything that the backend makes, and nothing else."""
+COMMON = {**OURS, "app.kubernetes.io/part-of": "trainyard"}
 
 _VALUE = re.compile(r"[^A-Za-z0-9._-]+")
 _LIMIT = 63

@@ -25,12 +25,12 @@ async def reap(api: KubeApi, config: KubernetesConfig, run_id: str | None = None
     """
     leases = leases_path(config.namespace)
     pods = f"/api/v1/namespaces/{config.namespace}/pods"
-    wanted = {**labels.MANAGED_BY}
+    wanted = {**labels.OURS}
     if run_id is not None:
         wanted[labels.RUN_ID] = labels.label_value(run_id)
     # Pods first: a lease is always older than its pods, so that none of them can seem to have no owner.
     found = await api.list(pods, labelSelector=labels.selector(wanted))
-    held = await api.list(leases, labelSelector=labels.selector(labels.MANAGED_BY))
+    held = await api.list(leases, labelSelector=labels.selector(labels.OURS))
     now = api.now()
     alive = {lease["metadata"]["name"] for lease in held["items"] if not expired(lease, now)}
     by_owner: defaultdict[str, list[Json]] = defaultdict(list)

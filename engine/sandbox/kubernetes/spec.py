@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -218,6 +219,7 @@ def _pod_spec(
             _container(config, PRISTINE, image, of_pristine, config.agent_port + 1, token),
         ],
         **_agent_volume(config),
+        **placement(config),
     }
     if config.host_users is not None:
         spec["hostUsers"] = config.host_users
@@ -225,6 +227,12 @@ def _pod_spec(
         spec["runtimeClassName"] = config.runtime_class
     if config.priority_class:
         spec["priorityClassName"] = config.priority_class
+    return spec
+
+
+def placement(config: KubernetesConfig) -> Json:
+    """Which nodes pods may be on, and with what credentials images are pulled."""
+    spec: Json = {}
     if config.node_selector:
         spec["nodeSelector"] = dict(config.node_selector)
     if config.tolerations:
@@ -268,7 +276,7 @@ def _container(
             {"name": "agent" if name == SANDBOX else PRISTINE, "containerPort": port, "protocol": "TCP"}
         ],
         "resources": resources,
-        "securityContext": _security(config),
+        "securityContext": security(config.added_capabilities),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": [_agent_mount(config)],
     }
@@ -292,10 +300,11 @@ def _launcher(config: KubernetesConfig, code: str) -> list[str]:
     return launcher(f"import sys; sys.path[:0] = ['{_FOLDER}']; {code}", candidates)
 
 
-def _security(config: KubernetesConfig) -> Json:
+def security(added_capabilities: Sequence[str]) -> Json:
+    """A container's security context: nothing but what is given back."""
     capabilities: Json = {"drop": ["ALL"]}
-    if config.added_capabilities:
-        capabilities["add"] = list(config.added_capabilities)
+    if added_capabilities:
+        capabilities["add"] = list(added_capabilities)
     return {"allowPrivilegeEscalation": False, "privileged": False, "capabilities": capabilities}
 
 
@@ -327,7 +336,7 @@ def _agent_volume(config: KubernetesConfig) -> Json:
         "imagePullPolicy": config.image_pull_policy,
         "command": ["/bin/sh", "-c", f"cp -a /trainyard/. {_FOLDER}/"],
         "resources": {"requests": small, "limits": {**small, "memory": "256Mi"}},
-        "securityContext": _security(config),
+        "securityContext": security(config.added_capabilities),
         "volumeMounts": [{"name": "agent", "mountPath": _FOLDER}],
     }
     volume = {"name": "agent", "emptyDir": {"medium": "Memory", "sizeLimit": "192Mi"}}
