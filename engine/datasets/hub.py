@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import httpx
-
 from engine.datasets.importers.reading import SUFFIXES, Source, split_of
 from engine.errors import DatasetError, PreflightError
 
@@ -36,7 +34,7 @@ def fetch(
 
     Args:
         name: ``OWNER/NAME``.
-        home: the data folder; files come below its ``hub/``.
+        home: the data folder; files come below its ``hub/<name>/<commit>``.
         revision: branch, tag or commit; empty is the main branch.
         subset: the configuration, where a dataset has several.
         split: only the files of this split.
@@ -50,16 +48,18 @@ def fetch(
     if not _NAME.fullmatch(name):
         raise DatasetError(f"'{name}' is no name of a dataset at the hub: write hf:OWNER/NAME")
     hub = _library()
+    root = home / "hub" / name.replace("/", "--")
     with _explained(hub, name, revision):
-        commit, files = _listing(hub, name, revision, home)
+        commit, files = _listing(hub, name, revision, root)
         chosen = list(files) if whole else choose_files(files, subset=subset, split=split, name=name)
-        folder = home / "hub"
+        folder = root / commit
         for number, file in enumerate(chosen, start=1):
+            if _is_offline() or (folder / file).is_file():
+                continue
             report(f"fetching {file} ({number} of {len(chosen)})")
-            path = hub.hf_hub_download(
-                name, file, repo_type="dataset", revision=commit, cache_dir=home / "hub"
+            hub.hf_hub_download(
+                name, file, repo_type="dataset", revision=commit, local_dir=folder, endpoint=_endpoint()
             )
-            folder = Path(path).parents[len(PurePosixPath(file).parts) - 1]
     return Source(path=folder, only=frozenset() if whole else frozenset(chosen), revision=commit)
 
 
@@ -75,19 +75,32 @@ def _explained(hub: Any, name: str, revision: str) -> Iterator[None]:
         raise DatasetError(f"'{name}' has no revision '{revision}'") from None
     except errors.RepositoryNotFoundError:
         raise DatasetError(f"the hub has no dataset '{name}' (a private one needs HF_TOKEN)") from None
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, httpx.TransportError) as error:
-        endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-        raise PreflightError(
-            f"the Hugging Face hub at {endpoint} cannot be reached ({type(error).__name__}): import from a "
-            "local file, set HF_ENDPOINT to a mirror, or HF_HUB_OFFLINE=1 to use what was downloaded before"
-        ) from None
     except errors.HfHubHTTPError as error:
         raise PreflightError(f"the Hugging Face hub answered: {str(error)[:300]}") from None
+    except Exception as error:
+        # The library has changed its HTTP client twice; each has its own errors.
+        foreign = type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "requests")
+        if not foreign and not isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
+            raise
+        hub_url = _endpoint() or "https://huggingface.co"
+        raise PreflightError(
+            f"the Hugging Face hub at {hub_url} cannot be reached ({type(error).__name__}): import from a "
+            "local file, set HF_ENDPOINT to a mirror, or HF_HUB_OFFLINE=1 to use what was downloaded before"
+        ) from None
+
+
+def _endpoint() -> str | None:
+    return os.environ.get("HF_ENDPOINT") or None
+
+
+def _is_offline() -> bool:
+    return os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
 
 
 def _library() -> Any:
     try:
         import huggingface_hub
+        import huggingface_hub.errors
     except ImportError as error:
         raise PreflightError(
             "the Hugging Face hub needs the package huggingface_hub: pip install -r requirements/engine.txt"
@@ -95,20 +108,20 @@ def _library() -> Any:
     return huggingface_hub
 
 
-def _listing(hub: Any, name: str, revision: str, home: Path) -> tuple[str, list[str]]:
+def _listing(hub: Any, name: str, revision: str, root: Path) -> tuple[str, list[str]]:
     """The commit and its files; offline those that are there already."""
-    if os.environ.get("HF_HUB_OFFLINE", "") in ("", "0"):
-        info = hub.HfApi().dataset_info(name, revision=revision or None)
-        return str(info.sha), [str(file.rfilename) for file in info.siblings or ()]
-    root = home / "hub" / f"datasets--{name.replace('/', '--')}"
-    reference = root / "refs" / (revision or "main")
-    commit = reference.read_text().strip() if reference.is_file() else revision
-    snapshot = root / "snapshots" / commit
-    if not commit or not snapshot.is_dir():
+    reference = root / "refs" / (revision or "main").replace("/", "--")
+    if not _is_offline():
+        info = hub.HfApi(endpoint=_endpoint()).dataset_info(name, revision=revision or None)
+        reference.parent.mkdir(parents=True, exist_ok=True)
+        reference.write_text(str(info.sha))
+        names = [str(file.rfilename) for file in info.siblings or ()]
+        return str(info.sha), [name for name in names if ".." not in PurePosixPath(name).parts]
+    folder = root / reference.read_text() if reference.is_file() else root
+    if folder == root:
         raise DatasetError(f"HF_HUB_OFFLINE is set and '{name}' has not been downloaded yet")
-    return commit, sorted(
-        path.relative_to(snapshot).as_posix() for path in snapshot.rglob("*") if path.is_file()
-    )
+    found = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
+    return folder.name, [path.as_posix() for path in found if path.parts[0] != ".cache"]
 
 
 def choose_files(files: Sequence[str], *, subset: str, split: str, name: str) -> list[str]:

@@ -77,7 +77,8 @@ def data_files(source: Source, split: str = "") -> list[DataFile]:
         raise DatasetError(f"there is no file or folder {path}")
     root = path.parent if path.is_file() else path
     found = [path] if path.is_file() else sorted(path.rglob("*"))
-    names = [file.relative_to(root) for file in found if file.is_file() and _is_data(file.relative_to(root))]
+    inside = [file for file in found if file.is_file() and not leads_out(file, root)]
+    names = [file.relative_to(root) for file in inside if _is_data(file.relative_to(root))]
     files = [DataFile(root / name, name.as_posix(), split_of(name)) for name in names]
     files = [file for file in files if not source.only or file.name in source.only]
     chosen = [file for file in files if not split or file.split == split]
@@ -86,6 +87,11 @@ def data_files(source: Source, split: str = "") -> list[DataFile]:
         wanted = f" of the split '{split}' (there are: {known or 'none by name'})" if files else ""
         raise DatasetError(f"no data file{wanted} in {path}; rows come from {', '.join(SUFFIXES)}")
     return chosen
+
+
+def leads_out(path: Path, root: Path) -> bool:
+    """Whether a file is a link to somewhere outside of the source: a set must not pick files of this machine."""
+    return path.is_symlink() and not path.resolve().is_relative_to(root.resolve())
 
 
 def _suffix(path: Path) -> str:
@@ -99,7 +105,7 @@ def _is_data(path: Path) -> bool:
 
 
 def split_of(path: Path) -> str:
-    """The split that a path names (``data/train-00000-of-00002.parquet``: ``train``); empty when none."""
+    """The split that a path names (``data/train-00000-of-00002.parquet``: ``train``), if any."""
     for part in reversed(path.parts):
         name = part.removesuffix(_suffix(Path(part)))
         match = _SPLIT.match(name)
@@ -279,6 +285,8 @@ def _folders(source: Path, form: Format, start: int) -> Iterator[Item]:
             continue
         name = folder.relative_to(source).as_posix()
         try:
+            if any(leads_out(path, source) for path in folder.rglob("*")):
+                raise DatasetError("it holds a link that leads out of the source")
             yield Item(number, name, form.read_folder(folder), "")
         except DatasetError as error:
             yield Item(

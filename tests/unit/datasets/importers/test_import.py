@@ -324,6 +324,21 @@ def test_folders_of_tasks(tmp_path: Path) -> None:
     assert import_dataset(config(repo, format="swe-bench-v5", output="v5"), home=tmp_path).imported == 1
 
 
+def test_links_that_lead_out_of_a_source_are_not_followed(tmp_path: Path) -> None:
+    secret = write_lines(tmp_path / "secret.jsonl", [numbered(7)])
+    source = tmp_path / "set"
+    source.mkdir()
+    write_lines(source / "train.jsonl", [numbered(0)])
+    (source / "test.jsonl").symlink_to(secret)
+    (source / "dev.jsonl").symlink_to(source / "train.jsonl")
+    result = import_dataset(config(source), home=tmp_path)
+    assert (result.imported, result.duplicates) == (1, 1)
+    folder = folders.harbor_task(tmp_path / "harbor")
+    (folder / "tests" / "passwd").symlink_to("/etc/passwd")
+    with pytest.raises(DatasetError, match="a link that leads out of the source"):
+        import_dataset(config(folder.parent, format="harbor", output="h"), home=tmp_path)
+
+
 def test_scripts_beside_the_rows_make_swe_bench_pro_gradable(tmp_path: Path) -> None:
     source = tmp_path / "pro"
     row = rows.swe_bench_pro()
