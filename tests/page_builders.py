@@ -8,10 +8,11 @@ a person or a sandbox could have written, so that tests can look for it unescape
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from tests.event_builders import Stream
 from tests.web_builders import launched, post
-from webapp.models import Dataset, Experiment, Run, Task, TaskAnswer
+from webapp.models import Dataset, Experiment, QuarantineDecision, Run, Task, TaskAnswer, Validation
 from webapp.services import attempts, experiments, runs
 
 PATCH = """\
@@ -87,7 +88,25 @@ def make_dataset(name: str = "quickstart", tasks: int = 4, mark: str = "") -> tu
             deterministic=True, test_files={f"tests/t{mark}.py": "x"},
         )  # fmt: skip
         rows.append(row)
+    add_health(rows[0], mark)
     return dataset, rows
+
+
+def add_health(task: Task, mark: str) -> None:
+    """A flaky validation and a decision about a task, which is in quarantine."""
+    time = datetime(2026, 11, 21, 10, tzinfo=UTC)
+    side = {"outcome": "flaky", "verdicts": ["passed", "failed"], "seconds": [1.0, 2.0], "detail": f"lost {mark}"}
+    found = Validation.objects.create(
+        task=task, uid="1", run_label=f"elsewhere{mark}"[:100], time=time, status="flaky", noop="failed", gold="flaky",
+        repeats=2, noop_seconds=0.4, gold_seconds=1.5, flaky_tests=[f"tests/t.py::test_a{mark}"], num_flaky_tests=1,
+        reason=f"flaky tests: test_a{mark}", sides={"noop": {**side, "verdicts": ["failed"] * 2}, "gold": side},
+    )  # fmt: skip
+    QuarantineDecision.objects.create(
+        task=task, uid="2", time=time, quarantined=True, reason=f"leaks {mark}", by=f"ada{mark}"
+    )
+    task.validation, task.health, task.quarantined = found, "flaky", True
+    task.quarantine_reason, task.quarantine_by, task.quarantine_since = f"leaks {mark}", f"ada{mark}", time
+    task.save()
 
 
 def add_steps(yard: Yard, ref: dict[str, object], steps: int) -> None:

@@ -74,7 +74,14 @@ urlpatterns = [
     path("experiments/<int:experiment_id>/", experiments.experiment_detail, name="experiment-detail"),
     path("datasets/", datasets.dataset_list, name="dataset-list"),
     path("datasets/<segment:name>/", datasets.dataset_detail, name="dataset-detail"),
+    path("datasets/<segment:name>/health/", datasets.dataset_health, name="dataset-health"),
+    path("datasets/<segment:name>/validate/", datasets.dataset_validate, name="dataset-validate"),
     path("datasets/<segment:name>/tasks/<segment:key>/", datasets.task_detail, name="task-detail"),
+    path(
+        "datasets/<segment:name>/tasks/<segment:key>/quarantine/",
+        datasets.task_quarantine,
+        name="task-quarantine",
+    ),
     path("api/v1/", api.urls),
     path("admin/", site.urls),
 ]

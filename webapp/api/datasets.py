@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from django.http import HttpRequest
-from ninja import Router, Schema
+from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
 from webapp.api.auth import caller, operator, viewer
-from webapp.models import Dataset, Task, TaskAnswer
+from webapp.api.runs import RunOut
+from webapp.models import Dataset, Run, Task, TaskAnswer
 from webapp.permissions import may_see_answers
 from webapp.selectors import datasets as reads
+from webapp.selectors import difficulty, health
 from webapp.services import datasets as writes
+from webapp.services import quarantine, validations
 
 router = Router(tags=["datasets"])
 
@@ -40,6 +43,10 @@ class TaskOut(Schema):
     problem_statement: str
     image: str
     difficulty: dict[str, float]
+    health: str
+    """Status of the newest validation; empty: never validated."""
+    quarantined: bool
+    quarantine_reason: str
 
 
 class AnswerOut(Schema):
@@ -59,6 +66,96 @@ class TaskDetail(TaskOut):
     answer: AnswerOut | None = None
 
 
+class SideOut(Schema):
+    """Repeated gradings of one patch."""
+
+    outcome: str
+    verdicts: list[str]
+    seconds: list[float]
+    detail: str
+
+
+class ValidationOut(Schema):
+    """What one run found about a task."""
+
+    time: datetime
+    run_id: int | None
+    run_label: str
+    status: str
+    reason: str
+    repeats: int
+    flaky_tests: list[str]
+    num_flaky_tests: int
+    sides: dict[str, SideOut]
+
+
+class SolveRateOut(Schema):
+    """How often a task was solved over all graded rollouts, with a 95 % interval."""
+
+    solved: int
+    graded: int
+    rate: float | None
+    interval: tuple[float, float]
+    kind: str
+
+
+class TaskHealthOut(Schema):
+    """Everything known about whether a task is true and how hard it is."""
+
+    key: str
+    instance_id: str
+    health: str
+    quarantined: bool
+    quarantine_reason: str
+    quarantine_by: str
+    solve_rate: SolveRateOut
+    validations: list[ValidationOut]
+
+
+class HealthOut(Schema):
+    """A dataset's health in numbers."""
+
+    dataset: str
+    num_tasks: int
+    num_validated: int
+    num_quarantined: int
+    statuses: dict[str, int]
+    """Status → tasks; ``unvalidated`` for the rest."""
+    solved: dict[str, int]
+    """Class of measured difficulty → tasks."""
+    attempts: int
+
+
+class ValidationIn(Schema):
+    """What to validate, and how."""
+
+    repeats: int | None = None
+    splits: list[str] = Field(default_factory=list)
+    rows: str | None = None
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+
+class DecisionIn(Schema):
+    """Whether a task belongs into quarantine, and why."""
+
+    quarantined: bool
+    reason: str
+
+
+class TaskQuery(Schema):
+    """What to narrow a list of tasks to, as on the page."""
+
+    split: str = ""
+    q: str = ""
+    health: str = ""
+    """A status, ``unvalidated`` or ``quarantined``."""
+    noop: str = ""
+    gold: str = ""
+    solved: Literal["", "none", "mixed", "all", "unmeasured"] = ""
+    rate_min: float | None = None
+    rate_max: float | None = None
+
+
 class TaskPage(Schema):
     """One page of tasks and how many there are."""
 
@@ -72,6 +169,14 @@ def find(name: str) -> Dataset:
     if dataset is None:
         raise HttpError(404, f"there is no dataset '{name}'")
     return dataset
+
+
+def find_task(name: str, key: str) -> Task:
+    """The task, or 404."""
+    task = reads.get_task(find(name).name, key)
+    if task is None:
+        raise HttpError(404, f"dataset '{name}' has no task '{key}'")
+    return task
 
 
 @router.get("/datasets", auth=viewer, response=list[DatasetOut])
@@ -94,19 +199,74 @@ def sync_dataset(request: HttpRequest, name: str) -> Dataset:
 
 @router.get("/datasets/{name}/tasks", auth=viewer, response=TaskPage)
 def list_tasks(
-    request: HttpRequest, name: str, split: str = "", q: str = "", page: int = 1, size: int = 50
+    request: HttpRequest, name: str, filters: Query[TaskQuery], page: int = 1, size: int = 50
 ) -> dict[str, Any]:
     """Tasks of a dataset, in its order."""
-    found = reads.list_tasks(find(name), split=split, q=q, number=page, size=max(1, min(size, 200)))
+    wanted = reads.TaskFilters(**filters.dict())
+    found = reads.list_tasks(find(name), wanted, number=page, size=max(1, min(size, 200)))
     return {"total": found.total, "items": list(found.rows)}
+
+
+@router.get("/datasets/{name}/health", auth=viewer, response=HealthOut)
+def get_health(request: HttpRequest, name: str) -> HealthOut:
+    """Is every row true, and how hard are they."""
+    dataset = find(name)
+    counts = health.outcome_counts(dataset)
+    statuses: dict[str, int] = {}
+    for count in counts:
+        status = count.health or reads.UNVALIDATED
+        statuses[status] = statuses.get(status, 0) + count.tasks
+    profile = difficulty.profile(dataset)
+    return HealthOut(
+        dataset=dataset.name,
+        num_tasks=dataset.num_tasks,
+        num_validated=sum(count.tasks for count in counts if count.health),
+        num_quarantined=sum(count.tasks for count in counts if count.quarantined),
+        statuses=statuses,
+        solved=profile.classes,
+        attempts=profile.attempts,
+    )
+
+
+@router.post("/datasets/{name}/validate", auth=operator, response={201: RunOut})
+def validate_dataset(request: HttpRequest, name: str, body: ValidationIn) -> tuple[int, Run]:
+    """Queue a run that grades every row untouched and with its gold patch."""
+    run = validations.launch(
+        name=find(name).name,
+        repeats=body.repeats,
+        splits=body.splits,
+        rows=body.rows,
+        overrides=body.overrides,
+        actor=caller(request),
+    )
+    return 201, run
+
+
+@router.get("/datasets/{name}/tasks/{key}/health", auth=viewer, response=TaskHealthOut)
+def get_task_health(request: HttpRequest, name: str, key: str) -> dict[str, Any]:
+    """What was found and decided about a task, newest first."""
+    task = find_task(name, key)
+    solve = difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, difficulty.SolveRate())
+    fields = ("key", "instance_id", "health", "quarantined", "quarantine_reason", "quarantine_by")
+    return {
+        **{field: getattr(task, field) for field in fields},
+        "solve_rate": solve,
+        "validations": health.validations_of(task),
+    }
+
+
+@router.post("/datasets/{name}/tasks/{key}/quarantine", auth=operator, response=TaskOut)
+def decide(request: HttpRequest, name: str, key: str, body: DecisionIn) -> Task:
+    """Put a task into quarantine, or take it out, whatever validation says."""
+    task = find_task(name, key)
+    quarantine.decide(task=task, quarantined=body.quarantined, reason=body.reason, actor=caller(request))
+    return task
 
 
 @router.get("/datasets/{name}/tasks/{key}", auth=viewer, response=TaskDetail)
 def get_task(request: HttpRequest, name: str, key: str) -> TaskDetail:
     """One task."""
-    task = Task.objects.filter(dataset=find(name), key=key).first()
-    if task is None:
-        raise HttpError(404, f"dataset '{name}' has no task '{key}'")
+    task = find_task(name, key)
     detail = TaskDetail.from_orm(_Visible(task))
     if may_see_answers(caller(request)):
         answer = TaskAnswer.objects.filter(pk=task.pk).first()

@@ -7,14 +7,19 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
+from engine.events.health import RowStatus, SideOutcome
 from webapp.contexts.config_view import show
 from webapp.contexts.diffs import Diff, patch_diff
 from webapp.contexts.frame import Crumb
+from webapp.contexts.health import LOOKS, SOLVED_LABELS
 from webapp.contexts.runs import page_number
-from webapp.models import Dataset, Task, TaskAnswer, Trajectory
+from webapp.models import Dataset, QuarantineDecision, Task, TaskAnswer, Trajectory, Validation
 from webapp.selectors import datasets as reads
+from webapp.selectors import difficulty
+from webapp.selectors import health as health_reads
 from webapp.selectors import trajectories as trajectory_reads
-from webapp.selectors.datasets import RunOnTask
+from webapp.selectors.datasets import RunOnTask, TaskFilters
+from webapp.selectors.difficulty import SolveRate
 from webapp.selectors.paging import Page
 from webapp.selectors.trajectories import TrajectoryFilters
 
@@ -39,6 +44,14 @@ def build_dataset_list(*, can_operate: bool) -> DatasetListContext:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class TaskLine:
+    """One task of a list."""
+
+    task: Task
+    solve: SolveRate
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetContext:
     """One dataset with its tasks."""
@@ -48,8 +61,13 @@ class DatasetContext:
     dataset: Dataset
     facts: tuple[tuple[str, str], ...]
     page: Page[Task]
-    split: str
-    q: str
+    rows: tuple[TaskLine, ...]
+    """The tasks of ``page``, with how often each was solved."""
+    filters: TaskFilters
+    narrowed: bool
+    healths: tuple[tuple[str, str], ...]
+    solved: tuple[tuple[str, str], ...]
+    """Choices (value, label) of two of the filters."""
     params: Mapping[str, str]
 
 
@@ -70,17 +88,53 @@ def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str,
     return tuple(rows)
 
 
+HEALTHS = (
+    (reads.QUARANTINED, "in quarantine"),
+    *((status.value, LOOKS[status][2]) for status in RowStatus),
+    (reads.UNVALIDATED, "never validated"),
+)
+
+
+def parse_task_filters(params: Mapping[str, str]) -> TaskFilters:
+    """Filters from a query string; values that make no sense are ignored."""
+    sides = {side.value for side in SideOutcome}
+    health, solved = params.get("health", ""), params.get("solved", "")
+    return TaskFilters(
+        split=params.get("split", ""),
+        q=params.get("q", "").strip(),
+        health=health if health in dict(HEALTHS) else "",
+        noop=params.get("noop", "") if params.get("noop") in sides else "",
+        gold=params.get("gold", "") if params.get("gold") in sides else "",
+        solved=solved if solved in SOLVED_LABELS else "",
+        rate_min=_share(params.get("rate_min", "")),
+        rate_max=_share(params.get("rate_max", "")),
+    )
+
+
+def _share(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 <= value <= 1 else None
+
+
 def build_dataset(dataset: Dataset, params: Mapping[str, str]) -> DatasetContext:
     """The page."""
-    split, q = params.get("split", ""), params.get("q", "").strip()
+    filters = parse_task_filters(params)
+    page = reads.list_tasks(dataset, filters, number=page_number(params))
+    rates = difficulty.rates_of(dataset.pk, [task.pk for task in page.rows])
     return DatasetContext(
         section="datasets",
         crumbs=(Crumb("Datasets", reverse("dataset-list")), Crumb(dataset.name)),
         dataset=dataset,
         facts=flat_facts(dataset.provenance),
-        page=reads.list_tasks(dataset, split=split, q=q, number=page_number(params)),
-        split=split,
-        q=q,
+        page=page,
+        rows=tuple(TaskLine(task, rates.get(task.pk, SolveRate())) for task in page.rows),
+        filters=filters,
+        narrowed=filters != TaskFilters(),
+        healths=HEALTHS,
+        solved=tuple(SOLVED_LABELS.items()),
         params=dict(params),
     )
 
@@ -101,9 +155,13 @@ class TaskContext:
     runs: tuple[RunOnTask, ...]
     trajectories: tuple[Trajectory, ...]
     num_trajectories: int
+    solve: SolveRate
+    validations: tuple[Validation, ...]
+    decisions: tuple[QuarantineDecision, ...]
+    can_operate: bool
 
 
-def build_task(task: Task, *, shows_answer: bool) -> TaskContext:
+def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskContext:
     """The page."""
     answer = reads.get_answer(task) if shows_answer else None
     found = trajectory_reads.search(TrajectoryFilters(task=task.key), before=None, size=25)
@@ -125,4 +183,8 @@ def build_task(task: Task, *, shows_answer: bool) -> TaskContext:
         runs=tuple(reads.runs_on_task(task)),
         trajectories=tuple(found.rows),
         num_trajectories=found.total,
+        solve=difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, SolveRate()),
+        validations=tuple(health_reads.validations_of(task)),
+        decisions=tuple(health_reads.decisions_about(task)),
+        can_operate=can_operate,
     )

@@ -14,11 +14,13 @@ from typing import Any
 from django.template.loader import render_to_string
 
 from webapp.contexts.groups import build_group
+from webapp.contexts.health import build_health
 from webapp.contexts.iterations import build_iteration
 from webapp.contexts.overview import build_overview
 from webapp.contexts.runs import build_run_detail, build_run_list
 from webapp.contexts.trajectories import build_trajectory
 from webapp.models import Run
+from webapp.selectors import datasets as dataset_reads
 from webapp.selectors import runs as run_reads
 from webapp.views.pages import variables
 
@@ -142,6 +144,16 @@ def _run_list_page(subscription: Subscription) -> Snapshot:
     return Snapshot(seq=0, html=_render({"run-list": "runs/_list.html"}, variables(context)))
 
 
+def _health_page(subscription: Subscription) -> Snapshot:
+    run = _run(subscription)
+    dataset = dataset_reads.get_dataset(subscription.target[0])
+    if dataset is None:
+        raise GoneError
+    context = build_health(dataset, dict(subscription.params), can_operate=subscription.can_operate)
+    html = _render({"health-body": "datasets/_health_body.html"}, variables(context))
+    return Snapshot(seq=run.last_seq, identity=dataset.name, html=html)
+
+
 PAGES: Mapping[str, Callable[[Subscription], Snapshot]] = {
     "overview": _overview_page,
     "runs": _run_list_page,
@@ -149,8 +161,9 @@ PAGES: Mapping[str, Callable[[Subscription], Snapshot]] = {
     "iteration": _iteration_page,
     "group": _group_page,
     "trajectory": _trajectory_page,
+    "health": _health_page,
 }
-TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4}
+TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4, "health": 1}
 
 
 def snapshot(subscription: Subscription) -> Snapshot:

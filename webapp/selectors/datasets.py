@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from webapp.models import Dataset, Group, Task, TaskAnswer
+from webapp.selectors import difficulty
 from webapp.selectors.paging import Page, paginate
 
 
@@ -20,22 +21,72 @@ def get_dataset(name: str) -> Dataset | None:
     return Dataset.objects.select_related("run").filter(name=name).first()
 
 
-def list_tasks(dataset: Dataset, *, split: str, q: str, number: int, size: int = 50) -> Page[Task]:
-    """Tasks in the dataset's order with ``graded``, ``solved`` over all training and evaluation groups."""
-    tasks: QuerySet[Task] = Task.objects.filter(dataset=dataset, active=True)
-    if split:
-        tasks = tasks.filter(split=split)
-    if q:
-        tasks = tasks.filter(Q(instance_id__icontains=q) | Q(repo__icontains=q) | Q(key=q))
-    tasks = tasks.defer("problem_statement").annotate(
-        graded=Sum("groups__num_graded"), solved=Sum("groups__num_solved")
-    )
+UNVALIDATED, QUARANTINED = "unvalidated", "quarantined"
+"""What ``TaskFilters.health`` may say besides a validation's status."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFilters:
+    """What a dataset's tasks are narrowed to; empty means everything."""
+
+    split: str = ""
+    q: str = ""
+    """Part of the readable name or of the repository, or the whole key."""
+    health: str = ""
+    noop: str = ""
+    gold: str = ""
+    """Outcomes of the newest validation."""
+    solved: str = ""
+    """One of ``difficulty.CLASSES``."""
+    rate_min: float | None = None
+    rate_max: float | None = None
+    """Bounds of the measured solve rate, both included."""
+
+    @property
+    def by_rate(self) -> bool:
+        """Whether only measured tasks can pass."""
+        return self.rate_min is not None or self.rate_max is not None
+
+
+def list_tasks(dataset: Dataset, filters: TaskFilters, *, number: int, size: int = 50) -> Page[Task]:
+    """Tasks in the dataset's order with the validation that counts."""
+    tasks = _narrowed(dataset, filters).select_related("validation").defer("problem_statement")
     return paginate(tasks.order_by("position", "id"), number=number, size=size)
+
+
+def _narrowed(dataset: Dataset, filters: TaskFilters) -> QuerySet[Task]:
+    tasks = Task.objects.filter(dataset=dataset, active=True)
+    if filters.split:
+        tasks = tasks.filter(split=filters.split)
+    if filters.q:
+        tasks = tasks.filter(
+            Q(instance_id__icontains=filters.q) | Q(repo__icontains=filters.q) | Q(key=filters.q)
+        )
+    if filters.health == QUARANTINED:
+        tasks = tasks.filter(quarantined=True)
+    elif filters.health:
+        tasks = tasks.filter(health="" if filters.health == UNVALIDATED else filters.health)
+    if filters.noop:
+        tasks = tasks.filter(validation__noop=filters.noop)
+    if filters.gold:
+        tasks = tasks.filter(validation__gold=filters.gold)
+    if filters.solved == "unmeasured":
+        tasks = tasks.exclude(pk__in=difficulty.measured_tasks(dataset.pk))
+    elif filters.solved:
+        tasks = tasks.filter(pk__in=difficulty.measured_tasks(dataset.pk, kind=filters.solved))
+    if filters.by_rate:
+        measured = difficulty.measured_tasks(dataset.pk, low=filters.rate_min, high=filters.rate_max)
+        tasks = tasks.filter(pk__in=measured)
+    return tasks
 
 
 def get_task(dataset_name: str, key: str) -> Task | None:
     """One task of a dataset, active or not."""
-    return Task.objects.select_related("dataset").filter(dataset__name=dataset_name, key=key).first()
+    return (
+        Task.objects.select_related("dataset", "validation")
+        .filter(dataset__name=dataset_name, key=key)
+        .first()
+    )
 
 
 def get_answer(task: Task) -> TaskAnswer | None:

@@ -15,6 +15,8 @@ from django import template
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from webapp.contexts.health import LOOKS
+
 register = template.Library()
 
 UNKNOWN = "–"
@@ -130,6 +132,23 @@ def chip(value: str, label: str = "") -> SafeString:
     else:
         mark = format_html('<span class="mark" aria-hidden="true">{}</span>', MARKS.get(value, "·"))
     return format_html('<span class="chip {}">{}{}</span>', value, mark, label or words(value))
+
+
+@register.simple_tag
+def health_chip(status: str) -> SafeString:
+    """What validation found about a task; "–" for one that was never validated."""
+    if not status:
+        return SafeString('<span class="muted">–</span>')
+    css, mark, label = LOOKS[status]
+    return format_html(
+        '<span class="chip {}"><span class="mark" aria-hidden="true">{}</span>{}</span>', css, mark, label
+    )
+
+
+@register.filter
+def passed_of(verdicts: Sequence[str]) -> str:
+    """``2 / 3`` for the verdicts of three gradings of which two passed; "–" where nothing was graded."""
+    return f"{list(verdicts).count('passed')} / {len(verdicts)}" if verdicts else UNKNOWN
 
 
 @register.simple_tag

@@ -21,6 +21,7 @@ from tests.web_builders import make_run, make_user
 from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskContext
 from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
 from webapp.contexts.groups import GroupContext
+from webapp.contexts.health import HealthContext
 from webapp.contexts.iterations import IterationContext
 from webapp.contexts.overview import OverviewContext
 from webapp.contexts.run_form import RunFormContext
@@ -63,6 +64,7 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
         "experiment": (ExperimentContext, f"/experiments/{yard.experiment.pk}/"),
         "datasets": (DatasetListContext, "/datasets/"),
         "dataset": (DatasetContext, "/datasets/quickstart/"),
+        "health": (HealthContext, "/datasets/quickstart/health/"),
         "task": (TaskContext, f"/datasets/quickstart/tasks/{key}/"),
     }
 
@@ -270,7 +272,8 @@ def test_lists_take_as_many_queries_for_20_rows_as_for_10() -> None:
         "/", "/runs/", f"/runs/{run}/", *[f"/runs/{run}/?tab={tab}" for tab in TABS],
         f"/runs/{run}/train/0/", f"/runs/{run}/train/0/{key}/", f"/runs/{run}/train/0/{key}/0/",
         "/trajectories/", "/trajectories/?q=line", "/experiments/", f"/experiments/{yard.experiment.pk}/",
-        "/datasets/", "/datasets/quickstart/", f"/datasets/quickstart/tasks/{key}/",
+        "/datasets/", "/datasets/quickstart/", "/datasets/quickstart/?health=flaky",
+        "/datasets/quickstart/health/", f"/datasets/quickstart/tasks/{key}/",
     ]  # fmt: skip
     before = {address: count_queries(client, address) for address in addresses}
     yard.group_size = 2
