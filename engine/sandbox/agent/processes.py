@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 _CHUNK = 1 << 16
 _KILL_S = 5.0
 _FORK_S = 2.0
+_REAP_MS = 1000.0
 _SIGKILL = 9
-_SIGINT, _SIGPIPE, _SIGXFSZ = 2, 13, 25
+_SIGINT, _SIGPIPE, _SIGCHLD, _SIGXFSZ = 2, 13, 17, 25
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 
 
@@ -53,6 +54,16 @@ def _set_signals(*, default: tuple[int, ...] = (), ignore: tuple[int, ...] = ())
         signal.signal(number, signal.SIG_DFL)
     for number in ignore:
         signal.signal(number, signal.SIG_IGN)
+
+
+def _wake_on_child(fd: int) -> None:
+    """Write to ``fd`` whenever a child ends, whoever's it was before it became ours; -1: no more."""
+    try:
+        import _signal as signal
+    except ImportError:
+        import signal
+    signal.signal(_SIGCHLD, signal.SIG_DFL if fd < 0 else lambda *_: None)
+    signal.set_wakeup_fd(fd, warn_on_full_buffer=False)
 
 
 class Capture:
@@ -204,7 +215,15 @@ class Command:
         self.timed_out = False
         self.cancelled = False
         self.status: int | None = None
-        self.pid, self.fd_stdin, out, err = self._start(request)
+        self.fd_ended, self.fd_wake = os.pipe()
+        for fd in (self.fd_ended, self.fd_wake):
+            os.set_blocking(fd, False)
+        _wake_on_child(self.fd_wake)
+        try:
+            self.pid, self.fd_stdin, out, err = self._start(request)
+        except OSError:
+            self._stop_waking()
+            raise
         self.streams = (out, err)
         self.captures = {fd: Capture(request["output_cap"]) for fd in self.streams}
         self.open_fds = [out, err]
@@ -228,15 +247,13 @@ class Command:
 
     def run(self) -> dict[str, object]:
         """Wait for exit, deadline or cancellation; kill what is left; drain the pipes; report."""
-        pidfd = os.pidfd_open(self.pid) if hasattr(os, "pidfd_open") else -1
         try:
-            self._wait(pidfd)
+            self._wait()
         finally:
-            if pidfd >= 0:
-                os.close(pidfd)
             self._close_stdin()
             self.status = sweep().get(self.pid, self.status)
             self._drain()
+            self._stop_waking()
         (out, out_dropped), (err, err_dropped) = (self.captures[fd].take() for fd in self.streams)
         return {
             "exit_code": None if self.timed_out or self.status is None else _exit_code(self.status),
@@ -247,9 +264,9 @@ class Command:
             "ms": int((time.monotonic() - self.started) * 1000),
         }
 
-    def _wait(self, pidfd: int) -> None:
+    def _wait(self) -> None:
         poller = select.poll()
-        for fd in (*self.open_fds, self.fd_cancel, *((pidfd,) if pidfd >= 0 else ())):
+        for fd in (*self.open_fds, self.fd_cancel, self.fd_ended):
             poller.register(fd, select.POLLIN)
         if self.stdin:
             poller.register(self.fd_stdin, select.POLLOUT)
@@ -260,14 +277,34 @@ class Command:
             if left_ms <= 0:
                 self.timed_out = True
                 return
-            ready = [fd for fd, _ in poller.poll(left_ms + 1 if pidfd >= 0 else min(left_ms, 10))]
+            ready = [fd for fd, _ in poller.poll(min(left_ms + 1, _REAP_MS))]
             for fd in ready:
                 self._handle(fd, poller)
-            if pidfd < 0 or pidfd in ready:
-                pid, status = os.waitpid(self.pid, os.WNOHANG)
-                if pid:
-                    self.status = status
+            if not ready or self.fd_ended in ready:
+                self._reap()
+            if self.status is not None:
+                return
+
+    def _stop_waking(self) -> None:
+        _wake_on_child(-1)
+        os.close(self.fd_ended)
+        os.close(self.fd_wake)
+
+    def _reap(self) -> None:
+        """Take the status of whoever ended: the command, or orphans that would fill the process limit."""
+        try:
+            os.read(self.fd_ended, 4096)
+        except BlockingIOError:
+            pass
+        try:
+            while True:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+                if pid == 0:
                     return
+                if pid == self.pid:
+                    self.status = status
+        except ChildProcessError:
+            pass
 
     def _handle(self, fd: int, poller: select.poll) -> None:
         if fd in self.captures:

@@ -144,6 +144,17 @@ async def a_fork_bomb_stays_inside(subject: Subject) -> None:
 
 
 @check
+async def orphans_do_not_fill_the_process_limit(subject: Subject) -> None:
+    """Processes whose parent ended first are reaped while the command still runs, however much it prints."""
+    async with subject.open() as box:
+        count = 3 * subject.limits.processes
+        script = f"for n in $(seq {count}); do (true & echo $n); done; sleep 0.1; echo done"
+        result = await box.exec(script, timeout_s=60)
+        assert (result.exit_code, result.stderr) == (0, b""), result
+        assert len(result.stdout.split()) == count + 1
+
+
+@check
 async def a_full_disk_stays_inside(subject: Subject) -> None:
     """Bytes and inodes are limited; output is not lost; errors are those of a full disk."""
     if subject.disk == "watched":
