@@ -13,9 +13,11 @@ import hmac
 from collections.abc import Mapping
 
 from engine.sandbox.agent.wire import decode, frame
+from tests.fakes.cluster.processes import Inside
 
 _HANDSHAKE_S = 5.0
 _MAX_FIRST = 1024
+_TRIES, _TRY_EVERY_S = 200, 0.05
 _CHUNK = 1 << 18
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -75,6 +77,48 @@ class AgentPort:
             self._accepted.cancel()
         elif not self._accepted.cancelled() and not silent:
             self._accepted.result()[1].close()
+
+
+class Relay:
+    """Makes a port inside a sandbox reachable at the pod's address, without looking at what passes."""
+
+    def __init__(self, host: str, port: int, inside: Inside) -> None:
+        self.host = host
+        self.port = port
+        self._inside = inside
+        self._server: asyncio.Server | None = None
+        self._clients: list[asyncio.StreamWriter] = []
+
+    async def listen(self, process: asyncio.subprocess.Process) -> None:
+        """Open the port as soon as ``process`` listens on its own. Raises OSError when it never does."""
+        for _ in range(_TRIES):
+            try:
+                (await self._inside.connect(self.port)).close()
+                break
+            except ConnectionRefusedError:
+                if process.returncode is not None:
+                    return
+                await asyncio.sleep(_TRY_EVERY_S)
+        self._server = await asyncio.start_server(self._connected, self.host, self.port, limit=_CHUNK)
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._clients.append(writer)
+        try:
+            inner = await asyncio.open_connection(sock=await self._inside.connect(self.port), limit=_CHUNK)
+        except OSError:
+            writer.close()
+            return
+        await splice((reader, writer), inner)
+        inner[1].close()
+        writer.close()
+
+    async def close(self, *, silent: bool = False) -> None:
+        """Close the port and the clients' connections; ``silent`` leaves connections half-open."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        for writer in () if silent else self._clients:
+            writer.close()
 
 
 def greet(writer: asyncio.StreamWriter, pid: int, env: Mapping[str, str]) -> None:

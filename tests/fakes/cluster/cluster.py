@@ -56,6 +56,8 @@ class FakeCluster:
         bookmark_every_s: pause between a silent watch's bookmarks.
         eviction_after_s: how long the pods of a lost node stay as they are.
         pod_pids_limit: processes of one container.
+        own_agents: run the very command that starts an agent in a pod. Slower: otherwise the sandbox's own
+            agent, which is there anyway, speaks for it as soon as its client has shown the token.
         tls: serve HTTPS, which kubectl needs to send its token.
         port: of the API server; a free one by default.
         run_id: under which the sandboxes stand in the ledger.
@@ -71,6 +73,7 @@ class FakeCluster:
         bookmark_every_s: float = 5.0,
         eviction_after_s: float = 1.0,
         pod_pids_limit: int = 64,
+        own_agents: bool = False,
         tls: bool = True,
         port: int = 0,
         run_id: str = "fake-cluster",
@@ -91,6 +94,7 @@ class FakeCluster:
             self.recorder,
             addresses=Addresses(random.SystemRandom().randrange(64, 250)),
             pod_pids_limit=pod_pids_limit,
+            own_agents=own_agents,
             run_id=run_id,
         )
         self.nodes = Nodes(self.store, self.kubelet, eviction_after_s=eviction_after_s)

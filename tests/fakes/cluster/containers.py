@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.errors import SandboxError
+from engine.sandbox import cgroups
 from engine.sandbox.agent.listen import TOKEN_VARIABLE
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.images import load_image
 from engine.sandbox.remote import AgentSandbox
-from tests.fakes.cluster.bridge import AgentPort, Stream, greet, splice
+from tests.fakes.cluster.bridge import AgentPort, Relay, Stream, greet, splice
 from tests.fakes.cluster.images import RegistryImage
 from tests.fakes.cluster.objects import now
+from tests.fakes.cluster.processes import Inside, inside
 from tests.fakes.cluster.quantities import amounts
 from tests.fakes.cluster.resources import Object
 
@@ -50,6 +52,7 @@ class Container:
         address: the pod's.
         lazy: its sandbox starts with its first use, not with the container (a sidecar that may never be
             used).
+        initial: an init container.
         sidecar: an init container that stays.
     """
 
@@ -61,6 +64,7 @@ class Container:
         address: str,
         *,
         lazy: bool = False,
+        initial: bool = False,
         sidecar: bool = False,
     ) -> None:
         self.kubelet = kubelet
@@ -68,12 +72,13 @@ class Container:
         self.spec = spec
         self.address = address
         self.lazy = lazy
+        self.initial = initial
         self.sidecar = sidecar
         self.id = secrets.token_hex(32)
         self.image: RegistryImage | None = None
         self.env: dict[str, str] = {}
         self.box: AgentSandbox | None = None
-        self.port: AgentPort | None = None
+        self.port: AgentPort | Relay | None = None
         self.log = b""
         self.waiting = "ContainerCreating"
         """Why it does not run; empty while it does and after it did."""
@@ -87,6 +92,7 @@ class Container:
         self.ever_started = False
         self.struck: asyncio.Future[Exit] = asyncio.get_running_loop().create_future()
         """Set by whoever ends it from outside: the kernel, a crash."""
+        self._process: asyncio.subprocess.Process | None = None
         self._stack = contextlib.AsyncExitStack()
         self._opening = asyncio.Lock()
 
@@ -111,7 +117,7 @@ class Container:
     def begin_again(self) -> None:
         """Forget the last life."""
         self.exit = self.started_at = self.finished_at = None
-        self.port = None
+        self.port = self._process = None
         self.struck = asyncio.get_running_loop().create_future()
 
     @property
@@ -126,6 +132,11 @@ class Container:
         text = self.env.get(TOKEN_VARIABLE)
         return bytes.fromhex(text) if text else None
 
+    @property
+    def running(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.started_at is not None and self.exit is None and not self.waiting
+
     async def start(self) -> None:
         """Make what the container is made of; the image is there.
 
@@ -133,16 +144,26 @@ class Container:
             OSError: the pod's address cannot be listened on.
             SandboxError: the sandbox did not start.
         """
-        if self.image is None or self.image.local is None:
+        if not self._is_real():
             return
         ports = self.spec.get("ports") or []
-        if self.token is not None and ports:
+        if self.token is None or not ports:
+            self._process = await self.spawn(self._command(), stdin=False)
+        elif self.kubelet.own_agents:
+            self._process = await self.spawn(self._command(), stdin=False)
+            self.port = Relay(self.address, int(ports[0]["containerPort"]), self._inside())
+            await self.port.listen(self._process)
+        else:
             self.port = AgentPort(self.address, int(ports[0]["containerPort"]), self.token)
             await self.port.listen()
             if not self.lazy:
                 await self.open()
-        elif self._command():
-            await self.open()
+
+    def _is_real(self) -> bool:
+        """Whether a sandbox stands behind it: not for images that are no local ones, and not for init
+        containers that fill volumes, which local sandboxes do not have."""
+        fills = self.initial and not self.sidecar and bool(self.spec.get("volumeMounts"))
+        return self.image is not None and self.image.local is not None and bool(self._command()) and not fills
 
     async def open(self) -> AgentSandbox:
         """The sandbox behind the container, started by the first who needs it."""
@@ -156,24 +177,41 @@ class Container:
                 self.kubelet.boxes += 1
             return self.box
 
-    async def run(self) -> Exit:
-        """Serve the agent's client, or run the command, or only exist; returns when the container ends."""
-        if self.port is not None:
-            return await self._serve(self.port)
-        command = self._command()
-        if not command or _only_waits(command) or self.box is None:
-            await asyncio.Event().wait()
+    async def spawn(self, command: Sequence[str], *, stdin: bool) -> asyncio.subprocess.Process:
+        """Start a process inside. Raises SandboxError, OSError."""
+        box = await self.open()
+        env = {**box._env, **self.env}
+        return await self._inside().spawn(command, env=env, cwd=self.cwd, stdin=stdin)
+
+    def _inside(self) -> Inside:
         assert self.box is not None
-        try:
-            result = await self.box.exec(
-                command, timeout_s=_FOR_EVER_S, cwd=self.cwd, env=self.env, output_cap=_LOG_CAP
-            )
-        except SandboxError as error:
-            return self._death(str(error))
-        except OSError as error:
-            return Exit(128, "StartError", f"failed to create containerd task: {error}")
-        self.log += result.stdout + result.stderr
-        return Exit(137 if result.exit_code is None else result.exit_code % 256)
+        return inside(self.kubelet.backend, self.box.id)
+
+    async def run(self) -> Exit:
+        """Serve the agent's client, or wait for the command, or only exist; returns when the container
+        ends."""
+        if isinstance(self.port, AgentPort):
+            return await self._serve(self.port)
+        if self._process is not None:
+            return await self._wait(self._process)
+        if self.initial and not self.sidecar:
+            return Exit(0)
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def _wait(self, process: asyncio.subprocess.Process) -> Exit:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        groups = self._inside().cgroups
+        await asyncio.gather(self._keep(process.stdout), self._keep(process.stderr))
+        code = await process.wait()
+        if code < 0:
+            return Exit(128 - code, "OOMKilled" if cgroups.oom_killed(groups) else "Error")
+        return Exit(code)
+
+    async def _keep(self, reader: asyncio.StreamReader) -> None:
+        while data := await reader.read(1 << 16):
+            self.log = (self.log + data)[-_LOG_CAP:]
 
     async def _serve(self, port: AgentPort) -> Exit:
         client = await port.client()
@@ -226,6 +264,11 @@ class Container:
     def _command(self) -> list[str]:
         return [*(self.spec.get("command") or ()), *(self.spec.get("args") or ())]
 
+    def _process_limit(self) -> int:
+        """What our agent is told to enforce, else the kubelet's ``podPidsLimit``."""
+        _, _, told = self.env.get("TRAINYARD_RLIMITS", "").partition(",")
+        return int(told) if told else self.kubelet.pod_pids_limit
+
     def _sandbox_spec(self) -> SandboxSpec:
         assert self.image is not None
         assert self.image.local is not None
@@ -239,17 +282,12 @@ class Container:
             name=f"{meta['namespace']}/{meta['name']}/{self.name}",
             limits=SandboxLimits(
                 memory_mb=max(16, limits["memory"] // _MIB or 512),
-                processes=self.kubelet.pod_pids_limit,
+                processes=self._process_limit(),
                 disk_mb=max(8, limits["ephemeral-storage"] // _MIB or 256),
                 cpus=(limits["cpu"] or 1000) / 1000,
                 lifetime_s=2.0 * lifetime + 60 if lifetime else _FOR_EVER_S,
             ),
         )
-
-
-def _only_waits(command: list[str]) -> bool:
-    words = shlex.split(command[-1]) if command[-1].startswith("sleep ") else command[-2:]
-    return words[0] == "sleep" and words[1:2] in (["infinity"], ["inf"]) if words else False
 
 
 def _stream(box: AgentSandbox) -> Stream:

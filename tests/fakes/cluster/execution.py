@@ -1,21 +1,136 @@
-"""pods/exec over websockets, subprotocols v4 and v5 of ``channel.k8s.io``."""
+"""pods/exec over websockets: subprotocols v4 and v5 of ``channel.k8s.io``.
+
+The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 how it ended (a ``Status``), 4
+terminal size; v5 adds 255, which closes the channel that the next byte names, so that only there stdin can
+end.
+"""
 
 from __future__ import annotations
 
-from aiohttp import web
+import asyncio
+import contextlib
+import json
+from typing import TYPE_CHECKING
 
+from aiohttp import WSMsgType, web
+
+from engine.errors import SandboxError
 from tests.fakes.cluster.calls import Call
-from tests.fakes.cluster.errors import bad_request
-from tests.fakes.cluster.kubelet import Kubelet
+from tests.fakes.cluster.errors import ApiError, bad_request, internal
+from tests.fakes.cluster.resources import Object
 from tests.fakes.cluster.store import Record
+
+if TYPE_CHECKING:
+    from tests.fakes.cluster.kubelet import Kubelet
+
+_V4, _V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
+_STDIN, _STDOUT, _STDERR, _ERROR, _CLOSE = 0, 1, 2, 3, 255
+_CHUNK = 32 * 1024
+_NOT_FOUND = 127
+
+Process = asyncio.subprocess.Process
 
 
 class Execution:
-    """Runs commands in containers."""
+    """Runs commands in containers for clients of the API."""
 
     def __init__(self, kubelet: Kubelet) -> None:
         self.kubelet = kubelet
 
     async def serve(self, call: Call, record: Record, request: web.BaseRequest) -> web.StreamResponse:
-        """One exec."""
-        raise bad_request("not served yet")
+        """One exec from the handshake to the exit status.
+
+        Raises:
+            ApiError: 400 for a request that is no websocket's or names no container that runs.
+        """
+        if request.headers.get("Upgrade", "").lower() != "websocket":
+            raise bad_request("Upgrade request required")
+        command = request.query.getall("command", [])
+        if not command:
+            raise bad_request("you must specify at least 1 command for the container")
+        phase = record.obj["status"].get("phase")
+        if phase in ("Succeeded", "Failed"):
+            raise bad_request(f"cannot exec into a container in a completed pod; current phase is {phase}")
+        worker, name = self.kubelet.workers.get(record.uid), call.query.get("container", "")
+        container = worker.find(name) if worker else None
+        if container is None or not container.running:
+            raise internal(f'unable to upgrade connection: container not found ("{name}")')
+        wants_stdin = call.flag("stdin")
+        try:
+            process = await container.spawn(command, stdin=wants_stdin)
+        except (SandboxError, OSError) as error:
+            raise internal(f"error executing command in container: {error}") from None
+        socket = web.WebSocketResponse(protocols=(_V5, _V4), max_msg_size=0, compress=False)
+        await socket.prepare(request)
+        if socket.ws_protocol is None:
+            raise ApiError(400, "BadRequest", f"the client speaks neither {_V5} nor {_V4}")
+        await socket.send_bytes(bytes([_STDOUT]))
+        await self._carry(socket, process, command)
+        return socket
+
+    async def _carry(self, socket: web.WebSocketResponse, process: Process, command: list[str]) -> None:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        last = bytearray()
+        listening = asyncio.create_task(_receive(socket, process))
+        sending = asyncio.gather(
+            _send(socket, _STDOUT, process.stdout, bytearray()), _send(socket, _STDERR, process.stderr, last)
+        )
+        try:
+            await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done() or sending.exception() is not None:
+                return  # the client is gone; the command goes on without it, with its stdin at an end
+            code = await process.wait()
+            status = json.dumps(_status(code, command, bytes(last))).encode()
+            with contextlib.suppress(ConnectionError):
+                await socket.send_bytes(bytes([_ERROR]) + status)
+                await socket.close()
+        finally:
+            if process.stdin is not None:
+                process.stdin.close()
+            for task in (listening, sending):
+                task.cancel()
+            await asyncio.gather(listening, sending, return_exceptions=True)
+
+
+async def _send(
+    socket: web.WebSocketResponse, channel: int, reader: asyncio.StreamReader, last: bytearray
+) -> None:
+    while data := await reader.read(_CHUNK):
+        last[:] = data
+        await socket.send_bytes(bytes([channel]) + data)
+
+
+async def _receive(socket: web.WebSocketResponse, process: Process) -> None:
+    async for message in socket:
+        if message.type not in (WSMsgType.BINARY, WSMsgType.TEXT):
+            continue
+        data: bytes = message.data if message.type is WSMsgType.BINARY else message.data.encode()
+        if not data or process.stdin is None:
+            continue
+        with contextlib.suppress(OSError):
+            if data[0] == _STDIN:
+                process.stdin.write(data[1:])
+                await process.stdin.drain()
+            elif data[0] == _CLOSE and socket.ws_protocol == _V5 and data[1:2] == bytes([_STDIN]):
+                process.stdin.close()
+
+
+def _status(code: int, command: list[str], stderr: bytes) -> Object:
+    if code == 0:
+        return {"metadata": {}, "status": "Success"}
+    if code == _NOT_FOUND and stderr.startswith(b"/usr/bin/env:"):
+        why = (
+            "error executing command in container: failed to exec in container: failed to start exec: OCI "
+            "runtime "
+            f'exec failed: exec: "{command[0]}": executable file not found in $PATH: unknown'
+        )
+        return internal(why).status()
+    shown = f"command terminated with non-zero exit code: error executing command {command}, exit code {code}"
+    return {
+        "metadata": {},
+        "status": "Failure",
+        "reason": "NonZeroExitCode",
+        "message": shown,
+        "details": {"causes": [{"reason": "ExitCode", "message": str(code)}]},
+    }

@@ -26,6 +26,8 @@ class Kubelet:
 
     Args:
         pod_pids_limit: the kubelet's ``podPidsLimit``: processes of one container.
+        own_agents: run the command that a pod gives for its agent; otherwise the sandbox's own agent, which
+            is there anyway, speaks for it.
         run_id: under which the sandboxes stand in the local ledger.
     """
 
@@ -40,6 +42,7 @@ class Kubelet:
         *,
         addresses: Addresses,
         pod_pids_limit: int,
+        own_agents: bool,
         run_id: str,
     ) -> None:
         self.store = store
@@ -51,6 +54,7 @@ class Kubelet:
         self.addresses = addresses
         self.pod_pids_limit = pod_pids_limit
         self.run_id = run_id
+        self.own_agents = own_agents
         self.pull_backoff_s = 0.5
         """How long a failed pull waits for the next try; 10 to 300 on a real node."""
         self.termination_s = 0.0

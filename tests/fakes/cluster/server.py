@@ -75,8 +75,14 @@ class Server:
 
     async def stop(self) -> None:
         """Close every connection."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._runner is None:
+            return
+        server = self._runner.server
+        assert server is not None
+        for connection in server.connections:
+            if connection.transport is not None:  # a polite end of TLS would wait for the client
+                connection.transport.abort()
+        await self._runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
@@ -186,6 +192,8 @@ class Server:
             if silent and not dropped:
                 await asyncio.Event().wait()
             await self._reset(request)
+        except ConnectionError:
+            return response  # the client has left
         await response.write_eof()
         return response
 

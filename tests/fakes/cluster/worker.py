@@ -52,8 +52,7 @@ class PodWorker:
         self.node: str = spec["nodeName"]
         self.address = kubelet.addresses.take()
         self.inits = [
-            self._container(one, lazy=True, sidecar=one.get("restartPolicy") == "Always")
-            for one in spec.get("initContainers") or []
+            self._container(one, lazy=True, initial=True) for one in spec.get("initContainers") or []
         ]
         self.containers = [
             self._container(one, lazy=index > 0) for index, one in enumerate(spec["containers"])
@@ -62,8 +61,11 @@ class PodWorker:
         self._sidecars: list[asyncio.Task[None]] = []
         self._timers: list[asyncio.TimerHandle] = []
 
-    def _container(self, spec: Object, *, lazy: bool, sidecar: bool = False) -> Container:
-        return Container(self.kubelet, self.pod, spec, self.address, lazy=lazy, sidecar=sidecar)
+    def _container(self, spec: Object, *, lazy: bool, initial: bool = False) -> Container:
+        sidecar = initial and spec.get("restartPolicy") == "Always"
+        return Container(
+            self.kubelet, self.pod, spec, self.address, lazy=lazy, initial=initial, sidecar=sidecar
+        )
 
     def find(self, name: str) -> Container | None:
         """A container by name; the first for none."""
