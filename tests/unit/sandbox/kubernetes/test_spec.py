@@ -1,0 +1,162 @@
+"""What is sent to a cluster, compared with golden files; ``REGENERATE=1`` writes them anew for review."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from engine.config.kubernetes import KubernetesConfig, Toleration
+from engine.errors import ImageError
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.kubernetes import labels, spec
+from engine.sandbox.kubernetes.preload import daemon_set
+from tests.kubernetes_builders import MANIFESTS
+
+GOLDEN = Path(__file__).parent / "golden"
+OWNER = spec.Owner(name="trainyard-0123", uid="b1c2")
+SPEC = SandboxSpec(
+    image="namanjain12/orange3:abc",
+    run_id="run 7",
+    name="train/12/orange3__1234/3",
+    limits=SandboxLimits(memory_mb=2048, processes=256, disk_mb=4096, cpus=1.5, lifetime_s=1320.0),
+)
+EVERYTHING = KubernetesConfig(
+    namespace="boxes",
+    agent_image="registry.test/agent@sha256:00",
+    agent_port=4000,
+    mirrors={"docker.io/": "mirror.test/hub/", "docker.io/namanjain12/": "mirror.test/r2e/"},
+    image_pull_policy="Always",
+    image_pull_secrets=("pull",),
+    runtime_class="gvisor",
+    priority_class="trainyard-sandbox",
+    node_selector={"pool": "sandboxes"},
+    tolerations=(Toleration(key="sandboxes", operator="Exists", effect="NoSchedule"),),
+    host_users=False,
+    run_as_user=1000,
+    seccomp="Localhost/profiles/audit.json",
+    added_capabilities=("CHOWN",),
+    cpu_request=0.5,
+    pristine_memory_mb=64,
+    labels={"kueue.x-k8s.io/queue-name": "agents"},
+    annotations={"team": "yard"},
+    delete_grace_s=2,
+)
+
+
+def check(name: str, found: Any) -> None:
+    path = GOLDEN / f"{name}.json"
+    text = json.dumps(found, indent=1) + "\n"
+    if os.environ.get("REGENERATE"):
+        path.write_text(text)
+    assert json.loads(path.read_text()) == json.loads(text)
+
+
+def pod(config: KubernetesConfig, wanted: SandboxSpec = SPEC, **more: Any) -> dict[str, Any]:
+    return spec.pod(
+        config, wanted, sandbox_id="sb-00ff", owner=OWNER, token=b"\x01\xff", deadline=1_800_000_000.4, **more
+    )
+
+
+def named_as_in_golden(pod: dict[str, Any]) -> dict[str, Any]:
+    """The ConfigMap's name changes with every change of the agent."""
+    text = json.dumps(pod).replace(spec.agent_config_map()["metadata"]["name"], "trainyard-agent-DIGEST")
+    renamed: dict[str, Any] = json.loads(text)
+    return renamed
+
+
+def test_a_pod_by_default() -> None:
+    check("pod_default", named_as_in_golden(pod(KubernetesConfig())))
+
+
+def test_a_pod_with_everything_set() -> None:
+    check("pod_everything", pod(EVERYTHING))
+
+
+def test_a_warm_pod_and_the_patch_that_claims_it() -> None:
+    warm = pod(KubernetesConfig(), SandboxSpec(image=SPEC.image, name="warm", limits=SPEC.limits), warm=True)
+    claim = spec.claim(SPEC, deadline=1_800_000_000.4, running_s=100.2)
+    cold = pod(KubernetesConfig())
+    for field in ("labels", "annotations"):
+        assert {**warm["metadata"][field], **claim["metadata"][field]} == cold["metadata"][field]
+    assert warm["metadata"]["labels"][labels.POOL] == cold["metadata"]["labels"][labels.POOL]
+    assert labels.RUN_ID not in warm["metadata"]["labels"]
+    assert warm["metadata"]["annotations"][labels.SAFE_TO_EVICT] == "true"
+    assert claim["metadata"]["annotations"][labels.SAFE_TO_EVICT] == "false"
+    assert claim["spec"]["activeDeadlineSeconds"] == 101 + 1320 + spec.SLACK_S
+    assert claim["spec"]["activeDeadlineSeconds"] < warm["spec"]["activeDeadlineSeconds"]
+
+
+def test_exec_pods_only_wait() -> None:
+    containers = pod(KubernetesConfig(connect="exec"))["spec"]["containers"]
+    assert all(container["command"][:2] == ["/bin/sh", "-c"] for container in containers)
+    assert all("agent" not in " ".join(container["command"]) for container in containers)
+
+
+def test_the_agents_config_map_holds_what_the_agent_imports() -> None:
+    found = spec.agent_config_map()
+    assert found["immutable"] is True
+    assert {"main.py", "listen.py", "processes.py", "files.py", "wire.py", "__init__.py"} <= set(
+        found["data"]
+    )
+    assert sum(map(len, found["data"].values())) < 500_000  # a ConfigMap holds 1 MiB
+    assert found["metadata"]["name"].startswith("trainyard-agent-")
+
+
+@pytest.mark.parametrize(
+    ("image", "resolved"),
+    [
+        ("python:3.12", "mirror.test/hub/library/python:3.12"),
+        ("namanjain12/pandas:1", "mirror.test/r2e/pandas:1"),
+        ("docker.io/other/x@sha256:1", "mirror.test/hub/other/x@sha256:1"),
+        ("ghcr.io/a/b:1", "ghcr.io/a/b:1"),
+        ("localhost:5000/a", "localhost:5000/a"),
+    ],
+)
+def test_images_go_through_mirrors(image: str, resolved: str) -> None:
+    assert spec.resolve_image(EVERYTHING, image) == resolved
+
+
+def test_images_that_a_cluster_cannot_or_must_not_have() -> None:
+    with pytest.raises(ImageError, match="push it to a registry"):
+        spec.resolve_image(KubernetesConfig(), "local:demo")
+    pinned = KubernetesConfig(require_digest=True)
+    with pytest.raises(ImageError, match="no digest"):
+        spec.resolve_image(pinned, "python:3.12")
+    assert spec.resolve_image(pinned, "python@sha256:ab") == "python@sha256:ab"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["plain", "with spaces / and:colons", "x" * 200, "--dashes--", "ünïcode", "", "a" * 62 + "-" + "b" * 9],
+)
+def test_label_values_are_valid(text: str) -> None:
+    value = labels.label_value(text)
+    assert len(value) <= 63
+    assert value == "" or (value[0].isalnum() and value[-1].isalnum())
+    assert all(c.isascii() and (c.isalnum() or c in "-._") for c in value)
+
+
+def test_long_label_values_stay_apart() -> None:
+    assert labels.label_value("x" * 70 + "1") != labels.label_value("x" * 70 + "2")
+
+
+def test_the_preload_template_is_what_the_command_prints() -> None:
+    template = yaml.safe_load((MANIFESTS / "preload" / "daemonset.yaml").read_text())
+    assert template == daemon_set(KubernetesConfig(), ["REGISTRY/IMAGE@sha256:DIGEST"])
+
+
+def test_preloading_pulls_each_image_once_where_sandboxes_go() -> None:
+    found = daemon_set(EVERYTHING, ["python:3.12", "python:3.12", "ghcr.io/a/b:1"])
+    template = found["spec"]["template"]["spec"]
+    assert [one["image"] for one in template["initContainers"]] == [
+        "ghcr.io/a/b:1",
+        "mirror.test/hub/library/python:3.12",
+    ]
+    assert template["nodeSelector"] == {"pool": "sandboxes"}
+    assert template["imagePullSecrets"] == [{"name": "pull"}]
+    assert not labels.OURS.items() <= found["metadata"]["labels"].items()
