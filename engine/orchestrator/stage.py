@@ -12,6 +12,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
+
 from engine.config.environment import FrozenLakeConfig
 from engine.config.rollout import TransformerPolicyConfig
 from engine.config.run import EvaluateRun, RolloutRun, TrainRun
@@ -32,6 +34,7 @@ from engine.sandbox.backends import make_backend
 from engine.sandbox.pool import SandboxPool
 from engine.types import TaskRow
 
+log = structlog.get_logger("orchestrator")
 ActingRun = TrainRun | RolloutRun | EvaluateRun
 
 
@@ -76,9 +79,12 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
         PreflightError: what the machine lacks, all of it.
     """
     backend = make_backend(config, run.home)
-    problems = await backend.preflight()
+    findings = await backend.preflight()
+    problems = [line for line in findings if not line.startswith("Weaker:")]
     if problems:
         raise PreflightError("; ".join(problems))
+    for line in findings:
+        log.warning(line)
     pool = SandboxPool(backend, config, sink=run.sink)
     run.closing.push_async_callback(pool.close)
     await pool.reap(run_id=run.run_id)
