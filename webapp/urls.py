@@ -11,7 +11,16 @@ from django.urls import path, register_converter
 
 from webapp.admin import site
 from webapp.api.app import api
-from webapp.views import datasets, experiments, overview, run_new, runs, trajectories
+from webapp.views import (
+    datasets,
+    experiments,
+    metrics,
+    overview,
+    run_new,
+    runs,
+    sandboxes,
+    trajectories,
+)
 
 
 class Segment:
@@ -70,6 +79,9 @@ urlpatterns = [
         )
         for part in ("observation", "thought", "response")
     ],
+    path("sandboxes/", sandboxes.sandbox_list, name="sandbox-list"),
+    path("sandboxes/reap/", sandboxes.sandbox_reap, name="sandbox-reap"),
+    path("metrics", metrics.metrics, name="metrics"),
     path("experiments/", experiments.experiment_list, name="experiment-list"),
     path("experiments/<int:experiment_id>/", experiments.experiment_detail, name="experiment-detail"),
     path("datasets/", datasets.dataset_list, name="dataset-list"),

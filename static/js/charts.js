@@ -42,8 +42,8 @@
   }
 
   class Chart {
-    constructor(spec, data, { xLabel, onEnlarge }) {
-      Object.assign(this, { spec, data, xLabel });
+    constructor(spec, data, { xLabel, time = false, onEnlarge }) {
+      Object.assign(this, { spec, data, xLabel, time });
       this.now = element("span", { class: "now" });
       this.plot = element("div", { class: "plot" });
       this.values = spec.series.map(() => element("span", { class: "value" }));
@@ -73,8 +73,8 @@
       return {
         width, height, legend: { show: false }, padding: [8, 6, 0, 0],
         cursor: { sync: { key: "trainyard" }, points: { size: 5 }, y: false, drag: { x: true, y: false } },
-        scales: { x: { time: false }, y: { range: spec.span ? () => spec.span : spec.stacked ? (_, low, high) => [0, high || 1] : undefined } },
-        axes: [{ ...axis, size: 26, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 46, space: 34 }],
+        scales: { x: { time: this.time }, y: { range: spec.span ? () => spec.span : spec.stacked ? (_, low, high) => [0, high || 1] : undefined } },
+        axes: [this.time ? { ...axis, size: 40, space: 70 } : { ...axis, size: 26, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000] }, { ...axis, size: 46, space: 34 }],
         series: [{ label: this.xLabel }].concat(order.map((series) => {
           const colour = token(`--chart-${series.colour}`);
           return { label: series.label, stroke: colour, width: spec.stacked ? 1 : 1.75, fill: spec.stacked ? soft(colour) : undefined, points: { show: !spec.stacked && few, size: 4, fill: colour } };
@@ -88,7 +88,8 @@
       const at = index === null || index === undefined ? last : index;
       this.spec.series.forEach((series, i) => { this.values[i].textContent = text((this.data.columns[series.key] || [])[at]); });
       const first = this.spec.series.length === 1 ? text((this.data.columns[this.spec.series[0].key] || [])[at]) : "";
-      const where = at >= 0 && at !== last ? `${this.xLabel} ${this.data.x[at]}` : "";
+      const x = this.data.x[at];
+      const where = at >= 0 && at !== last ? (this.time ? new Date(1000 * x).toLocaleTimeString() : `${this.xLabel} ${x}`) : "";
       this.now.textContent = [where, first === "–" ? "" : first].filter(Boolean).join(": ");
     }
 
@@ -98,7 +99,7 @@
       this.plot.replaceChildren();
       this.observer?.disconnect();
       if (!this.data.x.length) {
-        this.plot.append(element("div", { class: "empty-plot" }, "no finished iteration yet"));
+        this.plot.append(element("div", { class: "empty-plot" }, this.time ? "no report yet" : "no finished iteration yet"));
         return;
       }
       const size = () => [Math.max(120, this.plot.clientWidth), Math.max(80, this.plot.clientHeight)];
@@ -142,7 +143,7 @@
 
     build() {
       this.charts?.forEach((chart) => chart.destroy());
-      this.charts = this.set.specs.map((spec) => new Chart(spec, this.data, { xLabel: this.set.xLabel, onEnlarge: this.onEnlarge }));
+      this.charts = this.set.specs.map((spec) => new Chart(spec, this.data, { xLabel: this.set.xLabel, time: this.set.time, onEnlarge: this.onEnlarge }));
       const first = this.charts.slice(0, FIRST);
       const more = this.charts.slice(FIRST);
       this.root.replaceChildren(...first.map((chart) => chart.root));

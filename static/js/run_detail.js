@@ -1,4 +1,4 @@
-// The run's page: its chart grid, the enlarged chart, points from the live stream.
+// Pages with charts (a run, the sandboxes): the grid, the enlarged chart, points from the live stream.
 (() => {
   "use strict";
   const root = document.getElementById("charts");
@@ -9,7 +9,7 @@
 
   function enlarge(spec) {
     document.getElementById("chart-dialog-title").textContent = spec.title;
-    large = new trainyard.Chart(spec, grid.data, { xLabel: grid.set.xLabel });
+    large = new trainyard.Chart(spec, grid.data, { xLabel: grid.set.xLabel, time: grid.set.time });
     document.getElementById("chart-dialog-body").replaceChildren(large.root);
     dialog.showModal();
     large.draw();

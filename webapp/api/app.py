@@ -11,13 +11,14 @@ from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
 
 from engine.errors import ConfigError, DatasetError
-from webapp.api import datasets, ingest, runs, trajectories
+from webapp.api import datasets, ingest, pool, runs, trajectories
 from webapp.services import ingest as ingest_service
 from webapp.services.states import IllegalTransitionError
 
 api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None)
 api.add_router("", ingest.router)
 api.add_router("", runs.router)
+api.add_router("", pool.router)
 api.add_router("", datasets.router)
 api.add_router("", trajectories.router)
 

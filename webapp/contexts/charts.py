@@ -88,11 +88,14 @@ class ChartSet:
     x: list[float]
     columns: Columns
     x_label: str = "iteration"
+    time: bool = False
+    """Whether ``x`` is Unix time, seconds."""
 
     def as_json(self) -> dict[str, object]:
         """What ``js/charts.js`` reads."""
         return {
             "xLabel": self.x_label,
+            "time": self.time,
             "specs": [
                 {
                     "id": spec.id, "title": spec.title, "unit": spec.unit, "stacked": spec.stacked,

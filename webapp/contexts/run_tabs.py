@@ -13,6 +13,7 @@ from engine.events.types import EVENT_ADAPTER
 from webapp.contexts.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import trajectory_url
+from webapp.contexts.sandboxes import PoolView, pool_view
 from webapp.contexts.solve_map import CELL_WIDTH, MapRow, map_rows
 from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
 from webapp.selectors import groups as group_reads
@@ -21,7 +22,9 @@ from webapp.selectors import runs as run_reads
 from webapp.selectors import trajectories as trajectory_reads
 from webapp.selectors.paging import Page
 
-TABS = ("groups", "trajectories", "tasks", "evaluation", "checkpoints", "events", "configuration")
+TABS = (
+    "groups", "trajectories", "tasks", "evaluation", "sandboxes", "checkpoints", "events", "configuration",
+)  # fmt: skip
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = tuple(
     sorted(
@@ -87,6 +90,13 @@ class EvaluationPanel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SandboxesPanel:
+    """The run's sandbox pool."""
+
+    view: PoolView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsPanel:
     """Checkpoints, newest first."""
 
@@ -131,6 +141,7 @@ Panel = (
     | TrajectoriesPanel
     | TasksPanel
     | EvaluationPanel
+    | SandboxesPanel
     | CheckpointsPanel
     | EventsPanel
     | ConfigurationPanel
@@ -153,6 +164,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
             )
         case "evaluation":
             return EvaluationPanel(plots=evaluation_plot(iteration_reads.evaluations(run.pk)))
+        case "sandboxes":
+            return SandboxesPanel(view=pool_view(run.pk))
         case "checkpoints":
             rows, total = run_reads.checkpoints(run)
             return CheckpointsPanel(rows=tuple(rows), total=total)

@@ -59,11 +59,18 @@ class TrajectoryContext:
     """Whether the environment is one in which patches are made and tested."""
 
 
+def _sandbox_rest(trajectory: Trajectory) -> float:
+    """What the sandbox took beside fetching its image and starting."""
+    return trajectory.sandbox_seconds - trajectory.pull_seconds - trajectory.start_seconds
+
+
 def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
     """(label, css class, seconds) of where the wall time went."""
     parts = [
         ("queued", "t-queue", trajectory.queue_seconds),
-        ("sandbox start", "t-sandbox", trajectory.sandbox_seconds),
+        ("image pull", "t-pull", trajectory.pull_seconds),
+        ("sandbox start", "t-sandbox", trajectory.start_seconds),
+        ("patch and closing", "t-sandbox-rest", _sandbox_rest(trajectory)),
         ("model", "t-model", trajectory.model_seconds), ("tools", "t-tools", trajectory.tool_seconds),
         ("grading", "t-grading", trajectory.grading_seconds),
     ]  # fmt: skip

@@ -18,6 +18,7 @@ from webapp.contexts.health import build_health
 from webapp.contexts.iterations import build_iteration
 from webapp.contexts.overview import build_overview
 from webapp.contexts.runs import build_run_detail, build_run_list
+from webapp.contexts.sandboxes import build_pool
 from webapp.contexts.trajectories import build_trajectory
 from webapp.models import Run
 from webapp.selectors import datasets as dataset_reads
@@ -60,6 +61,7 @@ RUN_REGIONS = {
     "run-evaluations": "runs/_evaluations.html",
     "run-panel": "runs/_panel.html",
 }
+POOL_REGIONS = {"pool-head": "sandboxes/_head.html", "pool-body": "sandboxes/_body.html"}
 TRAJECTORY_REGIONS = {
     "trajectory-head": "trajectories/_head.html",
     "trajectory-tail": "trajectories/_tail.html",
@@ -154,9 +156,15 @@ def _health_page(subscription: Subscription) -> Snapshot:
     return Snapshot(seq=run.last_seq, identity=dataset.name, html=html)
 
 
+def _sandboxes_page(subscription: Subscription) -> Snapshot:
+    context = build_pool(dict(subscription.params), can_operate=subscription.can_operate)
+    return Snapshot(seq=0, html=_render(POOL_REGIONS, variables(context)), charts=context.charts)
+
+
 PAGES: Mapping[str, Callable[[Subscription], Snapshot]] = {
     "overview": _overview_page,
     "runs": _run_list_page,
+    "sandboxes": _sandboxes_page,
     "run": _run_page,
     "iteration": _iteration_page,
     "group": _group_page,

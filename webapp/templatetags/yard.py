@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 from urllib.parse import urlencode
 
 from django import template
@@ -219,6 +220,36 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], height: int = 14) -> Sa
     return format_html(
         '<svg class="stacked" viewBox="0 0 100 {}" preserveAspectRatio="none" aria-hidden="true">{}</svg>',
         height,
+        body,
+    )
+
+
+@register.simple_tag
+def histogram(bars: Sequence[Any], label: str) -> SafeString:
+    """Buckets as bars; each has ``label``, ``count`` and ``height`` (per cent of the tallest)."""
+    if not bars:
+        return SafeString('<div class="empty-histogram">nothing measured yet</div>')
+    rects = [
+        (
+            f"{10 * i + 1}",
+            f"{68 - 0.66 * bar.height:.1f}",
+            f"{0.66 * bar.height:.1f}",
+            bar.label,
+            number(bar.count),
+        )
+        for i, bar in enumerate(bars)
+        if bar.count
+    ]
+    body = format_html_join(
+        "", '<rect x="{}" y="{}" width="8" height="{}"><title>{}: {}</title></rect>', rects
+    )
+    said = ", ".join(f"{name} {count}" for *_, name, count in rects)
+    return format_html(
+        '<svg class="histogram" viewBox="0 0 {} 70" preserveAspectRatio="none" role="img" aria-label="{}">'
+        '<rect class="base" x="0" y="68.5" width="{}" height="1"></rect>{}</svg>',
+        10 * len(bars),
+        f"{label}: {said}",
+        10 * len(bars),
         body,
     )
 

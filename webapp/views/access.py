@@ -1,8 +1,9 @@
 """The one permission gate of pages and WebSockets.
 
-Every view is wrapped by exactly one of ``viewer`` and ``operator`` (the admin site asks for the role admin
-itself) and is handed the ``Person`` that passed; only the login and logout pages are public. A test walks
-all addresses and fails where one is not gated. Nobody → the login page; somebody without the role → 403.
+Every view is wrapped by exactly one of ``viewer``, ``token_viewer`` and ``operator`` (the admin site asks for
+the role admin itself) and is handed the ``Person`` that passed; only the login and logout pages are public.
+A test walks all addresses and fails where one is not gated. Nobody → the login page; somebody without the
+role → 403.
 WebSockets ask ``person_of``: None refuses the connection.
 """
 
@@ -16,9 +17,10 @@ from typing import Concatenate, ParamSpec
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
 from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
 
 from webapp.permissions import Role, role_of
+from webapp.services import accounts
 
 P = ParamSpec("P")
 _ORDER = list(Role)
@@ -63,6 +65,25 @@ def _gate(least: Role, view: View[P]) -> GatedView[P]:
         return view(request, person, *args, **kwargs)
 
     gated.least_role = least  # type: ignore[attr-defined]
+    return gated
+
+
+def token_viewer(view: View[P]) -> GatedView[P]:
+    """``viewer`` for programs as well: a personal API token as bearer is as good as a session."""
+    inner = viewer(view)
+
+    @wraps(view)
+    def gated(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+        if not scheme:
+            return inner(request, *args, **kwargs)
+        user = accounts.user_of_token(token.strip()) if scheme.lower() == "bearer" else None
+        if user is None:
+            return HttpResponse("no such token\n", status=401, headers={"WWW-Authenticate": "Bearer"})
+        request.user = user
+        return inner(request, *args, **kwargs)
+
+    gated.least_role = Role.VIEWER  # type: ignore[attr-defined]
     return gated
 
 

@@ -19,10 +19,18 @@ from django.utils import timezone
 
 from tests.html_regions import chart_data, inner_html, tight
 from tests.page_builders import Yard, add_iteration, add_live_step, make_yard
+from tests.sandbox_builders import lease, pool
 from tests.web_builders import make_user
 from webapp.asgi import application
 from webapp.live.consumer import FORBIDDEN, Subscribe, _new_points, _new_steps
-from webapp.live.fragments import RUN_REGIONS, TRAJECTORY_REGIONS, Snapshot, Subscription, snapshot
+from webapp.live.fragments import (
+    POOL_REGIONS,
+    RUN_REGIONS,
+    TRAJECTORY_REGIONS,
+    Snapshot,
+    Subscription,
+    snapshot,
+)
 from webapp.models import Run
 from webapp.permissions import Role
 
@@ -221,6 +229,31 @@ async def test_other_pages_are_equal_too(name: str) -> None:
         fresh = await in_thread(fetch)(client, address)
         while tight(opened.regions[region]) != tight(inner_html(fresh, region)):
             await opened.receive()
+
+
+async def test_the_sandboxes_page_is_equal_too_with_its_chart() -> None:
+    yard, client = await in_thread(populated)()
+
+    def report(live: int) -> None:
+        yard.stream.add("sandboxes_changed", records=[lease(live), lease(live + 1, "leased")])
+        yard.stream.add("pool_status", **pool(live=live))
+        yard.post()
+
+    await in_thread(report)(1)
+    page = await in_thread(fetch)(client, "/sandboxes/")
+    charts = chart_data(page)
+    cursor = {"page": "sandboxes", "point": charts["x"][-1], "series": list(charts["columns"])}
+    async with tab(client, **cursor) as opened:
+        opened.charts = charts
+        await opened.receive()
+        for live in (2, 3):
+            await in_thread(report)(live)
+        fresh = await in_thread(fetch)(client, "/sandboxes/")
+        while any(tight(opened.regions[name]) != tight(inner_html(fresh, name)) for name in POOL_REGIONS):
+            await opened.receive()
+        while opened.charts != chart_data(fresh):
+            await opened.receive()
+        assert opened.charts["columns"]["live"] == [1.0, 2.0, 3.0]
 
 
 async def test_many_changes_become_few_updates() -> None:

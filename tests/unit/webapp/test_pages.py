@@ -17,6 +17,7 @@ from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
 from tests.html_regions import form_targets, links
 from tests.page_builders import Yard, add_iteration, make_dataset, make_yard
+from tests.sandbox_builders import lease, pool
 from tests.web_builders import make_run, make_user
 from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskContext
 from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
@@ -27,6 +28,7 @@ from webapp.contexts.overview import OverviewContext
 from webapp.contexts.run_form import RunFormContext
 from webapp.contexts.run_tabs import TABS
 from webapp.contexts.runs import RunDetailContext, RunListContext
+from webapp.contexts.sandboxes import PoolContext
 from webapp.contexts.trajectories import SearchContext, TrajectoryContext
 from webapp.models import Trajectory
 from webapp.permissions import Role
@@ -59,6 +61,8 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
         "group": (GroupContext, f"/runs/{run}/train/0/{key}/"),
         "trajectory": (TrajectoryContext, f"/runs/{run}/train/0/{key}/0/"),
         "live": (TrajectoryContext, f"/runs/{run}/train/{yard.iterations}/{key}/0/"),
+        "sandboxes": (PoolContext, "/sandboxes/"),
+        "sandboxes of a run": (PoolContext, f"/sandboxes/?run={run}"),
         "search": (SearchContext, "/trajectories/?q=line"),
         "experiments": (ExperimentListContext, "/experiments/"),
         "experiment": (ExperimentContext, f"/experiments/{yard.experiment.pk}/"),
@@ -85,7 +89,7 @@ def test_each_page_shows_exactly_its_dataclass() -> None:
 
 def test_empty_pages_say_what_will_be_here() -> None:
     client = signed_in(Role.OPERATOR)
-    for address in ("/", "/runs/", "/trajectories/", "/experiments/", "/datasets/"):
+    for address in ("/", "/runs/", "/trajectories/", "/sandboxes/", "/experiments/", "/datasets/"):
         text = client.get(address).content.decode()
         assert "yet" in text or "Nothing" in text, address
     run = make_run()
@@ -266,12 +270,16 @@ def count_queries(client: Client, address: str) -> int:
 
 def test_lists_take_as_many_queries_for_20_rows_as_for_10() -> None:
     yard = make_yard(iterations=1, group_size=10)
+    yard.stream.add("sandboxes_changed", records=[lease(0, sandbox_id="sb-live"), lease(1, "failed")])
+    yard.stream.add("pool_status", **pool())
+    yard.post()
     client = signed_in(Role.OPERATOR)
     run, key = yard.run.pk, yard.tasks[0].key
     addresses = [
         "/", "/runs/", f"/runs/{run}/", *[f"/runs/{run}/?tab={tab}" for tab in TABS],
         f"/runs/{run}/train/0/", f"/runs/{run}/train/0/{key}/", f"/runs/{run}/train/0/{key}/0/",
-        "/trajectories/", "/trajectories/?q=line", "/experiments/", f"/experiments/{yard.experiment.pk}/",
+        "/trajectories/", "/trajectories/?q=line", "/sandboxes/", "/metrics",
+        "/experiments/", f"/experiments/{yard.experiment.pk}/",
         "/datasets/", "/datasets/quickstart/", "/datasets/quickstart/?health=flaky",
         "/datasets/quickstart/health/", f"/datasets/quickstart/tasks/{key}/",
     ]  # fmt: skip
@@ -279,6 +287,8 @@ def test_lists_take_as_many_queries_for_20_rows_as_for_10() -> None:
     yard.group_size = 2
     for iteration in range(1, 11):
         add_iteration(yard, iteration)
+    records = [lease(number, sandbox_id="sb-live") for number in range(20)]
+    yard.stream.add("sandboxes_changed", records=[*records, *(lease(n, "failed") for n in range(20, 40))])
     for index in range(10, 20):
         yard.stream.trajectory(yard.ref(0, 0, index), steps=20)
     yard.post()

@@ -1,0 +1,157 @@
+"""The sandbox pool for scripts: the same as the page, and reaping on request."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+
+from webapp.api.auth import caller, operator, viewer
+from webapp.api.runs import find
+from webapp.contexts.sandboxes import PoolView, pool_view
+from webapp.services import sandboxes
+
+router = Router(tags=["sandboxes"])
+
+
+class TotalsOut(Schema):
+    """Sums over pools."""
+
+    wanted: int
+    waiting: int
+    starting: int
+    live: int
+    idle: int
+    max_live: int
+    opened: int
+    failed: int
+
+
+class PoolOut(Schema):
+    """One run's pool."""
+
+    run_id: int
+    time: datetime
+    backend: str
+    wanted: int
+    waiting: int
+    starting: int
+    live: int
+    idle: int
+    max_live: int
+    max_starting: int
+    opened: int
+    orphans: int
+    failures: dict[str, int]
+    nodes: dict[str, int]
+    paused_reason: str
+
+
+class ImageOut(Schema):
+    """An image whose starts fail."""
+
+    run_id: int
+    image: str
+    failures: int
+    reason: str
+    refused: bool
+
+
+class ClockOut(Schema):
+    """Durations of one kind, seconds; None where nothing was measured."""
+
+    name: str
+    count: int
+    mean: float | None
+    median: float | None
+    p99: float | None
+
+
+class FailureOut(Schema):
+    """One kind of failure, and what a person can do about it."""
+
+    kind: str
+    name: str
+    remedy: str
+    count: int
+
+
+class SandboxOut(Schema):
+    """One lease."""
+
+    run_id: int
+    lease: str
+    state: str
+    name: str
+    image: str
+    sandbox_id: str
+    node: str
+    warm: bool
+    queue_seconds: float
+    pull_seconds: float
+    start_seconds: float
+    leased_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    failure: str
+    reason: str
+
+
+class ReaperOut(Schema):
+    """What reaping one backend has found so far."""
+
+    backend: str
+    checked_at: datetime
+    removed: int
+    last_removed: int
+    last_removed_at: datetime | None
+    error: str
+
+
+class ViewOut(Schema):
+    """The pools of all live runs, or of one run."""
+
+    as_of: datetime | None
+    totals: TotalsOut
+    pools: list[PoolOut]
+    images: list[ImageOut]
+    clocks: list[ClockOut]
+    nodes: dict[str, int]
+    failures: list[FailureOut]
+    sandboxes: list[SandboxOut]
+    num_sandboxes: int
+    """How many are open; the list holds the oldest of them."""
+    failed: list[SandboxOut]
+    num_failed: int
+    reapers: list[ReaperOut]
+    orphans: int
+
+    @staticmethod
+    def resolve_sandboxes(view: PoolView) -> list[object]:
+        """Without the page's links."""
+        return [row.sandbox for row in view.sandboxes]
+
+    @staticmethod
+    def resolve_nodes(view: PoolView) -> dict[str, int]:
+        """Node → sandboxes."""
+        return dict(view.nodes)
+
+
+class AskedOut(Schema):
+    """What was asked for."""
+
+    detail: str
+
+
+@router.get("/pool", auth=viewer, response=ViewOut)
+def get_pool(request: HttpRequest, run: int | None = None) -> PoolView:
+    """The pools of all runs that are alive, or of one run, alive or not."""
+    return pool_view(find(run).pk if run is not None else None)
+
+
+@router.post("/pool/reap", auth=operator, response={202: AskedOut})
+def reap(request: HttpRequest) -> tuple[int, AskedOut]:
+    """Let a worker remove orphans now; ``reapers`` of the pool tell what it found."""
+    sandboxes.request_reaping(actor=caller(request))
+    return 202, AskedOut(detail="a worker was asked to reap")

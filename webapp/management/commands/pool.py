@@ -1,0 +1,63 @@
+"""``manage.py pool``: how the sandbox pools are doing, as the page tells it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from webapp.api.pool import ViewOut
+from webapp.contexts.sandboxes import PoolView, pool_view
+from webapp.management.commands._runs import find_run
+
+
+class Command(BaseCommand):
+    """Show the pools."""
+
+    help = "Show the sandbox pools of live runs, or of one run."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Which run, and how to print."""
+        parser.add_argument("--run", type=int, help="only this run's, alive or not")
+        parser.add_argument("--json", action="store_true", help="print what the API answers")
+
+    def handle(self, **options: Any) -> None:
+        """Print the view."""
+        run = find_run(options["run"]) if options["run"] is not None else None
+        view = pool_view(run.pk if run else None)
+        if options["json"]:
+            self.stdout.write(ViewOut.from_orm(view).model_dump_json())
+            return
+        for line in lines(view):
+            self.stdout.write(line)
+
+
+def lines(view: PoolView) -> list[str]:
+    """The view in words, one fact a line."""
+    if not view.pools:
+        return ["no pool has reported"]
+    t = view.totals
+    found = [
+        f"{t.wanted} wanted: {t.live} live of {t.max_live}, {t.starting} starting, {t.waiting} waiting; "
+        f"{t.idle} idle; {t.opened} leases, {t.failed} failures, {view.orphans} orphans reaped"
+    ]
+    found += [f"run {pool.run_id} starts no sandboxes: {pool.paused_reason}" for pool in view.paused]
+    found += [
+        f"image {row.image} {'is refused' if row.refused else 'is tried again'}"
+        f" after {row.failures} failures: {row.reason}"
+        for row in view.images
+    ]
+    found += [f"{row.count} × {row.name}: {row.remedy}" for row in view.failures]
+    found += [f"node {node}: {count}" for node, count in view.nodes]
+    found += [
+        f"{clock.name}: half within {clock.median:.3g} s, 99 % within {clock.p99:.3g} s,"
+        f" {clock.count} counted"
+        for clock in view.clocks
+        if clock.median is not None and clock.p99 is not None
+    ]
+    found += [
+        f"{row.sandbox.state} {row.sandbox.sandbox_id or row.sandbox.lease} of run {row.sandbox.run_id} "
+        f"on {row.sandbox.node or '–'}: {row.sandbox.name}"
+        for row in view.sandboxes
+    ]
+    return found

@@ -1,0 +1,31 @@
+"""The sandbox pool, and reaping on request."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.views.decorators.http import require_POST
+
+from webapp.contexts.sandboxes import build_pool
+from webapp.services import sandboxes
+from webapp.views.access import Person, operator, viewer
+from webapp.views.pages import page, params_of
+
+
+@viewer
+def sandbox_list(request: HttpRequest, person: Person) -> HttpResponse:
+    """The pools of all live runs, or of one."""
+    context = build_pool(params_of(request), can_operate=person.can_operate)
+    return page(request, person, "sandboxes/list.html", context)
+
+
+@operator
+@require_POST
+def sandbox_reap(request: HttpRequest, person: Person) -> HttpResponseRedirect:
+    """Let a worker remove orphans now."""
+    sandboxes.request_reaping(actor=person.user)
+    messages.success(request, "A worker was asked to reap; what it finds shows below.")
+    run = request.POST.get("run", "")
+    return redirect(f"{reverse('sandbox-list')}?run={run}" if run.isdecimal() else "sandbox-list")
