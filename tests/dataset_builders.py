@@ -189,7 +189,9 @@ def new_file(path: str, content: str) -> str:
     return f"{head}@@ -0,0 +1,{count} @@\n{body}"
 
 
-def make_grader(backend: SandboxBackend, *, timeout_s: float = 30.0, reuse: bool = True) -> Grader:
+def make_grader(
+    backend: SandboxBackend, *, timeout_s: float = 30.0, reuse: bool = True, parallel: int = 2
+) -> Grader:
     """A grader with small limits."""
-    config = GradingConfig(timeout_s=timeout_s, reuse_verdicts=reuse)
+    config = GradingConfig(timeout_s=timeout_s, reuse_verdicts=reuse, max_parallel=parallel)
     return Grader(backend=backend, config=config, sandbox=SandboxConfig(memory_mb=256), run_id="test")

@@ -88,7 +88,7 @@ class PatchGrader:
         self.wanted = wanted
         self.graded: list[str] = []
 
-    async def grade(self, row: TaskRow, patch: str) -> Grade:
+    async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
         self.graded.append(patch)
         await asyncio.sleep(0)
         passed = self.wanted in patch

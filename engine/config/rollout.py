@@ -70,7 +70,12 @@ class GradingConfig(Section):
     """How patches are judged."""
 
     timeout_s: float = Field(default=300.0, gt=0)
-    """Time for the tests of one grading (5 minutes in training, 30 in evaluation)."""
+    """Time for the tests of one grading in training, where the task's row sets none."""
+    evaluation_timeout_s: float | None = Field(default=None, gt=0)
+    """The same in evaluations; None is ``timeout_s``."""
+    map_rule: Literal["strict", "tolerant"] = "strict"
+    """How tasks graded by their map of outcomes (R2E-Gym) compare it: ``strict`` wants every test to end as
+    expected, ``tolerant`` only that those expected to pass do."""
     reuse_verdicts: bool = True
     """Re-use the verdict of an identical patch on a task proven deterministic."""
     max_parallel: int = Field(default=2, ge=1)

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 WATCHED = (
     "_pytest.runner", "_pytest.reports", "_pytest.junitxml", "_pytest.main", "_pytest.python",
     "_pytest.unittest", "_pytest.outcomes", "_pytest.nodes", "_pytest.skipping", "_pytest.subtests",
-    "_pytest.raises", "_pytest.python_api", "_pytest.recwarn", "_pytest.warnings", "_pytest.terminal", "_pytest.fixtures",
+    "_pytest.raises", "_pytest.python_api", "_pytest.recwarn", "_pytest.warnings",
+    "_pytest.terminal", "_pytest.fixtures",
     "_pytest._code.code", "pluggy._hooks", "pluggy._callers", "pluggy._manager", "pluggy.hooks",
     "pluggy.callers", "pluggy.manager", "unittest.case", "unittest.result", "unittest.suite",
     "unittest.runner", "hmac",
@@ -179,7 +180,9 @@ class Recorder:
     def payload(self, exit_status: int) -> bytes:
         """Exit status, alterations and outcomes as a Python literal, UTF-8."""
         altered = self._guard.altered(self._config)
-        return self._repr((int(exit_status), altered, list(self.outcomes.items()))).encode("utf-8", "replace")
+        as_printed = getattr(self._config, "cwd_relative_nodeid", str)
+        outcomes = [(as_printed(name), outcome) for name, outcome in self.outcomes.items()]
+        return self._repr((int(exit_status), altered, outcomes)).encode("utf-8", "replace")
 
 
 class _Sealed(Recorder):

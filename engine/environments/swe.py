@@ -5,7 +5,7 @@ Nothing is installed inside the sandbox; tools work on the host over its protoco
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
@@ -26,6 +26,7 @@ from engine.config.rollout import AgentConfig
 from engine.environments.base import EnvironmentStep
 from engine.errors import SandboxError
 from engine.sandbox.base import Sandbox, Startup
+from engine.sandbox.integrity import prepare_for_agent
 from engine.types import Grade, ToolCall
 
 _GRACE_S = 30.0
@@ -104,6 +105,8 @@ class SweEnvironment:
         agent: command deadline and editor settings.
         style: the prompt's style of observations.
         judge: grades a patch of the task, in a sandbox of its own.
+        setup_patch: what makes the image the task.
+        hidden_paths: what of the image the agent must not see.
     """
 
     def __init__(
@@ -113,6 +116,8 @@ class SweEnvironment:
         agent: AgentConfig,
         style: ObservationStyle,
         judge: Callable[[str], Awaitable[Grade]],
+        setup_patch: str = "",
+        hidden_paths: Sequence[str] = (),
     ) -> None:
         self.tools: Tools = SWE_TOOLS
         self.step_deadline_s = agent.command_timeout_s + _GRACE_S
@@ -120,6 +125,8 @@ class SweEnvironment:
         self._agent = agent
         self._style = style
         self._judge = judge
+        self._setup_patch = setup_patch
+        self._hidden_paths = tuple(hidden_paths)
         self._sandbox: Sandbox | None = None
         self._failure: SandboxError | None = None
         self._shell: SandboxShell | None = None
@@ -136,11 +143,13 @@ class SweEnvironment:
         return self._lease.startup
 
     async def reset(self) -> str:
-        """Open the sandbox; it is opened once in this object's life."""
+        """Open the sandbox and hide what the agent must not see; it is opened once in this object's life."""
         sandbox = await self._lease.__aenter__()
         shell = SandboxShell(sandbox, timeout_s=self._agent.command_timeout_s)
         workdir = sandbox.spec.workdir
         self._sandbox, self._shell = sandbox, shell
+        with self._noted():
+            await prepare_for_agent(sandbox, setup_patch=self._setup_patch, hidden_paths=self._hidden_paths)
         self._by_name = {
             "file_editor": FileEditor(
                 SandboxFileStore(sandbox),

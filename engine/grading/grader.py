@@ -1,31 +1,49 @@
 """Grades patches: hidden tests in a fresh sandbox decide, not anything the agent left behind.
 
-    image + patch (without test files and test configuration) + the answer's test files
-      → tests, network off → signed report → every required test passed? → verdict
+    image + setup patch + patch (without tests, their configuration, installed packages)
+      + the answer's test files → tests, network off → evidence → grade rule → verdict
 
 An infrastructure failure is never a reward of 0: it is tried again in a fresh sandbox, then the
-verdict is ``infra_error`` and the reward None. To add a grade rule: a function in ``_RULES``.
+verdict is ``infra_error`` and the reward None. To add a grade rule: see ``engine.grading.rules``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import posixpath
 import time
-from collections.abc import Callable, Mapping
+import zlib
 from dataclasses import replace
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.patches import is_test_path, keep_files, patch_hash
-from engine.datasets.testrun import TestRun, run_tests
+from engine.datasets.patches import patch_hash
+from engine.datasets.testrun import run_tests
+from engine.datasets.toolchain import DRIVER
 from engine.errors import DatasetError, PatchError, SandboxError
+from engine.grading.applying import apply_with_fallbacks
+from engine.grading.evidence import Evidence, Judgement, required
+from engine.grading.parsers import check_parser
+from engine.grading.rules import RULES
+from engine.grading.scripts import run_script
+from engine.grading.submission import Submission, admit
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.failures import Decision, decide, own_doing
-from engine.types import Grade, TaskRow, TestKind, TestOutcome, TestResult, Verdict
+from engine.types import (
+    Finding,
+    FindingKind,
+    Grade,
+    GradeRule,
+    TaskAnswer,
+    TaskRow,
+    TestOutcome,
+    TestResult,
+    Verdict,
+)
 
 _LOG_CHARS = 20_000
 _START_ALLOWANCE_S = 60.0
-_NAMED_TESTS = 3
+_NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
 
 
 class Grader:
@@ -46,24 +64,26 @@ class Grader:
         self._sandbox = sandbox
         self._run_id = run_id
         self._permits = asyncio.Semaphore(config.max_parallel)
-        self._verdicts: dict[tuple[str, str], asyncio.Future[Grade]] = {}
+        self._verdicts: dict[tuple[str, str, float], asyncio.Future[Grade]] = {}
 
-    async def grade(self, row: TaskRow, patch: str) -> Grade:
+    async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
         """Judge a patch.
 
         On a task proven deterministic the verdict of an identical patch is re-used, also while that
         one is still being graded; an infrastructure failure never is.
 
+        Args:
+            patch: git-format, relative to the tree that agents start with.
+            evaluation: whether the time limit for evaluations holds.
+
         Raises:
-            DatasetError: the task's answer cannot be graded (no tests, unknown rule).
+            DatasetError: the task's answer cannot be graded (no tests, unknown rule or parser).
         """
-        if row.answer.grade_rule not in _RULES:
-            raise DatasetError(f"task {row.task.instance_id}: unknown grade rule '{row.answer.grade_rule}'")
-        if not row.answer.fail_to_pass or not row.answer.test_command:
-            raise DatasetError(f"task {row.task.instance_id} has no required tests or no test command")
+        check_gradable(row)
+        timeout_s = self._timeout(row.answer, evaluation=evaluation)
         if not (self._config.reuse_verdicts and row.answer.deterministic):
-            return await self._grade(row, patch)
-        key = (row.task.id, patch_hash(patch))
+            return await self._grade(row, patch, timeout_s)
+        key = (row.task.id, patch_hash(patch), timeout_s)
         while (known := self._verdicts.get(key)) is not None:
             # Shielded: this waiter may be cancelled, the others still want the verdict.
             grade = await asyncio.shield(known)
@@ -71,25 +91,33 @@ class Grader:
                 return replace(grade, reused=True, seconds=0.0)
         return await self._grade_once(key, row, patch)
 
-    async def _grade_once(self, key: tuple[str, str], row: TaskRow, patch: str) -> Grade:
+    def _timeout(self, answer: TaskAnswer, *, evaluation: bool) -> float:
+        """Seconds for the tests: the row's own limit, else the run's."""
+        if answer.timeout_s is not None:
+            return answer.timeout_s
+        if evaluation and self._config.evaluation_timeout_s is not None:
+            return self._config.evaluation_timeout_s
+        return self._config.timeout_s
+
+    async def _grade_once(self, key: tuple[str, str, float], row: TaskRow, patch: str) -> Grade:
         future: asyncio.Future[Grade] = asyncio.get_running_loop().create_future()
         self._verdicts[key] = future
         grade = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail="grading was cancelled")
         try:
-            grade = await self._grade(row, patch)
+            grade = await self._grade(row, patch, key[2])
         finally:
             if grade.verdict is Verdict.INFRA_ERROR:
                 del self._verdicts[key]
             future.set_result(grade)
         return grade
 
-    async def _grade(self, row: TaskRow, patch: str) -> Grade:
+    async def _grade(self, row: TaskRow, patch: str, timeout_s: float) -> Grade:
         async with self._permits:
             started = time.monotonic()
             failures: list[str] = []
             while True:
                 try:
-                    grade = await self._attempt(row, patch)
+                    grade = await self._attempt(row, patch, timeout_s)
                 except SandboxError as error:
                     failures.append(error.kind)
                     decision = decide(failures, retries=self._sandbox.start_retries)
@@ -98,25 +126,39 @@ class Grader:
                     grade = _given_up(decision, error)
                 return replace(grade, seconds=time.monotonic() - started)
 
-    async def _attempt(self, row: TaskRow, patch: str) -> Grade:
-        kept, dropped = keep_files(
-            patch, lambda path: not is_test_path(path) and path not in row.answer.test_files
-        )
-        note = f"left out of the patch: {', '.join(sorted(set(dropped)))}" if dropped else ""
-        async with self._backend.open(self._spec(row)) as box:
-            if kept.strip():
+    async def _attempt(self, row: TaskRow, patch: str, timeout_s: float) -> Grade:
+        submission = admit(patch, row.answer)
+        if submission.malformed:
+            return _unapplied(row, submission, "no file header in the patch")
+        async with self._backend.open(self._spec(row, timeout_s)) as box:
+            if row.answer.setup_patch:
+                await _set_up(box, row)
+            how = ""
+            if submission.patch.strip():
                 try:
-                    await box.apply_patch(kept)
+                    how = await apply_with_fallbacks(box, submission.patch)
                 except PatchError as error:
-                    return _grade(row, Verdict.PATCH_FAILED, TestRun(), str(error), note)
-            elif patch.strip() and not dropped:
-                return _grade(row, Verdict.PATCH_FAILED, TestRun(), "no file header in the patch", note)
-            await _restore_tests(box, row)
-            run = await run_tests(box, row.answer.test_command, timeout_s=self._config.timeout_s)
-        verdict, detail = _judge(row, run)
-        return _grade(row, verdict, run, detail, note)
+                    return _unapplied(row, submission, str(error))
+            await _restore_tests(box, row.answer)
+            evidence = await gather(box, row.answer, timeout_s=timeout_s)
+        return self._judged(row, submission, evidence, how)
 
-    def _spec(self, row: TaskRow) -> SandboxSpec:
+    def _judged(self, row: TaskRow, submission: Submission, evidence: Evidence, how: str) -> Grade:
+        judgement = RULES[row.answer.grade_rule](row.answer, evidence, self._config)
+        verdict, detail = _verdict(evidence, judgement)
+        reward = 1.0 if verdict is Verdict.PASSED else 0.0
+        if verdict is Verdict.FAILED and judgement.reward is not None:
+            reward = judgement.reward
+        findings = submission.findings
+        if verdict is Verdict.TAMPERED:
+            findings += (Finding(kind=FindingKind.FORGED_REPORT, detail=detail),)
+        grade = _with_log(Grade(verdict=verdict, reward=reward, tests=judgement.tests), evidence.log)
+        note = f"left out of the patch: {', '.join(submission.left_out)}" if submission.left_out else ""
+        return replace(
+            grade, detail="; ".join(part for part in (detail, note, how) if part), findings=findings
+        )
+
+    def _spec(self, row: TaskRow, timeout_s: float) -> SandboxSpec:
         return SandboxSpec(
             image=row.task.image,
             workdir=row.task.workdir,
@@ -127,7 +169,7 @@ class Grader:
                 memory_mb=self._sandbox.memory_mb,
                 processes=self._sandbox.processes,
                 disk_mb=self._sandbox.disk_mb,
-                lifetime_s=self._config.timeout_s + _START_ALLOWANCE_S,
+                lifetime_s=timeout_s + _START_ALLOWANCE_S,
             ),
         )
 
@@ -140,54 +182,89 @@ def _given_up(decision: Decision, error: SandboxError) -> Grade:
     return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the grading sandbox failed: {problem}")
 
 
-async def _restore_tests(box: Sandbox, row: TaskRow) -> None:
-    """Put the hidden tests in place; the others are the image's, because no patch may touch them."""
-    for path, content in row.answer.test_files.items():
-        await box.write_file(f"{row.task.workdir}/{path}", content.encode())
+async def gather(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> Evidence:
+    """Run an answer's tests on the tree as it is.
 
-
-def _judge(row: TaskRow, run: TestRun) -> tuple[Verdict, str]:
-    if run.timed_out:
-        return Verdict.TEST_TIMEOUT, run.problem
-    if run.forged:
-        return Verdict.TAMPERED, run.problem
-    wrong = _RULES[row.answer.grade_rule](row, run)
-    if not wrong:
-        return Verdict.PASSED, ""
-    named = ", ".join(f"{test} {outcome}" for test, outcome in list(wrong.items())[:_NAMED_TESTS])
-    more = f" and {len(wrong) - _NAMED_TESTS} more" if len(wrong) > _NAMED_TESTS else ""
-    return Verdict.FAILED, f"{run.problem}: {named}{more}" if run.problem else f"{named}{more}"
-
-
-def _fail_to_pass_and_pass_to_pass(row: TaskRow, run: TestRun) -> Mapping[str, TestOutcome]:
-    """Required tests that did not pass; a missing or skipped one has not passed."""
-    outcomes = run.outcomes(row.answer.fail_to_pass + row.answer.pass_to_pass)
-    return {test: outcome for test, outcome in outcomes.items() if outcome is not TestOutcome.PASSED}
-
-
-_RULES: Mapping[str, Callable[[TaskRow, TestRun], Mapping[str, TestOutcome]]] = {
-    "f2p_p2p": _fail_to_pass_and_pass_to_pass
-}
-
-
-def _grade(row: TaskRow, verdict: Verdict, run: TestRun, detail: str, note: str) -> Grade:
-    kinds = [(test, TestKind.FAIL_TO_PASS) for test in row.answer.fail_to_pass]
-    kinds += [(test, TestKind.PASS_TO_PASS) for test in row.answer.pass_to_pass]
-    results = [
-        TestResult(test_id=test, kind=kind, outcome=run.case(test).outcome, seconds=run.case(test).seconds)
-        for test, kind in kinds
-    ]
-    return Grade(
-        verdict=verdict,
-        reward=1.0 if verdict is Verdict.PASSED else 0.0,
-        tests=tuple(results),
-        log=_clipped(run.log),
-        detail="; ".join(part for part in (detail, note) if part),
+    Raises:
+        SandboxError: the sandbox failed; whatever the tests do is evidence.
+    """
+    if DRIVER not in answer.test_command:
+        return await run_script(box, answer, timeout_s=timeout_s)
+    run = await run_tests(box, answer.test_command, timeout_s=timeout_s)
+    return Evidence(
+        log=run.log,
+        shown=run.log,
+        seconds=run.seconds,
+        timed_out=run.timed_out,
+        problem=run.problem,
+        forged=run.forged,
+        signed=run,
     )
 
 
-def _clipped(log: str) -> str:
+def check_gradable(row: TaskRow) -> None:
+    """Raises DatasetError when no patch for the task could be judged; says why."""
+    task, answer = row.task.instance_id, row.answer
+    if answer.grade_rule not in RULES:
+        raise DatasetError(f"task {task}: unknown grade rule '{answer.grade_rule}'")
+    if not answer.test_command:
+        raise DatasetError(f"task {task} has no required tests or no test command")
+    signed = DRIVER in answer.test_command
+    if signed and answer.grade_rule is not GradeRule.F2P_P2P:
+        raise DatasetError(f"task {task}: the driver's report is judged by {GradeRule.F2P_P2P} only")
+    if answer.grade_rule is GradeRule.F2P_P2P and not answer.fail_to_pass:
+        raise DatasetError(f"task {task} has no required tests or no test command")
+    if answer.grade_rule is GradeRule.MAP_EQUAL and not answer.expected:
+        raise DatasetError(f"task {task} has no map of expected outcomes")
+    if answer.log_parser or (answer.grade_rule in _NEEDS_PARSER and not signed):
+        check_parser(answer.log_parser)
+
+
+async def _set_up(box: Sandbox, row: TaskRow) -> None:
+    """Make the image the task. Raises SandboxError, for it says nothing about the patch."""
+    try:
+        await box.apply_patch(row.answer.setup_patch)
+    except PatchError as error:
+        raise SandboxError(f"task {row.task.instance_id}: its setup patch does not apply: {error}") from error
+
+
+async def _restore_tests(box: Sandbox, answer: TaskAnswer) -> None:
+    """Put the hidden tests in place; the others are the image's, because no patch may touch them."""
+    for path, content in answer.test_files.items():
+        await box.write_file(
+            posixpath.join(box.spec.workdir, path), content.encode("utf-8", "surrogateescape")
+        )
+
+
+def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
+    if evidence.timed_out:
+        return Verdict.TEST_TIMEOUT, evidence.problem
+    if evidence.forged or judgement.tampered:
+        return Verdict.TAMPERED, evidence.problem or judgement.detail
+    if judgement.passed and not evidence.problem:
+        return Verdict.PASSED, ""
+    return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)
+
+
+def _unapplied(row: TaskRow, submission: Submission, problem: str) -> Grade:
+    tests = [
+        TestResult(test_id=test, kind=kind, outcome=TestOutcome.MISSING)
+        for test, kind in required(row.answer)
+    ]
+    note = f"left out of the patch: {', '.join(submission.left_out)}" if submission.left_out else ""
+    return Grade(
+        verdict=Verdict.PATCH_FAILED,
+        reward=0.0,
+        tests=tuple(tests),
+        detail="; ".join(part for part in (problem, note) if part),
+        findings=submission.findings,
+    )
+
+
+def _with_log(grade: Grade, log: str) -> Grade:
+    """The grade with head and tail of a log, and the whole of a long one."""
     if len(log) <= _LOG_CHARS:
-        return log
+        return replace(grade, log=log)
     half = _LOG_CHARS // 2
-    return f"{log[:half]}\n… {len(log) - 2 * half} characters left out …\n{log[-half:]}"
+    shown = f"{log[:half]}\n… {len(log) - 2 * half} characters left out …\n{log[-half:]}"
+    return replace(grade, log=shown, whole_log=zlib.compress(log.encode("utf-8", "replace")))

@@ -24,8 +24,8 @@ _LIFETIME_SLACK_S = 120.0
 class RolloutGrader(Protocol):
     """What rollouts need of ``engine.grading.grader.Grader``."""
 
-    async def grade(self, row: TaskRow, patch: str) -> Grade:
-        """Judge a patch with the task's hidden tests."""
+    async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
+        """Judge a patch with the task's hidden tests, within the time limit of training or of evaluations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +62,9 @@ class SweEnvironments:
             self.pool.open(self._spec(key, row)),
             agent=self.agent,
             style=observation_style(self.agent.prompt),
-            judge=partial(self.grader.grade, row),
+            judge=partial(self.grader.grade, row, evaluation=key.phase.startswith("eval:")),
+            setup_patch=row.answer.setup_patch,
+            hidden_paths=row.answer.hidden_paths,
         )
 
     def _spec(self, key: RolloutKey, row: TaskRow) -> SandboxSpec:

@@ -132,6 +132,13 @@ class Sandbox(Protocol):
         A path is absolute or relative to the workdir; what is not there is skipped.
         """
 
+    async def adopt(self) -> None:
+        """Take the tree as it is for the pristine one: from here on ``diff`` tells later changes only.
+
+        Raises:
+            PatchError: as ``diff``.
+        """
+
     async def close(self) -> None:
         """Kill everything inside and free every resource; safe to call twice."""
 

@@ -206,3 +206,48 @@ def apply_to(before: Tree, patch: str) -> tuple[dict[str, FileState], list[str]]
         after = _read(folder / "tree")
     changed = {name: state for name, state in after.items() if not state.same(before.get(name))}
     return changed, sorted(set(before) - set(after))
+
+
+def apply_fuzzily(before: Tree, patch: str) -> dict[str, FileState]:
+    """Apply a patch with GNU patch, which tolerates moved and changed context (``--fuzz=5``).
+
+    Args:
+        before: every existing file among ``touched(patch)``.
+
+    Returns:
+        All files afterwards.
+
+    Raises:
+        PatchError: it does not apply, leads out of the tree, or this machine has no ``patch``.
+    """
+    with _private() as name:
+        tree = Path(name) / "tree"
+        _write(tree, before)
+        command = ["patch", "--batch", "--forward", "--fuzz=5", "-p1", "--no-backup-if-mismatch"]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=tree,
+                env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TMPDIR": name},
+                input=patch.encode("utf-8", "surrogateescape"),
+                capture_output=True,
+                timeout=_GIT_S,
+            )
+        except FileNotFoundError:
+            raise PatchError(
+                "the patch does not apply, and there is no 'patch' to try it with fuzz"
+            ) from None
+        if done.returncode != 0:
+            said = (done.stdout + done.stderr).decode(errors="replace").strip()
+            raise PatchError(f"the patch does not apply: {said[:2000]}")
+        return {path: state for path, state in _read(tree).items() if not path.endswith((".orig", ".rej"))}
+
+
+def is_applied(before: Tree, patch: str) -> bool:
+    """Whether the files are what the patch makes of them: it would apply in reverse."""
+    with _private() as name:
+        folder = Path(name)
+        _write(folder / "tree", before)
+        command = ["apply", "--check", "--reverse", "--whitespace=nowarn", "-"]
+        done = _git(folder, *command, stdin=patch.encode("utf-8", "surrogateescape"))
+    return done.returncode == 0

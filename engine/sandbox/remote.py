@@ -13,7 +13,7 @@ import errno
 import os
 import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from engine.errors import PatchError, SandboxError
 from engine.sandbox.base import ExecResult, SandboxSpec, Startup
@@ -133,6 +133,14 @@ class AgentSandbox:
 
     async def diff(self) -> str:
         """See ``Sandbox.diff``. Raises PatchError when more than 64 MiB changed."""
+        changes = await self._changes()
+        return await asyncio.to_thread(self._compare, changes.known, changes.after)
+
+    async def adopt(self) -> None:
+        """See ``Sandbox.adopt``. Raises PatchError when more than 64 MiB changed."""
+        self._pristine = _AdoptedTree(self._pristine, await self._changes())
+
+    async def _changes(self) -> _Changes:
         workdir = self.spec.workdir
         reply = await self._client.call("tree", timeout_s=_FILES_S, path=workdir, skip=list(IGNORED))
         current = parse_tree(reply["tree"])
@@ -152,7 +160,7 @@ class AgentSandbox:
         gone = [name for name in pristine if name not in current and not self._is_hidden(name)]
         # Only what was listed is looked up: a new name may lead through what used to be a symlink.
         known = [name for name in suspects if name in pristine] + gone
-        return await asyncio.to_thread(self._compare, known, after)
+        return _Changes(current=current, known=known, after=after)
 
     def _compare(self, names: list[str], after: dict[str, FileState]) -> str:
         before = {name: state for name in names if (state := self._pristine.state(name)) is not None}
@@ -200,6 +208,32 @@ class AgentSandbox:
     async def _close(self) -> None:
         await self._client.close()
         await self._end()
+
+
+class _Changes(NamedTuple):
+    """How the workdir differs from its pristine tree."""
+
+    current: dict[str, Stamp]
+    known: list[str]
+    """Files of the pristine tree that changed or are gone."""
+    after: dict[str, FileState]
+    """Files that are new or changed, as they are."""
+
+
+class _AdoptedTree:
+    """A pristine tree with later changes in it."""
+
+    def __init__(self, base: PristineTree, changes: _Changes) -> None:
+        self._base = base
+        self._changes = changes
+
+    def stamps(self) -> Mapping[str, Stamp]:
+        return self._changes.current
+
+    def state(self, name: str) -> FileState | None:
+        if name in self._changes.after:
+            return self._changes.after[name]
+        return self._base.state(name)
 
 
 def parse_tree(blob: bytes) -> dict[str, Stamp]:

@@ -88,7 +88,7 @@ class SandboxGrader:
     def __init__(self, backend: SandboxPool) -> None:
         self.backend = backend
 
-    async def grade(self, row: TaskRow, patch: str) -> Grade:
+    async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
         check = "from pkg.m import f; assert f(1) == 2"
         async with self.backend.open(SandboxSpec(image=row.task.image)) as sandbox:
             await sandbox.apply_patch(patch)

@@ -156,7 +156,7 @@ async def test_an_unexpected_exception_stays_in_its_rollout() -> None:
 
 async def test_a_failing_grader_is_an_infrastructure_verdict() -> None:
     class Broken(PatchGrader):
-        async def grade(self, row: Any, patch: str) -> Any:
+        async def grade(self, row: Any, patch: str, *, evaluation: bool = False) -> Any:
             raise SandboxError("no room")
 
     (group,) = await scheduler(MemoryBackend(FILES), NoopPolicy(), grader=Broken()).collect([request(size=1)])
@@ -235,7 +235,7 @@ async def test_a_shared_budget_counts_every_user() -> None:
     shared = SandboxPool(inner, SandboxConfig(max_live=1, max_starting=1))
 
     class OpeningGrader(PatchGrader):
-        async def grade(self, row: Any, patch: str) -> Any:
+        async def grade(self, row: Any, patch: str, *, evaluation: bool = False) -> Any:
             async with shared.open(SandboxSpec(image="local:pkg")):
                 await asyncio.sleep(0)
             return await super().grade(row, patch)

@@ -1,0 +1,16 @@
+"""The test script ended with 0, and where it ran pytest, pytest's sealed record agrees."""
+
+from __future__ import annotations
+
+from engine.config.rollout import GradingConfig
+from engine.grading.evidence import Evidence, Judgement, unconfirmed_success
+from engine.types import TaskAnswer
+
+
+def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+    """See the module."""
+    if evidence.exit_code != 0:
+        return Judgement(passed=False, detail=f"the tests ended with exit code {evidence.exit_code}")
+    if doubt := unconfirmed_success(evidence):
+        return Judgement(passed=False, tampered=True, detail=doubt)
+    return Judgement(passed=True)

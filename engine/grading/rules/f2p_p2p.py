@@ -1,0 +1,81 @@
+"""Every test of two lists passed.
+
+From the driver's signed report: each required test is there and passed. From a log: what swebench's own
+grading says (an expected failure counts as passed, a skipped test only among those that passed before), and
+pytest's sealed record confirms what the log claims.
+"""
+
+from __future__ import annotations
+
+from engine.config.rollout import GradingConfig
+from engine.datasets.testrun import TestRun
+from engine.grading import swebench
+from engine.grading.evidence import (
+    Evidence,
+    Judgement,
+    against_the_record,
+    contradictions,
+    describe,
+    outcome_of,
+    required,
+)
+from engine.grading.parsers import parse_log
+from engine.types import TaskAnswer, TestOutcome, TestResult
+
+
+def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+    """See the module."""
+    if evidence.signed is not None:
+        return _by_report(answer, evidence.signed)
+    return _by_log(answer, evidence)
+
+
+def _by_report(answer: TaskAnswer, run: TestRun) -> Judgement:
+    tests = tuple(
+        TestResult(test_id=test, kind=kind, outcome=run.case(test).outcome, seconds=run.case(test).seconds)
+        for test, kind in required(answer)
+    )
+    wrong = {test.test_id: test.outcome for test in tests if test.outcome is not TestOutcome.PASSED}
+    return Judgement(passed=not wrong, tests=tests, detail=describe(wrong))
+
+
+def _by_log(answer: TaskAnswer, evidence: Evidence) -> Judgement:
+    eval_type = str(answer.metadata.get("eval_type") or swebench.PASS_AND_FAIL)
+    report = swebench.instance_report(
+        evidence.judged,
+        instance_id="",
+        parser=answer.log_parser,
+        fail_to_pass=answer.fail_to_pass,
+        pass_to_pass=answer.pass_to_pass,
+        eval_type=eval_type,
+        repo=str(answer.metadata.get("repo") or ""),
+        version=str(answer.metadata.get("version") or ""),
+    )[""]
+    statuses = parse_log(answer.log_parser, evidence.shown)
+    found = {test: _status(test, statuses, eval_type) for test, _ in required(answer)}
+    tests = tuple(
+        TestResult(test_id=test, kind=kind, outcome=outcome_of(found[test]))
+        for test, kind in required(answer)
+    )
+    if not report["patch_successfully_applied"]:
+        reason = report.get("infra_failure_reason", "")
+        detail = "the log holds no valid test run" + (f" ({reason})" if reason else "")
+        return Judgement(passed=False, tests=tests, detail=detail)
+    if not report["resolved"]:
+        failures = [test for kind in report["tests_status"].values() for test in kind["failure"]]
+        return Judgement(
+            passed=False,
+            tests=tests,
+            detail=describe({test: outcome_of(found.get(test)) for test in failures}),
+        )
+    claimed = [test for test, status in found.items() if status in swebench.PASSING]
+    if unseen := contradictions(evidence, answer.log_parser, claimed):
+        return against_the_record(unseen)
+    return Judgement(passed=True, tests=tests)
+
+
+def _status(test: str, statuses: swebench.StatusMap, eval_type: str) -> str | None:
+    key = swebench.resolve_case(test, statuses)
+    if key is None:
+        return "PASSED" if eval_type == swebench.FAIL_ONLY else None
+    return statuses[key]

@@ -1,0 +1,70 @@
+"""Every required test is in a JUnit report and passed; without a list, every test of the report.
+
+A test is found by pytest's node id, ``class.name``, ``class::name`` or its name alone where that is unique.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.config.rollout import GradingConfig
+from engine.datasets.testrun import TestCase, junit_address
+from engine.grading.evidence import Evidence, Judgement, describe, named, required, unconfirmed_success
+from engine.types import TaskAnswer, TestOutcome, TestResult
+
+_GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
+_CONFIRMED = frozenset({"PASSED", "XFAIL", "XPASS"})
+
+
+def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+    """See the module."""
+    cases = evidence.cases
+    if not cases:
+        return Judgement(passed=False, detail="there is no JUnit report, or it is empty")
+    by_name = _index(cases)
+    tests = tuple(
+        TestResult(test_id=test, kind=kind, outcome=case.outcome, seconds=case.seconds)
+        for test, kind in required(answer)
+        for case in (_find(test, cases, by_name),)
+    )
+    wrong = {test.test_id: test.outcome for test in tests if test.outcome not in _GOOD}
+    if not tests:
+        wrong = {
+            ".".join(address): case.outcome
+            for address, case in cases.items()
+            if case.outcome not in _GOOD and case.outcome is not TestOutcome.SKIPPED
+        }
+    if wrong:
+        return Judgement(passed=False, tests=tests, detail=describe(wrong))
+    if doubt := _doubt(answer, evidence):
+        return Judgement(passed=False, tests=tests, tampered=True, detail=doubt)
+    return Judgement(passed=True, tests=tests)
+
+
+def _index(cases: Mapping[tuple[str, str], TestCase]) -> dict[str, TestCase | None]:
+    """Cases by their other names; None where a name is not unique."""
+    found: dict[str, TestCase | None] = {}
+    for (classname, name), case in cases.items():
+        for alias in {f"{classname}.{name}", f"{classname}::{name}", name}:
+            found[alias] = None if alias in found else case
+    return found
+
+
+def _find(
+    test: str, cases: Mapping[tuple[str, str], TestCase], by_name: Mapping[str, TestCase | None]
+) -> TestCase:
+    address = junit_address(test)
+    missing = TestCase(address=address, outcome=TestOutcome.MISSING, seconds=0.0, exception="")
+    return cases.get(address) or by_name.get(test) or missing
+
+
+def _doubt(answer: TaskAnswer, evidence: Evidence) -> str:
+    """Why the report is not believed: pytest's record misses a required test, or knows it as failed."""
+    if not evidence.record_wanted:
+        return ""
+    wanted = [test for test, _ in required(answer) if "::" in test]
+    if not wanted or evidence.record is None:
+        return unconfirmed_success(evidence)
+    outcomes = {junit_address(test): outcome for test, outcome in evidence.record.outcomes.items()}
+    unseen = [test for test in wanted if outcomes.get(junit_address(test)) not in _CONFIRMED]
+    return f"pytest's own record does not confirm {named(unseen)}" if unseen else ""

@@ -1,0 +1,69 @@
+"""The whole map of outcomes is the expected one, as R2E-Gym counts.
+
+``strict`` is R2E-Gym to the letter: the same tests with the same statuses, so a test that is expected to fail
+and passes is a failure. ``tolerant`` asks only that every test expected to pass passes. Either way pytest's
+sealed record must confirm what the log claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.config.rollout import GradingConfig
+from engine.grading.evidence import (
+    Evidence,
+    Judgement,
+    against_the_record,
+    contradictions,
+    describe,
+    outcome_of,
+)
+from engine.grading.parsers import parse_log, r2e_name
+from engine.types import TaskAnswer, TestKind, TestResult
+
+_PARSER = "r2e_pytest"
+
+
+def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:
+    """See the module."""
+    parser = answer.log_parser or _PARSER
+    statuses = _comparable(parse_log(parser, evidence.shown))
+    expected = _comparable(answer.expected)
+    wrong = differences(statuses, expected, strict=config.map_rule == "strict")
+    mended = set(answer.fail_to_pass)
+    tests = tuple(
+        TestResult(
+            test_id=test,
+            kind=TestKind.FAIL_TO_PASS if test in mended else TestKind.PASS_TO_PASS,
+            outcome=outcome_of(statuses.get(test)),
+        )
+        for test, status in expected.items()
+        if status == "PASSED"
+    )
+    if wrong:
+        return Judgement(passed=False, tests=tests, detail=describe(wrong))
+    claimed = [test for test, status in statuses.items() if status == "PASSED" and test in expected]
+    if unseen := contradictions(evidence, parser, claimed):
+        return against_the_record(unseen)
+    return Judgement(passed=True, tests=tests)
+
+
+def differences(statuses: Mapping[str, str], expected: Mapping[str, str], *, strict: bool) -> dict[str, str]:
+    """Test → what is wrong with it; empty when the maps agree."""
+    wrong = {}
+    for test, status in expected.items():
+        found = statuses.get(test)
+        if strict and found != status:
+            wrong[test] = f"{(found or 'missing').lower()} instead of {status.lower()}"
+        elif not strict and status == "PASSED" and found != "PASSED":
+            wrong[test] = (found or "missing").lower()
+    if strict:
+        wrong.update({test: "not expected" for test in statuses if test not in expected})
+    return wrong
+
+
+def _comparable(statuses: Mapping[str, str]) -> dict[str, str]:
+    """Names without colours and messages; lines without a name count nothing, as published."""
+    cleaned = {r2e_name(test): status for test, status in statuses.items()}
+    cleaned.pop("", None)
+    return cleaned

@@ -1,0 +1,88 @@
+"""Multi-SWE's transitions, over three runs: without patches, with the test patch, with test patch and fix.
+
+The first two are the row's; the third is the one just made. As published (``Report`` of multi_swe_bench 1.1):
+nothing goes from PASS to FAIL, something comes to PASS, nothing that passed without patches fails after
+having been absent or skipped, and every expected transition is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.config.rollout import GradingConfig
+from engine.grading.evidence import (
+    Evidence,
+    Judgement,
+    against_the_record,
+    contradictions,
+    describe,
+    named,
+    outcome_of,
+    required,
+)
+from engine.grading.parsers import parse_log
+from engine.types import TaskAnswer, TestResult
+
+PASS, FAIL, SKIP, NONE = "PASS", "FAIL", "SKIP", "NONE"
+_WORDS = {"PASSED": PASS, "XFAIL": PASS, "FAILED": FAIL, "ERROR": FAIL, "SKIPPED": SKIP}
+_BEFORE = {"p2p_tests": PASS, "f2p_tests": FAIL, "s2p_tests": SKIP, "n2p_tests": NONE}
+
+
+def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+    """See the module."""
+    statuses = parse_log(answer.log_parser, evidence.shown)
+    fix = {test: _WORDS[status] for test, status in statuses.items()}
+    tests = tuple(
+        TestResult(test_id=test, kind=kind, outcome=outcome_of(statuses.get(test)))
+        for test, kind in required(answer)
+    )
+    run, test_run = (_states(answer, name) for name in ("run_result", "test_patch_result"))
+    expected = {kind: list(answer.metadata.get(kind) or ()) for kind in _BEFORE}
+    if problem := problem_of(run, test_run, fix, expected):
+        return Judgement(passed=False, tests=tests, detail=problem)
+    claimed = [test for test, _ in required(answer) if fix.get(test) == PASS]
+    if wrong := contradictions(evidence, answer.log_parser, claimed):
+        return against_the_record(wrong)
+    return Judgement(passed=True, tests=tests)
+
+
+def _states(answer: TaskAnswer, name: str) -> dict[str, str]:
+    return {str(test): str(state) for test, state in dict(answer.metadata.get(name) or {}).items()}
+
+
+def problem_of(
+    run: Mapping[str, str],
+    test: Mapping[str, str],
+    fix: Mapping[str, str],
+    expected: Mapping[str, list[str]],
+) -> str:
+    """What is wrong with three runs' states by test; empty when the fix is valid.
+
+    Args:
+        run: without patches.
+        test: with the test patch.
+        fix: with test patch and fix.
+        expected: ``p2p_tests``, ``f2p_tests``, ``s2p_tests``, ``n2p_tests`` of the published fix.
+    """
+    if not fix:
+        return "the log names no test"
+    every = {*run, *test, *fix}
+    broken = [name for name in every if (test.get(name, NONE), fix.get(name, NONE)) == (PASS, FAIL)]
+    if broken:
+        return describe(dict.fromkeys(sorted(broken), "broken"))
+    if not any(state == PASS and test.get(name, NONE) != PASS for name, state in fix.items()):
+        return "no test came to pass"
+    odd = [
+        name
+        for name in every
+        if (run.get(name, NONE), fix.get(name, NONE)) == (PASS, FAIL) and test.get(name, NONE) in (NONE, SKIP)
+    ]
+    if odd:
+        return describe(dict.fromkeys(sorted(odd), "failed, passed without patches"))
+    missing = [
+        name
+        for kind, before in _BEFORE.items()
+        for name in expected.get(kind, ())
+        if (test.get(name, NONE), fix.get(name, NONE)) != (before, PASS)
+    ]
+    return f"expected to pass: {named(missing)}" if missing else ""

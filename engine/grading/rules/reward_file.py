@@ -1,0 +1,45 @@
+"""A number the verifier script wrote, as Harbor's tasks do: ``reward.txt``, or ``reward.json`` with names.
+
+Of several numbers ``reward`` counts where it is there, else their mean. It passed at 1; what is below is the
+reward, within 0 and 1. Where the script ran pytest, a full reward over failed tests, or any over none, is not
+believed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from statistics import fmean
+
+from engine.config.rollout import GradingConfig
+from engine.grading.evidence import Evidence, Judgement, unconfirmed_success
+from engine.types import TaskAnswer
+
+
+def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+    """See the module."""
+    if not evidence.rewards:
+        return Judgement(passed=False, detail="the verifier wrote no reward")
+    value = evidence.rewards.get("reward", fmean(evidence.rewards.values()))
+    if not math.isfinite(value):
+        return Judgement(passed=False, detail=f"the verifier's reward is {value}")
+    reward = min(max(value, 0.0), 1.0)
+    doubt = unconfirmed_success(evidence)
+    partial = reward < 1 and evidence.record is not None and bool(evidence.record.outcomes)
+    if reward > 0 and doubt and not partial:
+        return Judgement(passed=False, tampered=True, detail=doubt)
+    detail = "" if reward >= 1 else f"the verifier's reward is {value:g}"
+    return Judgement(passed=reward >= 1, detail=detail, reward=reward)
+
+
+def parse_rewards(name: str, text: str) -> Mapping[str, float]:
+    """Rewards by name out of a file's content. Raises ValueError when it holds none."""
+    if not name.endswith(".json"):
+        return {"reward": float(text.strip())}
+    found = json.loads(text)
+    if isinstance(found, int | float) and not isinstance(found, bool):
+        return {"reward": float(found)}
+    if not isinstance(found, dict):
+        raise ValueError("neither a number nor an object of numbers")
+    return {str(key): float(value) for key, value in found.items() if not isinstance(value, bool)}

@@ -1,0 +1,293 @@
+"""Runs test scripts that are not ours and gathers the evidence.
+
+- The script goes to bash through stdin, which is empty before the first command runs: neither a file nor a
+  command line holds it.
+- The constant markers around the tests are replaced by lines with a nonce of this grading; each must come
+  exactly once. The exit code of the tests follows the end marker.
+- Where the script runs pytest, ``engine.datasets.pytest_recorder`` rides along; the keys of its records come
+  into being where the tests begin, after everything that builds or installs the project.
+- Reports and rewards are read as files, after every process of the script has been killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import posixpath
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from engine.datasets import pytest_recorder
+from engine.datasets.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
+from engine.grading import swebench
+from engine.grading.evidence import Evidence
+from engine.grading.rules.reward_file import parse_rewards
+from engine.sandbox.base import ExecResult, Sandbox
+from engine.types import GradeRule, TaskAnswer
+
+REWARD_FILES = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
+JUNIT = "{junit}"
+_PYTEST = re.compile(r"(?<![\w./-])(?:py\.test|pytest)(?![\w.-])|/(?:py\.test|pytest)(?=\s)|-m\s+pytest\b")
+_TOX = re.compile(r"(?<![\w./-])(?:tox|nox)(?![\w.-])")
+_SCRIPT = re.compile(r"(?<![\w$])/[\w./-]+\.sh\b")
+_INSTALLING = re.compile(r"\b(?:pip|conda|uv|apt-get) +(?:\w+ +)?install\b")
+_MAX_KEYS = 8
+_REPORT_BYTES = 64 << 20
+_SMALL = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Nonces:
+    """What only this grading knows."""
+
+    start: str
+    end: str
+    folder: str
+    """For the recorder and reports, inside the sandbox."""
+    keys: tuple[bytes, ...]
+    """Of the records; empty where the script does not run pytest."""
+
+    @property
+    def junit(self) -> str:
+        """Path of the JUnit report."""
+        return f"{self.folder}/junit.xml"
+
+
+async def run_script(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> Evidence:
+    """Run an answer's test command in the sandbox's workdir.
+
+    Raises:
+        SandboxError: the sandbox failed; failing, hanging and vanishing tests are evidence.
+    """
+    sessions = await _sessions(box, answer.test_command)
+    nonces = _Nonces(
+        start=f"trainyard-{secrets.token_hex(16)}",
+        end=f"trainyard-{secrets.token_hex(16)}",
+        folder=f"/tmp/trainyard-{secrets.token_hex(8)}",  # noqa: S108  inside the sandbox
+        keys=tuple(secrets.token_hex(24).encode() for _ in range(sessions)),
+    )
+    if nonces.keys:
+        recorder = Path(pytest_recorder.__file__).read_bytes()
+        await box.write_file(f"{nonces.folder}/trainyard_recorder.py", recorder)
+        for path, content in answer.test_files.items():
+            if path.endswith(".sh") and (extended := _extended(content, nonces.folder)) != content:
+                await box.write_file(posixpath.join(box.spec.workdir, path), extended.encode())
+    script = prepare(answer.test_command, nonces)
+    result = await box.exec(
+        ["/bin/bash", "-c", 'eval "$(cat)"'],
+        timeout_s=timeout_s,
+        stdin=script.encode("utf-8", "surrogateescape"),
+        output_cap=LOG_BYTES,
+    )
+    evidence = read_log(result, nonces, marked=_marked(answer.test_command))
+    if result.timed_out or evidence.problem:
+        return evidence
+    return await _with_reports(box, answer, nonces, evidence)
+
+
+async def _sessions(box: Sandbox, command: str) -> int:
+    """How often the command starts a pytest that must be recorded, as far as text can tell."""
+    text = command
+    for path in dict.fromkeys(_SCRIPT.findall(command)):
+        if not path.endswith("/run_tests.sh"):
+            continue
+        try:
+            text = (await box.read_file(path, max_bytes=_SMALL)).decode("utf-8", "replace")
+        except (OSError, ValueError):
+            continue
+        break
+    if _TOX.search(text):
+        return 0  # tox and nox pass no environment on
+    return min(_MAX_KEYS, sum(1 for line in _commands(text) if _PYTEST.search(line)))
+
+
+def _commands(text: str) -> list[str]:
+    """Lines that are commands: no comments, no here-documents, no installing."""
+    lines: list[str] = []
+    until = ""
+    for line in text.split("\n"):
+        if until:
+            until = "" if line.strip() == until else until
+            continue
+        if found := re.search(r"<<-?\s*['\"]?(\w+)", line):
+            until = found[1]
+        stripped = line.strip()
+        if not stripped.startswith("#") and not re.search(
+            r"\b(?:pip|conda|uv|apt-get) +(?:\w+ +)?install\b", line
+        ):
+            lines.append(stripped)
+    return lines
+
+
+def _marked(command: str) -> bool:
+    return swebench.START in command and swebench.END in command
+
+
+def prepare(command: str, nonces: _Nonces) -> str:
+    """The script as bash gets it: own markers, own report path, the recorder and its keys."""
+    keys = "\\n".join(f"{number}:{key.decode()}" for number, key in enumerate(nonces.keys))
+    hand_over = f"printf '{keys}' > {nonces.folder}/key; " if keys else ""
+    # Braces with their own stderr keep the shell's trace (set -x) out of the log.
+    begin = f"{{ {hand_over}printf '\\n%s\\n' {nonces.start}; }} 2>/dev/null"
+    finish = f"{{ TRAINYARD_CODE=$?; printf '\\n%s %s\\n' {nonces.end} \"$TRAINYARD_CODE\"; }} 2>/dev/null"
+    lines = ["exec 2>&1"]
+    if nonces.keys:
+        lines += [
+            f"export PYTHONPATH={nonces.folder}${{PYTHONPATH:+:$PYTHONPATH}}",
+            'export PYTEST_ADDOPTS="-p trainyard_recorder${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}"',
+        ]
+        command = _extended(command, nonces.folder)
+    if not _marked(command):
+        lines.append(f"{{ {hand_over}:; }} 2>/dev/null")
+    for line in command.replace(JUNIT, nonces.junit).split("\n"):
+        if swebench.START in line:
+            lines.append(begin)
+        elif swebench.END in line:
+            lines.append(finish)
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _extended(script: str, folder: str) -> str:
+    """A script whose own settings of PYTHONPATH leave the recorder's folder in."""
+    return re.sub(r"\bPYTHONPATH=([\"']?)(?=[^\"'\s])", rf"PYTHONPATH=\1{folder}:", script)
+
+
+def read_log(result: ExecResult, nonces: _Nonces, *, marked: bool) -> Evidence:
+    """What the log alone tells.
+
+    Args:
+        marked: whether the script prints markers.
+    """
+    text = log_text(result)
+    if not marked:
+        log = _published(text, result.exit_code)
+        timed_out = "the tests hit their deadline" if result.timed_out else ""
+        return Evidence(
+            log=log,
+            judged=log,
+            shown=text,
+            exit_code=result.exit_code,
+            seconds=result.seconds,
+            timed_out=result.timed_out,
+            problem=timed_out,
+        )
+    starts = [found.span() for found in re.finditer(rf"^{nonces.start}$\n?", text, re.MULTILINE)]
+    ends = [
+        (found.start(), found.end(), int(found[1]))
+        for found in re.finditer(rf"^{nonces.end} (\d+)$\n?", text, re.MULTILINE)
+    ]
+    once = len(starts) == 1 and len(ends) == 1 and starts[0][1] <= ends[0][0]
+    before = text[: starts[0][0]] if once else ""
+    shown = text[starts[0][1] : ends[0][0]] if once else ""
+    after = text[ends[0][1] :] if once else ""
+    code = ends[0][2] if once else None
+    return Evidence(
+        log=_published(shown, code, before, after) if once else _neutral(text),
+        judged=_published(shown, code) if once else "",
+        shown=shown,
+        exit_code=code,
+        seconds=result.seconds,
+        timed_out=result.timed_out,
+        problem=_problem(result, len(starts), len(ends), once),
+        forged=len(starts) > 1 or len(ends) > 1 or (len(ends) == 1 and not once),
+    )
+
+
+def _problem(result: ExecResult, starts: int, ends: int, once: bool) -> str:
+    if result.timed_out:
+        return "the tests hit their deadline"
+    if once:
+        return ""
+    if starts > 1 or ends > 1 or (starts == 0 and ends == 1):
+        return "the markers around the tests were forged"
+    if starts == 0:
+        return f"the script ended before its tests (exit code {result.exit_code})"
+    return f"the script ended during its tests (exit code {result.exit_code})"
+
+
+def _published(shown: str, exit_code: int | None, before: str = "", after: str = "") -> str:
+    """The log in the official shape, where constant markers that tests printed mean nothing."""
+    code = "" if exit_code is None else f"{swebench.EXIT_CODE}: {exit_code}\n"
+    body = shown if shown.endswith("\n") else f"{shown}\n"
+    return f"{_neutral(before)}{swebench.START}\n{_neutral(body)}{swebench.END}\n{code}{_neutral(after)}"
+
+
+def _neutral(text: str) -> str:
+    for marker in (swebench.START, swebench.END, swebench.EXIT_CODE):
+        text = text.replace(marker, marker.replace(">>>>>", "> > >"))
+    return text
+
+
+async def _with_reports(box: Sandbox, answer: TaskAnswer, nonces: _Nonces, evidence: Evidence) -> Evidence:
+    record, forged = await _record(box, nonces)
+    cases: Mapping[tuple[str, str], TestCase] = {}
+    rewards: Mapping[str, float] = {}
+    if answer.grade_rule is GradeRule.JUNIT:
+        cases = await _cases(box, nonces.junit)
+    elif answer.grade_rule is GradeRule.REWARD_FILE:
+        rewards = await _rewards(box, answer)
+    altered = ", ".join(record.altered[:3]) if record is not None else ""
+    problem = evidence.problem
+    if altered:
+        problem = f"the test runner was altered while it ran: {altered}"
+    elif forged:
+        problem = "the test runner's record is not its own"
+    return replace(
+        evidence,
+        problem=problem,
+        forged=evidence.forged or forged or bool(altered),
+        record_wanted=bool(nonces.keys),
+        record=record,
+        cases=cases,
+        rewards=rewards,
+    )
+
+
+async def _record(box: Sandbox, nonces: _Nonces) -> tuple[Record | None, bool]:
+    """The sealed records of all sessions as one, and whether one of them is not sealed."""
+    records: list[Record] = []
+    for number, key in enumerate(nonces.keys):
+        try:
+            data = await box.read_file(f"{nonces.folder}/record-{number}", max_bytes=_REPORT_BYTES)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError):
+            return None, True
+        signature, _, payload = data.partition(b"\n")
+        if not hmac.compare_digest(signature, hmac.new(key, payload, hashlib.sha256).hexdigest().encode()):
+            return None, True
+        records.append(read_record(payload.decode("utf-8", "replace")))
+    if not records:
+        return None, False
+    outcomes: dict[str, str] = {}
+    for record in records:
+        outcomes.update(record.outcomes)
+    return Record(
+        exit_status=max(record.exit_status for record in records),
+        altered=tuple(name for record in records for name in record.altered),
+        outcomes=outcomes,
+    ), False
+
+
+async def _cases(box: Sandbox, path: str) -> Mapping[tuple[str, str], TestCase]:
+    try:
+        data = await box.read_file(path, max_bytes=_REPORT_BYTES)
+        return parse_junit(data.decode("utf-8", "replace"))
+    except (OSError, ValueError, SyntaxError):  # an XML error is a SyntaxError
+        return {}
+
+
+async def _rewards(box: Sandbox, answer: TaskAnswer) -> Mapping[str, float]:
+    paths = answer.metadata.get("reward_files") or REWARD_FILES
+    for path in map(str, paths):
+        try:
+            data = await box.read_file(path, max_bytes=_SMALL)
+            return parse_rewards(path, data.decode("utf-8", "replace"))
+        except (OSError, ValueError, TypeError):
+            continue
+    return {}

@@ -1,0 +1,134 @@
+"""What an agent finds in its sandbox: the task, no hidden tests, and one commit that tells nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from engine.datasets.patches import make_patch
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.images import build_image
+from engine.sandbox.integrity import prepare_for_agent
+from engine.sandbox.local import LocalBackend
+from tests.dataset_builders import new_file
+
+FIXED, BUGGY = "def f():\n    return 1\n", "def f():\n    return 0\n"
+IDENTITY = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=trunk"]
+
+
+def git(folder: Path, *arguments: str) -> str:
+    environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+    command = ["git", *IDENTITY, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image whose repository holds the fix in a later commit, a tag, a stash, a remote and the reflog."""
+    home = tmp_path_factory.mktemp("integrity")
+    tree = home / "tree"
+    tree.mkdir()
+    git(tree, "init", "-q")
+    (tree / "code.py").write_text(BUGGY)
+    (tree / "tests").mkdir()
+    (tree / "tests" / "test_hidden.py").write_text("SECRET = 1\n")
+    (tree / ".gitignore").write_text("build/\n")
+    git(tree, "add", "-A")
+    git(tree, "commit", "-qm", "old")
+    (tree / "code.py").write_text(FIXED)
+    git(tree, "commit", "-qam", "the fix")
+    git(tree, "tag", "fixed")
+    git(tree, "branch", "later")
+    git(tree, "update-ref", "refs/remotes/origin/main", "HEAD")
+    git(tree, "reset", "-q", "--hard", "HEAD~1")
+    (tree / "code.py").write_text("# stashed\n")
+    git(tree, "stash", "-q")
+    hook = tree / ".git" / "hooks" / "post-commit"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\n")
+    nested = tree / "vendor"
+    nested.mkdir()
+    git(nested, "init", "-q")
+    (tree / "build").mkdir()
+    (tree / "build" / "out.bin").write_bytes(b"\0built")
+    build_image(home, "repository", tree)
+    broken = home / "broken"
+    (broken / ".git").mkdir(parents=True)
+    (broken / ".git" / "HEAD").write_text("nonsense")
+    (broken / "code.py").write_text(BUGGY)
+    build_image(home, "broken", broken)
+    return home
+
+
+@pytest.fixture
+async def box(home: Path) -> AsyncIterator[Sandbox]:
+    backend = LocalBackend(home)
+    problems = [problem for problem in await backend.preflight() if not problem.startswith("Weaker:")]
+    if problems:
+        pytest.skip(f"no local sandboxes here: {problems[0]}")
+    async with backend.open(SandboxSpec(image="local:repository")) as sandbox:
+        yield sandbox
+
+
+async def run(box: Sandbox, command: str) -> str:
+    result = await box.exec(command, timeout_s=30)
+    return (result.stdout + result.stderr).decode().strip()
+
+
+async def test_one_commit_is_left_and_nothing_else(box: Sandbox, home: Path) -> None:
+    fix = git(home / "tree", "rev-parse", "fixed")
+    await prepare_for_agent(box)
+    assert await run(box, "git log --all --reflog --oneline | wc -l") == "1"
+    assert await run(box, "git fsck --unreachable --no-reflogs 2>/dev/null") == ""
+    assert await run(box, "git tag; git branch -r; git stash list; git reflog; git remote") == ""
+    assert "fatal" in await run(box, f"git show {fix}")
+    assert await run(box, "grep -rl 'return 1' .git; ls .git/hooks .git/logs 2>/dev/null") == ""
+    assert await run(box, "find . -name .git") == "./.git"
+    assert await run(box, "git log -1 --format='%an %s %aI'") == "base base 2000-01-01T00:00:00+00:00"
+
+
+async def test_the_repository_still_works_and_the_diff_is_unmoved(box: Sandbox) -> None:
+    assert await box.diff() == ""
+    await prepare_for_agent(box)
+    assert await run(box, "git status --porcelain") == ""
+    assert await box.diff() == ""
+    await box.write_file("code.py", FIXED.encode())
+    await run(box, "git commit -qam mine && git rm -q --cached code.py")
+    assert "+    return 1" in await box.diff()
+
+
+async def test_hidden_tests_are_neither_in_the_tree_nor_in_the_commit(box: Sandbox) -> None:
+    await prepare_for_agent(box, hidden_paths=["tests/test_hidden.py", "/testbed/build", "/nowhere"])
+    assert "No such file" in await run(box, "cat tests/test_hidden.py")
+    assert await run(box, "git ls-files; git ls-tree -r --name-only HEAD | sort") == "\n".join(
+        [".gitignore", "code.py"] * 2
+    )
+    assert await run(box, "git grep SECRET $(git rev-list --all)") == ""
+    assert await run(box, "git status --porcelain") == ""
+    assert await box.diff() == ""
+
+
+async def test_the_setup_patch_is_the_task_and_no_change(box: Sandbox) -> None:
+    bug = make_patch("code.py", BUGGY, "def f():\n    return None\n") + new_file("extra.py", "x = 1\n")
+    await prepare_for_agent(box, setup_patch=bug)
+    assert await run(box, "git status --porcelain; git diff HEAD; cat extra.py") == "x = 1"
+    assert await run(box, "git log --all -p | grep -c 'return 0'") == "0"
+    assert await box.diff() == ""
+    await box.write_file("code.py", FIXED.encode())
+    await run(box, "rm extra.py")
+    patch = await box.diff()
+    assert "-    return None\n+    return 1" in patch
+    assert "deleted file" in patch
+    await box.adopt()
+    assert await box.diff() == ""
+
+
+async def test_a_broken_repository_is_removed(home: Path, box: Sandbox) -> None:
+    async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
+        await prepare_for_agent(broken)
+        assert await run(broken, "ls -A") == "code.py"
