@@ -23,6 +23,7 @@ from engine.config.environment import (
     SweEnvironmentConfig,
     with_generated_dataset,
 )
+from engine.config.importing import ImportConfig
 from engine.config.rollout import (
     AgentConfig,
     DatasetConfig,
@@ -155,14 +156,22 @@ class ValidateRun(_Run):
         return self
 
 
+class ImportRun(_Run):
+    """Turn a published set into a dataset of this yard."""
+
+    kind: Literal["curate"] = "curate"
+    importing: ImportConfig
+
+
 def _tag(data: Any) -> str:
     """The class of a configuration: its kind, or what a run of kind ``curate`` curates."""
     known = data if isinstance(data, Mapping) else getattr(data, "__dict__", {})
     kind = str(known.get("kind", ""))
-    return "validate" if kind == "curate" and "validation" in known else kind
+    sections = {"validation": "validate", "importing": "import"} if kind == "curate" else {}
+    return next((tag for section, tag in sections.items() if section in known), kind)
 
 
-AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun | ValidateRun
+AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun | ValidateRun | ImportRun
 _NO_KIND = "kind: must be one of train, rollout, evaluate, sft, curate"
 _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
     Annotated[
@@ -171,7 +180,8 @@ _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
         | Annotated[EvaluateRun, Tag("evaluate")]
         | Annotated[SftRun, Tag("sft")]
         | Annotated[CurateRun, Tag("curate")]
-        | Annotated[ValidateRun, Tag("validate")],
+        | Annotated[ValidateRun, Tag("validate")]
+        | Annotated[ImportRun, Tag("import")],
         Discriminator(_tag, custom_error_type="kind", custom_error_message=_NO_KIND),
     ]
 )

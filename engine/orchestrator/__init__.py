@@ -14,7 +14,16 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 
-from engine.config.run import AnyRun, CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun, ValidateRun
+from engine.config.run import (
+    AnyRun,
+    CurateRun,
+    EvaluateRun,
+    ImportRun,
+    RolloutRun,
+    SftRun,
+    TrainRun,
+    ValidateRun,
+)
 from engine.errors import FencedError, TrainyardError
 from engine.events.types import RunFinished
 from engine.orchestrator.context import Outcome, RunContext, RunStopped
@@ -29,6 +38,7 @@ _KINDS: Mapping[type[AnyRun], str] = {
     EvaluateRun: "engine.orchestrator.collect:evaluate",
     SftRun: "engine.orchestrator.sft:warm_start",
     CurateRun: "engine.orchestrator.curate:make_dataset",
+    ImportRun: "engine.orchestrator.importing:import_set",
     ValidateRun: "engine.orchestrator.validate:validate_dataset",
 }
 

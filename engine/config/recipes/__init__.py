@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.config.recipes import frozenlake, quickstart, validation
+from engine.config.recipes import frozenlake, importing, quickstart, validation
 from engine.config.run import AnyRun, parse_run_config, with_overrides
 from engine.errors import ConfigError
 
@@ -23,6 +23,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "frozenlake-evaluate": frozenlake.evaluate,
     "frozenlake-sft": frozenlake.sft,
     "validate-dataset": validation.validate,
+    "import-dataset": importing.import_set,
 }
 
 

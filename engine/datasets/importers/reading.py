@@ -90,7 +90,7 @@ def data_files(source: Source, split: str = "") -> list[DataFile]:
 
 
 def leads_out(path: Path, root: Path) -> bool:
-    """Whether a file is a link to somewhere outside of the source: a set must not pick files of this machine."""
+    """Whether a file is a link to outside of the source: a set must not pick files of this machine."""
     return path.is_symlink() and not path.resolve().is_relative_to(root.resolve())
 
 

@@ -32,6 +32,8 @@ from engine.types import TaskRow
 
 COMMIT_ROWS = 500
 COMMIT_S = 2.0
+_LONGEST = {"instance_id": 300, "repo": 300, "base_commit": 100, "image": 500, "workdir": 300}
+"""What the tables hold of a task, characters."""
 Report = Callable[[str, int, int], None]
 """Told what is being done, how many rows are done and how many there are (0: unknown)."""
 
@@ -185,6 +187,7 @@ class _Import:
         progress.count("read")
         try:
             imported = self._converted(item)
+            row = self._row(imported, item)
         except DatasetError as error:
             self._reject(item, error.field or "", str(error))
             return
@@ -192,7 +195,6 @@ class _Import:
         if excluded is not None:
             self._exclude(item, imported, excluded)
             return
-        row = self._row(imported, item)
         if row.task.id in self._ids:
             progress.count("duplicates")
             return
@@ -226,6 +228,9 @@ class _Import:
         if imported.ungradable:
             answer = replace(answer, metadata={**answer.metadata, "ungradable": imported.ungradable})
         split = self._config.split or imported.split or item.split or "train"
+        for name, limit in _LONGEST.items():
+            if len(getattr(task, name)) > limit:
+                raise DatasetError(f"longer than {limit} characters", field=name)
         cleaned = _clean({"task": task, "answer": answer})
         return with_content_id(TaskRow(task=cleaned["task"], answer=cleaned["answer"], split=split))
 
