@@ -97,6 +97,16 @@ class TaskAnswer(models.Model):
     pass_to_pass: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
     test_command = models.TextField(blank=True, default="")
     grade_rule = models.CharField(max_length=64, blank=True, default="")
+    log_parser = models.CharField(max_length=300, blank=True, default="")
+    """What reads the outcomes out of the log; empty where a report tells them."""
+    expected: models.JSONField[dict[str, str], dict[str, str]] = models.JSONField(default=dict, blank=True)
+    """Test → status of the whole map, for the rule ``map_equal``."""
+    hidden_paths: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
+    """What the image holds and no agent may see."""
+    timeout_s = models.FloatField(null=True, blank=True)
+    """Time for the tests, seconds, where the row sets one."""
+    setup_patch = models.TextField(blank=True, default="")
+    """What makes the image the task, applied before anybody enters."""
     deterministic = models.BooleanField(default=False)
     metadata: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
 

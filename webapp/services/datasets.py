@@ -1,7 +1,8 @@
 """Mirrors dataset folders in Postgres, so that pages and queries need no file.
 
 The folder's JSON lines are read as they are: ``webapp`` does not import the engine's dataset code,
-which has validated them when it wrote them. A task that left its dataset stays, inactive, because
+which has validated them when it wrote them. They are streamed, so that a set of 50,000 rows costs no memory.
+A task that left its dataset stays, inactive, because
 trajectories refer to it.
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -32,7 +35,8 @@ _TASK_FIELDS = (
 )  # fmt: skip
 _ANSWER_FIELDS = (
     "gold_patch", "test_patch", "test_files", "fail_to_pass", "pass_to_pass", "test_command",
-    "grade_rule", "deterministic", "metadata",
+    "grade_rule", "log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch", "deterministic",
+    "metadata",
 )  # fmt: skip
 _BATCH = 500
 Row = Mapping[str, Any]
@@ -50,73 +54,109 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
         DatasetError: the folder is missing or malformed; nothing was changed.
     """
     folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
-    try:
-        contents = [(folder / file).read_bytes() for file in _FILES]
-    except OSError as error:
-        raise DatasetError(f"cannot read the dataset '{name}' in {folder}: {error.strerror}") from error
-    checksum = hashlib.sha256(b"\0".join(contents)).hexdigest()
-    with transaction.atomic():
-        dataset, _ = Dataset.objects.get_or_create(name=name)
-        dataset = Dataset.objects.select_for_update().get(pk=dataset.pk)
-        if dataset.checksum != checksum:
-            header = _json(contents[0], _FILES[0])
-            provenance = header.get("provenance", header) if isinstance(header, dict) else {}
-            store_tasks(
-                dataset=dataset,
-                tasks=_json_lines(contents[1], _FILES[1]),
-                answers=_json_lines(contents[2], _FILES[2]),
-                provenance=provenance,
-                checksum=checksum,
-            )
-            audit.record(
-                actor=actor, action="dataset.sync", run_id=run_id, target=f"dataset {name}",
-                changes={"num_tasks": dataset.num_tasks, "checksum": checksum},
-            )  # fmt: skip
-        if run_id is not None:
-            Dataset.objects.filter(pk=dataset.pk).update(run_id=run_id)
+    with ExitStack() as stack:
+        try:
+            files = [stack.enter_context((folder / file).open("rb")) for file in _FILES]
+        except OSError as error:
+            raise DatasetError(f"cannot read the dataset '{name}' in {folder}: {error.strerror}") from error
+        checksum = _checksum(files)
+        with transaction.atomic():
+            dataset, _ = Dataset.objects.get_or_create(name=name)
+            dataset = Dataset.objects.select_for_update().get(pk=dataset.pk)
+            if dataset.checksum != checksum:
+                header = _json(files[0].read(), _FILES[0])
+                store_tasks(
+                    dataset=dataset,
+                    tasks=_json_lines(files[1], _FILES[1]),
+                    answers=_json_lines(files[2], _FILES[2]),
+                    provenance=header.get("provenance", header) if isinstance(header, dict) else {},
+                    checksum=checksum,
+                )
+                audit.record(
+                    actor=actor, action="dataset.sync", run_id=run_id, target=f"dataset {name}",
+                    changes={"num_tasks": dataset.num_tasks, "checksum": checksum},
+                )  # fmt: skip
+            if run_id is not None:
+                Dataset.objects.filter(pk=dataset.pk).update(run_id=run_id)
     health.mirror(dataset=dataset)
     return dataset
+
+
+def _checksum(files: Sequence[BinaryIO]) -> str:
+    """SHA-256 over the contents; every file is rewound."""
+    digest = hashlib.sha256()
+    for number, file in enumerate(files):
+        digest.update(b"\0" if number else b"")
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+        file.seek(0)
+    return digest.hexdigest()
 
 
 @transaction.atomic
 def store_tasks(
     *,
     dataset: Dataset,
-    tasks: Sequence[Row],
-    answers: Sequence[Row],
+    tasks: Iterable[Row],
+    answers: Iterable[Row],
     provenance: Mapping[str, Any],
     checksum: str = "",
 ) -> None:
-    """Replace a dataset's tasks by these rows (``id`` is the task's key) and link what refers to them."""
-    answered = {row.get("id"): row for row in answers}
-    try:
-        made = [
-            _task(dataset, position, row, answered.get(row["id"], {})) for position, row in enumerate(tasks)
-        ]
-    except KeyError as error:
-        raise DatasetError(f"a task of '{dataset.name}' has no field {error}") from None
-    stored = Task.objects.bulk_create(
-        made, batch_size=_BATCH, update_conflicts=True, unique_fields=["dataset", "key"],
-        update_fields=list(_TASK_FIELDS),
-    )  # fmt: skip
-    ids = {task.key: task.pk for task in stored}
-    TaskAnswer.objects.bulk_create(
-        [
-            TaskAnswer(task_id=ids[row["id"]], **_picked(row, _ANSWER_FIELDS))
-            for row in answers
-            if row.get("id") in ids
-        ],
-        batch_size=_BATCH, update_conflicts=True, unique_fields=["task"], update_fields=list(_ANSWER_FIELDS),
-    )  # fmt: skip
-    Task.objects.filter(dataset=dataset).exclude(pk__in=ids.values()).update(active=False)
-    dataset.splits = dict(Counter(task.split for task in stored))
+    """Replace a dataset's tasks by these rows (``id`` is the task's key) and link what refers to them.
+
+    Args:
+        dataset: whose tasks these are.
+        tasks: the visible halves.
+        answers: the other halves, in the same order.
+        provenance: what the dataset says of itself.
+        checksum: of the files the rows come from.
+
+    Raises:
+        DatasetError: a row lacks a field, or an answer belongs to another task; nothing was changed.
+    """
+    splits: Counter[str] = Counter()
+    stored: dict[str, int] = {}
+    pairs: Iterator[tuple[int, tuple[Row, Row]]] = enumerate(zip_longest(tasks, answers, fillvalue={}))
+    while batch := list(islice(pairs, _BATCH)):
+        stored |= _store_batch(dataset, batch, splits)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE webapp_task SET active = FALSE WHERE dataset_id = %s AND active AND key <> ALL(%s)",
+            [dataset.pk, list(stored)],
+        )
+    dataset.splits = dict(splits)
     dataset.num_tasks = len(stored)
-    dataset.provenance = dict(provenance)
+    dataset.provenance = without_nul(dict(provenance))
     dataset.checksum = checksum
     dataset.synced_at = timezone.now()
     dataset.save()
-    health.refresh_standings(task_ids=list(ids.values()))
+    health.refresh_standings(task_ids=list(stored.values()))
     _link(dataset)
+
+
+def _store_batch(
+    dataset: Dataset, batch: Sequence[tuple[int, tuple[Row, Row]]], splits: Counter[str]
+) -> dict[str, int]:
+    """Upsert some rows; key → id of the tasks."""
+    made = []
+    for position, (row, answer) in batch:
+        if row.get("id") != answer.get("id"):
+            message = f"an answer of '{dataset.name}' belongs to another task, or to none"
+            raise DatasetError(message, row=position, field="id")
+        try:
+            made.append(_task(dataset, position, row, answer))
+        except KeyError as error:
+            raise DatasetError(f"a task of '{dataset.name}' has no field {error}", row=position) from None
+    stored = Task.objects.bulk_create(
+        made, update_conflicts=True, unique_fields=["dataset", "key"], update_fields=list(_TASK_FIELDS)
+    )
+    splits.update(task.split for task in stored)
+    ids = {task.key: task.pk for task in stored}
+    TaskAnswer.objects.bulk_create(
+        [TaskAnswer(task_id=ids[row["id"]], **_picked(answer, _ANSWER_FIELDS)) for _, (row, answer) in batch],
+        update_conflicts=True, unique_fields=["task"], update_fields=list(_ANSWER_FIELDS),
+    )  # fmt: skip
+    return ids
 
 
 def _task(dataset: Dataset, position: int, row: Row, answer: Row) -> Task:
@@ -150,12 +190,11 @@ def _json(content: bytes, file: str) -> Any:
         raise DatasetError(f"{file} is not JSON: {error}") from None
 
 
-def _json_lines(content: bytes, file: str) -> list[Row]:
-    # Split at newlines only: JSON strings may hold other line separators as they are.
-    rows = [
-        _json(line, f"{file}, line {n}") for n, line in enumerate(content.split(b"\n"), 1) if line.strip()
-    ]
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise DatasetError(f"{file}: not an object", row=number)
-    return rows
+def _json_lines(lines: Iterable[bytes], file: str) -> Iterator[Row]:
+    # A file's lines end at newlines only: JSON strings may hold other line separators as they are.
+    for number, line in enumerate(lines):
+        if line.strip():
+            row = _json(line, f"{file}, line {number + 1}")
+            if not isinstance(row, dict):
+                raise DatasetError(f"{file}: not an object", row=number)
+            yield row
