@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _FOR_EVER_S = 7 * 86_400.0
 _LOG_CAP = 1 << 20
 _MIB = 1 << 20
+_KILLED = 137
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +81,7 @@ class Container:
         self.box: AgentSandbox | None = None
         self.port: AgentPort | Relay | None = None
         self.log = b""
-        self.waiting = "ContainerCreating"
+        self.waiting = "PodInitializing" if pod["spec"].get("initContainers") else "ContainerCreating"
         """Why it does not run; empty while it does and after it did."""
         self.message = ""
         self.exit: Exit | None = None
@@ -205,9 +206,8 @@ class Container:
         groups = self._inside().cgroups
         await asyncio.gather(self._keep(process.stdout), self._keep(process.stderr))
         code = await process.wait()
-        if code < 0:
-            return Exit(128 - code, "OOMKilled" if cgroups.oom_killed(groups) else "Error")
-        return Exit(code)
+        code = code if code >= 0 else 128 - code
+        return Exit(code, "OOMKilled" if code == _KILLED and cgroups.oom_killed(groups) else "")
 
     async def _keep(self, reader: asyncio.StreamReader) -> None:
         while data := await reader.read(1 << 16):
@@ -230,7 +230,7 @@ class Container:
 
     @staticmethod
     def _death(message: str) -> Exit:
-        return Exit(137, "OOMKilled" if "memory limit" in message else "Error", message)
+        return Exit(_KILLED, "OOMKilled" if "memory limit" in message else "Error", message)
 
     async def close(self, *, silent: bool = False) -> None:
         """End everything; safe to call twice.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -71,6 +72,12 @@ class Nodes:
             ],
             "nodeInfo": {
                 "kubeletVersion": VERSION["gitVersion"],
+                "kubeProxyVersion": VERSION["gitVersion"],
+                "bootID": spec.name,
+                "machineID": spec.name,
+                "systemUUID": spec.name,
+                "kernelVersion": platform.release(),
+                "osImage": platform.system(),
                 "operatingSystem": "linux",
                 "architecture": "amd64",
                 "containerRuntimeVersion": "containerd://2.1.0",
