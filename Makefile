@@ -53,6 +53,10 @@ system-test: ## also a browser for the end-to-end tests
 docker: ## a Docker daemon for sandboxes: the one that answers, else (as root) one of our own
 	@deploy/setup/docker.sh start
 
+.PHONY: docker-examples
+docker-examples: $(STAMP) docker ## two example images and their dataset rows, in .trainyard/examples
+	@DOCKER_HOST=$$(deploy/setup/docker.sh status) $(BIN)/python deploy/images/build_examples.py .trainyard/examples
+
 docker-stop: ## stop our own Docker daemon
 	@deploy/setup/docker.sh stop
 

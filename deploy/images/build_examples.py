@@ -27,6 +27,8 @@ import rows
 
 BASE = "trainyard/debian-python:bookworm"
 _PACKAGES = "python3,git,ca-certificates"
+_LEAN = ("force-unsafe-io", *(f"path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale")))
+_SYSTEM = Path(__file__).parents[1] / "setup" / "system.sh"
 
 
 def base_rootfs(folder: Path) -> Path:
@@ -34,9 +36,11 @@ def base_rootfs(folder: Path) -> Path:
     target = folder / "debian.tar"
     if not target.exists():
         partial = target.with_suffix(".partial.tar")
-        command = ["mmdebstrap", "--variant=minbase", f"--include={_PACKAGES}", "bookworm", str(partial)]
+        subprocess.run([_SYSTEM, "mmdebstrap:mmdebstrap"], check=True)
+        lean = [f"--dpkgopt={option}" for option in _LEAN]
+        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={_PACKAGES}", *lean]
         print("making a Debian root file system (a minute or two) …", flush=True)
-        subprocess.run(command, check=True)
+        subprocess.run([*command, "bookworm", str(partial)], check=True)
         partial.rename(target)
     return target
 

@@ -88,7 +88,7 @@ def fetch(folder: Path) -> Source:
     if not site.exists():
         partial = folder / "site-packages.partial"
         shutil.rmtree(partial, ignore_errors=True)
-        _pip("install", "--quiet", "--no-deps", "--no-compile", "--target", str(partial), *_PYTEST)
+        _pip("install", "--quiet", "--no-deps", "--target", str(partial), *_PYTEST)
         shutil.rmtree(partial / "bin", ignore_errors=True)
         partial.rename(site)
     repository = folder / "repository"
