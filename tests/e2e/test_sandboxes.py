@@ -1,0 +1,93 @@
+"""The sandbox pool in a real browser: it fits, it lives, people can act."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import aside
+from tests.page_builders import Yard, make_yard
+from tests.sandbox_builders import clock, lease, pool
+from webapp.models import AuditEntry
+from webapp.services import sandboxes
+
+pytestmark = [pytest.mark.e2e]
+expect.set_options(timeout=60_000)
+
+
+def busy_yard() -> Yard:
+    """A run whose pool has everything to show."""
+    yard = make_yard(iterations=1, group_size=2)
+    name = "train/1/boltons__iterutils-compare-3/"
+    records = [lease(n, sandbox_id="sb-live" if n == 0 else f"sb-{n}", name=f"{name}{n}") for n in range(14)]
+    records += [lease(14, "leased", name="grade boltons__strutils-off-2"), lease(15, "failed")]
+    clocks = {
+        "queue": clock(*[0.004] * 30, *[0.4] * 12, *[4.0] * 9, 31.0),
+        "start": clock(*[0.03] * 40, *[0.09] * 11, 0.4),
+        "exec": clock(*[0.004] * 300, *[0.02] * 120, *[0.3] * 40, 9.0, 80.0),
+        "grade": clock(*[0.7] * 20, *[2.0] * 8),
+    }
+    for live in (2, 6, 9, 12, 14):
+        yard.stream.add("pool_status", **pool(live=live, wanted=live + 3, idle=live // 3, clocks=clocks))
+    yard.stream.add("sandboxes_changed", records=records)
+    reason = "8 starts in a row failed; the last one: no space left on the node"
+    yard.stream.add(
+        "pool_status", **pool(live=14, wanted=17, max_live=16, clocks=clocks, paused_reason=reason)
+    )
+    yard.post()
+    sandboxes.record_reaping(found=[sandboxes.Reaped("local", 4, ""), sandboxes.Reaped("kubernetes", 0, "")])
+    return yard
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1280), ("light", 390)])
+def test_the_pool_fits(page: Page, server: str, screenshots: Path, theme: str, width: int) -> None:
+    yard = aside(busy_yard)
+    page.context.add_cookies([{"name": "theme", "value": theme, "url": server}])
+    page.set_viewport_size({"width": width, "height": 900})
+    for name, address in {
+        "sandboxes": "/sandboxes/",
+        "sandboxes-run": f"/sandboxes/?run={yard.run.pk}",
+        "run-sandboxes": f"/runs/{yard.run.pk}/?tab=sandboxes",
+    }.items():
+        page.goto(address)
+        expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{name} at {width} px"
+        page.screenshot(path=screenshots / f"{name}-{width}-{theme}.png", full_page=True, caret="initial")
+
+
+def test_the_pool_lives_and_can_be_acted_on_by_keyboard(page: Page) -> None:
+    yard = aside(busy_yard)
+    page.goto("/sandboxes/")
+    expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
+    expect(page.locator("#charts")).to_have_attribute("data-points", "6")
+    expect(page.locator("#pool-head")).to_contain_text("no space left on the node")
+    page.evaluate("window.loaded = 'once'")
+
+    def report() -> None:
+        yard.stream.add("sandboxes_changed", records=[lease(0, "closed"), lease(77)])
+        yard.stream.add("pool_status", **pool(live=3, wanted=3, images=[], paused_reason=""))
+        yard.post()
+
+    aside(report)
+    expect(page.locator("#charts")).to_have_attribute("data-points", "7")
+    expect(page.locator("#pool-head")).not_to_contain_text("no space left")
+    expect(page.locator(f"#sandbox-{yard.run.pk}-ls-0077")).to_be_visible()
+    expect(page.locator(f"#sandbox-{yard.run.pk}-ls-0000")).to_have_count(0)
+    expect(page.locator("#pool-images")).to_have_count(0)
+    assert page.evaluate("window.loaded") == "once", "the page was never loaded again"
+    page.locator("#chart-sandboxes button").click()
+    expect(page.locator("#chart-dialog .uplot")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Reap orphans now").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator(".messages")).to_contain_text("A worker was asked to reap")
+    assert aside(AuditEntry.objects.filter(action="sandboxes.reap").count) == 1
+
+
+def test_a_live_sandbox_leads_to_its_rollout(page: Page) -> None:
+    yard = aside(busy_yard)
+    page.goto("/sandboxes/")
+    page.locator(f"#sandbox-{yard.run.pk}-ls-0000").get_by_role("link").first.click()
+    page.wait_for_url(f"**/runs/{yard.run.pk}/train/1/{yard.tasks[0].key}/0/")
