@@ -1,9 +1,9 @@
 #!/bin/sh
 # A private Docker daemon below the data folder, for tests and for machines without one:
-#   docker.sh start | stop | status | run COMMAND...
-# `start` uses a daemon that answers already (DOCKER_HOST, ours, the system's); else, as root, it installs
-# Debian's docker.io and starts one that listens on a unix socket only, without bridges and packet filters:
-# sandboxes have no network. Its data lies in an XFS file with project quotas where the kernel can mount one,
+#   docker.sh start | own | stop | status | run COMMAND...
+# `start` uses a daemon that answers already (DOCKER_HOST, ours, the system's); else it does what `own` does: as
+# root install Debian's docker.io and start one that listens on a unix socket only, without bridges and packet
+# filters: sandboxes have no network. Its data lies in an XFS file with project quotas where the kernel can mount one,
 # because only there Docker can limit what a container writes. `run` stops what it started.
 set -eu
 
@@ -49,10 +49,14 @@ launch() { # launch DRIVER: start the daemon and wait until it answers
 start() {
     if answers || ours; then return 0; fi
     if [ -n "${DOCKER_HOST:-}" ]; then say "nothing answers at DOCKER_HOST=$DOCKER_HOST"; return 1; fi
+    own
+}
+
+own() {
+    if ours; then return 0; fi
     if [ "$(id -u)" != 0 ]; then say "no daemon answers, and only root can start one"; return 1; fi
     if [ ${#folder} -gt 70 ]; then say "$folder is too long for unix sockets; set TRAINYARD_HOME"; return 1; fi
-    command -v dockerd >/dev/null 2>&1 || "$here/system.sh" dockerd:docker.io docker:docker.io || return 1
-    if answers; then return 0; fi # its package may have started the system's
+    "$here/system.sh" dockerd:docker.io docker:docker.io || return 1
     mkdir -p "$folder"
     mount_disk || say "this kernel has no XFS quotas: what a container writes is watched, not limited"
     for driver in overlay2 vfs; do
@@ -77,6 +81,7 @@ stop() {
 
 case ${1:-} in
 start) start ;;
+own) own ;;
 stop) stop ;;
 status) if ours; then echo "unix://$socket"; elif answers; then docker context inspect -f '{{.Endpoints.docker.Host}}'; else echo "no daemon"; exit 1; fi ;;
 run)
@@ -90,5 +95,5 @@ run)
     if [ $started = yes ]; then stop; fi
     exit $status
     ;;
-*) echo "usage: $0 start | stop | status | run COMMAND..." >&2; exit 2 ;;
+*) echo "usage: $0 start | own | stop | status | run COMMAND..." >&2; exit 2 ;;
 esac

@@ -13,7 +13,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -130,23 +130,23 @@ class Images:
         except FileNotFoundError:  # an image we did not bring in is not ours to remove
             pass
 
-    def _longest_unused(self) -> Iterator[tuple[str, Path]]:
+    def _records(self) -> list[tuple[str, Path]]:
+        """Ids and records of the images we brought in, the longest unused first."""
         records = []
         for path in self._used.glob("*.json"):
             try:
                 records.append((path.stat().st_mtime, json.loads(path.read_text())["id"], path))
             except FileNotFoundError:
                 continue
-        for _, image_id, path in sorted(records)[:-1]:  # the newest is what all this is for
-            yield image_id, path
+        return [(image_id, path) for _, image_id, path in sorted(records)]
 
     def _make_room(self, client: docker.APIClient) -> None:
         if not self._config.image_budget_gb:
             return
-        ours = {image_id for image_id, _ in self._longest_unused()}
+        ours = self._records()
         present = {row["Id"]: row for row in client.df()["Images"]}
-        left = _bytes_of([present[one] for one in ours if one in present])
-        for image_id, path in self._longest_unused():
+        left = _bytes_of([present[one] for one, _ in ours if one in present])
+        for image_id, path in ours[:-1]:  # the last is what the room is for
             if left <= self._config.image_budget_gb * 1e9:
                 return
             row = present.get(image_id)

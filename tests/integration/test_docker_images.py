@@ -1,0 +1,153 @@
+"""Images of the Docker backend against a real daemon that pulls from a registry of ours."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import pytest
+
+from engine.config.sandbox import DockerConfig
+from engine.errors import ImageError
+from engine.sandbox.docker.daemon import Daemon, find_daemon
+from engine.sandbox.docker.images import Images
+from tests.docker_daemon import docker_host
+from tests.fakes.registry import FakeRegistry, fake_registry
+
+
+@pytest.fixture
+def registry() -> Iterator[FakeRegistry]:
+    with fake_registry() as registry:
+        yield registry
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    daemon = Daemon(find_daemon(docker_host(), tmp_path_factory.mktemp("home")), 60)
+    yield daemon
+    daemon.close()
+
+
+@pytest.fixture
+async def names(daemon: Daemon, registry: FakeRegistry) -> AsyncIterator[list[str]]:
+    """Images that nobody has; removed afterwards."""
+    found = [registry.image(f"test/{secrets.token_hex(4)}") for _ in range(4)]
+    yield found
+
+    def remove(client: docker.APIClient) -> None:
+        for name in found:
+            with contextlib.suppress(docker.errors.ImageNotFound):
+                client.remove_image(name, force=True)
+
+    await daemon.call(remove)
+
+
+def images(daemon: Daemon, home: Path, **settings: Any) -> Images:
+    return Images(daemon, DockerConfig(**{"pull_backoff_s": 0.02, **settings}), home)
+
+
+def present(daemon: Daemon, name: str) -> bool:
+    try:
+        daemon.client.inspect_image(name)
+    except docker.errors.ImageNotFound:
+        return False
+    return True
+
+
+def short(name: str) -> str:
+    return name.partition("/")[2].removesuffix(":latest")
+
+
+async def test_an_image_is_pulled_once_for_all_who_wait(
+    daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
+) -> None:
+    store = images(daemon, tmp_path)
+    found = await asyncio.gather(*(store.ensure(names[0]) for _ in range(8)))
+    assert len({image.id for image, _ in found}) == 1
+    assert registry.pulls[short(names[0])] == 1
+    assert all(seconds > 0 for _, seconds in found)
+    again, _ = await store.ensure(names[0])
+    other, _ = await images(daemon, tmp_path).ensure(names[0])
+    assert again == other == found[0][0]
+    assert registry.pulls[short(names[0])] == 1
+
+
+async def test_a_busy_registry_is_asked_again(
+    daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
+) -> None:
+    registry.faults.extend([429, 500, 429])
+    image, _ = await images(daemon, tmp_path).ensure(names[0])
+    assert image.name == names[0]
+    assert not registry.faults
+
+
+async def test_patience_ends(
+    daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
+) -> None:
+    registry.faults.extend([429] * 50)
+    with pytest.raises(ImageError, match=r"could not be pulled in 3 attempts: .*toomanyrequests"):
+        await images(daemon, tmp_path, pull_retries=2).ensure(names[0])
+
+
+async def test_a_missing_image_is_believed_at_once(
+    daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
+) -> None:
+    registry.missing.add(short(names[0]))
+    with pytest.raises(ImageError, match=f"'{names[0]}' cannot be pulled: .*(unknown|not found)"):
+        await images(daemon, tmp_path, pull_backoff_s=1000.0).ensure(names[0])
+
+
+async def test_credentials_come_from_the_configured_file(
+    daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
+) -> None:
+    registry.login = ("ann", "secret")
+    with pytest.raises(ImageError, match="docker login"):
+        await images(daemon, tmp_path, pull_backoff_s=1000.0).ensure(names[0])
+    auth = base64.b64encode(b"ann:secret").decode()
+    (tmp_path / "config.json").write_text(json.dumps({"auths": {registry.address: {"auth": auth}}}))
+    image, _ = await images(daemon, tmp_path, registry_config=str(tmp_path / "config.json")).ensure(names[0])
+    assert present(daemon, image.id)
+
+
+async def test_beyond_the_budget_the_longest_unused_goes_but_never_one_in_use(
+    daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
+) -> None:
+    registry.layer_bytes = 1_000_000
+    store = images(daemon, tmp_path, image_budget_gb=0.0022)
+    in_use, oldest, newer, newest = names
+    for age, name in ((300, in_use), (200, oldest), (100, newer)):
+        image, _ = await store.ensure(name)
+        record = store._record(image.id)
+        os.utime(record, (record.stat().st_atime - age, record.stat().st_mtime - age))
+        if name == in_use:
+            held = daemon.client.create_container(image.id, ["/nothing"])["Id"]
+    try:
+        await store.ensure(newest)
+        assert [present(daemon, name) for name in names] == [True, False, False, True]
+        await store.ensure(oldest)  # it is pulled again
+        assert registry.pulls[short(oldest)] == 2
+    finally:
+        daemon.client.remove_container(held)
+
+
+async def test_a_cancelled_caller_does_not_stop_the_pull_of_others(
+    daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
+) -> None:
+    registry.faults.extend([429, 429])
+    store = images(daemon, tmp_path)
+    first = asyncio.ensure_future(store.ensure(names[0]))
+    second = asyncio.ensure_future(store.ensure(names[0]))
+    await asyncio.sleep(0)
+    first.cancel()
+    image, _ = await second
+    assert first.cancelled()
+    assert present(daemon, image.id)
