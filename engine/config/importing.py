@@ -5,11 +5,25 @@ from __future__ import annotations
 import re
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from engine.config.base import Section
 
 HUB_PREFIX = "hf:"
+FORMATS = {
+    "r2e-gym": "R2E-Gym: Subset, Lite, V1, Full, Validated, and its SWE-bench variants",
+    "swe-gym": "SWE-Gym and its Lite",
+    "swe-bench": "SWE-bench: full, Lite, Verified, Multilingual; rows of versions 4 and 5",
+    "swe-bench-v5": "a task repository of SWE-bench 5: folders with a task.yaml",
+    "swe-smith": "SWE-smith, whose published patch is the bug",
+    "swe-rebench": "SWE-rebench v1",
+    "swe-rebench-v2": "SWE-rebench V2, 20 languages",
+    "multi-swe-rl": "Multi-SWE-RL and Multi-SWE-bench",
+    "swe-bench-pro": "SWE-bench Pro; put run_scripts/ beside the rows",
+    "harbor": "Harbor tasks: folders with a task.toml",
+    "trainyard": "an export of this or another yard",
+}
+"""Formats that can be imported; the converters are in ``engine.datasets.importers``."""
 COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|<|>)\s*(-?\d+(?:\.\d+)?)\s*")
 """``NAME OP NUMBER``, e.g. ``patch_lines<=200``."""
 
@@ -70,7 +84,7 @@ class ImportConfig(Section):
     """An import: a published set becomes a dataset of this yard."""
 
     format: str = Field(min_length=1)
-    """Format of the rows, e.g. ``r2e-gym``; see ``engine.datasets.importers.formats``."""
+    """Format of the rows, e.g. ``r2e-gym``."""
     source: str = Field(min_length=1)
     """File or folder, or ``hf:OWNER/NAME`` for a dataset of the Hugging Face hub."""
     output: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -92,6 +106,13 @@ class ImportConfig(Section):
     """Registry put before every image name, e.g. ``registry.local/mirror/``; local images stay."""
     filters: FilterConfig = FilterConfig()
     decontamination: DecontaminationConfig = DecontaminationConfig()
+
+    @field_validator("format")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in FORMATS:
+            raise ValueError(f"there is no format '{name}'; there are: {', '.join(FORMATS)}")
+        return name
 
     @property
     def hub_name(self) -> str:

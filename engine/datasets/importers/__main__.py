@@ -16,9 +16,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.config.base import explain_errors, parse_settings
-from engine.config.importing import ImportConfig
+from engine.config.importing import FORMATS, ImportConfig
 from engine.config.run import with_overrides
-from engine.datasets.importers.formats import FORMATS
 from engine.datasets.importers.run import import_dataset
 from engine.errors import TrainyardError
 
@@ -28,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m engine.datasets.importers",
         description="Import a published dataset.",
-        epilog="formats: " + "; ".join(f"{form.name}: {form.help}" for form in FORMATS.values()),
+        epilog="formats: " + "; ".join(f"{name}: {about}" for name, about in FORMATS.items()),
     )
     parser.add_argument("--format", required=True, help="one of the formats below")
     parser.add_argument("--name", required=True, help="name of the dataset to make")

@@ -1,8 +1,8 @@
 """What an importer is: a function from one published row to one task, and the table of all of them.
 
-To add a format: a module with ``convert(row) -> Imported`` and an entry in
-``engine.datasets.importers.formats``. A converter raises ``DatasetError`` with the field; who counts rows
-adds the number. Nothing that tells the answer may reach ``Task``: gold patches, test patches, names of tests,
+To add a format: a module with ``convert(row) -> Imported`` and entries in ``formats`` and in
+``engine.config.importing.FORMATS``. A converter raises ``DatasetError`` with the field; who counts rows adds
+the number. Nothing that tells the answer may reach ``Task``: gold patches, test patches, names of tests,
 hints.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from engine.datasets.importers.fields import Row
 from engine.datasets.patches import count_changed_lines, is_test_path, keep_files, split_patch
@@ -40,14 +40,11 @@ class Format:
     """One published format."""
 
     name: str
-    help: str
     convert: Converter
-    layout: Literal["rows", "folders"] = "rows"
-    """``rows``: parquet, JSONL or JSON files; ``folders``: one folder per task."""
     read_folder: Callable[[Path], Row] | None = None
-    """Turns a task's folder into a row, for the layout ``folders``."""
+    """Turns a task's folder into a row; None where rows are lines of parquet, JSONL or JSON files."""
     marker: str = ""
-    """The file that makes a folder a task's, for the layout ``folders``."""
+    """The file that makes a folder a task's."""
 
 
 def difficulty(gold_patch: str, num_tests: int, num_fail_to_pass: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""The table of every format that can be imported, by name."""
+"""The converter of every format, by name; ``engine.config.importing.FORMATS`` says what each is."""
 
 from __future__ import annotations
 
@@ -16,52 +16,25 @@ from engine.datasets.importers import (
     trainyard,
 )
 from engine.datasets.importers.base import Format
-from engine.errors import DatasetError
 
-_ALL = (
-    Format(
-        name="r2e-gym",
-        help="R2E-Gym: Subset, Lite, V1, Full, Validated, its SWE-bench variants",
-        convert=r2e_gym.convert,
-    ),
-    Format(name="swe-gym", help="SWE-Gym and its Lite", convert=swe_bench.convert_swe_gym),
-    Format(
-        name="swe-bench",
-        help="SWE-bench: full, Lite, Verified, Multilingual; rows of versions 4 and 5",
-        convert=swe_bench.convert,
-    ),
+_FOLDERS = (
     Format(
         name="swe-bench-v5",
-        help="a task repository of SWE-bench 5: tasks/<id>/task.yaml",
         convert=swe_bench.convert,
-        layout="folders",
         read_folder=task_repo.read_folder,
         marker=task_repo.MARKER,
     ),
-    Format(name="swe-smith", help="SWE-smith; the published patch is the bug", convert=swe_smith.convert),
-    Format(name="swe-rebench", help="SWE-rebench v1", convert=swe_rebench.convert),
-    Format(name="swe-rebench-v2", help="SWE-rebench V2", convert=swe_rebench.convert_v2),
-    Format(name="multi-swe-rl", help="Multi-SWE-RL and Multi-SWE-bench", convert=multi_swe.convert),
-    Format(
-        name="swe-bench-pro",
-        help="SWE-bench Pro; put run_scripts/ beside the rows",
-        convert=swe_bench_pro.convert,
-    ),
-    Format(
-        name="harbor",
-        help="Harbor task folders",
-        convert=harbor.convert,
-        layout="folders",
-        read_folder=harbor.read_folder,
-        marker=harbor.MARKER,
-    ),
-    Format(name="trainyard", help="our own export", convert=trainyard.convert),
+    Format(name="harbor", convert=harbor.convert, read_folder=harbor.read_folder, marker=harbor.MARKER),
 )
-FORMATS: Mapping[str, Format] = {known.name: known for known in _ALL}
-
-
-def find_format(name: str) -> Format:
-    """A format by its name. Raises DatasetError naming those there are."""
-    if name not in FORMATS:
-        raise DatasetError(f"there is no format '{name}'; there are: {', '.join(FORMATS)}")
-    return FORMATS[name]
+_ROWS = (
+    Format(name="r2e-gym", convert=r2e_gym.convert),
+    Format(name="swe-gym", convert=swe_bench.convert_swe_gym),
+    Format(name="swe-bench", convert=swe_bench.convert),
+    Format(name="swe-smith", convert=swe_smith.convert),
+    Format(name="swe-rebench", convert=swe_rebench.convert),
+    Format(name="swe-rebench-v2", convert=swe_rebench.convert_v2),
+    Format(name="multi-swe-rl", convert=multi_swe.convert),
+    Format(name="swe-bench-pro", convert=swe_bench_pro.convert),
+    Format(name="trainyard", convert=trainyard.convert),
+)
+FORMATS: Mapping[str, Format] = {form.name: form for form in (*_FOLDERS, *_ROWS)}

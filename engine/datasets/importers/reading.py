@@ -121,7 +121,7 @@ def read_items(source: Source, form: Format, *, split: str = "", start: int = 0)
         DatasetError: the source has no rows of this format.
         PreflightError: reading parquet needs pyarrow, which is missing.
     """
-    if form.layout == "folders":
+    if form.read_folder is not None:
         yield from _folders(source.path, form, start)
         return
     number = 0
@@ -139,7 +139,7 @@ def read_items(source: Source, form: Format, *, split: str = "", start: int = 0)
 
 def count_rows(source: Source, form: Format, *, split: str = "") -> int:
     """How many rows a source has, without converting any; 0 when that would mean reading it all."""
-    if form.layout == "folders":
+    if form.read_folder is not None:
         return len(task_folders(source.path, form.marker))
     total = 0
     for file in data_files(source, split):

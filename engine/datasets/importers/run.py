@@ -23,7 +23,7 @@ from engine.datasets.decontamination import Decontamination
 from engine.datasets.filters import Exclusion, Filters
 from engine.datasets.hub import fetch
 from engine.datasets.importers.base import Format, Imported
-from engine.datasets.importers.formats import FORMATS, find_format
+from engine.datasets.importers.formats import FORMATS
 from engine.datasets.importers.reading import Item, Source, count_rows, data_files, read_items
 from engine.datasets.importers.staging import EXCLUDED, REJECTS, Staging
 from engine.datasets.store import dataset_path, with_content_id
@@ -90,13 +90,13 @@ def import_dataset(
         must_end: asked between rows.
 
     Raises:
-        DatasetError: nothing can be imported: no such format, no rows, the dataset is another one's.
+        DatasetError: nothing can be imported: no rows, the dataset is another one's.
         PreflightError: a library or the hub is missing.
         ImportStopped: ``must_end`` said so; nothing is visible yet and nothing is lost.
     """
     started = time.monotonic()
     report = report or _silence
-    form = find_format(config.format)
+    form = FORMATS[config.format]
     source = _fetched(config, home, report)
     existing = _existing(config, home)
     fingerprint = _fingerprint(config, source, form, existing)
@@ -281,7 +281,7 @@ def _fetched(config: ImportConfig, home: Path, report: Report) -> Source:
         revision=config.revision,
         subset=config.subset,
         split=config.source_split,
-        whole=find_format(config.format).layout == "folders",
+        whole=FORMATS[config.format].read_folder is not None,
         report=lambda message: report(message, 0, 0),
     )
 
@@ -331,7 +331,7 @@ def _fingerprint(
 ) -> str:
     """What is imported and how: another file, setting or dataset to append to makes another import."""
     known: list[Any] = [config.model_dump(mode="json"), source.revision]
-    if form.layout == "rows":
+    if form.read_folder is None:
         for file in data_files(source, config.source_split):
             stat = file.path.stat()
             known.append([file.name, stat.st_size, 0 if source.revision else stat.st_mtime_ns])

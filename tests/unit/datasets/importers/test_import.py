@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from engine.config.importing import DecontaminationConfig, FilterConfig, ImportConfig
+from engine.config.importing import FORMATS, DecontaminationConfig, FilterConfig, ImportConfig
 from engine.datasets.importers import run as importing
+from engine.datasets.importers.formats import FORMATS as CONVERTERS
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError
@@ -105,7 +106,6 @@ def test_nothing_is_written_when_no_row_can_be_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "odd"}, "there is no format 'odd'; there are: r2e-gym"),
         ({"source": "/nowhere/x.jsonl"}, "there is no file or folder /nowhere"),
         ({"source_split": "dev"}, "no data file of the split 'dev'"),
     ],
@@ -114,6 +114,12 @@ def test_what_cannot_begin_says_why(tmp_path: Path, changes: dict[str, Any], mes
     source = write_lines(tmp_path / "train.jsonl", [numbered(0)])
     with pytest.raises(DatasetError, match=message):
         import_dataset(config(source, **changes), home=tmp_path)
+
+
+def test_formats_are_known_before_anything_starts() -> None:
+    assert set(FORMATS) == set(CONVERTERS)
+    with pytest.raises(ValueError, match="there is no format 'odd'; there are: r2e-gym"):
+        config(Path("x"), format="odd")
 
 
 def test_a_dataset_of_another_source_is_not_touched_unasked(tmp_path: Path) -> None:
