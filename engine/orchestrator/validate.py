@@ -18,8 +18,9 @@ from pathlib import Path
 
 from engine.config.run import ValidateRun
 from engine.datasets.health import Finding, judge, row_content
+from engine.datasets.solution import gold_patch
 from engine.datasets.store import dataset_path, load_dataset
-from engine.errors import DatasetError
+from engine.errors import DatasetError, SandboxError
 from engine.events.health import (
     FAULTS,
     MAX_NAMED,
@@ -134,19 +135,39 @@ class Validation:
         width = self._config.grading.max_parallel
         begun = 0
         while self._left and len(active) < width:
-            active.add(asyncio.create_task(self._check(grader, self._left.popleft())))
+            active.add(asyncio.create_task(self._check(grader, backend, self._left.popleft())))
             begun += 1
         if begun and self._left:
             coming = islice(self._left, width)
             await backend.prepare(dict(Counter(row.task.image for row in coming)))
 
-    async def _check(self, grader: Grader, row: TaskRow) -> tuple[TaskRow, Finding]:
+    async def _check(self, grader: Grader, backend: SandboxBackend, row: TaskRow) -> tuple[TaskRow, Finding]:
+        obstacle = row.answer.metadata.get("ungradable")
+        if obstacle:
+            refused = [_refused(f"it cannot be graded: {obstacle}")]
+            return row, judge(refused, refused)
         noop = await self._repeat(grader, row, "")
         if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
             return row, judge(noop, ())
-        if not row.answer.gold_patch.strip():
-            return row, judge(noop, [_refused("the row has no gold patch")])
-        return row, judge(noop, await self._repeat(grader, row, row.answer.gold_patch))
+        try:
+            gold = await self._repeat(grader, row, await self._gold_patch(backend, row))
+        except DatasetError as error:
+            gold = [_refused(str(error))]
+        except SandboxError as error:
+            gold = [Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")]
+        return row, judge(noop, gold)
+
+    async def _gold_patch(self, backend: SandboxBackend, row: TaskRow) -> str:
+        timeout_s = row.answer.timeout_s or self._config.grading.timeout_s
+        limits, run_id = self._config.sandbox, self._run.run_id
+        for wait_s in self._waits():
+            try:
+                return await gold_patch(
+                    row, backend=backend, sandbox=limits, run_id=run_id, timeout_s=timeout_s
+                )
+            except SandboxError:
+                await asyncio.sleep(wait_s)
+        return await gold_patch(row, backend=backend, sandbox=limits, run_id=run_id, timeout_s=timeout_s)
 
     async def _repeat(self, grader: Grader, row: TaskRow, patch: str) -> list[Grade]:
         grades: list[Grade] = []
@@ -161,14 +182,18 @@ class Validation:
 
     async def _grade(self, grader: Grader, row: TaskRow, patch: str) -> Grade:
         """One grading; one that infrastructure lost is made again after a while."""
-        settings = self._config.validation
         grade = await grader.grade(row, patch)
-        for retry in range(settings.infra_retries):
+        for wait_s in self._waits():
             if grade.verdict is not Verdict.INFRA_ERROR:
                 break
-            await asyncio.sleep(min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**retry))
+            await asyncio.sleep(wait_s)
             grade = await grader.grade(row, patch)
         return grade
+
+    def _waits(self) -> list[float]:
+        """Before each further try after a failure of infrastructure, seconds."""
+        settings = self._config.validation
+        return [min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**n) for n in range(settings.infra_retries)]
 
     async def _record(self, found: Sequence[tuple[TaskRow, Finding]]) -> None:
         """First on disk, then told: an attempt that dies between the two is read from disk by the server."""

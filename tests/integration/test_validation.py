@@ -42,6 +42,11 @@ def test_coin(number):
 """
 
 
+SOLUTION = """#!/bin/bash
+sed -i 's/if value < high/if value > high/' toy/numbers.py
+"""
+
+
 def variant(row: TaskRow, name: str, *, image: str = "", split: str = "train", **answer: Any) -> TaskRow:
     task = replace(row.task, instance_id=name, image=image or row.task.image)
     return with_content_id(TaskRow(task=task, answer=replace(row.answer, **answer), split=split))
@@ -57,6 +62,9 @@ def make_rows(row: TaskRow) -> list[TaskRow]:
         variant(row, "gold_fails-apply", gold_patch=new_file("a.py", "1\n").replace("+1\n", "-1\n")),
         variant(row, "gold_fails-none", gold_patch=""),
         variant(row, "gold_fails-untestable", fail_to_pass=()),
+        variant(row, "gold_fails-ungradable", metadata={"ungradable": "no parser for it"}),
+        variant(row, "gold_fails-script", gold_patch="", metadata={"solution": "echo no >&2; exit 3"}),
+        variant(row, "valid-script", gold_patch="", metadata={"solution": SOLUTION}),
         variant(
             row, "flaky", fail_to_pass=coins, test_files={"tests/test_coins.py": COINS},
             test_command=driver_command(["tests/test_coins.py"], ["."]),
@@ -104,8 +112,8 @@ async def test_every_kind_of_row_is_told_apart(home: Path, dataset: str) -> None
         told = [event["record"] for event in events(run.run_dir) if event["type"] == "task_validated"]
         progress = [event for event in events(run.run_dir) if event["type"] == "run_progress"]
     assert outcome.summary | {"seconds": 0} == {
-        "dataset": dataset, "rows": 8, "valid": 1, "noop_passes": 1, "gold_fails": 4, "flaky": 1, "infra": 1,
-        "quarantined": 6, "seconds": 0,
+        "dataset": dataset, "rows": 11, "valid": 2, "noop_passes": 1, "gold_fails": 6, "flaky": 1, "infra": 1,
+        "quarantined": 8, "seconds": 0,
     }  # fmt: skip
     records = found(home, dataset)
     assert {name: record.status for name, record in records.items()} == {
@@ -117,11 +125,13 @@ async def test_every_kind_of_row_is_told_apart(home: Path, dataset: str) -> None
     assert "does not apply" in records["gold_fails-apply"].reason
     assert records["gold_fails-none"].reason.endswith("the row has no gold patch")
     assert "no required tests" in records["gold_fails-untestable"].reason
+    assert records["gold_fails-ungradable"].reason.endswith("it cannot be graded: no parser for it")
+    assert records["gold_fails-script"].reason.endswith("the solution script ended with 3: no")
     assert records["flaky"].num_flaky_tests == len(records["flaky"].flaky_tests) > 0
     assert all(test.startswith("tests/test_coins.py::") for test in records["flaky"].flaky_tests)
     assert "nowhere" in records["infra"].reason
     assert {record["task_id"] for record in told} == {record.task_id for record in records.values()}
-    assert (progress[-1]["done"], progress[-1]["total"]) == (8, 8)
+    assert (progress[-1]["done"], progress[-1]["total"]) == (11, 11)
 
 
 async def test_a_dataset_whose_sandboxes_do_not_start_fails_the_run_not_the_rows(
@@ -147,13 +157,16 @@ async def test_training_leaves_wrong_rows_out_and_says_so(home: Path, dataset: s
         chosen = run_rows(sampling, run)
         [event] = [event for event in events(run.run_dir) if event["type"] == "tasks_selected"]
         # What a person does while the run is on its way must not move the tasks under its feet.
-        wrong = found(home, dataset)["valid"].model_copy(update={"status": RowStatus.GOLD_FAILS, "id": "x"})
-        append(dataset_path(home, dataset), [wrong])
+        wrong = [
+            found(home, dataset)[name].model_copy(update={"status": RowStatus.GOLD_FAILS, "id": f"x/{name}"})
+            for name in ("valid", "valid-script")
+        ]
+        append(dataset_path(home, dataset), wrong)
         assert run_rows(sampling, run) == chosen
     # One repeat cannot see a coin; the others are known for what they are.
-    assert {row.task.instance_id for row in chosen} - {"flaky"} == {"valid"}
-    assert event["num_tasks"] == 7
-    assert event["num_quarantined"] == 7 - len(chosen) >= 5
+    assert {row.task.instance_id for row in chosen} - {"flaky"} == {"valid", "valid-script"}
+    assert event["num_tasks"] == 10
+    assert event["num_quarantined"] == 10 - len(chosen) >= 7
     with open_context(home, f"{dataset}-n", sampling) as run, pytest.raises(DatasetError, match="is left"):
         run_rows(sampling, run)
 
@@ -165,11 +178,11 @@ async def test_only_what_is_not_known_is_graded(home: Path, dataset: str) -> Non
     rest = config(dataset, rows="unvalidated", repeats=1)
     with open_context(home, f"{dataset}-2", rest) as run:
         outcome = await validate_dataset(rest, run)
-    assert (outcome.summary["rows"], outcome.summary["infra"]) == (7, 0)
+    assert (outcome.summary["rows"], outcome.summary["infra"]) == (10, 0)
     suspect = config(dataset, rows="suspect", repeats=1, infra_retries=0)
     with open_context(home, f"{dataset}-3", suspect) as run:
         again = await validate_dataset(suspect, run)
-    assert again.summary["rows"] == 7  # all but the valid one
+    assert again.summary["rows"] == 9  # all but the valid ones
     assert again.summary["valid"] == 0
 
 

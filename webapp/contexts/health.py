@@ -60,6 +60,20 @@ class MatrixCell:
     url: str
 
 
+COUNTED = ("rows", "valid", "noop_passes", "gold_fails", "flaky", "infra")
+"""Counts of a validation's summary, in the order of the page's columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A validation run and what it found; unknown until it has ended."""
+
+    run: Run
+    counts: tuple[int | None, ...]
+    """As in ``COUNTED``."""
+    seconds: float | None
+
+
 @dataclass(frozen=True, slots=True)
 class Bin:
     """A bar of a histogram; amounts of the series are in its order."""
@@ -96,7 +110,7 @@ class HealthContext:
     solve_bins: tuple[Bin, ...]
     attempts: int
     """Graded rollouts behind the solve rates."""
-    runs: tuple[Run, ...]
+    runs: tuple[RunLine, ...]
     active: Run | None
     params: Mapping[str, str]
     can_operate: bool
@@ -131,11 +145,15 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
         solved=_solved(profile.classes, url),
         solve_bins=_solve_bins(profile.bins) if profile.attempts else (),
         attempts=profile.attempts,
-        runs=tuple(runs),
+        runs=tuple(_run_line(run) for run in runs),
         active=active,
         params=dict(params),
         can_operate=can_operate,
     )
+
+
+def _run_line(run: Run) -> RunLine:
+    return RunLine(run, tuple(run.summary.get(name) for name in COUNTED), run.summary.get("seconds"))
 
 
 def _cursor(dataset: Dataset, run: Run) -> LiveCursor:

@@ -140,4 +140,5 @@ def _validation(task_id: int, record: ValidationRecord, runs: dict[str, int]) ->
 
 
 def _mean_seconds(side: Side) -> float | None:
-    return statistics.fmean(side.seconds) if side.seconds else None
+    graded = [seconds for seconds in side.seconds if seconds]  # what was refused took no time
+    return statistics.fmean(graded) if graded else None

@@ -1,0 +1,55 @@
+"""The gold patch of a row, also where its solution is a script, as in Harbor's task folders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.baseline import sandbox_spec
+from engine.errors import DatasetError, PatchError
+from engine.sandbox.base import SandboxBackend
+from engine.types import TaskRow
+
+_START_ALLOWANCE_S = 60.0
+_TAIL_CHARS = 300
+
+
+async def gold_patch(
+    row: TaskRow, *, backend: SandboxBackend, sandbox: SandboxConfig, run_id: str, timeout_s: float
+) -> str:
+    """What solves the row, as a patch below its workdir; what a script does elsewhere is lost.
+
+    Args:
+        row: with ``answer.gold_patch``, or a script in ``answer.metadata["solution"]``.
+        backend, sandbox: where a script runs, once, and the limits of that sandbox.
+        run_id: on whose behalf.
+        timeout_s: time for the script.
+
+    Raises:
+        DatasetError: the row has no solution, or the script fails or changes nothing.
+        SandboxError: infrastructure failed.
+    """
+    if row.answer.gold_patch.strip():
+        return row.answer.gold_patch
+    script = str(row.answer.metadata.get("solution") or "")
+    if not script.strip():
+        raise DatasetError("the row has no gold patch")
+    name, lifetime_s = f"solution of {row.task.instance_id}", timeout_s + _START_ALLOWANCE_S
+    spec = sandbox_spec(row.task.image, sandbox, run_id=run_id, name=name, lifetime_s=lifetime_s)
+    spec = replace(spec, workdir=row.task.workdir)
+    async with backend.open(spec) as box:
+        done = await box.exec(
+            ["bash", "-s"], timeout_s=timeout_s, cwd=row.task.workdir, stdin=script.encode()
+        )
+        if done.timed_out:
+            raise DatasetError(f"the solution script did not end within {timeout_s:g} s")
+        if done.exit_code != 0:
+            said = (done.stderr or done.stdout).decode(errors="replace").strip()[-_TAIL_CHARS:]
+            raise DatasetError(f"the solution script ended with {done.exit_code}: {said}")
+        try:
+            patch = await box.diff()
+        except PatchError as error:
+            raise DatasetError(f"the solution script changes too much: {error}") from None
+    if not patch.strip():
+        raise DatasetError(f"the solution script changes nothing below {row.task.workdir}")
+    return patch
