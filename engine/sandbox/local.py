@@ -197,6 +197,7 @@ class LocalBackend:
         os.set_blocking(errors, False)
         box = _Box(spawner, self.ledger, entry, errors)
         ours, theirs = socket.socketpair()
+        writer: asyncio.StreamWriter | None = None
         try:
             if self.groups is not None:
                 self.groups.create(sandbox_id, spec.limits)
@@ -209,7 +210,10 @@ class LocalBackend:
             client = AgentClient(reader, writer, post_mortem=box.post_mortem)
             await client.hello(_START_S)
         except BaseException:
-            ours.close()
+            if writer is not None:
+                writer.transport.abort()  # the event loop still knows the descriptor
+            else:
+                ours.close()
             await box.end()
             raise
         finally:
