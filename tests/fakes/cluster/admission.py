@@ -7,6 +7,7 @@ from tests.fakes.cluster import quotas
 from tests.fakes.cluster.calls import Call
 from tests.fakes.cluster.errors import forbidden, invalid, not_found
 from tests.fakes.cluster.objects import begin
+from tests.fakes.cluster.pod_security import violations
 from tests.fakes.cluster.resources import (
     CONFIGMAPS,
     NAMESPACES,
@@ -30,10 +31,17 @@ class Admission:
     def schema(self, call: Call, obj: Object) -> tuple[str, ...]:
         """Warnings about fields that the type does not have; they are dropped.
 
+        For a pod also what the namespace's security level warns about.
+
         Raises:
             ApiError: 400, a field of a wrong type, or an unknown one under ``fieldValidation=Strict``.
         """
-        return check_schema(call.resource, obj, strict=call.query.get("fieldValidation") == "Strict")
+        warnings = check_schema(call.resource, obj, strict=call.query.get("fieldValidation") == "Strict")
+        namespace = self.store.get(NAMESPACES, "", call.namespace)
+        if call.resource is PODS and call.verb == "create" and namespace is not None:
+            against = violations(namespace.obj, "warn", obj.get("spec") or {})
+            warnings += (against.replace("violates", "would violate", 1),) if against else ()
+        return warnings
 
     def create(self, resource: Resource, obj: Object) -> None:
         """Complete a new object or raise ApiError 403, 404, 422."""
@@ -101,6 +109,10 @@ class Admission:
         if (runtime := spec.get("runtimeClassName")) and self.store.get(RUNTIMECLASSES, "", runtime) is None:
             raise forbidden(PODS, name, f'pod rejected: RuntimeClass "{runtime}" not found')
         self._priority(spec, name)
+        place = self.store.get(NAMESPACES, "", namespace)
+        assert place is not None
+        if against := violations(place.obj, "enforce", spec):
+            raise forbidden(PODS, name, against)
         quotas.apply_limit_ranges(self.store, obj)
         pod_rules.default(obj)
         pod_rules.check(obj)

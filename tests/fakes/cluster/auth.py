@@ -17,6 +17,7 @@ from tests.fakes.cluster.errors import ApiError
 from tests.fakes.cluster.resources import (
     CLUSTERROLEBINDINGS,
     CLUSTERROLES,
+    NAMESPACES,
     ROLEBINDINGS,
     ROLES,
     Object,
@@ -63,9 +64,11 @@ class Auth:
         plural = f"{call.resource.plural}/{call.subresource}" if call.subresource else call.resource.plural
         if call.resource.virtual and call.user is not ANONYMOUS:
             return
-        if self.allows(call.user, call.verb, call.resource.group, plural, call.namespace, call.name):
+        # A namespace itself counts as inside of itself, so that its own roles may show it.
+        namespace = call.name if call.resource is NAMESPACES else call.namespace
+        if self.allows(call.user, call.verb, call.resource.group, plural, namespace, call.name):
             return
-        where = f'in the namespace "{call.namespace}"' if call.namespace else "at the cluster scope"
+        where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
         named = f'{call.resource.qualified} "{call.name}"' if call.name else call.resource.qualified
         message = (
             f'{named} is forbidden: User "{call.user.name}" cannot {call.verb} resource "{plural}" '

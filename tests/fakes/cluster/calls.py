@@ -66,6 +66,13 @@ class Call:
             raise bad_request(f"invalid resource version: {text}")
         return int(text) if text else None
 
+    def target(self) -> str:
+        """The name of the object: the path's, or for a new one the body's. Raises ApiError 400, 415."""
+        if self.name or self.verb != "create" or not self.body:
+            return self.name
+        meta: Object = self.object().get("metadata") or {}
+        return str(meta.get("name") or meta.get("generateName") or "")
+
     @property
     def dry_run(self) -> bool:
         """Check everything, store nothing."""

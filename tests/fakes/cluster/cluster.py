@@ -37,8 +37,10 @@ from tests.fakes.cluster.server import Server
 from tests.fakes.cluster.store import Store
 from tests.fakes.cluster.subresources import Subresources
 from tests.fakes.cluster.worker import Cause, PodWorker
+from tests.fakes.cluster.workloads import Workloads
 
 _NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_PAUSES = ("registry.k8s.io/pause:3.9", "registry.k8s.io/pause:3.10")
 _PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
 
@@ -83,6 +85,8 @@ class FakeCluster:
         self.counters = Counters()
         self.faults = Faults(seed)
         self.registry = Registry(home)
+        for image in _PAUSES:
+            self.registry.add(image)
         self.auth = Auth(self.store)
         self.recorder = Recorder(self.store)
         self.kubelet = Kubelet(
@@ -119,7 +123,12 @@ class FakeCluster:
 
     async def __aenter__(self) -> Self:
         self._furnish()
-        parts = (Scheduler(self.store, self.recorder), self.kubelet, Collector(self.store))
+        parts = (
+            Scheduler(self.store, self.recorder),
+            self.kubelet,
+            Collector(self.store),
+            Workloads(self.store, self.admission, self.recorder),
+        )
         self._tasks = [asyncio.create_task(part.run()) for part in parts]
         await self.server.start(self._context() if self._tls else None, self._port)
         return self

@@ -77,7 +77,8 @@ class Collector:
             dependents = self.store.dependents(record.uid)
             for other, dependent in dependents:
                 if not dependent.obj["metadata"].get("deletionTimestamp"):
-                    deletion.delete(self.store, other, dependent, {"propagationPolicy": "Foreground"})
+                    policy = "Foreground" if self.store.dependents(dependent.uid) else "Background"
+                    deletion.delete(self.store, other, dependent, {"propagationPolicy": policy})
             if not any(_blocks(one, record.uid) for _, one in self.store.dependents(record.uid)):
                 self._set(resource, record, "finalizers", [one for one in finalizers if one != _FOREGROUND])
 

@@ -59,6 +59,7 @@ QUOTAS = Resource("", "v1", "resourcequotas", "ResourceQuota", True, ("quota",),
 LIMITRANGES = Resource("", "v1", "limitranges", "LimitRange", True, ("limits",))
 SERVICES = Resource("", "v1", "services", "Service", True, ("svc",), ("status",))
 DAEMONSETS = Resource("apps", "v1", "daemonsets", "DaemonSet", True, ("ds",), ("status",))
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", True, ("deploy",), ("status",))
 JOBS = Resource("batch", "v1", "jobs", "Job", True, (), ("status",))
 NETWORKPOLICIES = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", True, ("netpol",))
 RUNTIMECLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", False)
@@ -88,6 +89,7 @@ RESOURCES = (
     LIMITRANGES,
     SERVICES,
     DAEMONSETS,
+    DEPLOYMENTS,
     JOBS,
     NETWORKPOLICIES,
     RUNTIMECLASSES,

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 
+from tests.fakes.cluster import deletion
 from tests.fakes.cluster.events import Recorder
 from tests.fakes.cluster.objects import condition
 from tests.fakes.cluster.quantities import Amounts, amounts, of_pod
@@ -17,7 +18,8 @@ _SCHEDULER = "default-scheduler"
 
 
 class Scheduler:
-    """The default scheduler, without preemption: higher priority first, then first come first served."""
+    """The default scheduler: higher priority first, then first come first served; a pod that fits nowhere
+    pushes out pods of lower priority on one node."""
 
     def __init__(self, store: Store, recorder: Recorder) -> None:
         self.store = store
@@ -112,12 +114,48 @@ class Scheduler:
         if obj != pod:
             self.store.put(PODS, obj)
             self.recorder.record(obj, "FailedScheduling", message, source=_SCHEDULER, warning=True)
+        if pod["spec"].get("preemptionPolicy") != "Never":
+            self._preempt(pod, wanted, nodes)
 
-    def _short(self, node: Object, wanted: Amounts) -> list[str]:
-        room = amounts(node["status"].get("allocatable"))
+    def _preempt(self, pod: Object, wanted: Amounts, nodes: list[Record]) -> None:
+        """Delete the fewest lower pods of the first node where that makes room."""
+        priority = pod["spec"].get("priority", 0)
+        pods = [one for one in self.store.all(PODS) if one.uid in self._placed]
+        for node in nodes:
+            name = node.obj["metadata"]["name"]
+            here = [one for one in pods if self._placed[one.uid][0] == name]
+            if any(one.obj["metadata"].get("deletionTimestamp") for one in here):
+                continue  # room is being made there already
+            lower = [one for one in here if one.obj["spec"].get("priority", 0) < priority]
+            lower.sort(key=lambda one: one.obj["spec"].get("priority", 0))
+            victims = self._victims(node.obj, wanted, lower)
+            if victims and not unfit(pod, node.obj):
+                for victim in victims:
+                    text = f"Preempted by pod {pod['metadata']['uid']} on node {name}"
+                    self.recorder.record(victim.obj, "Preempted", text, source=_SCHEDULER, warning=True)
+                    deletion.delete(self.store, PODS, _disrupted(self.store, victim))
+                return
+
+    def _victims(self, node: Object, wanted: Amounts, lower: list[Record]) -> list[Record]:
+        freed: Amounts = Counter()
+        for count, victim in enumerate(lower, 1):
+            freed.update(self._placed[victim.uid][1])
+            if not self._short(node, wanted, freed):
+                return lower[:count]
+        return []
+
+    def _short(self, node: Object, wanted: Amounts, freed: Amounts | None = None) -> list[str]:
+        room = amounts(node["status"].get("allocatable")) + (freed or Counter())
         room.subtract(self._used.get(node["metadata"]["name"], Counter()))
         short = [name for name, count in wanted.items() if count > room[name]]
         return ["Too many pods" if name == "pods" else f"Insufficient {name}" for name in short]
+
+
+def _disrupted(store: Store, victim: Record) -> Record:
+    obj = victim.copy()
+    text = "default-scheduler: preempting to accommodate a higher priority pod"
+    condition(obj, "DisruptionTarget", true=True, reason="PreemptionByScheduler", message=text)
+    return store.put(PODS, obj)
 
 
 def _wanted(pod: Object) -> Amounts:

@@ -112,7 +112,8 @@ class Server:
         if request.content_length is not None and request.content_length > _MAX_BODY:
             raise ApiError(413, "RequestEntityTooLarge", f"limit is {_MAX_BODY}")
         call.body = await request.read()
-        where = {"verb": call.verb, "resource": plural, "name": call.name}
+        name = call.target() if self.faults.all() else call.name
+        where = {"verb": call.verb, "resource": plural, "name": name}
         if fault := self.faults.draw(*_BEFORE, **where):
             await self._strike(fault, call, request)
         special = await self.special(call, request)

@@ -9,20 +9,19 @@ from aiohttp import web
 from tests.fakes.cluster import deletion
 from tests.fakes.cluster.auth import Auth
 from tests.fakes.cluster.calls import Call
-from tests.fakes.cluster.errors import ApiError, bad_request, conflict, not_found, too_many_requests
+from tests.fakes.cluster.disruptions import check_eviction
+from tests.fakes.cluster.errors import ApiError, bad_request, conflict, not_found
 from tests.fakes.cluster.execution import Execution
 from tests.fakes.cluster.kubelet import Kubelet
 from tests.fakes.cluster.resources import (
     ACCESSREVIEWS,
     NAMESPACES,
-    PDBS,
     PODS,
     SELFREVIEWS,
     SERVICEACCOUNTS,
     Object,
 )
 from tests.fakes.cluster.rest import Answer
-from tests.fakes.cluster.selectors import labels_of
 from tests.fakes.cluster.store import Record, Store
 
 
@@ -102,33 +101,10 @@ class Subresources:
 
     def _evict(self, call: Call, record: Record) -> Answer:
         body = call.object()
-        for budget in self.store.all(PDBS, call.namespace):
-            if not labels_of(budget.obj["spec"].get("selector"))(record.obj):
-                continue
-            if self.disruptions_allowed(budget.obj) <= 0:
-                error = too_many_requests(
-                    "Cannot evict pod as it would violate the pod's disruption budget.", 10
-                )
-                name = budget.obj["metadata"]["name"]
-                error.details["causes"] = [
-                    {"reason": "DisruptionBudget", "message": f"The disruption budget {name} is in the way"}
-                ]
-                raise error
+        check_eviction(self.store, record.obj)
         if not call.dry_run:
             deletion.delete(self.store, PODS, record, body.get("deleteOptions"))
         return Answer(201, b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}')
-
-    def disruptions_allowed(self, budget: Object) -> int:
-        """How many of a budget's pods may go now."""
-        spec = budget["spec"]
-        match = labels_of(spec.get("selector"))
-        pods = [one.obj for one in self.store.all(PODS, budget["metadata"]["namespace"]) if match(one.obj)]
-        alive = [pod for pod in pods if pod["status"].get("phase") not in ("Succeeded", "Failed")]
-        healthy = [pod for pod in alive if _is_ready(pod) and not pod["metadata"].get("deletionTimestamp")]
-        if (least := spec.get("minAvailable")) is not None:
-            return len(healthy) - _number(least, len(alive))
-        most = _number(spec.get("maxUnavailable", 1), len(alive))
-        return most - (len(alive) - len(healthy))
 
     def _bind(self, call: Call, record: Record) -> Answer:
         if record.obj["spec"].get("nodeName"):
@@ -150,14 +126,3 @@ class Subresources:
         body["status"] = {"token": token, "expirationTimestamp": "2099-01-01T00:00:00Z"}
         assert call.resource is SERVICEACCOUNTS
         return Answer(201, json.dumps(body).encode())
-
-
-def _is_ready(pod: Object) -> bool:
-    conditions = pod["status"].get("conditions") or []
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-
-
-def _number(value: int | str, of: int) -> int:
-    if isinstance(value, str) and value.endswith("%"):
-        return -(-of * int(value[:-1]) // 100)
-    return int(value)
