@@ -79,6 +79,9 @@ urlpatterns = [
         )
         for part in ("observation", "thought", "response")
     ],
+    path("trajectories/<int:trajectory_id>/test-log/", trajectories.test_log, name="trajectory-test-log"),
+    path("runs/<int:run_id>/predictions.jsonl", trajectories.predictions, name="run-predictions"),
+    path("runs/<int:run_id>/harness-report.json", trajectories.harness_report, name="run-harness-report"),
     path("sandboxes/", sandboxes.sandbox_list, name="sandbox-list"),
     path("sandboxes/reap/", sandboxes.sandbox_reap, name="sandbox-reap"),
     path("metrics", metrics.metrics, name="metrics"),

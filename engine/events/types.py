@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from engine.events.health import ValidationRecord
-from engine.types import TerminationReason, TestKind, TestOutcome, Verdict
+from engine.types import FindingKind, TerminationReason, TestKind, TestOutcome, Verdict
 
 
 class _Record(BaseModel):
@@ -126,6 +126,15 @@ class TestOutcomeRecord(_Record):
     seconds: float = 0.0
 
 
+class FindingRecord(_Record):
+    """One sign of tampering."""
+
+    kind: FindingKind
+    detail: str
+    step: int | None = None
+    """Index of the step it was seen in; None where patch or grading showed it."""
+
+
 class TokenColumns(_Record):
     """Columnar tokens of a trajectory; equal lengths."""
 
@@ -148,6 +157,10 @@ class TrajectoryFinished(_Event):
     patch: str = ""
     tests: list[TestOutcomeRecord] = Field(default_factory=list)
     test_log: str = ""
+    """Of a long one head and tail."""
+    whole_test_log: str = ""
+    """A long log without the cut: UTF-8 text, zlib, base64; empty where ``test_log`` is all."""
+    findings: list[FindingRecord] = Field(default_factory=list)
     detail: str = ""
     error: str = ""
     failure: str = ""
@@ -366,6 +379,8 @@ class PoolStatus(_Event):
     """Left behind by earlier attempts and removed when this one began."""
     paused_reason: str = ""
     """Why no sandbox is started for now; empty while they are."""
+    blocked: dict[str, int] = Field(default_factory=dict)
+    """Why sandboxes that are being started do not come up yet, in the backend's words → how many."""
 
 
 Event = Annotated[

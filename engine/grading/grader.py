@@ -42,6 +42,7 @@ from engine.types import (
 )
 
 _LOG_CHARS = 20_000
+_PACKED_BYTES = 4 << 20
 _START_ALLOWANCE_S = 60.0
 _NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
 
@@ -216,7 +217,9 @@ def check_gradable(row: TaskRow) -> None:
         raise DatasetError(f"task {task} has no required tests or no test command")
     if answer.grade_rule is GradeRule.MAP_EQUAL and not answer.expected:
         raise DatasetError(f"task {task} has no map of expected outcomes")
-    if answer.log_parser or (answer.grade_rule in _NEEDS_PARSER and not signed):
+    if answer.grade_rule in _NEEDS_PARSER and not (signed or answer.log_parser):
+        raise DatasetError(f"task {task} names no parser for its test log")
+    if answer.log_parser:
         check_parser(answer.log_parser)
 
 
@@ -265,6 +268,12 @@ def _with_log(grade: Grade, log: str) -> Grade:
     """The grade with head and tail of a log, and the whole of a long one."""
     if len(log) <= _LOG_CHARS:
         return replace(grade, log=log)
-    half = _LOG_CHARS // 2
-    shown = f"{log[:half]}\n… {len(log) - 2 * half} characters left out …\n{log[-half:]}"
-    return replace(grade, log=shown, whole_log=zlib.compress(log.encode("utf-8", "replace")))
+    whole = log
+    while len(packed := zlib.compress(whole.encode("utf-8", "replace"))) > _PACKED_BYTES:
+        whole = _head_and_tail(log, len(whole) // 2)
+    return replace(grade, log=_head_and_tail(log, _LOG_CHARS), whole_log=packed)
+
+
+def _head_and_tail(log: str, size: int) -> str:
+    half = size // 2
+    return f"{log[:half]}\n… {len(log) - 2 * half} characters left out …\n{log[-half:]}"

@@ -13,21 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import DatasetError
+from engine.events import harness
+from engine.events.harness import Prediction
 from engine.grading import swebench
 from engine.grading.parsers import check_parser
 
 GOLD = "gold"
 """In place of a predictions file: every row's own patch."""
 _MODEL = "None"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
-    """A patch somebody proposes for an instance."""
-
-    instance_id: str
-    model_name_or_path: str
-    model_patch: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,17 +138,8 @@ def _prediction(row: Any, number: int, name: str) -> Prediction:
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> int:
     """Write ``predictions.jsonl`` as the official harness reads it; returns how many."""
-    lines = [
-        json.dumps(
-            {
-                "instance_id": prediction.instance_id,
-                "model_name_or_path": prediction.model_name_or_path,
-                "model_patch": prediction.model_patch,
-            }
-        )
-        for prediction in predictions
-    ]
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    lines = [prediction.line() for prediction in predictions]
+    path.write_text("".join(lines), encoding="utf-8")
     return len(lines)
 
 
@@ -171,7 +155,7 @@ def run_report(
         predictions: by instance id.
         results: of every prediction that is not empty, by instance id.
     """
-    ids = {name: set[str]() for name in _COUNTED}
+    ids = {name: set[str]() for name in harness.OUTCOMES}
     reasons: dict[str, str] = {}
     for instance_id in instance_ids:
         if instance_id not in predictions:
@@ -181,20 +165,7 @@ def run_report(
         else:
             _count(instance_id, results.get(instance_id), ids, reasons)
     ids["submitted"] = set(predictions)
-    counts = {f"{name}_instances": len(ids[name]) for name in _COUNTED if name != "incomplete"}
-    return {
-        "total_instances": len(instance_ids),
-        **counts,
-        **{f"{name}_ids": sorted(ids[name]) for name in _COUNTED},
-        "failure_reasons": dict(sorted(reasons.items())),
-        "schema_version": 2,
-    }
-
-
-_COUNTED = (
-    "submitted", "completed", "incomplete", "resolved", "unresolved", "infra_failure", "ambiguous_failure",
-    "empty_patch", "error",
-)  # fmt: skip
+    return harness.run_report(total=len(instance_ids), ids=ids, reasons=reasons)
 
 
 def _count(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -97,6 +98,10 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
         "model_seconds": timings.model,
         "tool_seconds": timings.tools,
         "grading_seconds": timings.grading,
+        "findings": [
+            {"kind": finding.kind, "detail": clean(finding.detail), "step": finding.step}
+            for finding in trajectory.findings
+        ],
         "total_seconds": timings.total,
         "tokens": _columns(trajectory.tokens) if with_tokens else None,
         **_grade_fields(trajectory),
@@ -123,6 +128,7 @@ def _grade_fields(trajectory: Trajectory) -> dict[str, Any]:
         "reward": grade.reward,
         "tests": [dataclasses.asdict(test) | {"test_id": clean(test.test_id)} for test in grade.tests],
         "test_log": clean(grade.log),
+        "whole_test_log": base64.b64encode(grade.whole_log).decode(),
         "detail": clean(grade.detail),
         "reused_verdict": grade.reused,
     }

@@ -15,6 +15,7 @@ from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentFactory
 from engine.errors import SandboxError
+from engine.grading.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.seeds import environment_seed, step_seed
@@ -230,6 +231,7 @@ class Rollout:
             error=self._outcome.error,
             failure=self._outcome.failure,
             attempts=max(self._attempts, 1),
+            findings=find_tampering(steps, self.row.answer) + (grade.findings if grade is not None else ()),
         )
 
 

@@ -5,6 +5,7 @@ One object per line, named as in ``engine.types``. Reading refuses what it does 
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -13,6 +14,8 @@ from typing import Any
 
 from engine.errors import DatasetError
 from engine.types import (
+    Finding,
+    FindingKind,
     Grade,
     RolloutKey,
     Step,
@@ -41,7 +44,8 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
         "attempts": trajectory.attempts,
         "steps": [{**_plain(step), "call": _plain_call(step.call)} for step in trajectory.steps],
         "patch": trajectory.patch,
-        "grade": None if grade is None else {**_plain(grade), "tests": [_plain(t) for t in grade.tests]},
+        "grade": None if grade is None else _plain_grade(grade),
+        "findings": [_plain(finding) for finding in trajectory.findings],
         "tokens": {name: list(column) for name, column in _plain(trajectory.tokens).items()},
         "timings": _plain(trajectory.timings),
     }
@@ -63,6 +67,7 @@ def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
         rest["grade"] = None if data["grade"] is None else _grade(data["grade"])
         rest["tokens"] = TokenRecord(**{name: tuple(column) for name, column in data["tokens"].items()})
         rest["timings"] = Timings(**data["timings"])
+        rest["findings"] = _findings(data.get("findings", ()))
         return Trajectory(**rest)
     except (KeyError, TypeError, ValueError) as error:
         raise DatasetError(f"the stored trajectory is malformed: {error!r}") from error
@@ -103,6 +108,19 @@ def _plain_call(call: ToolCall | None) -> dict[str, Any] | None:
     return None if call is None else {"name": call.name, "arguments": dict(call.arguments)}
 
 
+def _plain_grade(grade: Grade) -> dict[str, Any]:
+    return {
+        **_plain(grade),
+        "tests": [_plain(test) for test in grade.tests],
+        "whole_log": base64.b64encode(grade.whole_log).decode(),
+        "findings": [_plain(finding) for finding in grade.findings],
+    }
+
+
+def _findings(rows: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
+    return tuple(Finding(**{**row, "kind": FindingKind(row["kind"])}) for row in rows)
+
+
 def _step(data: Mapping[str, Any]) -> Step:
     call = None if data["call"] is None else ToolCall(**data["call"])
     return Step(**{**data, "call": call})
@@ -113,4 +131,6 @@ def _grade(data: Mapping[str, Any]) -> Grade:
         TestResult(**{**test, "kind": TestKind(test["kind"]), "outcome": TestOutcome(test["outcome"])})
         for test in data["tests"]
     )
-    return Grade(**{**data, "verdict": Verdict(data["verdict"]), "tests": tests})
+    whole = base64.b64decode(data.get("whole_log", ""))
+    rest = {"tests": tests, "whole_log": whole, "findings": _findings(data.get("findings", ()))}
+    return Grade(**{**data, **rest, "verdict": Verdict(data["verdict"])})

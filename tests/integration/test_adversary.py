@@ -245,7 +245,7 @@ AGAINST = {
 }
 """What a patch cannot do at all (tests, configuration, installed packages) is the same for every kind."""
 CALLED_BY_NAME = {
-    "signed": ("altered reports", "registered plugin", "reports of its own"),
+    "signed": ("altered reports", "registered plugin"),
     "log": ("forged lines and exit", "registered plugin", "altered reports"),
     "map": ("forged lines and exit", "registered plugin"),
     "exit code": ("os._exit", "altered reports"),

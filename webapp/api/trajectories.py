@@ -6,14 +6,15 @@ import dataclasses
 from datetime import datetime
 from typing import Any
 
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from ninja.errors import HttpError
 
 from webapp.api.auth import viewer
 from webapp.api.runs import find as find_run
 from webapp.contexts.what_if import counterfactual
-from webapp.models import TokenBlob, Trajectory
+from webapp.models import Run, TokenBlob, Trajectory
+from webapp.selectors import predictions as prediction_reads
 from webapp.selectors import trajectories as reads
 
 router = Router(tags=["trajectories"], auth=viewer)
@@ -82,11 +83,21 @@ class TestOut(Schema):
     seconds: float
 
 
+class FindingOut(Schema):
+    """A sign of tampering; ``step`` is None where patch or grading showed it."""
+
+    kind: str
+    detail: str
+    step: int | None
+
+
 class TrajectoryDetail(TrajectoryOut):
     """A trajectory with its patch, tests and every step."""
 
     patch: str
     test_log: str
+    """Of a long one head and tail; ``/test-log`` has all of it."""
+    findings: list[FindingOut]
     detail: str
     error: str
     queue_seconds: float
@@ -150,6 +161,40 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
     trajectory = _find(trajectory_id)
     fields = {field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields}
     return fields | {"steps": reads.steps(trajectory.pk), "tests": reads.tests(trajectory.pk)}
+
+
+@router.get("/trajectories/{int:trajectory_id}/test-log")
+def get_test_log(request: HttpRequest, trajectory_id: int) -> HttpResponse:
+    """The whole test log, as plain text."""
+    return HttpResponse(reads.test_log(_find(trajectory_id).pk), content_type="text/plain; charset=utf-8")
+
+
+@router.get("/runs/{int:run_id}/predictions")
+def get_predictions(
+    request: HttpRequest, run_id: int, phase: str = "", iteration: int | None = None, index: int = 0
+) -> HttpResponse:
+    """``predictions.jsonl``: one rollout of each task, of the newest evaluation where nothing is said."""
+    run, choice = _chosen(run_id, phase, iteration, index)
+    lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
+    return HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
+
+
+@router.get("/runs/{int:run_id}/harness-report", response=dict[str, Any])
+def get_harness_report(
+    request: HttpRequest, run_id: int, phase: str = "", iteration: int | None = None, index: int = 0
+) -> dict[str, Any]:
+    """The same rollouts as a run report in the official harness's schema."""
+    return prediction_reads.report(*_chosen(run_id, phase, iteration, index))
+
+
+def _chosen(
+    run_id: int, phase: str, iteration: int | None, index: int
+) -> tuple[Run, prediction_reads.Choice]:
+    run = find_run(run_id)
+    choice = prediction_reads.choose(run, phase=phase, iteration=iteration, index=index)
+    if choice is None:
+        raise HttpError(404, f"run {run_id} has no such finished rollouts")
+    return run, choice
 
 
 @router.get("/trajectories/{int:trajectory_id}/tokens", response=TokensOut)

@@ -68,6 +68,8 @@ class TrajectoriesPanel:
 
     rows: tuple[Trajectory, ...]
     total: int
+    findings: tuple[tuple[str, int], ...]
+    """Signs of tampering: kind, and how many trajectories show it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +200,9 @@ def _configuration(run: Run) -> ConfigurationPanel:
 
 def _trajectories(run: Run) -> TrajectoriesPanel:
     rows, total = trajectory_reads.newest(run.pk)
-    return TrajectoriesPanel(rows=tuple(rows), total=total)
+    return TrajectoriesPanel(
+        rows=tuple(rows), total=total, findings=tuple(trajectory_reads.finding_counts(run.pk))
+    )
 
 
 def _events(run: Run, params: Mapping[str, str]) -> EventsPanel:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
-from engine.types import TerminationReason, Verdict
+from engine.types import FindingKind, TerminationReason, Verdict
 from webapp.contexts.advantage import formula
 from webapp.contexts.diffs import Diff, patch_diff
 from webapp.contexts.frame import (
@@ -50,6 +50,8 @@ class TrajectoryContext:
     steps: tuple[StepView, ...]
     formula: str
     tests: tuple[TestResult, ...]
+    whole_log_chars: int
+    """Length of the whole test log where the page shows a part of it; else 0."""
     time_parts: tuple[tuple[str, str, float], ...]
     patch: Diff | None
     gold: Diff | None
@@ -121,6 +123,7 @@ def build_trajectory(
         ),
         formula=formula(trajectory),
         tests=tuple(reads.tests(trajectory.pk)),
+        whole_log_chars=reads.whole_log_chars(trajectory.pk),
         time_parts=time_parts(trajectory),
         patch=patch_diff(trajectory.patch),
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_gold else None,
@@ -157,6 +160,8 @@ class SearchContext:
     next_before: int | None
     first_page: bool
     verdicts: tuple[str, ...]
+    findings: tuple[str, ...]
+    """Kinds of signs of tampering."""
     terminations: tuple[str, ...]
     params: Mapping[str, str]
 
@@ -179,6 +184,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
         verdict=params.get("verdict", ""),
         termination=params.get("termination", ""),
         phase=params.get("phase", ""),
+        finding=params.get("finding", ""),
         reward_min=_number(params.get("reward_min", "")),
         reward_max=_number(params.get("reward_max", "")),
         steps_min=int(least) if least.isdecimal() and len(least) < 9 else None,
@@ -202,6 +208,7 @@ def build_search(params: Mapping[str, str]) -> SearchContext:
         next_before=result.next_before,
         first_page=before is None,
         verdicts=tuple(str(verdict) for verdict in Verdict),
+        findings=tuple(str(kind) for kind in FindingKind),
         terminations=("running", *(str(reason) for reason in TerminationReason)),
         params=dict(params),
     )

@@ -13,7 +13,7 @@ from webapp.models.health import QuarantineDecision, Validation
 from webapp.models.iterations import Checkpoint, Evaluation, Iteration
 from webapp.models.runs import Run, RunAttempt
 from webapp.models.sandboxes import Pool, Reaper, Sandbox
-from webapp.models.trajectories import Group, Step, TestResult, TokenBlob, Trajectory
+from webapp.models.trajectories import Group, Step, TestLog, TestResult, TokenBlob, Trajectory
 
 __all__ = [
     "Alert",
@@ -37,6 +37,7 @@ __all__ = [
     "Task",
     "TaskAnswer",
     "TestResult",
+    "TestLog",
     "TokenBlob",
     "Trajectory",
     "Validation",

@@ -7,6 +7,7 @@ wide and numerous tables (steps, tests, tokens) have natural composite keys and 
 from __future__ import annotations
 
 import array
+import zlib
 from typing import Any
 
 from django.contrib.postgres.indexes import GinIndex
@@ -97,6 +98,10 @@ class Trajectory(models.Model):
     num_tests_passed = models.IntegerField(default=0)
     test_log = models.TextField(blank=True, default="")
     detail = models.TextField(blank=True, default="")
+    findings: models.JSONField[list[dict[str, Any]], list[dict[str, Any]]] = models.JSONField(
+        default=list, blank=True
+    )
+    """Signs of tampering: ``{kind, detail, step}`` each, in order."""
     error = models.TextField(blank=True, default="")
     failure = models.CharField(max_length=32, blank=True, default="")
     """Kind of the sandbox failure behind its end, see ``engine.events.failures``."""
@@ -141,6 +146,7 @@ class Trajectory(models.Model):
             models.Index(
                 fields=["run", "active_at"], condition=models.Q(state="running"), name="trajectory_live"
             ),
+            models.Index(fields=["run", "-id"], condition=~models.Q(findings=[]), name="trajectory_findings"),
         ]
 
     def __str__(self) -> str:
@@ -206,6 +212,27 @@ class TestResult(models.Model):
 
     def __str__(self) -> str:
         return f"{self.test_id}: {self.outcome}"
+
+
+class TestLog(models.Model):
+    """A long test log without the cut that ``Trajectory.test_log`` has."""
+
+    __test__ = False
+
+    trajectory = models.OneToOneField(
+        Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="whole_log"
+    )
+    chars = models.IntegerField()
+    data = models.BinaryField()
+    """UTF-8 text, zlib-compressed."""
+
+    def __str__(self) -> str:
+        return f"{self.chars} characters of trajectory {self.trajectory_id}'s test log"
+
+    @property
+    def text(self) -> str:
+        """The log."""
+        return zlib.decompress(bytes(self.data)).decode("utf-8", "replace")
 
 
 class TokenBlob(models.Model):

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
+from django.db import connection
 from django.db.models import QuerySet
 
-from webapp.models import Step, TaskAnswer, TestResult, Trajectory
+from webapp.models import Step, TaskAnswer, TestLog, TestResult, Trajectory
 
 SEARCH_POOL = 5000
 """A text search looks at so many matching steps at most; the page says when it did."""
@@ -55,6 +56,31 @@ def tests(trajectory_id: int) -> list[TestResult]:
     return list(TestResult.objects.filter(trajectory_id=trajectory_id).order_by("position"))
 
 
+def test_log(trajectory_id: int) -> str | None:
+    """The whole test log; None when there is no such trajectory."""
+    log = TestLog.objects.filter(trajectory_id=trajectory_id).first()
+    if log is not None:
+        return log.text
+    return Trajectory.objects.filter(pk=trajectory_id).values_list("test_log", flat=True).first()
+
+
+def whole_log_chars(trajectory_id: int) -> int:
+    """Length of a test log that is longer than what the trajectory's row shows; else 0."""
+    return TestLog.objects.filter(trajectory_id=trajectory_id).values_list("chars", flat=True).first() or 0
+
+
+def finding_counts(run_id: int) -> list[tuple[str, int]]:
+    """Kinds of signs of tampering in a run, and how many trajectories show each, most frequent first."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT f->>'kind', count(DISTINCT t.id) FROM webapp_trajectory t,"
+            " jsonb_array_elements(t.findings) f WHERE t.run_id = %s AND t.findings <> '[]'"
+            " GROUP BY 1 ORDER BY 2 DESC, 1",
+            [run_id],
+        )
+        return [(str(kind), int(count)) for kind, count in cursor.fetchall()]
+
+
 def sibling_indexes(group_id: int) -> list[int]:
     """Positions of the siblings of a group."""
     return list(
@@ -81,6 +107,8 @@ class TrajectoryFilters:
     verdict: str = ""
     termination: str = ""
     phase: str = ""
+    finding: str = ""
+    """A kind of sign of tampering, or ``any``."""
     reward_min: float | None = None
     reward_max: float | None = None
     steps_min: int | None = None
@@ -123,6 +151,10 @@ def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
         rows = rows.filter(termination=filters.termination)
     if filters.phase:
         rows = rows.filter(phase__startswith=filters.phase)
+    if filters.finding == "any":
+        rows = rows.exclude(findings=[])
+    elif filters.finding:
+        rows = rows.filter(findings__contains=[{"kind": filters.finding}])
     if filters.reward_min is not None:
         rows = rows.filter(reward__gte=filters.reward_min)
     if filters.reward_max is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import array
+import base64
 import hashlib
 import json
+import zlib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +28,9 @@ STEP_COLUMNS = (
     "action_hash", "search_text",
 )  # fmt: skip
 TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seconds")
+TEST_LOG_COLUMNS = ("trajectory_id", "chars", "data")
+MAX_LOG_BYTES = 64 << 20
+"""Of a whole test log; graders keep at most 10 MiB of each stream."""
 TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", *TOKEN_COLUMNS)
 
 
@@ -63,6 +68,25 @@ def test_rows(trajectory_id: int, event: TrajectoryFinished) -> Iterator[tuple[o
     """Values in the order of ``TEST_COLUMNS``."""
     for position, test in enumerate(event.tests):
         yield (trajectory_id, position, test.test_id, test.kind.value, test.outcome.value, test.seconds)
+
+
+def log_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:
+    """Values in the order of ``TEST_LOG_COLUMNS``; None where the short log is all.
+
+    Raises:
+        ValueError: it is not base64 of zlib data, or holds more than ``MAX_LOG_BYTES``.
+    """
+    if not event.whole_test_log:
+        return None
+    data = base64.b64decode(event.whole_test_log, validate=True)
+    stream = zlib.decompressobj()
+    try:
+        text = stream.decompress(data, MAX_LOG_BYTES)
+    except zlib.error as error:
+        raise ValueError(f"the whole test log is damaged: {error}") from error
+    if not stream.eof:
+        raise ValueError(f"the whole test log is cut or larger than {MAX_LOG_BYTES} bytes")
+    return (trajectory_id, len(text.decode("utf-8", "replace")), data)
 
 
 def token_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:
@@ -103,6 +127,7 @@ def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
     trajectory.epoch = event.epoch
     trajectory.finished_at = trajectory.active_at = moment(event.time)
     trajectory.termination = event.termination.value
+    trajectory.findings = [finding.model_dump(mode="json") for finding in event.findings]
     trajectory.verdict = event.verdict.value if event.verdict is not None else ""
     patch = event.patch.encode()
     trajectory.patch_hash = hashlib.blake2b(patch, digest_size=8).hexdigest() if patch else ""

@@ -20,7 +20,7 @@ from engine.events.types import (
     TrajectoryRef,
     TrajectoryStarted,
 )
-from webapp.models import Group, Run, Step, Task, TestResult, TokenBlob, Trajectory
+from webapp.models import Group, Run, Step, Task, TestLog, TestResult, TokenBlob, Trajectory
 from webapp.services import trajectory_rows as rows
 from webapp.services.copying import copy_rows
 
@@ -235,13 +235,15 @@ def _write_parts(
         return
     tests = (row for pk, event in ended for row in rows.test_rows(pk, event))
     copy_rows(TestResult, rows.TEST_COLUMNS, tests)
+    logs = (rows.log_row(pk, event) for pk, event in ended)
+    copy_rows(TestLog, rows.TEST_LOG_COLUMNS, (row for row in logs if row is not None))
     tokens = (rows.token_row(pk, event) for pk, event in ended)
     copy_rows(TokenBlob, rows.TOKEN_BLOB_COLUMNS, (row for row in tokens if row is not None))
 
 
 def _delete_parts(trajectory_ids: list[int]) -> None:
     if trajectory_ids:
-        for part in (Step, TestResult, TokenBlob):
+        for part in (Step, TestResult, TestLog, TokenBlob):
             part.objects.filter(trajectory_id__in=trajectory_ids).delete()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
 from webapp.contexts.groups import build_group
 from webapp.contexts.iterations import build_iteration
 from webapp.contexts.trajectories import build_search, build_trajectory
+from webapp.models import Run
 from webapp.permissions import may_see_answers
+from webapp.selectors import predictions as prediction_reads
 from webapp.selectors import trajectories as reads
 from webapp.views.access import Person, viewer
 from webapp.views.pages import page, params_of
@@ -74,6 +76,52 @@ def step_text(
         raise Http404("There is no such step.")
     text = {"observation": step.observation, "thought": step.thought, "response": step.response}[part]
     return HttpResponse(text, content_type="text/plain; charset=utf-8")
+
+
+@viewer
+def test_log(
+    request: HttpRequest,  # noqa: ARG001
+    person: Person,  # noqa: ARG001  (every viewer may read)
+    trajectory_id: int,
+) -> HttpResponse:
+    """The whole test log as plain text."""
+    text = reads.test_log(trajectory_id)
+    if text is None:
+        raise Http404("There is no such trajectory.")
+    return HttpResponse(text, content_type="text/plain; charset=utf-8")
+
+
+@viewer
+def predictions(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:  # noqa: ARG001
+    """``predictions.jsonl`` for the official harness."""
+    run, choice = _chosen(request, run_id)
+    lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
+    response = HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
+    response["Content-Disposition"] = f'attachment; filename="run-{run_id}.predictions.jsonl"'
+    return response
+
+
+@viewer
+def harness_report(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:  # noqa: ARG001
+    """The run report in the official harness's schema."""
+    run, choice = _chosen(request, run_id)
+    response = JsonResponse(prediction_reads.report(run, choice), json_dumps_params={"indent": 4})
+    response["Content-Disposition"] = f'attachment; filename="trainyard-run-{run_id}.report.json"'
+    return response
+
+
+def _chosen(request: HttpRequest, run_id: int) -> tuple[Run, prediction_reads.Choice]:
+    run, params = run_or_404(run_id), params_of(request)
+    iteration, index = params.get("iteration", ""), params.get("index", "")
+    choice = prediction_reads.choose(
+        run,
+        phase=params.get("phase", ""),
+        iteration=int(iteration) if iteration.isdecimal() and len(iteration) < 9 else None,
+        index=int(index) if index.isdecimal() and len(index) < 9 else 0,
+    )
+    if choice is None:
+        raise Http404(f"Run {run_id} has no such finished rollouts.")
+    return run, choice
 
 
 @viewer

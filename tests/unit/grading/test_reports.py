@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from engine.errors import DatasetError
+from engine.events.harness import Prediction
 from engine.grading.reports import (
     InstanceResult,
-    Prediction,
     read_predictions,
     regrade,
     run_report,

@@ -46,7 +46,9 @@ async def roll(backend: MemoryBackend, policy: TextPolicy | OraclePolicy, **sand
 async def grade(backend: MemoryBackend, **sandbox: int) -> Grade:
     config = SandboxConfig(**sandbox)
     row = make_row()
-    answer = replace(row.answer, fail_to_pass=("t.py::test_a",), test_command="pytest {junit}")
+    answer = replace(
+        row.answer, fail_to_pass=("t.py::test_a",), test_command="pytest", log_parser="parse_log_pytest"
+    )
     grader = Grader(backend=SandboxPool(backend, config), config=GradingConfig(), sandbox=config, run_id="r1")
     return await grader.grade(TaskRow(task=row.task, answer=answer, split="train"), "")
 

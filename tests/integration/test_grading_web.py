@@ -1,0 +1,170 @@
+"""What grading found, in the store and on the pages: whole logs, signs of tampering, predictions."""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import call_command
+from django.test import Client
+
+from engine.grading.reports import read_predictions
+from tests.event_builders import Stream, ref
+from tests.web_builders import launched, make_run, make_user, post
+from webapp.contexts.frame import trajectory_url
+from webapp.models import Run, Task, TestLog, Trajectory
+from webapp.permissions import Role
+from webapp.selectors import trajectories as reads
+from webapp.services.ingest import MalformedError
+
+pytestmark = pytest.mark.django_db
+LOG = "".join(f"line {number} <script>alert(1)</script> é\n" for number in range(5_000))
+FINDINGS = [
+    {"kind": "git_history", "detail": "git log --all <b>", "step": 1},
+    {"kind": "tests_edited", "detail": "tests/test_a.py", "step": None},
+]
+
+
+def packed(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode())).decode()
+
+
+def finish(stream: Stream, key: dict[str, Any], **fields: Any) -> None:
+    stream.add("trajectory_started", ref=key, sandbox_id="s")
+    stream.step(key, 0)
+    stream.step(key, 1)
+    defaults = {
+        "termination": "submitted",
+        "verdict": "passed",
+        "reward": 1.0,
+        "num_steps": 2,
+        "patch": "diff\n",
+    }
+    stream.add("trajectory_finished", ref=key, **(defaults | fields))
+
+
+@pytest.fixture
+def run() -> Run:
+    """An evaluation of five tasks after a training iteration."""
+    made, claim = launched(make_run())
+    assert made.dataset is not None
+    for number, key in enumerate("abcdef"):
+        Task.objects.create(
+            dataset=made.dataset, key=key, instance_id=f"i-{key}", split="heldout", position=number
+        )
+    stream = Stream()
+    stream.started()
+    finish(stream, ref(0, "a", 0), patch="trained\n")
+    ends: list[dict[str, Any]] = [
+        {"findings": FINDINGS, "test_log": LOG[:100], "whole_test_log": packed(LOG)},
+        {"verdict": "failed", "reward": 0.0, "findings": FINDINGS[:1], "test_log": "short"},
+        {"verdict": "test_timeout", "reward": 0.0},
+        {"verdict": "infra_error", "reward": None},
+        {"patch": "", "verdict": "failed", "reward": 0.0},
+    ]
+    for key, fields in zip("abcde", ends, strict=True):
+        finish(stream, ref(1, key, 0, phase="eval:heldout"), **fields)
+    post(claim, stream)
+    return made
+
+
+@pytest.fixture
+def viewer(client: Client) -> Client:
+    user: User = make_user("vera", Role.VIEWER)
+    client.force_login(user)
+    return client
+
+
+def of(run: Run, key: str) -> Trajectory:
+    return Trajectory.objects.get(run=run, task_key=key, phase="eval:heldout")
+
+
+def test_the_whole_log_is_kept_compressed_and_loaded_on_demand(run: Run, viewer: Client) -> None:
+    trajectory = of(run, "a")
+    stored = TestLog.objects.get(trajectory=trajectory)
+    assert (stored.text, stored.chars) == (LOG, len(LOG))
+    assert len(bytes(stored.data)) < len(LOG) / 4
+    page = viewer.get(trajectory_url(run.pk, "eval:heldout", 1, "a", 0)).content.decode()
+    assert "line 4999" not in page
+    assert f"/trajectories/{trajectory.pk}/test-log/" in page
+    whole = viewer.get(f"/trajectories/{trajectory.pk}/test-log/")
+    assert (whole.content.decode(), whole["Content-Type"]) == (LOG, "text/plain; charset=utf-8")
+    short = viewer.get(f"/trajectories/{of(run, 'b').pk}/test-log/")
+    assert short.content == b"short"
+    assert viewer.get("/trajectories/999999/test-log/").status_code == 404
+
+
+@pytest.mark.parametrize("text", ["no base64!", base64.b64encode(b"no zlib").decode(), packed(LOG)[:400]])
+def test_a_damaged_log_is_refused(text: str) -> None:
+    _, claim = launched(make_run())
+    stream = Stream()
+    finish(stream, ref(0, "a", 0), whole_test_log=text)
+    with pytest.raises(MalformedError):
+        post(claim, stream)
+
+
+def test_signs_of_tampering_are_shown_escaped_counted_and_searchable(run: Run, viewer: Client) -> None:
+    assert reads.finding_counts(run.pk) == [("git_history", 2), ("tests_edited", 1)]
+    page = viewer.get(trajectory_url(run.pk, "eval:heldout", 1, "a", 0)).content.decode()
+    assert "Signs of tampering" in page
+    assert "git log --all &lt;b&gt;" in page
+    assert 'href="#step-1">step 2' in page
+    tab = viewer.get(f"/runs/{run.pk}/?tab=trajectories").content.decode()
+    assert f"?run={run.pk}&amp;finding=git_history" in tab
+    for kind, keys in (
+        ("git_history", {"a", "b"}),
+        ("tests_edited", {"a"}),
+        ("any", {"a", "b"}),
+        ("network", set()),
+    ):
+        context = viewer.get(f"/trajectories/?run={run.pk}&finding={kind}").context
+        assert {row.trajectory.task_key for row in context["rows"]} == keys
+    clean = viewer.get(trajectory_url(run.pk, "eval:heldout", 1, "c", 0)).content.decode()
+    assert "Signs of tampering" not in clean
+
+
+def test_predictions_and_report_for_the_official_harness(run: Run, viewer: Client, tmp_path: Path) -> None:
+    path = tmp_path / "predictions.jsonl"
+    path.write_bytes(viewer.get(f"/runs/{run.pk}/predictions.jsonl").content)
+    found = read_predictions(path)
+    assert [(p.instance_id, p.model_patch) for p in found] == [
+        ("i-a", "diff\n"), ("i-b", "diff\n"), ("i-c", "diff\n"), ("i-d", "diff\n"), ("i-e", ""),
+    ]  # fmt: skip
+    assert {p.model_name_or_path for p in found} == {f"trainyard-run-{run.pk}"}
+    report = viewer.get(f"/runs/{run.pk}/harness-report.json").json()
+    assert report["schema_version"] == 2
+    shown = ("resolved", "unresolved", "empty_patch", "incomplete")
+    assert {name: report[f"{name}_ids"] for name in shown} == {
+        "resolved": ["i-a"], "unresolved": ["i-b"], "empty_patch": ["i-e"], "incomplete": ["i-f"],
+    }  # fmt: skip
+    assert report["error_ids"] == ["i-c", "i-d"]
+    assert report["failure_reasons"] == {"i-c": "test_timeout", "i-d": "infra_error"}
+    assert (report["total_instances"], report["submitted_instances"], report["completed_instances"]) == (
+        6,
+        5,
+        2,
+    )
+    train = viewer.get(f"/runs/{run.pk}/predictions.jsonl", {"phase": "train"}).content
+    assert json.loads(train)["model_patch"] == "trained\n"
+    assert viewer.get(f"/runs/{run.pk}/predictions.jsonl", {"index": "7"}).status_code == 404
+
+
+def test_the_command_writes_both_files(run: Run, tmp_path: Path) -> None:
+    out = StringIO()
+    files = {"output": tmp_path / "p.jsonl", "report": tmp_path / "r.json"}
+    call_command("export_predictions", run.pk, stdout=out, **files)
+    counts = json.loads(out.getvalue().strip().split("\n")[-1])
+    assert counts == {"run": run.pk, "phase": "eval:heldout", "iteration": 1, "predictions": 5, "resolved": 1}
+    assert len(read_predictions(files["output"])) == 5
+    assert json.loads(files["report"].read_text())["resolved_ids"] == ["i-a"]
+
+
+def test_nobody_reads_logs_or_predictions_without_logging_in(run: Run, client: Client) -> None:
+    for path in (f"/trajectories/{of(run, 'a').pk}/test-log/", f"/runs/{run.pk}/predictions.jsonl"):
+        assert client.get(path).status_code == 302
