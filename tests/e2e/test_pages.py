@@ -30,6 +30,7 @@ def addresses(yard: Yard) -> dict[str, str]:
         "search": "/trajectories/?q=comparison",
         "experiment": f"/experiments/{yard.experiment.pk}/",
         "dataset": "/datasets/quickstart/",
+        "health": "/datasets/quickstart/health/",
         "task": f"/datasets/quickstart/tasks/{key}/",
     }
 

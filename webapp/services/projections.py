@@ -25,6 +25,10 @@ from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
 
 
+_MAKERS = ("curation", "importing")
+"""Sections of runs that make the dataset they name as ``output``; others of the kind only look at one."""
+
+
 class Projection:
     """Applies events to one run whose row the caller has locked."""
 
@@ -110,7 +114,7 @@ class Projection:
         self._sandboxes.flush()
         states.move(run_id=self._run.pk, to=RunState(event.state), reason=event.reason, summary=event.summary)
         if event.state == "succeeded" and self._run.kind == RunKind.CURATE:
-            made = self._run.config.get("curation", {}).get("output")
+            made = next((self._run.config[part]["output"] for part in _MAKERS if part in self._run.config), "")
             name = str(event.summary.get("dataset") or made)
             send_on_commit(TaskName.SYNC_DATASET, name, *([self._run.pk] if made else []))
 
