@@ -24,7 +24,6 @@ from webapp.services.sandboxes import SandboxStore
 from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
 
-
 _MAKERS = ("curation", "importing")
 """Sections of runs that make the dataset they name as ``output``; others of the kind only look at one."""
 
@@ -114,7 +113,8 @@ class Projection:
         self._sandboxes.flush()
         states.move(run_id=self._run.pk, to=RunState(event.state), reason=event.reason, summary=event.summary)
         if event.state == "succeeded" and self._run.kind == RunKind.CURATE:
-            made = next((self._run.config[part]["output"] for part in _MAKERS if part in self._run.config), "")
+            config = self._run.config
+            made = next((config[part]["output"] for part in _MAKERS if part in config), "")
             name = str(event.summary.get("dataset") or made)
             send_on_commit(TaskName.SYNC_DATASET, name, *([self._run.pk] if made else []))
 
