@@ -27,6 +27,9 @@ from engine.sandbox.lease import Lease, plain
 from engine.sandbox.pool_report import PoolReporter
 from engine.sandbox.turns import Ticket, Turns
 
+_MAX_REASONS = 10
+"""Reasons for blocked starts that a snapshot names, the most frequent first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
@@ -46,6 +49,14 @@ class Counting(Protocol):
 
     def population(self) -> Population:
         """The count now."""
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A backend that knows why a start takes its time, e.g. because no node has room."""
+
+    def blocked(self) -> Mapping[str, str]:
+        """Sandbox → why it does not come up yet."""
 
 
 class SandboxPool:
@@ -144,6 +155,7 @@ class SandboxPool:
             "clocks": self.clocks.records(),
             "orphans": self._orphans,
             "paused_reason": self._breaker.reason,
+            "blocked": self._blocked(),
         }
 
     @property
@@ -289,6 +301,10 @@ class SandboxPool:
 
     def _population(self) -> Population | None:
         return self.backend.population() if isinstance(self.backend, Counting) else None
+
+    def _blocked(self) -> dict[str, int]:
+        reasons = self.backend.blocked().values() if isinstance(self.backend, Explaining) else ()
+        return dict(Counter(" ".join(reason.split())[:300] for reason in reasons).most_common(_MAX_REASONS))
 
     def _inspected(self) -> dict[str, Any]:
         """The status, after a look whether more boxes exist than anybody wants."""

@@ -46,6 +46,7 @@ class PoolOut(Schema):
     failures: dict[str, int]
     nodes: dict[str, int]
     paused_reason: str
+    blocked: dict[str, int]
 
 
 class ImageOut(Schema):

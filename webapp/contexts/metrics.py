@@ -60,6 +60,9 @@ def _pools(pools: Sequence[Pool]) -> Iterator[Metric]:
     images = GaugeMetricFamily(
         "trainyard_sandbox_images_refused", "Images of which no sandbox is started.", labels=["run"]
     )
+    blocked = GaugeMetricFamily(
+        "trainyard_sandboxes_blocked", "Sandboxes whose start the backend says is blocked.", labels=["run"]
+    )
     for pool in pools:
         run = str(pool.run_id)
         for state in ("wanted", "waiting", "starting", "live", "idle"):
@@ -68,8 +71,9 @@ def _pools(pools: Sequence[Pool]) -> Iterator[Metric]:
             nodes.add_metric([run, node], count)
         limit.add_metric([run], pool.max_live)
         paused.add_metric([run], bool(pool.paused_reason))
+        blocked.add_metric([run], sum(pool.blocked.values()))
         images.add_metric([run], sum(image["refused"] for image in pool.images))
-    yield from (sandboxes, nodes, limit, paused, images)
+    yield from (sandboxes, nodes, limit, paused, blocked, images)
 
 
 def _totals(pools: Sequence[Pool]) -> Iterator[Metric]:

@@ -8,9 +8,10 @@ from datetime import datetime
 from django.utils import timezone
 
 from engine.types import RunState
-from webapp.models import Run
+from webapp.models import Pool, Run
 from webapp.selectors import iterations as iteration_reads
 from webapp.selectors import runs as run_reads
+from webapp.selectors import sandboxes as sandbox_reads
 from webapp.selectors.iterations import LiveCounts, Point, SolveRate
 
 ENDED = (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
@@ -51,6 +52,8 @@ class RunHeader:
     """Against the first finished iteration, as a difference of shares."""
     rewards: tuple[float | None, ...]
     counts: LiveCounts
+    pool: Pool | None
+    """Its sandboxes as last reported; None when it has none."""
 
 
 def controls_of(state: str, desired: str) -> tuple[Control, ...]:
@@ -131,4 +134,5 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         solve_change=change,
         rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),
         counts=iteration_reads.live_counts(run),
+        pool=next(iter(sandbox_reads.pools(run.pk)), None),
     )

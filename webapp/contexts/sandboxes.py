@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.urls import reverse
 
@@ -116,6 +115,8 @@ class PoolView:
     totals: Totals
     pools: tuple[Pool, ...]
     paused: tuple[Pool, ...]
+    blocked: tuple[tuple[str, int], ...]
+    """Why sandboxes that are being started do not come up yet, and how many."""
     images: tuple[ImageRow, ...]
     clocks: tuple[ClockView, ...]
     nodes: tuple[tuple[str, int], ...]
@@ -172,6 +173,7 @@ def pool_view(run_id: int | None = None) -> PoolView:
         totals=_totals(pools),
         pools=tuple(pools),
         paused=tuple(pool for pool in pools if pool.paused_reason),
+        blocked=_counted(pool.blocked for pool in pools),
         images=_images(pools),
         clocks=_clocks(pools),
         nodes=_counted(pool.nodes for pool in pools),
@@ -200,7 +202,7 @@ def _images(pools: Sequence[Pool]) -> tuple[ImageRow, ...]:
     return tuple(sorted(rows, key=lambda row: (-row.failures, row.image)))
 
 
-def _counted(tables: Any) -> tuple[tuple[str, int], ...]:
+def _counted(tables: Iterable[Mapping[str, int]]) -> tuple[tuple[str, int], ...]:
     """Sums over dictionaries of counts, largest first."""
     total: Counter[str] = Counter()
     for table in tables:

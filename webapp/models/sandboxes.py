@@ -88,6 +88,8 @@ class Pool(models.Model):
     clocks: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict)
     """Clock → ``ClockRecord``."""
     paused_reason = models.TextField(blank=True, default="")
+    blocked: models.JSONField[dict[str, int], dict[str, int]] = models.JSONField(default=dict)
+    """Why sandboxes do not come up yet → how many."""
 
     def __str__(self) -> str:
         return f"pool of run {self.run_id}"

@@ -85,6 +85,14 @@ def seconds(value: float | None) -> str:
 
 
 @register.filter
+def brief(value: float | None) -> str:
+    """A duration that is often short: ``3.2 ms``, ``140 ms``, else as ``seconds`` writes it."""
+    if value is None or value >= 1:
+        return seconds(value)
+    return f"{1000 * value:.{1 if value < 0.01 else 0}f}\u202fms"
+
+
+@register.filter
 def clock(value: datetime | None) -> str:
     """A moment as ``2026-11-21 10:03:07``, UTC."""
     return UNKNOWN if value is None else value.strftime("%Y-%m-%d %H:%M:%S")

@@ -186,7 +186,7 @@ async def test_a_fenced_run_starts_nothing() -> None:
 async def test_failed_starts_pause_the_pool_and_one_success_brings_the_rest(quick: None) -> None:
     sink = Sink()
     backend = MemoryBackend(faults=[SandboxStartError("no room") for _ in range(3)])
-    breaker = Breaker(failures=2, first_pause_s=0.03)
+    breaker = Breaker(failures=2, first_pause_s=0.5)
     pool = SandboxPool(backend, config(max_starting=1), sink=sink, breaker=breaker)
     for _ in range(2):
         with pytest.raises(SandboxStartError):
@@ -275,13 +275,15 @@ async def test_more_boxes_than_wanted_stop_creation_and_nothing_is_torn_down(qui
         def population(self) -> Population:
             return Population(existing=self.existing, idle=self.existing - 2, nodes={"a": self.existing})
 
+        def blocked(self) -> dict[str, str]:
+            return {"sb-1": "no node\nhas room", "sb-2": "no node has room", "sb-3": "quota"}
+
     sink = Sink()
     backend = Cluster()
-    pool = SandboxPool(backend, config(), sink=sink, breaker=Breaker(first_pause_s=0.05))
+    pool = SandboxPool(backend, config(), sink=sink, breaker=Breaker(first_pause_s=0.5))
     async with pool.open(spec()), pool.open(spec()):
-        await asyncio.sleep(0.01)
-        (alert,) = sink.of(Alert)
-        assert "50 sandboxes exist, but only 2 are wanted" in alert.message
+        while not any("exist, but only 2 are wanted" in alert.message for alert in sink.of(Alert)):
+            await asyncio.sleep(0.005)
         third = asyncio.create_task(hold(pool, spec(), asyncio.Event(), []))
         await asyncio.sleep(0.005)
         assert (backend.live, pool.waiting) == (2, 1), "the live ones stay"
@@ -292,6 +294,7 @@ async def test_more_boxes_than_wanted_stop_creation_and_nothing_is_torn_down(qui
         await asyncio.wait([third])
     status = sink.of(PoolStatus)[0]
     assert (status.idle, status.nodes) == (48, {"a": 50})
+    assert status.blocked == {"no node has room": 2, "quota": 1}
 
 
 async def test_a_thousand_sandboxes_are_few_and_small_events() -> None:

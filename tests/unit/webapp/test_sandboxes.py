@@ -50,7 +50,12 @@ def busy_yard(mark: str = "") -> Yard:
     yard.stream.add("pool_status", **pool(live=2))
     yard.stream.add(
         "pool_status",
-        **pool(images=[image], nodes={f"node-a{mark}": 3}, paused_reason=f"8 starts in a row failed{mark}"),
+        **pool(
+            images=[image],
+            nodes={f"node-a{mark}": 3},
+            paused_reason=f"8 starts in a row failed{mark}",
+            blocked={f"no node has room{mark}": 2},
+        ),
     )
     yard.post()
     sandboxes.record_reaping(found=[sandboxes.Reaped("local", 4, f"slow{mark}")])
@@ -69,6 +74,7 @@ def test_the_page_shows_what_the_pools_reported() -> None:
     for expected in (
         "no such image", "refused", "8 starts in a row failed", "node-a", "the node went away",
         "ended while in use", "grade boltons", "Orphans reaped", "slow",
+        "2 sandboxes cannot start yet: no node has room",
     ):  # fmt: skip
         assert expected in text, expected
     live = f"/runs/{yard.run.pk}/train/1/{yard.tasks[0].key}/0/"
@@ -161,6 +167,7 @@ def test_api_and_command_say_the_same() -> None:
         "7 wanted: 4 live of 8, 1 starting, 2 waiting; 3 idle; 20 leases, 4 failures, 6 orphans reaped"
         in said
     )
+    assert "2 cannot start yet: no node has room" in said
     assert "image local:bad is refused after 3 failures: no such image" in said
     Run.objects.update(state="succeeded")
     out = StringIO()
@@ -199,6 +206,7 @@ def test_metrics_in_prometheus_own_words() -> None:
     assert value("trainyard_sandbox_node", run=run, node="node-a") == 3
     assert value("trainyard_sandbox_pool_paused", run=run) == 1
     assert value("trainyard_sandbox_images_refused", run=run) == 1
+    assert value("trainyard_sandboxes_blocked", run=run) == 2
     assert value("trainyard_sandbox_leases_total", run=run) == 20
     assert value("trainyard_sandbox_failures_total", run=run, kind="image") == 3
     assert value("trainyard_sandbox_orphans_reaped_total", backend="local") == 4

@@ -42,6 +42,7 @@ def lines(view: PoolView) -> list[str]:
         f"{t.idle} idle; {t.opened} leases, {t.failed} failures, {view.orphans} orphans reaped"
     ]
     found += [f"run {pool.run_id} starts no sandboxes: {pool.paused_reason}" for pool in view.paused]
+    found += [f"{count} cannot start yet: {reason}" for reason, count in view.blocked]
     found += [
         f"image {row.image} {'is refused' if row.refused else 'is tried again'}"
         f" after {row.failures} failures: {row.reason}"
