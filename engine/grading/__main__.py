@@ -1,17 +1,27 @@
-"""``python -m engine.grading log --row ROW.json --log TEST_OUTPUT``: re-grade a stored log, no sandbox.
+"""Grading on its own.
 
-Prints the official per-instance report as JSON. To add a command: a function in ``_COMMANDS``.
+    python -m engine.grading log --row ROW.json --log TEST_OUTPUT        re-grade a stored log, no sandbox
+    python -m engine.grading predictions --dataset N --predictions FILE  grade predictions in sandboxes
+
+The first prints the official per-instance report as JSON, the second ends with one line of JSON counts. To
+add a command: a function and its parser in ``main``.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from engine.errors import DatasetError, TrainyardError
-from engine.grading.reports import regrade
+from pydantic import ValidationError
+
+from engine.config.base import explain_errors, parse_settings
+from engine.errors import ConfigError, DatasetError, TrainyardError
+from engine.grading.reports import GOLD, regrade
 
 
 def grade_log(options: argparse.Namespace) -> None:
@@ -28,6 +38,36 @@ def grade_log(options: argparse.Namespace) -> None:
     print(json.dumps(regrade(row, log), indent=4))
 
 
+def grade_file(options: argparse.Namespace) -> None:
+    """Grade predictions; the counts are the last line."""
+    from engine.grading.predictions import Assignment, PredictionSettings, grade_predictions
+
+    try:
+        settings = PredictionSettings.model_validate(nested(parse_settings(options.set)))
+    except ValidationError as error:
+        raise ConfigError(explain_errors(error)) from None
+    assignment = Assignment(
+        dataset=options.dataset,
+        predictions=options.predictions,
+        split=options.split,
+        run_id=options.run_id,
+        output=options.output,
+    )
+    print(json.dumps(asyncio.run(grade_predictions(options.home, assignment, settings))))
+
+
+def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """``a.b`` → ``{a: {b: …}}``."""
+    tree: dict[str, Any] = {}
+    for path, value in settings.items():
+        *sections, name = path.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+        branch[name] = value
+    return tree
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; 2 with a message on stderr when something the caller gave is wrong."""
     parser = argparse.ArgumentParser(prog="python -m engine.grading", description=__doc__)
@@ -36,6 +76,17 @@ def main(arguments: list[str] | None = None) -> int:
     log.add_argument("--row", type=Path, required=True, help="JSON object: the dataset's row")
     log.add_argument("--log", type=Path, required=True, help="the test log")
     log.set_defaults(run=grade_log)
+    file = commands.add_parser("predictions", help="grade predictions of a dataset")
+    file.add_argument("--home", type=Path, default=Path(".trainyard"), help="the data folder")
+    file.add_argument("--dataset", required=True)
+    file.add_argument("--split", default="", help="only this split")
+    file.add_argument("--predictions", required=True, help=f".jsonl or .json file, or '{GOLD}'")
+    file.add_argument("--run-id", default="grade", help="names the folder of logs")
+    file.add_argument("--output", type=Path, default=Path(), help="folder of logs and run report")
+    file.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="sandbox.… or grading.…"
+    )
+    file.set_defaults(run=grade_file)
     options = parser.parse_args(arguments)
     try:
         options.run(options)

@@ -1,0 +1,226 @@
+"""Grades predictions of a dataset through the sandbox pool and reports as the official harness does.
+
+    OUTPUT/logs/run_evaluation/<run>/<model>/<instance>/{test_output.txt,patch.diff,report.json}
+    OUTPUT/<model>.<run>.json     the run report, schema_version 2
+
+As there, an instance without a report is an error, not a failure: a patch that did not apply, tests that hit
+their deadline, infrastructure. A per-instance report that is there already is taken as it is, so that a
+killed command goes on where it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.config.base import Section
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.store import dataset_path, load_dataset
+from engine.errors import DatasetError, PreflightError
+from engine.events.harness import Prediction
+from engine.grading import swebench
+from engine.grading.grader import Grader
+from engine.grading.reports import GOLD, InstanceResult, read_predictions, run_report
+from engine.sandbox.backends import make_backend
+from engine.sandbox.pool import SandboxPool
+from engine.types import Grade, GradeRule, TaskRow, TestKind, TestOutcome, Verdict
+
+_GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
+_WITHOUT_REPORT = frozenset({Verdict.PATCH_FAILED, Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
+_LISTS = {swebench.FAIL_TO_PASS: TestKind.FAIL_TO_PASS, swebench.PASS_TO_PASS: TestKind.PASS_TO_PASS}
+
+
+class PredictionSettings(Section):
+    """What may be set for grading predictions."""
+
+    sandbox: SandboxConfig = SandboxConfig()
+    grading: GradingConfig = GradingConfig(timeout_s=1800.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What to grade and where to write."""
+
+    dataset: str
+    predictions: str
+    """A file, or ``gold``."""
+    split: str = ""
+    """Of the dataset; empty for all."""
+    run_id: str
+    output: Path
+
+
+async def grade_predictions(
+    home: Path, assignment: Assignment, settings: PredictionSettings
+) -> dict[str, Any]:
+    """Grade every prediction; returns the counts and where the run report is.
+
+    Args:
+        home: the data folder.
+
+    Raises:
+        DatasetError: dataset or predictions are wrong.
+        PreflightError: the machine lacks something.
+    """
+    rows = _rows(home, assignment)
+    predictions = _predictions(rows, assignment.predictions)
+    backend = make_backend(settings.sandbox, home)
+    lacking = [line for line in await backend.preflight() if not line.startswith("Weaker:")]
+    if lacking:
+        raise PreflightError("; ".join(lacking))
+    pool = SandboxPool(backend, settings.sandbox)
+    grader = Grader(backend=pool, config=settings.grading, sandbox=settings.sandbox, run_id=assignment.run_id)
+    verdicts: Counter[str] = Counter()
+    try:
+        results = await asyncio.gather(
+            *(
+                _grade(grader, rows[prediction.instance_id], prediction, assignment, verdicts)
+                for prediction in predictions.values()
+                if prediction.model_patch
+            )
+        )
+    finally:
+        await pool.close()
+    report = run_report(list(rows), predictions, {result.instance_id: result for result in results})
+    return _written(report, predictions, verdicts, assignment)
+
+
+def _rows(home: Path, assignment: Assignment) -> dict[str, TaskRow]:
+    dataset = load_dataset(home, assignment.dataset)
+    rows = dataset.split(assignment.split) if assignment.split else dataset.rows
+    if not rows:
+        raise DatasetError(f"dataset '{assignment.dataset}' in {dataset_path(home, '')} has no rows")
+    return {row.task.instance_id: row for row in rows}
+
+
+def _predictions(rows: Mapping[str, TaskRow], source: str) -> dict[str, Prediction]:
+    if source == GOLD:
+        return {
+            name: Prediction(instance_id=name, model_name_or_path=GOLD, model_patch=row.answer.gold_patch)
+            for name, row in rows.items()
+        }
+    predictions = {prediction.instance_id: prediction for prediction in read_predictions(Path(source))}
+    if not predictions:
+        raise DatasetError(f"{source} holds no predictions")
+    if unknown := sorted(set(predictions) - set(rows)):
+        named = ", ".join(unknown[:3])
+        raise DatasetError(
+            f"{len(unknown)} predictions are for instances that are not in the dataset: {named}"
+        )
+    return predictions
+
+
+async def _grade(
+    grader: Grader, row: TaskRow, prediction: Prediction, assignment: Assignment, verdicts: Counter[str]
+) -> InstanceResult:
+    folder = _folder(assignment, prediction)
+    name = prediction.instance_id
+    if (known := _known(folder, name)) is not None:
+        verdicts["known"] += 1
+        return known
+    folder.mkdir(parents=True, exist_ok=True)
+    patch = prediction.model_patch or ""
+    (folder / "patch.diff").write_text(patch, encoding="utf-8", errors="surrogateescape")
+    try:
+        grade = await grader.grade(row, patch)
+    except DatasetError as error:
+        verdicts["ungradable"] += 1
+        return InstanceResult(instance_id=name, report=None, error=str(error))
+    verdicts[grade.verdict] += 1
+    log = zlib.decompress(grade.whole_log).decode("utf-8", "replace") if grade.whole_log else grade.log
+    if grade.verdict is Verdict.TEST_TIMEOUT:
+        log += "\n\nTimeout error: the tests' seconds exceeded."
+    (folder / "test_output.txt").write_text(log, encoding="utf-8", errors="replace")
+    if grade.verdict in _WITHOUT_REPORT:
+        return InstanceResult(instance_id=name, report=None, log=log, error=grade.detail)
+    report = instance_report(row, grade, log)
+    (folder / "report.json").write_text(json.dumps({name: report}, indent=4), encoding="utf-8")
+    return InstanceResult(instance_id=name, report=report, log=log)
+
+
+def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
+    """The official per-instance report of a grade; what the log alone says, where a log is judged.
+
+    A verdict that is not ``passed`` is never resolved, whatever the log says.
+    """
+    answer = row.answer
+    if answer.grade_rule is GradeRule.F2P_P2P and answer.log_parser:
+        found: dict[str, Any] = swebench.instance_report(
+            log,
+            instance_id="",
+            parser=answer.log_parser,
+            fail_to_pass=answer.fail_to_pass,
+            pass_to_pass=answer.pass_to_pass,
+            eval_type=str(answer.metadata.get("eval_type") or swebench.PASS_AND_FAIL),
+            repo=str(answer.metadata.get("repo") or ""),
+            version=str(answer.metadata.get("version") or ""),
+        )[""]
+        return {**found, "resolved": found["resolved"] and grade.verdict is Verdict.PASSED}
+    return {
+        "patch_is_None": False,
+        "patch_exists": True,
+        "patch_successfully_applied": True,
+        "resolved": grade.verdict is Verdict.PASSED,
+        "infra_failure": False,
+        "tests_status": {
+            **{name: _outcomes(grade, kind) for name, kind in _LISTS.items()},
+            "FAIL_TO_FAIL": {"success": [], "failure": []},
+            "PASS_TO_FAIL": {"success": [], "failure": []},
+        },
+    }
+
+
+def _outcomes(grade: Grade, kind: TestKind) -> dict[str, list[str]]:
+    tests = [test for test in grade.tests if test.kind is kind]
+    return {
+        "success": [test.test_id for test in tests if test.outcome in _GOOD],
+        "failure": [test.test_id for test in tests if test.outcome not in _GOOD],
+    }
+
+
+def _known(folder: Path, name: str) -> InstanceResult | None:
+    """The result of an earlier, interrupted command."""
+    try:
+        report = json.loads((folder / "report.json").read_text(encoding="utf-8"))[name]
+        log = (folder / "test_output.txt").read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError, KeyError):
+        return None
+    return InstanceResult(instance_id=name, report=report, log=log)
+
+
+def _plain(name: str) -> str:
+    """A model's or instance's name as one part of a path."""
+    return re.sub(r"[^A-Za-z0-9._+=@-]", "_", name.replace("/", "__")).lstrip(".") or "_"
+
+
+def _folder(assignment: Assignment, prediction: Prediction) -> Path:
+    logs = assignment.output / "logs" / "run_evaluation" / assignment.run_id
+    return logs / _plain(prediction.model_name_or_path) / _plain(prediction.instance_id)
+
+
+def _written(
+    report: Mapping[str, Any],
+    predictions: Mapping[str, Prediction],
+    verdicts: Mapping[str, int],
+    assignment: Assignment,
+) -> dict[str, Any]:
+    model = next(iter(predictions.values())).model_name_or_path
+    path = assignment.output / f"{_plain(model)}.{assignment.run_id}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(report, indent=4), encoding="utf-8")
+    names: Sequence[str] = ("submitted", "completed", "resolved", "unresolved", "empty_patch", "error")
+    return {
+        "dataset": assignment.dataset,
+        "instances": report["total_instances"],
+        **{name: report[f"{name}_instances"] for name in names},
+        "verdicts": dict(sorted(verdicts.items())),
+        "report": str(path),
+    }
