@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, get_args, get_origin
@@ -36,7 +36,7 @@ class FormField:
     key: str
     name: str
     widget: str
-    """``text``, ``number``, ``choice``, ``check`` or ``list`` (one item a line)."""
+    """``text``, ``number``, ``choice``, ``check``, ``list`` (one item a line) or ``mapping`` (JSON)."""
     value: str
     base: str
     """What the recipe says."""
@@ -125,7 +125,7 @@ def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
         item = args[0] if args else str
         known = tuple(str(m) for m in item) if isinstance(item, type) and issubclass(item, StrEnum) else ()
         return "list", known, False
-    return "text", (), False
+    return ("mapping" if origin in (dict, Mapping) else "text"), (), False
 
 
 def rebase(base: Mapping[str, Any], posted: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -230,16 +230,30 @@ def form_sections(
     errors = errors_by_field(error)
     preset = preset or base.get("algorithm", {}).get("preset", "")
     general = _fields("", model, base, posted, errors, datasets, preset)
-    sections = [FormSection("run", "", general, True)]
+    nested = _nested("", model, base, posted, errors, datasets, preset)
+    return (FormSection("run", "", general, True), *nested)
+
+
+def _nested(
+    prefix: str,
+    model: BaseModel,
+    base: Mapping[str, Any],
+    posted: Mapping[str, str],
+    errors: Mapping[str, str],
+    datasets: tuple[str, ...],
+    preset: str,
+) -> Iterator[FormSection]:
+    """The sections of a section, each followed by its own, under their dotted names."""
     for name in type(model).model_fields:
         part = getattr(model, name)
         if not isinstance(part, Section):
             continue
-        fields = _fields(f"{name}.", part, base[name], posted, errors, datasets, preset)
+        key = f"{prefix}{name}"
+        fields = _fields(f"{key}.", part, base[name], posted, errors, datasets, preset)
         help_text = (type(part).__doc__ or "").strip().split("\n")[0]
-        opened = name in ("dataset", "trainer") or any(field.changed or field.error for field in fields)
-        sections.append(FormSection(name, help_text, fields, opened))
-    return tuple(sections)
+        opened = key in ("dataset", "trainer", "importing") or any(f.changed or f.error for f in fields)
+        yield FormSection(key, help_text, fields, opened)
+        yield from _nested(f"{key}.", part, base[name], posted, errors, datasets, preset)
 
 
 def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
@@ -250,11 +264,21 @@ def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
             continue
         if field.widget == "list":
             overrides[field.key] = [line.strip() for line in field.value.split("\n") if line.strip()]
+        elif field.widget == "mapping":
+            overrides[field.key] = _json_or_text(field.value)
         elif field.optional and not field.value.strip():
             overrides[field.key] = None
         else:
             overrides[field.key] = field.value.strip()
     return overrides
+
+
+def _json_or_text(value: str) -> Any:
+    """What a text means as JSON; text that is none is left to the configuration to refuse."""
+    try:
+        return json.loads(value or "{}")
+    except ValueError:
+        return value
 
 
 def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[Finding]:

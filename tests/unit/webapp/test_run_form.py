@@ -27,7 +27,8 @@ def sections_of(
 def leaves(data: dict[str, Any], prefix: str = "") -> set[str]:
     found: set[str] = set()
     for key, value in data.items():
-        found |= leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}"}
+        section = isinstance(value, dict) and value
+        found |= leaves(value, f"{prefix}{key}.") if section else {f"{prefix}{key}"}
     return found
 
 
@@ -37,6 +38,15 @@ def test_every_setting_of_a_recipe_is_a_field_with_help(recipe: str) -> None:
     fields = [field for section in sections for field in section.fields]
     assert {field.key for field in fields} == leaves(recipe_base(recipe)) - {"kind", "recipe"}
     assert all(field.help or field.name == "type" for field in fields)
+
+
+def test_sections_of_sections_and_mappings_can_be_set() -> None:
+    posted = {"sandbox.kubernetes.node_selector": '{"disk": "ssd"}', "sandbox.docker.image_budget_gb": "7"}
+    overrides = parse_overrides(sections_of("quickstart", posted))
+    assert overrides["sandbox.kubernetes.node_selector"] == {"disk": "ssd"}
+    config = resolve("quickstart", overrides).model_dump(mode="json")
+    assert config["sandbox"]["kubernetes"]["node_selector"] == {"disk": "ssd"}
+    assert config["sandbox"]["docker"]["image_budget_gb"] == 7
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
