@@ -21,7 +21,7 @@ from engine.errors import (
 )
 from engine.sandbox.agent.interpreters import NO_PYTHON_STATUS
 from engine.sandbox.kubernetes.labels import IMAGE
-from engine.sandbox.kubernetes.spec import SANDBOX
+from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
 
 Json = dict[str, Any]
 _PULL = frozenset(("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"))
@@ -74,9 +74,9 @@ class Waiting:
 
 
 def running(pod: Json) -> bool:
-    """Whether the sandbox's container runs and the pod has an address."""
-    state = _state(pod)
-    return "running" in state and bool(pod.get("status", {}).get("podIP"))
+    """Whether both containers run and the pod has an address."""
+    states = (_state(pod, SANDBOX), _state(pod, PRISTINE))
+    return all("running" in state for state in states) and bool(pod.get("status", {}).get("podIP"))
 
 
 def waiting(pod: Json) -> Waiting:
@@ -108,8 +108,9 @@ def failure(pod: Json | None) -> SandboxError | None:
         return SandboxEvictedError(
             f"pod {name} was taken away: {reason or (disruption or {}).get('reason')}: {words}"
         )
-    if terminated := _state(pod).get("terminated"):
-        return _ended(pod, terminated)
+    for container in (SANDBOX, PRISTINE):
+        if terminated := _state(pod, container).get("terminated"):
+            return _ended(pod, container, terminated)
     for state in _waiting_states(status):
         if error := _hopeless(pod, state):
             return error
@@ -130,7 +131,7 @@ def pull_seconds(pod: Json) -> float:
     status = pod.get("status", {})
     ready = _condition(status, "PodReadyToStartContainers") or _condition(status, "PodScheduled")
     began = _time((ready or {}).get("lastTransitionTime"))
-    started = _time(_state(pod).get("running", {}).get("startedAt"))
+    started = _time(_state(pod, SANDBOX).get("running", {}).get("startedAt"))
     seconds = (started - began).total_seconds() if began and started else 0.0
     return seconds if seconds > 1 else 0.0
 
@@ -141,10 +142,10 @@ def seconds_on_node(pod: Json, now: float) -> float:
     return max(0.0, now - start.timestamp()) if start else 0.0
 
 
-def _ended(pod: Json, terminated: Json) -> SandboxError:
+def _ended(pod: Json, container: str, terminated: Json) -> SandboxError:
     name, code = pod["metadata"]["name"], terminated.get("exitCode")
     reason, words = str(terminated.get("reason") or ""), str(terminated.get("message") or "").strip()
-    if reason == "OOMKilled":
+    if reason == "OOMKilled" and container == SANDBOX:
         return SandboxMemoryError(f"pod {name} went over its memory limit")
     if code == NO_PYTHON_STATUS:
         return ImageError(f"image '{_image(pod)}' has {words or 'no Python that can run the agent'}")
@@ -152,7 +153,7 @@ def _ended(pod: Json, terminated: Json) -> SandboxError:
         return SandboxStartError(f"pod {name} cannot run: {reason}: {words}")
     detail = f"{reason} {words}".strip()
     return SandboxDiedError(
-        f"the container of pod {name} ended with status {code}" + (f": {detail}" if detail else "")
+        f"container {container} of pod {name} ended with status {code}" + (f": {detail}" if detail else "")
     )
 
 
@@ -170,10 +171,10 @@ def _image(pod: Json) -> str:
     return str(named or pod["spec"]["containers"][0].get("image"))
 
 
-def _state(pod: Json) -> Json:
-    """The ``state`` of the container in which commands run."""
+def _state(pod: Json, name: str) -> Json:
+    """The ``state`` of a container; empty before it has one."""
     for container in pod.get("status", {}).get("containerStatuses") or []:
-        if container.get("name") == SANDBOX:
+        if container.get("name") == name:
             state: Json = container.get("state") or {}
             return state
     return {}
@@ -194,7 +195,7 @@ def _pulling(pod: Json) -> bool:
     """Whether the node is through with everything but the image, as far as the status tells."""
     status = pod.get("status", {})
     ready = _condition(status, "PodReadyToStartContainers")
-    return ready is not None and ready.get("status") == "True" and "running" not in _state(pod)
+    return ready is not None and ready.get("status") == "True" and "running" not in _state(pod, SANDBOX)
 
 
 def _condition(status: Json, kind: str) -> Json | None:

@@ -123,7 +123,14 @@ def test_stages_and_blocked_reasons() -> None:
     assert pull == diagnosis.Waiting("pull", "ErrImagePull: toomanyrequests")
 
 
-def test_running_needs_the_sandbox_container_and_an_address() -> None:
+def test_the_end_of_the_pristine_container_ends_the_sandbox_and_is_not_the_agents_doing() -> None:
+    found = pod(state={"running": {}}, podIP="10.0.0.1")
+    found["status"]["containerStatuses"][0]["state"] = ended(137, "OOMKilled")
+    assert type(diagnosis.failure(found)) is SandboxDiedError
+    assert not diagnosis.running(found)
+
+
+def test_running_needs_the_containers_and_an_address() -> None:
     assert diagnosis.running(pod(state={"running": {}}, podIP="10.0.0.1"))
     assert not diagnosis.running(pod(state={"running": {}}))
     assert not diagnosis.running(pod(state=waits("ContainerCreating"), podIP="10.0.0.1"))

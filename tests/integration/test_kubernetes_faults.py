@@ -1,0 +1,274 @@
+"""The Kubernetes backend under everything that goes wrong with API servers, watches, nodes and images."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.errors import (
+    ImageError,
+    SandboxDiedError,
+    SandboxError,
+    SandboxEvictedError,
+    SandboxMemoryError,
+    SandboxStartError,
+    SandboxStartTimeoutError,
+)
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.backend import KubernetesBackend
+from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
+from tests.kubernetes_builders import IMAGE, NAMESPACE, SPEC, build_reference, opened, prepared
+
+_PATIENCE_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    build_reference(folder)
+    return folder
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+async def use(backend: KubernetesBackend, spec: SandboxSpec = SPEC) -> None:
+    async with backend.open(spec) as box:
+        assert (await box.exec("echo works", timeout_s=20)).stdout == b"works\n"
+
+
+# --- the API server ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        FaultKind.TOO_MANY_REQUESTS,
+        FaultKind.SERVER_ERROR,
+        FaultKind.CONFLICT,
+        FaultKind.RESET,
+        FaultKind.HANG,
+        FaultKind.HALF_OPEN,
+        FaultKind.CREATED_BUT_ERROR,
+        FaultKind.CREATED_BUT_RESET,
+    ],
+)
+async def test_a_pod_is_created_once_whatever_the_answer(home: Path, kind: FaultKind) -> None:
+    async with prepared(home) as cluster, opened(cluster, request_timeout_s=1.0) as backend:
+        fault = cluster.faults.add(Fault(kind, verbs={"create"}, resources={"pods"}, count=2))
+        await use(backend)
+        assert fault.hits >= 1
+        assert cluster.counters.pods_created == 1
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.TOO_MANY_REQUESTS, FaultKind.SERVER_ERROR, FaultKind.HANG, FaultKind.CREATED_BUT_RESET]
+)
+async def test_a_pod_is_deleted_whatever_the_answer(home: Path, kind: FaultKind) -> None:
+    async with prepared(home) as cluster, opened(cluster, request_timeout_s=1.0) as backend:
+        fault = cluster.faults.add(Fault(kind, verbs={"delete"}, resources={"pods"}, count=2))
+        await use(backend)
+        await until(lambda: backend.population().existing == 0)
+        assert fault.hits >= 1
+        assert cluster.counters.pods_live == 0
+
+
+async def test_a_cancelled_start_leaves_nothing(home: Path) -> None:
+    async with prepared(home) as cluster, opened(cluster) as backend:
+        await use(backend)
+        for kind in (FaultKind.SLOW, FaultKind.CREATED_BUT_RESET):
+            cluster.faults.add(Fault(kind, verbs={"create"}, resources={"pods"}, delay_s=0.5))
+            task = asyncio.ensure_future(use(backend))
+            await asyncio.sleep(0.25)
+            task.cancel()
+            await asyncio.wait([task])
+            cluster.faults.clear()
+        await asyncio.sleep(0.6)
+        await until(lambda: cluster.counters.pods_live == 0 and backend.population().existing == 0)
+
+
+# --- the watch -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(FaultKind.DROP_WATCH, delay_s=0.1),
+        Fault(FaultKind.GONE, count=3),
+        Fault(FaultKind.HALF_OPEN, verbs={"watch"}, count=3),
+        Fault(FaultKind.HANG, verbs={"watch"}, count=2),
+        Fault(FaultKind.SERVER_ERROR, verbs={"watch"}, count=3),
+        Fault(FaultKind.STALE_LIST, behind=50),
+        Fault(FaultKind.DUPLICATE),
+        Fault(FaultKind.SLOW, delay_s=0.2, resources={"pods"}),
+    ],
+    ids=lambda fault: fault.kind.value,
+)
+async def test_sandboxes_come_and_go_whatever_the_watch_does(home: Path, fault: Fault) -> None:
+    copy = replace(fault, resources={"pods"})
+    async with prepared(home) as cluster:
+        cluster.faults.add(copy)
+        async with opened(cluster, watch_silence_s=1.0, resync_s=1.0) as backend:
+            for _ in range(2):
+                await asyncio.gather(*(use(backend) for _ in range(4)))
+            await until(lambda: backend.population().existing == 0)
+        assert copy.hits > 0
+        assert cluster.counters.pods_created == 8
+
+
+async def test_a_stale_list_neither_kills_nor_revives(home: Path) -> None:
+    async with prepared(home) as cluster, opened(cluster, resync_s=0.3) as backend:
+        async with backend.open(SPEC) as box:
+            stale = cluster.faults.add(Fault(FaultKind.STALE_LIST, resources={"pods"}, behind=1000))
+            drop = cluster.faults.add(Fault(FaultKind.DROP_WATCH, resources={"pods"}, delay_s=0.1))
+            await until(lambda: stale.hits >= 3 and drop.hits >= 3)
+            assert (await box.exec("echo alive", timeout_s=20)).stdout == b"alive\n"
+            assert backend.population().existing == 1
+        await until(lambda: backend.population().existing == 0)
+
+
+# --- pods and nodes ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strike", "kind"),
+    [
+        (FakeCluster.evict, SandboxEvictedError),
+        (FakeCluster.kill_for_memory, SandboxMemoryError),
+        (FakeCluster.crash, SandboxDiedError),
+    ],
+)
+async def test_the_loss_of_a_sandbox_in_use_has_a_kind(
+    home: Path, strike: Callable[[FakeCluster, str, str], None], kind: type[SandboxError]
+) -> None:
+    async with prepared(home) as cluster, opened(cluster) as backend:
+        async with backend.open(SPEC) as box:
+            task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
+            await asyncio.sleep(0.1)
+            strike(cluster, NAMESPACE, box.id)
+            with pytest.raises(kind) as found:
+                await task
+            assert type(found.value) is kind
+            with pytest.raises(kind):
+                await box.read_file("a.txt")
+        await use(backend)
+
+
+async def test_somebody_elses_deletion_is_an_eviction(home: Path) -> None:
+    async with prepared(home) as cluster, opened(cluster) as backend, backend.open(SPEC) as box:
+        task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
+        await asyncio.sleep(0.1)
+        assert await backend.reap() == 0
+        pods = f"/api/v1/namespaces/{NAMESPACE}/pods"
+        assert backend._session is not None
+        await backend._session.api.delete(f"{pods}/{box.id}", grace_s=0)
+        with pytest.raises(SandboxEvictedError):
+            await task
+
+
+async def test_a_lost_node_ends_its_sandboxes(home: Path) -> None:
+    nodes = [NodeSpec(name="only")]
+    async with prepared(home, nodes=nodes) as cluster, opened(cluster, stuck_terminating_s=0.5) as backend:
+        async with backend.open(SPEC) as box:
+            cluster.nodes.lose("only")
+            with pytest.raises(SandboxEvictedError):
+                await box.exec("sleep 600", timeout_s=600)
+        cluster.faults.clear()
+
+
+async def test_a_pod_that_will_not_go_is_forced(home: Path) -> None:
+    async with prepared(home) as cluster, opened(cluster, stuck_terminating_s=0.5) as backend:
+        cluster.faults.add(Fault(FaultKind.STUCK_TERMINATING, delay_s=30.0, count=1))
+        await use(backend)
+        await until(lambda: backend.population().existing == 0)
+        assert backend._session is not None
+        assert backend._session.fleet.stuck == 1
+
+
+# --- images, quota, room -------------------------------------------------------------------------------
+
+
+async def test_an_image_that_cannot_be_pulled_is_named(home: Path) -> None:
+    async with prepared(home) as cluster, opened(cluster) as backend:
+        with pytest.raises(ImageError, match="registry.test/missing:1"):
+            await use(backend, replace(SPEC, image="registry.test/missing:1"))
+        cluster.faults.add(Fault(FaultKind.START_FAILURE, count=1))
+        with pytest.raises(SandboxStartError):
+            await use(backend)
+        with pytest.raises(SandboxStartError, match="no folder /nowhere"):
+            await use(backend, replace(SPEC, workdir="/nowhere"))
+        await use(backend)
+        await until(lambda: backend.population().existing == 0)
+
+
+async def test_a_pod_without_a_node_says_so_and_gives_up(home: Path) -> None:
+    nodes = [NodeSpec(name="full", cpu="100m")]
+    async with prepared(home, nodes=nodes) as cluster, opened(cluster, schedule_timeout_s=3.0) as backend:
+        task = asyncio.ensure_future(use(backend))
+        await until(lambda: bool(backend.blocked()))
+        assert "nodes are available" in next(iter(backend.blocked().values()))
+        with pytest.raises(SandboxStartTimeoutError, match="Unschedulable"):
+            await task
+
+
+async def test_quota_delays_and_does_not_fail(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.sandbox.kubernetes.fleet._QUOTA_PAUSE_S", 0.1)
+    async with prepared(home) as cluster, opened(cluster) as backend:
+        await set_quota(cluster, pods="1")
+        waiting: asyncio.Task[None] | None = None
+        async with backend.open(SPEC):
+            waiting = asyncio.ensure_future(use(backend))
+            await until(lambda: any("exceeded quota" in why for why in backend.blocked().values()))
+        await waiting
+        assert cluster.counters.pods_created == 2
+
+
+async def set_quota(cluster: FakeCluster, **hard: str) -> None:
+    api = await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))
+    path = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas/trainyard-sandboxes"
+    await api.patch(path, {"spec": {"hard": hard}})
+    await api.close()
+
+
+# --- everything at once --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_under_random_faults_nothing_leaks_and_nothing_is_made_twice(home: Path, seed: int) -> None:
+    async with prepared(home, seed=seed) as cluster:
+        verbs = {"create", "delete", "patch", "get"}
+        for kind in (FaultKind.SERVER_ERROR, FaultKind.TOO_MANY_REQUESTS, FaultKind.CREATED_BUT_ERROR):
+            cluster.faults.add(Fault(kind, verbs=verbs, resources={"pods"}, probability=0.08))
+        cluster.faults.add(Fault(FaultKind.DROP_WATCH, delay_s=0.5, probability=0.5))
+        cluster.faults.add(Fault(FaultKind.DUPLICATE, probability=0.3))
+        cluster.faults.add(Fault(FaultKind.EVICT, delay_s=0.2, probability=0.1))
+        cluster.faults.add(Fault(FaultKind.STALE_LIST, probability=0.5))
+        async with opened(cluster, max_live=6, resync_s=2.0, request_timeout_s=2.0) as backend:
+            await backend.prepare({IMAGE: 3})
+            room = asyncio.Semaphore(6)
+
+            async def rollout() -> int:
+                tries = 0
+                while True:
+                    tries += 1
+                    with contextlib.suppress(SandboxError):
+                        async with room:
+                            await use(backend)
+                        return tries
+
+            tries = await asyncio.gather(*(rollout() for _ in range(16)))
+            assert cluster.counters.pods_peak <= 6 * 1.1 + 1e-9
+            assert cluster.counters.pods_created <= sum(tries) + 3
+        await until(lambda: cluster.counters.pods_live == 0)

@@ -1,0 +1,333 @@
+"""Warm pods, owners and reapers of the Kubernetes backend, what preflight finds, how many requests it takes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.config.sandbox import SandboxConfig
+from engine.errors import PreflightError, SandboxEvictedError
+from engine.sandbox.base import SandboxLimits
+from engine.sandbox.kubernetes import labels, network
+from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.owner import leases_path
+from engine.sandbox.kubernetes.preload import daemon_set
+from tests.fakes.cluster import FakeCluster, Fault, FaultKind
+from tests.kubernetes_builders import (
+    IMAGE,
+    NAMESPACE,
+    SPEC,
+    build_reference,
+    kubernetes_config,
+    opened,
+    prepared,
+)
+
+REPO = Path(__file__).parents[2]
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+_PATIENCE_S = 60.0
+
+_OWNER = """
+import asyncio, json, sys
+from pathlib import Path
+from engine.config.sandbox import SandboxConfig
+from engine.sandbox.kubernetes.backend import KubernetesBackend
+from tests.kubernetes_builders import IMAGE, SPEC
+
+async def hold(backend):
+    async with backend.open(SPEC) as box:
+        held.append(box.id)
+        await box.exec("sleep 600", timeout_s=600)
+
+async def main():
+    backend = KubernetesBackend(SandboxConfig.model_validate_json(sys.argv[1]))
+    await backend.prepare({IMAGE: 1})
+    tasks = [asyncio.ensure_future(hold(backend)) for _ in range(2)]
+    while len(held) < 2 or backend.population().existing < 2:
+        await asyncio.sleep(0.05)
+    await backend.prepare({IMAGE: 1})
+    while backend.population().idle < 1:
+        await asyncio.sleep(0.05)
+    print(json.dumps(held), flush=True)
+    await asyncio.gather(*tasks)
+
+held = []
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    build_reference(folder)
+    return folder
+
+
+@pytest.fixture
+async def cluster(home: Path) -> AsyncIterator[FakeCluster]:
+    async with prepared(home) as cluster:
+        yield cluster
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + _PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+async def as_admin(cluster: FakeCluster) -> KubeApi:
+    return await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))
+
+
+# --- requests ------------------------------------------------------------------------------------------
+
+
+async def test_a_cold_sandbox_takes_two_writes_and_a_warm_one_three(cluster: FakeCluster) -> None:
+    async with opened(cluster, heartbeat_s=20.0, owner_timeout_s=60.0) as backend:
+        async with backend.open(SPEC):
+            pass
+        await until(lambda: backend.population().existing == 0)
+        cluster.counters.reset()
+        async with backend.open(SPEC) as box:
+            assert not box.startup.warm
+        await until(lambda: backend.population().existing == 0)
+        assert cluster.counters.writes == 2
+        assert cluster.counters.reads == 0
+        cluster.counters.reset()
+        await backend.prepare({IMAGE: 1})
+        await until(lambda: backend.population().idle == 1)
+        async with backend.open(SPEC) as box:
+            assert box.startup.warm
+            assert box.startup.node
+            pod = await backend._session.api.get(f"{PODS}/{box.id}")  # type: ignore[union-attr]
+            assert pod["metadata"]["labels"][labels.RUN_ID] == "run-1"
+            assert pod["metadata"]["annotations"][labels.SAFE_TO_EVICT] == "false"
+            await box.write_file("a.txt", b"changed\n")
+            assert "+changed" in await box.diff()
+        await until(lambda: backend.population().existing == 0)
+        assert cluster.counters.writes == 3
+
+
+# --- warm pods -----------------------------------------------------------------------------------------
+
+
+async def test_warm_pods_are_the_wanted_ones_within_the_room(cluster: FakeCluster) -> None:
+    cluster.registry.add("registry.test/other:1", "reference")
+    async with opened(cluster, max_live=4, warm_per_image=3) as backend:
+        await backend.prepare({IMAGE: 10})
+        await until(lambda: backend.population().idle == 3)
+        await backend.prepare({"registry.test/other:1": 2, IMAGE: 1})
+        await until(lambda: backend.population().idle == 3 and backend.population().existing == 3)
+        await backend.prepare({"registry.test/other:1": 9, IMAGE: 9})
+        await until(lambda: backend.population().idle == 4)
+        other = replace(SPEC, limits=replace(SPEC.limits, memory_mb=64))
+        async with backend.open(other) as box:  # no warm one fits: one of them makes room
+            assert not box.startup.warm
+            await until(lambda: backend.population().existing <= 4)
+        assert cluster.counters.pods_peak <= 5
+        await backend.prepare({})
+        await until(lambda: backend.population().existing == 0)
+
+
+async def test_who_opens_waits_for_a_warm_pod_that_is_starting(cluster: FakeCluster) -> None:
+    async with opened(cluster) as backend:
+        await backend.prepare({IMAGE: 2})
+        await until(lambda: backend.population().existing == 2)
+        async with backend.open(SPEC) as one, backend.open(SPEC) as two:
+            assert one.startup.warm
+            assert two.startup.warm
+        assert cluster.counters.pods_created == 2
+
+
+async def test_a_warm_pod_that_was_lost_is_not_handed_out(cluster: FakeCluster) -> None:
+    async with opened(cluster, warm_idle_s=2.0) as backend:
+        await backend.prepare({IMAGE: 1})
+        await until(lambda: backend.population().idle == 1)
+        cluster.faults.add(Fault(FaultKind.SERVER_ERROR, verbs={"patch"}, resources={"pods"}, count=1))
+        lost = next(iter(backend._session.fleet.boxes))  # type: ignore[union-attr]
+        cluster.evict(NAMESPACE, lost)
+        async with backend.open(SPEC) as box:
+            assert box.id != lost
+        await backend.prepare({IMAGE: 1})
+        await until(lambda: backend.population().idle == 1)
+        await until(lambda: backend.population().existing == 0)  # nobody asked for it in time
+
+
+async def test_an_image_that_fails_is_not_tried_again_and_again(cluster: FakeCluster) -> None:
+    async with opened(cluster) as backend:
+        await backend.prepare({"registry.test/missing:1": 4})
+        await until(lambda: cluster.counters.pods_created >= 1 and backend.population().existing == 0)
+        made = cluster.counters.pods_created
+        await asyncio.sleep(1.0)
+        assert cluster.counters.pods_created == made <= 4
+
+
+# --- owners and reapers --------------------------------------------------------------------------------
+
+
+async def test_the_lease_is_renewed_and_a_live_owner_keeps_its_pods(cluster: FakeCluster) -> None:
+    async with opened(cluster) as backend, backend.open(SPEC) as box:
+        api = await as_admin(cluster)
+        try:
+            path = leases_path(NAMESPACE)
+            before = (await api.list(path))["items"][0]["spec"]["renewTime"]
+            await until_async(lambda: _renewed(api, path, before))
+            assert await backend.reap() == 0
+            assert (await box.exec("echo alive", timeout_s=20)).stdout == b"alive\n"
+        finally:
+            await api.close()
+    assert backend._session is None
+
+
+async def _renewed(api: KubeApi, path: str, before: str) -> bool:
+    return bool((await api.list(path))["items"][0]["spec"]["renewTime"] > before)
+
+
+async def until_async(condition: Callable[[], Any]) -> None:
+    give_up = time.monotonic() + _PATIENCE_S
+    while not await condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("with_reaper", [True, False], ids=["and a reaper", "and nobody else"])
+async def test_nothing_runs_after_the_owner_was_killed(cluster: FakeCluster, with_reaper: bool) -> None:
+    config = SandboxConfig(
+        backend="kubernetes",
+        kubernetes=kubernetes_config(cluster),
+        memory_mb=SPEC.limits.memory_mb,
+        processes=SPEC.limits.processes,
+        disk_mb=SPEC.limits.disk_mb,
+    )
+    owner = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", _OWNER, config.model_dump_json(), cwd=REPO, stdout=subprocess.PIPE
+    )
+    try:
+        assert owner.stdout is not None
+        async with asyncio.timeout(_PATIENCE_S):
+            assert len(json.loads(await owner.stdout.readline())) == 2
+        assert cluster.counters.pods_live == 3
+        reaper = KubernetesBackend(config)
+        assert await reaper.reap() == 0
+        owner.send_signal(signal.SIGKILL)
+        await owner.wait()
+        await until(lambda: cluster.counters.pods_live == 0)  # the agents end with their connections
+        if with_reaper:
+            assert await reaper.reap(run_id="another") == 0
+            removed = 0
+            give_up = time.monotonic() + _PATIENCE_S
+            while removed < 3 and time.monotonic() < give_up:
+                removed += await reaper.reap()
+                await asyncio.sleep(0.2)
+            assert removed == 3
+            api = await as_admin(cluster)
+            assert (await api.list(leases_path(NAMESPACE)))["items"] == []
+            await until_async(lambda: _nothing(api))
+            await api.close()
+    finally:
+        if owner.returncode is None:
+            owner.kill()
+            await owner.wait()
+
+
+async def _nothing(api: KubeApi) -> bool:
+    return not (await api.list(PODS))["items"]
+
+
+async def test_a_reaper_ends_pods_past_their_deadline_and_only_those(cluster: FakeCluster) -> None:
+    async with opened(cluster) as backend, backend.open(SPEC) as old, backend.open(SPEC) as young:
+        api = await as_admin(cluster)
+        await api.patch(f"{PODS}/{old.id}", {"metadata": {"annotations": {labels.DEADLINE: "1000"}}})
+        assert await backend.reap(run_id="another") == 0
+        assert await backend.reap(run_id="run-1") == 1
+        with pytest.raises(SandboxEvictedError):
+            await old.exec("sleep 600", timeout_s=600)
+        assert (await young.exec("echo alive", timeout_s=20)).stdout == b"alive\n"
+        await api.close()
+
+
+# --- preflight -----------------------------------------------------------------------------------------
+
+
+async def test_a_prepared_cluster_passes_preflight(cluster: FakeCluster) -> None:
+    async with opened(cluster, preflight_image=IMAGE) as backend:
+        assert await backend.preflight() == []
+
+
+async def test_preflight_names_what_is_missing(cluster: FakeCluster) -> None:
+    async with opened(cluster, max_live=5000, runtime_class="gvisor", priority_class="important") as backend:
+        found = await backend.preflight()
+    assert any("Runtime class gvisor" in line for line in found)
+    assert any("Priority class important" in line for line in found)
+    assert any(line.startswith("Weaker: Quota trainyard-sandboxes leaves room for") for line in found)
+    stranger = str(cluster.kubeconfig_of_user("stranger"))
+    async with opened(cluster, kubeconfig=stranger) as backend:
+        found = await backend.preflight()
+    assert any("may not create pods, get pods" in line for line in found)
+    async with opened(cluster, kubeconfig=str(cluster.kubeconfig), namespace="elsewhere") as backend:
+        found = await backend.preflight()
+    assert any("Namespace elsewhere does not exist" in line for line in found)
+    assert any("no network policy" in line for line in found)
+
+
+async def test_preflight_of_no_cluster_at_all(tmp_path: Path) -> None:
+    config = KubernetesConfig(kubeconfig=str(tmp_path / "missing"))
+    found = await KubernetesBackend(SandboxConfig(backend="kubernetes", kubernetes=config)).preflight()
+    assert len(found) == 1
+    assert "no usable cluster configuration" in found[0]
+
+
+async def test_an_open_network_is_refused(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def open_to_all(*_: object) -> list[str]:
+        return ["10.96.0.1:443"]
+
+    monkeypatch.setattr(network, "_try", open_to_all)
+    monkeypatch.setattr(network, "_SETTLE_S", 0.01)
+    async with opened(cluster) as backend:
+        for _ in range(2):
+            with pytest.raises(PreflightError, match=r"10\.96\.0\.1:443"):
+                async with backend.open(SPEC):
+                    pass
+    async with opened(cluster, require_network_policy=False) as backend, backend.open(SPEC):
+        pass
+
+
+# --- images --------------------------------------------------------------------------------------------
+
+
+async def test_preloading_pulls_on_every_node(cluster: FakeCluster) -> None:
+    reference = "registry.test/demo:1"
+    cluster.registry.add(reference, "reference", pull_s=0.05)
+    cluster.registry.add("registry.k8s.io/pause:3.10", "reference")
+    api = await as_admin(cluster)
+    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
+    await api.create(path, daemon_set(KubernetesConfig(namespace=NAMESPACE), [reference]))
+    nodes = [f"node-{number}" for number in range(3)]
+    await until(lambda: all(reference in cluster.kubelet.node_images(node).present for node in nodes))
+    async with opened(cluster) as backend:
+        assert await backend.reap() == 0
+        async with backend.open(replace(SPEC, image=reference)) as box:
+            assert box.startup.pull == 0
+    await api.delete(f"{path}/trainyard-preload")
+    await api.close()
+
+
+def test_other_limits_are_another_kind_of_warm_pod() -> None:
+    from engine.sandbox.kubernetes.spec import pool_key
+
+    one = SandboxLimits()
+    assert pool_key("a", one) == pool_key("a", replace(one, lifetime_s=5.0))
+    assert len({pool_key("a", one), pool_key("b", one), pool_key("a", replace(one, disk_mb=1000))}) == 3
