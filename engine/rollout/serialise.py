@@ -41,6 +41,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
         "key": _plain(trajectory.key),
         "termination": trajectory.termination.value,
         "error": trajectory.error,
+        "failure": trajectory.failure,
         "attempts": trajectory.attempts,
         "steps": [{**_plain(step), "call": _plain_call(step.call)} for step in trajectory.steps],
         "patch": trajectory.patch,

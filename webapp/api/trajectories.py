@@ -62,6 +62,7 @@ class StepOut(Schema):
     response: str
     observation: str
     error: str
+    failure: str
     exit_code: int | None
     done: bool
     prompt_tokens: int
@@ -102,6 +103,8 @@ class TrajectoryDetail(TrajectoryOut):
     error: str
     queue_seconds: float
     sandbox_seconds: float
+    pull_seconds: float
+    start_seconds: float
     model_seconds: float
     tool_seconds: float
     grading_seconds: float

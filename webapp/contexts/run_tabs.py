@@ -6,6 +6,7 @@ To add a tab: its name in ``TABS``, a dataclass, a branch in ``build_panel``, a 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -25,6 +26,7 @@ from webapp.selectors.paging import Page
 TABS = (
     "groups", "trajectories", "tasks", "evaluation", "sandboxes", "checkpoints", "events", "configuration",
 )  # fmt: skip
+_POOL = ("wanted", "waiting", "starting", "live", "idle")
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = tuple(
     sorted(
@@ -232,7 +234,18 @@ def _words(run_id: int, event: Event) -> tuple[str, str]:
     for key in ("message", "reason", "name", "path", "tool", "termination", "verdict"):
         if payload.get(key):
             parts.append(str(payload[key])[:200])
-    for key in ("iteration", "policy_version", "reward", "solve_rate", "done", "total", "resumed_from"):
+    for key in (
+        "iteration",
+        "policy_version",
+        "reward",
+        "solve_rate",
+        "done",
+        "total",
+        "resumed_from",
+        *_POOL,
+    ):
         if isinstance(payload.get(key), int | float):
             parts.append(f"{key.replace('_', ' ')} {payload[key]:g}")
+    states = Counter(record["state"] for record in payload.get("records", ()))
+    parts += [f"{count} {state}" for state, count in states.items()]
     return " · ".join(parts), url

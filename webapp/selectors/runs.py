@@ -123,10 +123,18 @@ def get_run(run_id: int) -> Run | None:
     )
 
 
-def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> list[Event]:
-    """Events newest first; step events are left out unless asked for by ``kind``."""
+def _events(run: Run, kind: str) -> QuerySet[Event]:
+    """Of one kind, or of all that are rare enough to be read one by one."""
     events = Event.objects.filter(run=run)
-    events = events.filter(type=kind) if kind else events.exclude(type="step_finished")
+    if kind:
+        return events.filter(type=kind)
+    # Two clauses: the first is word for word the condition of the index.
+    return events.exclude(type="step_finished").exclude(type__in=["sandboxes_changed", "pool_status"])
+
+
+def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> list[Event]:
+    """Events newest first; steps and reports about sandboxes are left out unless asked for by ``kind``."""
+    events = _events(run, kind)
     if before:
         events = events.filter(seq__lt=before)
     return list(events.order_by("-seq")[:size])
@@ -134,8 +142,7 @@ def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> l
 
 def count_events(run: Run, *, kind: str) -> int:
     """How many events ``run_events`` could show in all."""
-    events = Event.objects.filter(run=run)
-    return (events.filter(type=kind) if kind else events.exclude(type="step_finished")).count()
+    return _events(run, kind).count()
 
 
 def checkpoints(run: Run, limit: int = 200) -> tuple[Sequence[Checkpoint], int]:

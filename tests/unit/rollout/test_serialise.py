@@ -50,7 +50,8 @@ TOKENS = st.builds(
 )
 TRAJECTORIES = st.builds(
     Trajectory, key=st.just(make_key()), steps=st.lists(STEPS, max_size=3).map(tuple), grade=GRADES,
-    tokens=TOKENS, timings=st.builds(Timings, queue=FLOATS), patch=TEXT, error=TEXT, attempts=st.integers(1),
+    tokens=TOKENS, timings=st.builds(Timings, queue=FLOATS, pull=FLOATS), patch=TEXT, error=TEXT,
+    failure=TEXT, attempts=st.integers(1),
 )  # fmt: skip
 
 

@@ -108,6 +108,20 @@ def test_the_tab_of_a_run_is_the_same_view() -> None:
     assert f"/sandboxes/?run={yard.run.pk}" in panel
 
 
+def test_reports_do_not_drown_the_other_events() -> None:
+    yard = busy_yard()
+    client = signed_in(Role.VIEWER)
+    panel = inner_html(text_of(client, f"/runs/{yard.run.pk}/?tab=events"), "run-panel")
+    assert "alert" in panel
+    assert '<td class="nowrap">pool status</td>' not in panel
+    changed = inner_html(
+        text_of(client, f"/runs/{yard.run.pk}/?tab=events&type=sandboxes_changed"), "run-panel"
+    )
+    assert "1 started · 1 leased · 1 failed · 1 closed" in changed
+    status = inner_html(text_of(client, f"/runs/{yard.run.pk}/?tab=events&type=pool_status"), "run-panel")
+    assert "wanted 7 · waiting 2 · starting 1 · live 2 · idle 3" in status
+
+
 def test_texts_from_outside_are_escaped_everywhere() -> None:
     yard = busy_yard(HOSTILE)
     client = signed_in(Role.ADMIN)
