@@ -16,7 +16,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,8 @@ class DockerBackend:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._places = asyncio.Semaphore()
         self._watch: asyncio.Task[None] | None = None
+        self._leftovers: list[Box] = []
+        self._background: set[asyncio.Task[None]] = set()
         self._facts: dict[str, Any] = {}
 
     @contextlib.asynccontextmanager
@@ -108,10 +110,12 @@ class DockerBackend:
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """See ``SandboxBackend.reap``. Raises SandboxError when the daemon does not answer."""
+        await self._free_leftovers()
         return await self.daemon.call(lambda client: reap(client, self.ledger, run_id))
 
     async def close(self) -> None:
         """See ``SandboxBackend.close``."""
+        await self._free_leftovers()
         originals, self._originals = list(self._originals.values()), {}
         for one in originals:
             with contextlib.suppress(SandboxError):
@@ -142,14 +146,17 @@ class DockerBackend:
                 if "No such image" not in str(error) or attempt == _ATTEMPTS:
                     raise
                 self.images.forget(spec.image)
-            except SandboxStartTimeoutError:
+                reason: SandboxError = error
+            except SandboxStartTimeoutError as error:
                 if attempt == _ATTEMPTS:
                     raise
+                reason = error
             except SandboxError as error:
                 if attempt == _ATTEMPTS:
                     text = f"sandbox of image '{spec.image}' did not start in {attempt} attempts: {error}"
                     raise SandboxStartError(text) from error
-            _log.warning("start failed, trying again", image=spec.image, seconds=time.monotonic() - began)
+                reason = error
+            _log.warning("start failed, trying again", image=spec.image, error=str(reason))
             await asyncio.sleep(_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
             attempt += 1
 
@@ -176,7 +183,8 @@ class DockerBackend:
                 (await client.call("tree", timeout_s=60, path=spec.workdir, skip=list(IGNORED)))["tree"]
             )
         except BaseException as error:
-            await box.abandon()
+            # Not even a second cancellation stops the cleaning up.
+            await asyncio.shield(self._in_background(self._free(box, box.abandon())))
             raise _start_failure(error, spec, box) from error
         self._enter(box)
         inside = {name: value for name, value in greeting["env"].items() if name not in _NOT_THE_IMAGES}
@@ -241,9 +249,27 @@ class DockerBackend:
         if not self.quota and (self._watch is None or self._watch.done()):
             self._watch = loop.create_task(watch(self.daemon, lambda: self._live, self.config.disk_check_s))
 
+        if self._leftovers:
+            self._in_background(self._free_leftovers())
+
     async def _leave(self, box: Box) -> None:
         self._live.pop(box.entry.id, None)
-        await box.end()
+        await self._free(box, box.end())
+
+    async def _free(self, box: Box, ending: Awaitable[bool]) -> None:
+        if not await ending:
+            self._leftovers.append(box)
+
+    async def _free_leftovers(self) -> None:
+        """Try again to remove what the daemon could not, because it was busy or away."""
+        boxes, self._leftovers = self._leftovers, []
+        await asyncio.gather(*(self._free(box, box.end()) for box in boxes))
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        return task
 
 
 def _start_failure(error: BaseException, spec: SandboxSpec, box: Box) -> BaseException:

@@ -18,7 +18,7 @@ from engine.sandbox.docker.reaper import remove
 from engine.sandbox.ledger import Ledger, LedgerEntry
 
 _SETTLE_S = 2.0
-_REMOVE_ATTEMPTS = 4
+_REMOVE_PAUSES_S = (0.2, 1.0)
 
 
 class Box:
@@ -99,32 +99,25 @@ class Box:
         detail = f"its container ended with status {state['ExitCode']}" + (f": {said}" if said else "")
         return SandboxDiedError(f"the sandbox ended while it was in use: {detail}")
 
-    async def abandon(self) -> None:
-        """Clean up after a start that failed or was cancelled; not even a second cancellation stops it."""
-        task = asyncio.ensure_future(self._abandon())
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        await asyncio.shield(task)
-
-    async def _abandon(self) -> None:
+    async def abandon(self) -> bool:
+        """Clean up after a start that failed or was cancelled; returns as ``end`` does."""
         self._expected = True
         if self.creating is not None:
             with contextlib.suppress(SandboxError):
                 self.container = await self.creating
         if self.client is not None:
             await self.client.close()
-        await self.end()
+        return await self.end()
 
-    async def end(self) -> None:
-        """Kill everything and free everything; what the daemon cannot remove stays in the ledger."""
+    async def end(self) -> bool:
+        """Kill everything and free everything; False when the daemon could not: then try again later."""
         self._expected = True
         if self.lifetime is not None:
             self.lifetime.cancel()
-        for attempt in range(_REMOVE_ATTEMPTS):
-            try:
+        for pause in (0.0, *_REMOVE_PAUSES_S):
+            await asyncio.sleep(pause)
+            with contextlib.suppress(SandboxError):
                 if await self.daemon.call(lambda client: remove(client, self.name)):
                     self.ledger.remove(self.entry)
-                    return
-            except SandboxError:
-                pass
-            await asyncio.sleep(0.2 * 4**attempt)
+                    return True
+        return False

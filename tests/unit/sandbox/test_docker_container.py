@@ -1,0 +1,213 @@
+"""What a container is created with, and whose it is."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import IO
+
+import pytest
+
+from engine.config.sandbox import DockerConfig
+from engine.sandbox.agent.wire import decode, frame
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.docker.attach import AttachedStream
+from engine.sandbox.docker.container import (
+    DEADLINE,
+    OWNER,
+    RUN_ID,
+    SANDBOX_ID,
+    Owner,
+    bootstrap,
+    container_config,
+    labels,
+)
+from engine.sandbox.docker.images import DockerImage
+from engine.sandbox.docker.pulling import PullProgress
+from engine.sandbox.docker.reaper import orphaned
+
+SPEC = SandboxSpec(
+    image="repo/image:tag",
+    run_id="42",
+    name="train/0/task/1",
+    limits=SandboxLimits(memory_mb=512, processes=64, disk_mb=256, cpus=1.5, lifetime_s=600),
+)
+IMAGE = DockerImage(id="sha256:abc", name="repo/image:tag")
+
+
+def config(*, quota: bool = True, image: DockerImage = IMAGE, **settings: object) -> dict[str, object]:
+    return container_config(SPEC, image, DockerConfig(**settings), labels={"a": "b"}, quota=quota)
+
+
+def test_it_is_limited_alone_and_without_rights() -> None:
+    made = config()
+    entrypoint = made.pop("Entrypoint")
+    assert isinstance(entrypoint, list)
+    assert entrypoint[:2] == ["/bin/sh", "-c"]
+    assert made == {
+        "Image": "sha256:abc",
+        "Cmd": [],
+        "User": "",
+        "WorkingDir": "/",
+        "Hostname": "sandbox",
+        "Env": [],
+        "Labels": {"a": "b"},
+        "Tty": False,
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "StopSignal": "SIGKILL",
+        "Healthcheck": {"Test": ["NONE"]},
+        "NetworkDisabled": True,
+        "HostConfig": {
+            "NetworkMode": "none",
+            "Memory": 512 << 20,
+            "MemorySwap": 512 << 20,
+            "NanoCpus": 1_500_000_000,
+            "PidsLimit": 64,
+            "ShmSize": 64 << 20,
+            "Ulimits": [
+                {"Name": "nofile", "Soft": 16384, "Hard": 16384},
+                {"Name": "core", "Soft": 0, "Hard": 0},
+            ],
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            "Privileged": False,
+            "IpcMode": "private",
+            "Init": False,
+            "LogConfig": {"Type": "none", "Config": {}},
+            "RestartPolicy": {"Name": ""},
+            "Mounts": [],
+            "StorageOpt": {"size": "256m"},
+        },
+    }
+
+
+def test_settings_and_the_image_have_their_say() -> None:
+    local = replace(IMAGE, user="1000", python="/opt/python", binds=(("/usr", "/usr"),))
+    made = config(quota=False, image=local, network="bridge", runtime="runsc", user="nobody")
+    host = made["HostConfig"]
+    assert isinstance(host, dict)
+    assert made["User"] == "1000"
+    assert made["NetworkDisabled"] is False
+    assert (host["NetworkMode"], host["Runtime"]) == ("bridge", "runsc")
+    assert host["Mounts"] == [{"Type": "bind", "Source": "/usr", "Target": "/usr", "ReadOnly": True}]
+    assert "StorageOpt" not in host
+    assert {"Name": "fsize", "Soft": 256 << 20, "Hard": 256 << 20} in host["Ulimits"]
+    assert made["Entrypoint"][-1] == "/opt/python"  # type: ignore[index]
+    assert config(user="nobody")["User"] == "nobody"
+
+
+def test_the_agent_comes_in_over_stdin() -> None:
+    local = replace(IMAGE, python=sys.executable)
+    request = frame({"op": "exec", "id": 1, "argv": ["sh", "-c", "echo hi; exit 3"], "cwd": "/", "env": {},
+                     "stdin": b"", "timeout_ms": 20_000, "output_cap": 100})  # fmt: skip
+    command: list[str] = config(image=local)["Entrypoint"]  # type: ignore[assignment]
+    env = {**os.environ, "HOME": "/somewhere"}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def receive(stream: IO[bytes]) -> dict[str, object]:
+            value = decode(stream.read(int.from_bytes(stream.read(4), "big")))
+            assert isinstance(value, dict)
+            return value
+
+        process.stdin.write(bootstrap() + request)
+        process.stdin.flush()
+        greeting = receive(process.stdout)
+        reply = receive(process.stdout)
+    assert greeting["pid"] == process.pid
+    assert greeting["env"]["HOME"] == "/somewhere"  # type: ignore[index]
+    assert (reply["exit_code"], reply["stdout"]) == (3, b"hi\n")
+    assert process.returncode == 0  # the end of its input is the end of it
+
+
+def test_labels_tell_a_stranger_everything() -> None:
+    made = labels("sb-1", SPEC, Owner.this())
+    assert (made[SANDBOX_ID], made[RUN_ID]) == ("sb-1", "42")
+    assert 590 < float(made[DEADLINE]) - time.time() < 610
+    assert Owner.parse(made[OWNER]) == Owner.this()
+    assert Owner.parse("something else") is None
+
+
+def container(owner: Owner, *, left_s: float = 600, state: str = "running") -> dict[str, object]:
+    return {"Labels": {OWNER: owner.label(), DEADLINE: f"{time.time() + left_s:.0f}"}, "State": state}
+
+
+@pytest.mark.parametrize("state", ["running", "created", "exited"])
+def test_a_living_owner_keeps_its_containers_until_their_deadline(state: str) -> None:
+    assert not orphaned(container(Owner.this(), state=state), time.time())
+    assert not orphaned(container(Owner.this(), state=state, left_s=-5), time.time())
+    assert orphaned(container(Owner.this(), state=state, left_s=-60), time.time())
+
+
+@pytest.mark.parametrize("state", ["running", "created", "exited"])
+def test_a_dead_owner_keeps_nothing(state: str) -> None:
+    with subprocess.Popen(["true"]) as process:
+        pass
+    reused = replace(Owner.this(), start=Owner.this().start - 1)
+    for owner in (replace(Owner.this(), pid=process.pid), reused):
+        assert orphaned(container(owner, state=state), time.time())
+
+
+def test_a_strangers_containers_go_when_they_stopped_or_their_time_is_over() -> None:
+    stranger = replace(Owner.this(), host="elsewhere", boot="another")
+    assert not orphaned(container(stranger), time.time())
+    assert not orphaned(container(stranger, state="created"), time.time())
+    assert orphaned(container(stranger, state="exited"), time.time())
+    assert orphaned(container(stranger, left_s=-60), time.time())
+
+
+def test_progress_adds_up_over_layers() -> None:
+    progress = PullProgress("image")
+    for event in (
+        {"status": "Pulling from x", "id": "latest"},
+        {"status": "Pulling fs layer", "id": "a"},
+        {"status": "Already exists", "id": "b"},
+        {"status": "Downloading", "id": "a", "progressDetail": {"current": 5_000_000, "total": 9_000_000}},
+    ):
+        progress.feed(event)
+    assert str(progress) == "image: 1 of 2 layers, 5 of 9 MB"
+    progress.feed({"status": "Pull complete", "id": "a"})
+    assert str(progress) == "image: 2 of 2 layers, 9 of 9 MB"
+    assert json.dumps(progress.layers["a"]) == "[9000000, 9000000, true]"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10_000])
+async def test_attached_output_survives_any_cut(size: int) -> None:
+    ended: list[str] = []
+
+    async def end() -> None:
+        ended.append("asked")
+
+    reader = asyncio.StreamReader()
+    stream = AttachedStream(reader, end)
+
+    def piece(kind: int, data: bytes) -> bytes:
+        return bytes([kind, 0, 0, 0]) + len(data).to_bytes(4, "big") + data
+
+    head = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\n\r\n"
+    data = head + piece(1, b"hello ") + piece(2, b"oops") + piece(1, b"") + piece(1, b"world")
+    for at in range(0, len(data), size):
+        stream.data_received(data[at : at + size])
+    stream.connection_lost(None)
+    assert await reader.read() == b"hello world"
+    assert (stream.stderr, ended) == (b"oops", ["asked"])
+
+
+async def test_a_refused_attachment_says_why() -> None:
+    async def end() -> None:
+        pass
+
+    stream = AttachedStream(asyncio.StreamReader(), end)
+    stream.data_received(b"HTTP/1.1 404 Not Found\r\n\r\n{no such container}")
+    with pytest.raises(Exception, match="no such container"):
+        await stream.accepted
