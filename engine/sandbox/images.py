@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.errors import SandboxStartError
+from engine.errors import ImageError
 
 BASE_FOLDERS = frozenset(
     (
@@ -65,7 +65,7 @@ def image_folder(home: Path, name: str) -> Path:
     """Where the image ``name`` (with or without ``local:``) lives."""
     name = name.removeprefix(_PREFIX)
     if not name or name.startswith(".") or "/" in name:
-        raise SandboxStartError(
+        raise ImageError(
             f"'{name}' is not an image name: one path component that does not begin with a dot"
         )
     return home / "images" / name
@@ -80,7 +80,7 @@ def load_image(home: Path, name: str) -> Image:
     """Read an image's description.
 
     Raises:
-        SandboxStartError: there is no such image, or it is damaged; says what to do.
+        ImageError: there is no such image, or it is damaged; says what to do.
     """
     folder = image_folder(home, name)
     try:
@@ -101,11 +101,11 @@ def load_image(home: Path, name: str) -> Image:
             version=(written.st_ino, written.st_mtime_ns),
         )
     except FileNotFoundError as error:
-        raise SandboxStartError(
+        raise ImageError(
             f"image '{folder.name}' is not built here: {error.filename} is missing; build its dataset first"
         ) from error
     except (KeyError, ValueError, OSError) as error:
-        raise SandboxStartError(
+        raise ImageError(
             f"image '{folder.name}' at {folder} is damaged ({error}); build it again"
         ) from error
 

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.errors import SandboxDiedError, SandboxError, SandboxStartError
+from engine.errors import ImageError, SandboxDiedError, SandboxError, SandboxStartError
 from engine.sandbox import cgroups
 from engine.sandbox.base import Sandbox, SandboxSpec, Startup
 from engine.sandbox.base_system import HOME, WRITABLE, BaseSystem, prepare
@@ -146,7 +146,7 @@ class LocalBackend:
         """See ``SandboxBackend.open``."""
         image = load_image(self.home, spec.image)
         if not (image.rootfs / spec.workdir.lstrip("/")).is_dir():
-            raise SandboxStartError(
+            raise ImageError(
                 f"image '{image.name}' has no folder {spec.workdir} (its workdir is {image.workdir})"
             )
         sandbox = await self._start(spec, image)
