@@ -14,6 +14,7 @@ from webapp.api.app import api
 from webapp.views import (
     datasets,
     experiments,
+    imports,
     metrics,
     overview,
     run_new,
@@ -89,6 +90,8 @@ urlpatterns = [
     path("experiments/<int:experiment_id>/", experiments.experiment_detail, name="experiment-detail"),
     path("datasets/", datasets.dataset_list, name="dataset-list"),
     path("datasets/<segment:name>/", datasets.dataset_detail, name="dataset-detail"),
+    path("imports/new/", imports.import_new, name="import-new"),
+    path("datasets/<segment:name>/left-out/", imports.dataset_left_out, name="dataset-left-out"),
     path("datasets/<segment:name>/health/", datasets.dataset_health, name="dataset-health"),
     path("datasets/<segment:name>/validate/", datasets.dataset_validate, name="dataset-validate"),
     path("datasets/<segment:name>/tasks/<segment:key>/", datasets.task_detail, name="task-detail"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, Literal
 
-from django.http import HttpRequest
+from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
@@ -15,8 +15,9 @@ from webapp.models import Dataset, Run, Task, TaskAnswer
 from webapp.permissions import may_see_answers
 from webapp.selectors import datasets as reads
 from webapp.selectors import difficulty, health
+from webapp.selectors import imports as import_reads
 from webapp.services import datasets as writes
-from webapp.services import quarantine, validations
+from webapp.services import imports, quarantine, validations
 
 router = Router(tags=["datasets"])
 
@@ -56,6 +57,13 @@ class AnswerOut(Schema):
     fail_to_pass: list[str]
     pass_to_pass: list[str]
     test_command: str
+    test_files: dict[str, str]
+    grade_rule: str
+    log_parser: str
+    expected: dict[str, str]
+    hidden_paths: list[str]
+    timeout_s: float | None
+    setup_patch: str
     deterministic: bool
 
 
@@ -135,6 +143,24 @@ class ValidationIn(Schema):
     overrides: dict[str, Any] = Field(default_factory=dict)
 
 
+class ImportIn(Schema):
+    """What to import, and as what."""
+
+    format: str
+    source: str
+    """``hf:OWNER/NAME``, or a path below an import folder of the server."""
+    name: str
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Further settings by dotted name, e.g. ``importing.limit``."""
+
+
+class LeftOutPage(Schema):
+    """One page of the rows that are not in a dataset, and how many there are."""
+
+    total: int
+    items: list[dict[str, Any]]
+
+
 class DecisionIn(Schema):
     """Whether a task belongs into quarantine, and why."""
 
@@ -183,6 +209,37 @@ def find_task(name: str, key: str) -> Task:
 def list_datasets(request: HttpRequest) -> list[Dataset]:
     """Every dataset."""
     return reads.list_datasets()
+
+
+@router.post("/imports", auth=operator, response={201: RunOut})
+def import_dataset(request: HttpRequest, body: ImportIn) -> tuple[int, Run]:
+    """Queue a run that imports a published set."""
+    run = imports.launch(
+        format=body.format,
+        source=body.source,
+        name=body.name,
+        overrides=body.overrides,
+        actor=caller(request),
+    )
+    return 201, run
+
+
+@router.get("/datasets/{name}/left-out", auth=viewer, response=LeftOutPage)
+def list_left_out(
+    request: HttpRequest, name: str, kind: Literal["rejects", "excluded"] = "rejects", page: int = 1
+) -> dict[str, Any]:
+    """Rows of the sources that could not be read (``rejects``) or were not wanted (``excluded``)."""
+    found = import_reads.left_out(find(name), kind, number=page)
+    return {"total": found.total, "items": list(found.rows)}
+
+
+@router.get("/datasets/{name}/export", auth=operator)
+def export_dataset(request: HttpRequest, name: str) -> StreamingHttpResponse:
+    """The dataset with its answers, one JSON object a line; the format ``trainyard`` of imports."""
+    lines = writes.export_lines(name=find(name).name)
+    response = StreamingHttpResponse(lines, content_type="application/x-ndjson")
+    response["Content-Disposition"] = f'attachment; filename="{name}.jsonl"'
+    return response
 
 
 @router.get("/datasets/{name}", auth=viewer, response=DatasetOut)

@@ -13,10 +13,11 @@ from webapp.contexts.diffs import Diff, patch_diff
 from webapp.contexts.frame import Crumb
 from webapp.contexts.health import LOOKS, SOLVED_LABELS
 from webapp.contexts.runs import page_number
-from webapp.models import Dataset, QuarantineDecision, Task, TaskAnswer, Trajectory, Validation
+from webapp.models import Dataset, QuarantineDecision, Run, Task, TaskAnswer, Trajectory, Validation
 from webapp.selectors import datasets as reads
 from webapp.selectors import difficulty
 from webapp.selectors import health as health_reads
+from webapp.selectors import imports as import_reads
 from webapp.selectors import trajectories as trajectory_reads
 from webapp.selectors.datasets import RunOnTask, TaskFilters
 from webapp.selectors.difficulty import SolveRate
@@ -34,6 +35,8 @@ class DatasetListContext:
     section: str
     crumbs: tuple[Crumb, ...]
     datasets: tuple[Dataset, ...]
+    imports: tuple[Run, ...]
+    """Imports under way, or that ended without a dataset."""
     can_operate: bool
 
 
@@ -43,6 +46,7 @@ def build_dataset_list(*, can_operate: bool) -> DatasetListContext:
         section="datasets",
         crumbs=(Crumb("Datasets"),),
         datasets=tuple(reads.list_datasets()),
+        imports=tuple(import_reads.unfinished_imports()),
         can_operate=can_operate,
     )
 

@@ -82,6 +82,30 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
     return dataset
 
 
+def export_lines(*, name: str) -> Iterator[str]:
+    """A dataset with its answers: lines ``{"task", "answer", "split"}``, the import format ``trainyard``.
+
+    The rows are passed on as they stand in the folder, so that they come back under the same ids.
+
+    Raises:
+        DatasetError: the folder is missing or malformed.
+    """
+    folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
+    try:
+        with (folder / _FILES[1]).open("rb") as tasks, (folder / _FILES[2]).open("rb") as answers:
+            pairs: Iterator[tuple[Row, Row]] = zip_longest(
+                _json_lines(tasks, _FILES[1]), _json_lines(answers, _FILES[2]), fillvalue={}
+            )
+            for number, (task, answer) in enumerate(pairs):
+                if task.get("id") != answer.get("id"):
+                    raise DatasetError(f"{_FILES[2]}: belongs to another task", row=number, field="id")
+                visible = {key: value for key, value in task.items() if key != "split"}
+                hidden = {key: value for key, value in answer.items() if key != "id"}
+                yield json.dumps({"task": visible, "answer": hidden, "split": task.get("split", "")}) + "\n"
+    except OSError as error:
+        raise DatasetError(f"cannot read the dataset '{name}' in {folder}: {error.strerror}") from error
+
+
 def _checksum(files: Sequence[BinaryIO]) -> str:
     """SHA-256 over the contents; every file is rewound."""
     digest = hashlib.sha256()

@@ -21,7 +21,7 @@ from engine.errors import ConfigError
 from engine.types import RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
-from webapp.services import audit, difficulty, notifications, states
+from webapp.services import audit, difficulty, import_sources, notifications, states
 from webapp.services.states import IllegalTransitionError
 
 
@@ -57,6 +57,8 @@ def _save(
     experiment: Experiment | None,
     parent: Run | None,
 ) -> Run:
+    if "importing" in config and actor is not None:
+        import_sources.check(config["importing"])
     name = dataset_name(config)
     run = Run.objects.create(
         kind=config["kind"],

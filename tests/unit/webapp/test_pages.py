@@ -23,6 +23,7 @@ from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskCon
 from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
 from webapp.contexts.groups import GroupContext
 from webapp.contexts.health import HealthContext
+from webapp.contexts.imports import ImportFormContext, LeftOutContext
 from webapp.contexts.iterations import IterationContext
 from webapp.contexts.overview import OverviewContext
 from webapp.contexts.run_form import RunFormContext
@@ -67,6 +68,8 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
         "experiments": (ExperimentListContext, "/experiments/"),
         "experiment": (ExperimentContext, f"/experiments/{yard.experiment.pk}/"),
         "datasets": (DatasetListContext, "/datasets/"),
+        "import": (ImportFormContext, "/imports/new/"),
+        "left out": (LeftOutContext, "/datasets/quickstart/left-out/"),
         "dataset": (DatasetContext, "/datasets/quickstart/"),
         "health": (HealthContext, "/datasets/quickstart/health/"),
         "task": (TaskContext, f"/datasets/quickstart/tasks/{key}/"),

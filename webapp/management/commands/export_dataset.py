@@ -1,0 +1,42 @@
+"""``manage.py export_dataset NAME [FILE]``: a dataset with its answers, as one JSON object a line."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.services import datasets
+
+
+class Command(BaseCommand):
+    """Export a dataset."""
+
+    help = "Write a dataset with its answers to a file that `import_dataset --format trainyard` reads."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """The dataset and the file."""
+        parser.add_argument("name")
+        parser.add_argument("file", nargs="?", type=Path, help="NAME.jsonl in this folder if not given")
+
+    def handle(self, **options: Any) -> None:
+        """Print one line of JSON counts; the file is complete or not there, and its owner's alone."""
+        name: str = options["name"]
+        file: Path = options["file"] or Path(f"{name}.jsonl")
+        temporary = file.with_name(f".{file.name}.part")
+        rows = 0
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as stream:
+                for line in datasets.export_lines(name=name):
+                    stream.write(line)
+                    rows += 1
+            temporary.replace(file)
+        except (TrainyardError, OSError) as error:
+            temporary.unlink(missing_ok=True)
+            raise CommandError(str(error)) from None
+        self.stdout.write(json.dumps({"dataset": name, "exported": rows, "file": str(file)}))

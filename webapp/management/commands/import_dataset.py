@@ -1,0 +1,135 @@
+"""``manage.py import_dataset --format F --name N SOURCE``: a published set becomes a dataset.
+
+The engine imports in its own process; no service has to run. A killed import shows nothing and goes on where
+it was when the same command is given again. The last line is one JSON object of counts.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import Error as DatabaseError
+
+from engine.config.importing import FORMATS, HUB_PREFIX
+from engine.errors import TrainyardError
+from webapp.management.commands._runs import add_overrides
+from webapp.services import datasets
+
+_VALUES = {
+    "split": "split", "source_split": "source_split", "revision": "revision", "subset": "subset",
+    "limit": "limit", "image_prefix": "image_prefix", "reference": "decontamination.reference",
+    "min_words": "filters.min_words", "language": "filters.languages", "where": "filters.where",
+}  # fmt: skip
+_SWITCHES = {
+    "decontaminate": ("decontamination.verified_repositories", "true"),
+    "drop_leaking": ("filters.drop_leaking", "true"),
+    "drop_ungradable": ("filters.drop_ungradable", "true"),
+    "append": ("mode", "append"),
+    "replace": ("mode", "replace"),
+}
+
+
+class Command(BaseCommand):
+    """Import a dataset."""
+
+    help = "Import a published dataset from files, folders or the Hugging Face hub."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Format, name, source and what to keep."""
+        parser.add_argument("--format", required=True, choices=list(FORMATS))
+        parser.add_argument("--name", required=True, help="name of the dataset to make")
+        parser.add_argument("source", help="file, folder, or hf:OWNER/NAME")
+        parser.add_argument("--split", help="put every row into this split")
+        parser.add_argument("--source-split", help="read only this split of the source")
+        parser.add_argument("--revision", help="branch, tag or commit at the hub")
+        parser.add_argument("--subset", help="configuration of the hub's dataset")
+        parser.add_argument("--limit", type=int, help="read only the first so many rows")
+        mode = parser.add_mutually_exclusive_group()
+        mode.add_argument("--append", action="store_true", help="add to a dataset that exists")
+        mode.add_argument("--replace", action="store_true", help="replace a dataset that exists")
+        parser.add_argument(
+            "--decontaminate", action="store_true", help="leave out SWE-bench Verified's repositories"
+        )
+        parser.add_argument("--reference", help="file with a benchmark's rows to keep apart from")
+        parser.add_argument("--language", action="append", help="keep only this language; may be repeated")
+        parser.add_argument("--where", action="append", help="e.g. 'patch_lines<=200'; may be repeated")
+        parser.add_argument("--min-words", type=int, help="shortest statement")
+        parser.add_argument(
+            "--drop-leaking", action="store_true", help="leave out statements that quote the fix"
+        )
+        parser.add_argument(
+            "--drop-ungradable", action="store_true", help="leave out rows that cannot be graded here"
+        )
+        parser.add_argument("--image-prefix", help="registry to put before image names")
+        add_overrides(parser)
+
+    def handle(self, **options: Any) -> None:
+        """Show progress, mirror the dataset in the database, print the counts."""
+        source = options["source"]
+        if not source.startswith(HUB_PREFIX):
+            source = str(Path(source).expanduser().absolute())
+        command = [sys.executable, "-m", "engine.datasets.importers", "--format", options["format"]]
+        command += ["--name", options["name"], "--home", str(settings.TRAINYARD_HOME)]
+        if options["reference"]:
+            options["reference"] = str(Path(options["reference"]).expanduser().absolute())
+        for setting in _settings(options):
+            command += ["--set", setting]
+        counts = self._import([*command, "--", source])
+        try:
+            dataset = datasets.sync(name=options["name"])
+            counts["splits"] = dataset.splits
+        except DatabaseError:
+            self.stderr.write(
+                "the database is away: the dataset is there, pages show it after `manage.py sync_dataset "
+                f"{options['name']}`"
+            )
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(json.dumps(counts))
+
+    def _import(self, command: list[str]) -> dict[str, Any]:
+        """Run the engine's importer; its counts."""
+        process = subprocess.Popen(
+            command, cwd=settings.BASE_DIR, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        assert process.stdout is not None
+        last = ""
+        try:
+            for line in process.stderr:
+                last = line.strip() or last
+                self._show(line)
+            printed = process.stdout.read()
+        except KeyboardInterrupt:
+            # The signal reached the importer too: it ends between two rows.
+            process.wait()
+            raise CommandError("stopped; the same command goes on where it was") from None
+        if process.wait() != 0:
+            raise CommandError(last or "the importer died")
+        counts: dict[str, Any] = json.loads(printed.strip().split("\n")[-1])
+        return counts
+
+    def _show(self, line: str) -> None:
+        try:
+            report = json.loads(line)
+            total = f" of {report['total']}" if report["total"] else ""
+            self.stderr.write(
+                f"{report['message']} {report['done']}{total}" if report["done"] else report["message"]
+            )
+        except (ValueError, KeyError, TypeError):
+            return
+
+
+def _settings(options: dict[str, Any]) -> list[str]:
+    """The options as settings of an import; what ``--set`` says comes last."""
+    found = [f"{setting}={value}" for name, (setting, value) in _SWITCHES.items() if options[name]]
+    for name, setting in _VALUES.items():
+        if options[name] is not None:
+            found.append(f"{setting}={json.dumps(options[name])}")
+    return [*found, *options["set"]]

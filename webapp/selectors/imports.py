@@ -1,0 +1,54 @@
+"""Reads of imports: the runs, what may be imported, and the rows that were left out.
+
+The lists of rejected and excluded rows are files beside the dataset; a page reads the part it shows.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+from django.conf import settings
+
+from webapp.models import Dataset, Run
+from webapp.selectors.paging import Page
+
+Kind = Literal["rejects", "excluded"]
+_PAGE = 100
+_MAX_OFFERED = 200
+_DATA = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
+
+
+def unfinished_imports(limit: int = 5) -> list[Run]:
+    """Import runs that are under way, or ended without a dataset, newest first."""
+    found = Run.objects.filter(kind="curate", config__has_key="importing").exclude(state="succeeded")
+    return list(found.order_by("-id")[:limit])
+
+
+def offered_sources(folders: Sequence[Path]) -> list[str]:
+    """What lies in the import folders, relative to them: data files, and folders at the top."""
+    found: list[str] = []
+    for folder in folders:
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            if path.name.startswith("."):
+                continue
+            if path.is_dir() or path.name.endswith(_DATA):
+                found.append(path.name)
+    return found[:_MAX_OFFERED]
+
+
+def left_out(dataset: Dataset, kind: Kind, *, number: int) -> Page[dict[str, Any]]:
+    """Rows of the source that are not in the dataset: unreadable (``rejects``) or unwanted (``excluded``)."""
+    path = Path(settings.TRAINYARD_HOME) / "datasets" / dataset.name / f"{kind}.jsonl"
+    try:
+        with path.open("rb") as lines:
+            total = sum(1 for line in lines if line.strip())
+        number = max(1, min(number, -(-total // _PAGE)))
+        with path.open("rb") as lines:
+            shown = [json.loads(line) for line in islice(lines, (number - 1) * _PAGE, number * _PAGE)]
+    except (OSError, ValueError):
+        return Page(rows=[], number=1, size=_PAGE, total=0)
+    return Page(rows=shown, number=number, size=_PAGE, total=total)

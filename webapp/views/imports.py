@@ -1,0 +1,42 @@
+"""Importing published sets, and what imports left out."""
+
+from __future__ import annotations
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_http_methods
+
+from engine.errors import ConfigError
+from webapp.contexts.imports import build_import_form, build_left_out, overrides_of
+from webapp.services import imports
+from webapp.views.access import Person, operator, viewer
+from webapp.views.datasets import dataset_or_404
+from webapp.views.pages import page, params_of
+
+
+@operator
+@require_http_methods(["GET", "HEAD", "POST"])
+def import_new(request: HttpRequest, person: Person) -> HttpResponse:
+    """Show the form, or start the import and go to its run."""
+    if request.method != "POST":
+        return page(request, person, "datasets/import.html", build_import_form())
+    posted = {key: str(value).replace("\x00", "") for key, value in request.POST.items()}
+    try:
+        run = imports.launch(
+            format=posted.get("format", ""),
+            source=posted.get("source", "").strip(),
+            name=posted.get("name", "").strip(),
+            overrides=overrides_of(posted),
+            actor=person.user,
+        )
+    except ConfigError as error:
+        context = build_import_form(posted, str(error))
+        return page(request, person, "datasets/import.html", context, status=422)
+    return redirect("run-detail", run.pk)
+
+
+@viewer
+def dataset_left_out(request: HttpRequest, person: Person, name: str) -> HttpResponse:
+    """Rows of the sources that are not in the dataset."""
+    context = build_left_out(dataset_or_404(name), params_of(request))
+    return page(request, person, "datasets/left_out.html", context)
