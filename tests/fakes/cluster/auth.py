@@ -59,6 +59,11 @@ class Auth:
             raise ApiError(401, "Unauthorized", "Unauthorized")
         return user
 
+    def check_master(self, user: User) -> None:
+        """Raise ApiError 403 unless the caller is an administrator."""
+        if _MASTERS not in user.groups:
+            raise ApiError(403, "Forbidden", f'User "{user.name}" is no administrator')
+
     def check(self, call: Call) -> None:
         """Raise ApiError 403 unless the caller may do this."""
         plural = f"{call.resource.plural}/{call.subresource}" if call.subresource else call.resource.plural

@@ -23,6 +23,7 @@ from tests.fakes.cluster.auth import Auth
 from tests.fakes.cluster.bridge import Addresses
 from tests.fakes.cluster.calls import User
 from tests.fakes.cluster.containers import Exit
+from tests.fakes.cluster.control import Control
 from tests.fakes.cluster.controllers import Collector
 from tests.fakes.cluster.counters import Counters
 from tests.fakes.cluster.events import Recorder
@@ -110,6 +111,7 @@ class FakeCluster:
             self.faults,
             self.counters,
             Subresources(self.store, self.auth, self.kubelet),
+            Control(self),
             bookmark_every_s=bookmark_every_s,
         )
         self._node_specs = (

@@ -9,9 +9,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from tests.fakes.cluster import discovery, watches
+from tests.fakes.cluster import discovery, tables, watches
 from tests.fakes.cluster.auth import Auth
 from tests.fakes.cluster.calls import Call, parse
+from tests.fakes.cluster.control import PREFIX, Control
 from tests.fakes.cluster.counters import Counters
 from tests.fakes.cluster.errors import ApiError, conflict, gone, internal, too_many_requests
 from tests.fakes.cluster.faults import Fault, FaultKind, Faults
@@ -38,6 +39,7 @@ class Server:
     """Serves the API on 127.0.0.1.
 
     Args:
+        control: what answers below ``/_fake/``.
         special: what answers subresources and reviews.
         bookmark_every_s: pause between a silent watch's bookmarks; a minute on a real cluster.
     """
@@ -50,6 +52,7 @@ class Server:
         faults: Faults,
         counters: Counters,
         special: Handler,
+        control: Control,
         *,
         bookmark_every_s: float,
     ) -> None:
@@ -59,6 +62,7 @@ class Server:
         self.faults = faults
         self.counters = counters
         self.special = special
+        self.control = control
         self.bookmark_every_s = bookmark_every_s
         self.port = 0
         self._runner: web.ServerRunner | None = None
@@ -87,6 +91,10 @@ class Server:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             user = self.auth.user(request)
+            if request.path.startswith(PREFIX):
+                self.auth.check_master(user)
+                data = await self.control.answer(request.path.removeprefix(PREFIX), await request.read())
+                return web.Response(body=data, content_type=_JSON)
             call = parse(request, user)
             if call is None:
                 document = discovery.document(request.path)
@@ -131,6 +139,8 @@ class Server:
         if self.faults.draw(FaultKind.HALF_OPEN, **where):
             return await self._stop_halfway(special, request)
         self.counters.codes[special.code] += 1
+        if call.verb in ("get", "list") and tables.wanted(request.headers.get("Accept", "")):
+            special = Answer(special.code, tables.table(call.resource, special.data))
         return _response(special)
 
     async def _strike(self, fault: Fault, call: Call, request: web.BaseRequest) -> None:

@@ -1,0 +1,129 @@
+"""A fake cluster in a process of its own, so that it does not share its event loop and lock with what it
+serves.
+
+    async with ClusterProcess(home, images={"registry.test/demo:1": "demo"}) as cluster:
+        config = KubernetesConfig(kubeconfig=str(cluster.kubeconfig))
+        await cluster.add_fault(Fault(FaultKind.EVICT, probability=0.05, delay_s=1.0))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+import yaml
+
+from tests.fakes.cluster.control import PREFIX, fault_settings
+from tests.fakes.cluster.faults import Fault
+
+_REPO = Path(__file__).parents[3]
+_START_S = 60.0
+_STOP_S = 20.0
+
+
+class ClusterProcess:
+    """Starts ``python -m tests.fakes.cluster`` and switches it from here.
+
+    Args:
+        home: the data folder with the local images.
+        images: references and the names of the local images behind them.
+        options: further command-line options, e.g. ``("--nodes", "8")``.
+    """
+
+    def __init__(
+        self, home: Path, *, images: Mapping[str, str] | None = None, options: tuple[str, ...] = ()
+    ) -> None:
+        self._home = home
+        self._options = [
+            *options,
+            *(f"--image={reference}={name}" for reference, name in (images or {}).items()),
+        ]
+        self._process: asyncio.subprocess.Process | None = None
+        self._http: httpx.AsyncClient | None = None
+        self.kubeconfig = Path()
+        """Makes its reader the administrator."""
+
+    async def __aenter__(self) -> Self:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.fakes.cluster",
+            "--home",
+            str(self._home),
+            *self._options,
+            cwd=_REPO,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert self._process.stdout is not None
+        async with asyncio.timeout(_START_S):
+            said = (await self._process.stdout.readline()).decode().strip()
+        if not said:
+            raise RuntimeError(f"the fake cluster did not start: status {await self._process.wait()}")
+        self.kubeconfig = Path(said)
+        self._http = _client(self.kubeconfig)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._http is not None:
+            await self._http.aclose()
+        process = self._process
+        if process is not None and process.returncode is None:
+            process.terminate()
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
+            except TimeoutError:
+                process.kill()
+                await process.wait()
+
+    @property
+    def pid(self) -> int:
+        """Of the cluster's process."""
+        assert self._process is not None
+        return self._process.pid
+
+    async def switch(self, name: str, /, *, wait_s: float = 30.0, **arguments: Any) -> Any:
+        """Work one of ``control``'s switches. Raises RuntimeError with the cluster's words when it
+        refuses."""
+        assert self._http is not None
+        response = await self._http.post(PREFIX + name, content=json.dumps(arguments), timeout=wait_s)
+        if response.status_code >= 400:
+            raise RuntimeError(response.json()["message"])
+        return response.json()
+
+    async def add_fault(self, fault: Fault) -> int:
+        """Switch a fault on; its number is for ``remove_fault`` and the state's ``fault_hits``."""
+        number: int = await self.switch("fault", **fault_settings(fault))
+        return number
+
+    async def remove_fault(self, number: int | None = None) -> None:
+        """Switch one fault off, or all."""
+        await self.switch("unfault", number=number)
+
+    async def state(self) -> dict[str, Any]:
+        """Counters (see ``Counters.snapshot``), ``sandboxes``, ``workers`` and ``fault_hits``."""
+        state: dict[str, Any] = await self.switch("state")
+        return state
+
+    async def settled(self, timeout_s: float = 30.0) -> None:
+        """Wait until no pod is live and no sandbox exists. Raises RuntimeError telling what is left."""
+        await self.switch("settled", timeout_s=timeout_s, wait_s=timeout_s + 10)
+
+
+def _client(kubeconfig: Path) -> httpx.AsyncClient:
+    config = yaml.safe_load(kubeconfig.read_text())
+    cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
+    authority = cluster.get("certificate-authority-data")
+    context = ssl.create_default_context(cadata=base64.b64decode(authority).decode()) if authority else False
+    headers = {"Authorization": f"Bearer {user['token']}"}
+    return httpx.AsyncClient(base_url=cluster["server"], headers=headers, verify=context)
