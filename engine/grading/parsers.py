@@ -5,6 +5,7 @@ To add one: a function log → {test: status} in ``_OWN``; statuses are swebench
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -12,6 +13,7 @@ from typing import Any
 
 from engine.errors import DatasetError
 from engine.grading import swebench
+from engine.grading.multi_swe_logs import PREFIX, multi_swe_parser
 
 _STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
 _SUMMARY = "short test summary info"
@@ -42,6 +44,8 @@ def parser_names() -> list[str]:
 
 
 def _find(name: str) -> swebench.Parser:
+    if name.startswith(PREFIX):
+        return _with_spec(multi_swe_parser(name.removeprefix(PREFIX)))
     registry = _registry()
     if name not in registry:
         close = ", ".join(get_close_matches(name, registry, n=3)) or "parse_log_pytest"
@@ -106,8 +110,19 @@ def r2e_name(name: str) -> str:
     return _COLOUR.sub("", name).split(" - ")[0]
 
 
+def swe_bench_pro(log: str) -> dict[str, str]:
+    """The JSON that a task's own ``parser.py`` printed: ``{"tests": [{"name", "status"}]}``."""
+    start, end = log.find("{"), log.rfind("}")
+    try:
+        tests = json.loads(log[start : end + 1])["tests"]
+        return {str(test["name"]): str(test["status"]) for test in tests if test["status"] in _STATUSES}
+    except (ValueError, KeyError, TypeError):
+        return {}
+
+
 _OWN: Mapping[str, Callable[[str], dict[str, str]]] = {
     "swesmith_pytest": swesmith_pytest,
     "swesmith_gotest": swesmith_gotest,
     "r2e_pytest": r2e_pytest,
+    "swe_bench_pro": swe_bench_pro,
 }

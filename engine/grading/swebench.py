@@ -9,16 +9,13 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 import locale
-import os
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, cast
 
-from engine.errors import PreflightError
+from engine.grading.bare import import_bare
 
 FAIL_TO_PASS, PASS_TO_PASS = "FAIL_TO_PASS", "PASS_TO_PASS"
 PASS_AND_FAIL, FAIL_ONLY = "pass_and_fail", "fail_only"
@@ -34,15 +31,7 @@ Parser = Callable[[str, Any], dict[str, str]]
 
 
 def _module(name: str) -> ModuleType:
-    package = "swebench.harness"
-    if package not in sys.modules:
-        found = importlib.util.find_spec("swebench")
-        if found is None or not found.submodule_search_locations:
-            raise PreflightError("swebench is not installed; install requirements/engine.txt")
-        bare = ModuleType(package)
-        bare.__path__ = [os.path.join(found.submodule_search_locations[0], "harness")]  # noqa: PTH118
-        sys.modules[package] = bare
-    return importlib.import_module(f"{package}.{name}")
+    return import_bare("swebench.harness", name, needed="requirements/engine.txt")
 
 
 @functools.cache

@@ -1,0 +1,40 @@
+"""Imports modules of large packages without running the packages' own ``__init__``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from engine.errors import PreflightError
+
+
+def package_folder(name: str, *, needed: str) -> Path:
+    """Folder of an installed top-level package.
+
+    Args:
+        needed: what to install, for the message.
+
+    Raises:
+        PreflightError: it is not installed.
+    """
+    found = importlib.util.find_spec(name)
+    if found is None or not found.submodule_search_locations:
+        raise PreflightError(f"{name} is not installed; install {needed}")
+    return Path(found.submodule_search_locations[0])
+
+
+def import_bare(package: str, module: str, *, needed: str) -> ModuleType:
+    """``package.module``, where ``package`` (``top.sub``) becomes a bare namespace if nobody imported it yet.
+
+    Raises:
+        PreflightError: the package is not installed.
+    """
+    if package not in sys.modules:
+        top, _, sub = package.partition(".")
+        bare = ModuleType(package)
+        bare.__path__ = [str(package_folder(top, needed=needed) / sub)]
+        sys.modules[package] = bare
+    return importlib.import_module(f"{package}.{module}")
