@@ -70,13 +70,11 @@ class AgentPort:
             self._server.close()
             self._server = None
 
-    async def close(self, *, silent: bool = False) -> None:
-        """Close the port and the client's connection; ``silent`` leaves the connection half-open."""
+    def close(self) -> list[asyncio.StreamWriter]:
+        """Close the port; returns the connections that are still open."""
         self._close_port()
-        if not self._accepted.done():
-            self._accepted.cancel()
-        elif not self._accepted.cancelled() and not silent:
-            self._accepted.result()[1].close()
+        self._accepted.cancel()
+        return [] if self._accepted.cancelled() else [self._accepted.result()[1]]
 
 
 class Relay:
@@ -112,13 +110,12 @@ class Relay:
         inner[1].close()
         writer.close()
 
-    async def close(self, *, silent: bool = False) -> None:
-        """Close the port and the clients' connections; ``silent`` leaves connections half-open."""
+    def close(self) -> list[asyncio.StreamWriter]:
+        """Close the port; returns the connections that are still open."""
         if self._server is not None:
             self._server.close()
             self._server = None
-        for writer in () if silent else self._clients:
-            writer.close()
+        return self._clients
 
 
 def greet(writer: asyncio.StreamWriter, pid: int, env: Mapping[str, str]) -> None:

@@ -72,7 +72,7 @@ class FakeCluster:
         *,
         nodes: Sequence[NodeSpec] | None = None,
         seed: int = 0,
-        history: int = 20_000,
+        history: int = 8_000,
         bookmark_every_s: float = 5.0,
         eviction_after_s: float = 1.0,
         pod_pids_limit: int = 64,

@@ -238,8 +238,11 @@ class Container:
         Args:
             silent: the client's connection stays open and tells nothing, as when a machine vanishes.
         """
-        if self.port is not None:
-            await self.port.close(silent=silent)
+        for connection in self.port.close() if self.port is not None else ():
+            if silent:
+                self.kubelet.half_open.append(connection)
+            else:
+                connection.close()
         if self.box is not None:
             self.box = None
             try:

@@ -33,7 +33,8 @@ class Recorder:
             again["lastTimestamp"] = now()
             self.store.put(EVENTS, again)
             return
-        if self.store.get(NAMESPACES, "", namespace) is None:
+        place = self.store.get(NAMESPACES, "", namespace)
+        if place is None or place.obj["metadata"].get("deletionTimestamp"):
             return
         event = {
             "metadata": {"name": f"{meta['name']}.{random_name(16)}"},

@@ -66,6 +66,8 @@ class Kubelet:
         """By the pod's uid."""
         self.logs: dict[tuple[str, str], bytes] = {}
         """Of pods that have ended, by uid and container; also under an empty name for the first."""
+        self.half_open: list[asyncio.StreamWriter] = []
+        """Connections to vanished machines: kept, or they would end as garbage."""
         self.boxes = 0
         """Local sandboxes that exist now."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -80,6 +82,8 @@ class Kubelet:
             for task in list(self._tasks):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
+            for connection in self.half_open:
+                connection.close()
 
     def _changed(self, kind: str, record: Record) -> None:
         worker = self.workers.get(record.uid)

@@ -76,13 +76,26 @@ class Scheduler:
 
     def _schedule(self) -> None:
         pods = [self.store.get(PODS, *key) for key in self._pending.values()]
-        waiting = [pod for pod in pods if pod is not None and pod.uid in self._pending]
+        waiting = [
+            pod
+            for pod in pods
+            if pod is not None and pod.uid in self._pending and not pod.obj["spec"].get("nodeName")
+        ]
         nodes = list(self.store.all(NODES))
+        nowhere: dict[str, str] = {}
         for record in sorted(waiting, key=lambda one: -one.obj["spec"].get("priority", 0)):
-            self._bind(record, nodes)
+            alike = _needs(record.obj)
+            if alike not in nowhere:  # where its twin did not fit, neither does it
+                node, message = self._find(record.obj, nodes)
+                if node is not None:
+                    self._bind(record, node)
+                    continue
+                nowhere[alike] = message
+                self._make_room(record.obj, nodes)
+            self._give_reason(record, nowhere[alike])
 
-    def _bind(self, record: Record, nodes: list[Record]) -> None:
-        pod = record.obj
+    def _find(self, pod: Object, nodes: list[Record]) -> tuple[str | None, str]:
+        """The node with the fewest pods that can take one more, or why there is none."""
         wanted = _wanted(pod)
         reasons: Counter[str] = Counter()
         fitting: list[tuple[int, str]] = []
@@ -93,34 +106,39 @@ class Scheduler:
             else:
                 name = node.obj["metadata"]["name"]
                 fitting.append((self._used.get(name, Counter())["pods"], name))
-        obj = record.copy()
         if fitting:
-            name = min(fitting)[1]
-            obj["spec"]["nodeName"] = name
-            condition(obj, "PodScheduled", true=True)
-            self._place(record.uid, name, pod)
-            self._pending.pop(record.uid, None)
-            meta = pod["metadata"]
-            text = f"Successfully assigned {meta['namespace']}/{meta['name']} to {name}"
-            self.recorder.record(self.store.put(PODS, obj).obj, "Scheduled", text, source=_SCHEDULER)
-            return
+            return min(fitting)[1], ""
         listed = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
-        message = (
-            f"0/{len(nodes)} nodes are available: {listed}."
-            if nodes
-            else "no nodes available to schedule pods"
-        )
-        condition(obj, "PodScheduled", true=False, reason="Unschedulable", message=message)
-        if obj != pod:
-            self.store.put(PODS, obj)
-            self.recorder.record(obj, "FailedScheduling", message, source=_SCHEDULER, warning=True)
-        if pod["spec"].get("preemptionPolicy") != "Never":
-            self._preempt(pod, wanted, nodes)
+        none = "no nodes available to schedule pods"
+        return None, f"0/{len(nodes)} nodes are available: {listed}." if nodes else none
 
-    def _preempt(self, pod: Object, wanted: Amounts, nodes: list[Record]) -> None:
-        """Delete the fewest lower pods of the first node where that makes room."""
-        priority = pod["spec"].get("priority", 0)
+    def _bind(self, record: Record, node: str) -> None:
+        obj, meta = record.copy(), record.obj["metadata"]
+        obj["spec"]["nodeName"] = node
+        condition(obj, "PodScheduled", true=True)
+        self._place(record.uid, node, obj)
+        self._pending.pop(record.uid, None)
+        text = f"Successfully assigned {meta['namespace']}/{meta['name']} to {node}"
+        self.recorder.record(self.store.put(PODS, obj).obj, "Scheduled", text, source=_SCHEDULER)
+
+    def _give_reason(self, record: Record, message: str) -> None:
+        told = [one.get("message") for one in record.obj["status"].get("conditions") or []]
+        if message in told:
+            return
+        obj = record.copy()
+        condition(obj, "PodScheduled", true=False, reason="Unschedulable", message=message)
+        self.recorder.record(
+            self.store.put(PODS, obj).obj, "FailedScheduling", message, source=_SCHEDULER, warning=True
+        )
+
+    def _make_room(self, pod: Object, nodes: list[Record]) -> None:
+        """Preempt: delete the fewest lower pods of the first node where that helps."""
+        priority, wanted = pod["spec"].get("priority", 0), _wanted(pod)
         pods = [one for one in self.store.all(PODS) if one.uid in self._placed]
+        if pod["spec"].get("preemptionPolicy") == "Never" or not any(
+            one.obj["spec"].get("priority", 0) < priority for one in pods
+        ):
+            return
         for node in nodes:
             name = node.obj["metadata"]["name"]
             here = [one for one in pods if self._placed[one.uid][0] == name]
@@ -156,6 +174,13 @@ def _disrupted(store: Store, victim: Record) -> Record:
     text = "default-scheduler: preempting to accommodate a higher priority pod"
     condition(obj, "DisruptionTarget", true=True, reason="PreemptionByScheduler", message=text)
     return store.put(PODS, obj)
+
+
+def _needs(pod: Object) -> str:
+    """What decides where a pod fits, as text: equal for pods that fit in the same places."""
+    spec = pod["spec"]
+    fields = ("nodeSelector", "tolerations", "affinity", "priority", "preemptionPolicy")
+    return repr((sorted(_wanted(pod).items()), [spec.get(field) for field in fields]))
 
 
 def _wanted(pod: Object) -> Amounts:

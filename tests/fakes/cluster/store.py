@@ -115,7 +115,7 @@ class Store:
         history: changes per resource that are kept for watches, stale lists and later pages.
     """
 
-    def __init__(self, history: int = 20_000) -> None:
+    def __init__(self, history: int = 8_000) -> None:
         self.version = 1
         self.history = history
         self._objects: dict[Resource, dict[Key, Record]] = {one: {} for one in RESOURCES}
