@@ -15,7 +15,7 @@ from webapp.contexts.runs import page_number
 from webapp.models import Dataset, Run, Task
 from webapp.selectors import difficulty
 from webapp.selectors import health as reads
-from webapp.selectors.health import SECOND_BOUNDS, GradingTimes, OutcomeCount
+from webapp.selectors.health import NO_TIMES, SECOND_BOUNDS, GradingTimes, OutcomeCount
 from webapp.selectors.paging import Page
 
 LOOKS = {
@@ -123,7 +123,8 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
     statuses = _statuses(counts, url)
     runs = reads.validation_runs(dataset)
     active = reads.active_run(runs)
-    times = [(label, reads.grading_times(dataset, side)) for side, label in _TIMED]
+    found = reads.grading_times(dataset)
+    times = tuple((label, found.get(side, NO_TIMES)) for side, label in _TIMED) if found else ()
     profile = difficulty.profile(dataset)
     flaky = sum(count.tasks for count in counts if count.health == RowStatus.FLAKY)
     return HealthContext(
@@ -140,8 +141,8 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
         quarantined=reads.quarantined_tasks(dataset, number=page_number(params)),
         flaky=tuple(reads.flaky_tasks(dataset)) if flaky else (),
         num_flaky=flaky,
-        times=tuple(times) if any(sum(found.counts) for _, found in times) else (),
-        time_bins=_time_bins([found for _, found in times]),
+        times=times,
+        time_bins=_time_bins([series for _, series in times]),
         solved=_solved(profile.classes, url),
         solve_bins=_solve_bins(profile.bins) if profile.attempts else (),
         attempts=profile.attempts,

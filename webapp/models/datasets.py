@@ -77,6 +77,13 @@ class Task(models.Model):
             models.Index(fields=["key"], name="task_by_key"),
             models.Index(fields=["dataset", "instance_id"], name="task_instance"),
             models.Index(fields=["dataset", "health", "position"], name="task_health"),
+            # What a dataset's health page counts, read from the index alone.
+            models.Index(
+                fields=["dataset"],
+                include=["id", "health", "quarantined", "validation"],
+                condition=models.Q(active=True),
+                name="task_standing",
+            ),
             models.Index(
                 fields=["dataset", "position"], condition=models.Q(quarantined=True), name="task_quarantined"
             ),

@@ -43,7 +43,14 @@ class Validation(models.Model):
     class Meta:
         ordering = ["-time", "-id"]
         constraints = [models.UniqueConstraint(fields=["task", "uid"], name="validation_uid")]
-        indexes = [models.Index(fields=["task", "-time", "-id"], name="validation_newest")]
+        indexes = [
+            models.Index(fields=["task", "-time", "-id"], name="validation_newest"),
+            models.Index(
+                fields=["id"],
+                include=["noop", "gold", "noop_seconds", "gold_seconds"],
+                name="validation_outcome",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"validation of task {self.task_id}: {self.status}"

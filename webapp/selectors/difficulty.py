@@ -69,17 +69,17 @@ class Profile:
     """Graded rollouts behind it."""
 
 
-def scripted_runs(dataset_id: int) -> list[int]:
-    """Runs on a dataset whose policy knows the answer or does nothing."""
-    found = Run.objects.filter(dataset=dataset_id, config__policy__type__in=SCRIPTED)
-    return list(found.values_list("pk", flat=True))
+def measuring_runs(dataset_id: int) -> list[int]:
+    """Runs on a dataset, but those whose policy knows the answer or does nothing."""
+    runs = Run.objects.filter(dataset=dataset_id).exclude(config__policy__type__in=SCRIPTED)
+    return list(runs.order_by().values_list("pk", flat=True))
 
 
 def _summed(dataset_id: int) -> QuerySet[Any, Any]:
     """``task_id, n, s`` of every measured task of the dataset, active or not."""
-    groups = Group.objects.filter(task__dataset=dataset_id, num_graded__gt=0)
+    groups = Group.objects.filter(run__in=measuring_runs(dataset_id), num_graded__gt=0)
     return (
-        groups.exclude(run__in=scripted_runs(dataset_id))
+        groups.filter(task__isnull=False)
         .order_by()
         .values("task_id")
         .annotate(n=Sum("num_graded"), s=Sum("num_solved"))
@@ -120,14 +120,12 @@ def by_key(dataset: Dataset) -> dict[str, tuple[int, int]]:
 
 _PROFILE = """
     WITH rates AS (
-        SELECT sum(g.num_solved) AS s, sum(g.num_graded) AS n
-        FROM webapp_group g JOIN webapp_task t ON t.id = g.task_id
-        WHERE t.dataset_id = %s AND t.active AND g.num_graded > 0 AND NOT g.run_id = ANY(%s)
-        GROUP BY g.task_id
+        SELECT task_id, sum(num_solved) AS s, sum(num_graded) AS n
+        FROM webapp_group WHERE run_id = ANY(%s) AND num_graded > 0 GROUP BY task_id
     )
     SELECT CASE WHEN s = 0 THEN 'none' WHEN s = n THEN 'all' ELSE 'mixed' END,
         least(%s - 1, floor(%s * s / n))::int, count(*), sum(n)
-    FROM rates GROUP BY 1, 2
+    FROM rates r JOIN webapp_task t ON t.id = r.task_id AND t.dataset_id = %s AND t.active GROUP BY 1, 2
 """
 
 
@@ -137,7 +135,7 @@ def profile(dataset: Dataset) -> Profile:
     bins = [0] * BINS
     attempts = 0
     with connection.cursor() as cursor:
-        cursor.execute(_PROFILE, [dataset.pk, scripted_runs(dataset.pk), BINS, BINS])
+        cursor.execute(_PROFILE, [measuring_runs(dataset.pk), BINS, BINS, dataset.pk])
         for kind, position, tasks, graded in cursor.fetchall():
             classes[kind] += tasks
             bins[position] += tasks

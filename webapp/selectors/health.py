@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -74,29 +75,36 @@ class GradingTimes:
     """Of one grading of every task, seconds."""
 
 
-def grading_times(dataset: Dataset, side: str) -> GradingTimes:
-    """Times of gradings with the ``gold`` patch, or without one (``noop``)."""
-    column = {"noop": "noop_seconds", "gold": "gold_seconds"}[side]
-    where = (
-        f"FROM webapp_validation v JOIN webapp_task t ON t.validation_id = v.id"
-        f" WHERE t.dataset_id = %s AND t.active AND v.{column} IS NOT NULL"
+NO_TIMES = GradingTimes((0,) * (len(SECOND_BOUNDS) + 1), None, None, None, 0.0)
+_TIMES = """
+    WITH times AS MATERIALIZED (
+        SELECT v.noop_seconds, v.gold_seconds
+        FROM webapp_task t JOIN webapp_validation v ON v.id = t.validation_id
+        WHERE t.dataset_id = %(dataset)s AND t.active
+    ), sides AS (
+        SELECT 'noop' AS side, noop_seconds AS seconds FROM times WHERE noop_seconds IS NOT NULL
+        UNION ALL SELECT 'gold', gold_seconds FROM times WHERE gold_seconds IS NOT NULL
+    ), bins AS (
+        SELECT side, width_bucket(seconds, %(bounds)s::float8[]) AS bin, count(*) AS n
+        FROM sides GROUP BY 1, 2
     )
-    counts = [0] * (len(SECOND_BOUNDS) + 1)
+    SELECT side, percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY seconds),
+        max(seconds), sum(seconds),
+        (SELECT jsonb_object_agg(bin, n) FROM bins b WHERE b.side = s.side)
+    FROM sides s GROUP BY side
+"""
+
+
+def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
+    """Times of gradings without a patch (``noop``) and with the ``gold`` patch, where there were any."""
+    found = {}
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT width_bucket(v.{column}, %s::float8[]), count(*) {where} GROUP BY 1",
-            [list(SECOND_BOUNDS), dataset.pk],
-        )
-        for position, tasks in cursor.fetchall():
-            counts[position] = tasks
-        cursor.execute(
-            f"SELECT percentile_cont(0.5) WITHIN GROUP (ORDER BY v.{column}),"
-            f" percentile_cont(0.95) WITHIN GROUP (ORDER BY v.{column}), max(v.{column}),"
-            f" coalesce(sum(v.{column}), 0) {where}",
-            [dataset.pk],
-        )
-        median, p95, longest, total = cursor.fetchone() or (None, None, None, 0.0)
-    return GradingTimes(tuple(counts), median, p95, longest, total)
+        cursor.execute(_TIMES, {"dataset": dataset.pk, "bounds": list(SECOND_BOUNDS)})
+        for side, (median, p95), longest, total, bins in cursor.fetchall():
+            filled = bins if isinstance(bins, dict) else json.loads(bins)
+            counts = tuple(filled.get(str(n), 0) for n in range(len(SECOND_BOUNDS) + 1))
+            found[side] = GradingTimes(counts, median, p95, longest, total)
+    return found
 
 
 def validation_runs(dataset: Dataset, limit: int = 10) -> list[Run]:
