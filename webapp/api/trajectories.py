@@ -62,7 +62,6 @@ class StepOut(Schema):
     response: str
     observation: str
     error: str
-    failure: str
     exit_code: int | None
     done: bool
     prompt_tokens: int
@@ -101,6 +100,7 @@ class TrajectoryDetail(TrajectoryOut):
     findings: list[FindingOut]
     detail: str
     error: str
+    failure: str
     queue_seconds: float
     sandbox_seconds: float
     pull_seconds: float
