@@ -160,6 +160,24 @@ async def test_the_pods_own_agent_command_can_be_run_too(home: Path) -> None:
             await _until(core, "own", lambda one: one.status.phase == "Succeeded")
 
 
+async def test_connections_to_agents_break_and_fall_silent(cluster: FakeCluster, core: CoreV1Api) -> None:
+    cluster.faults.add(Fault(FaultKind.CUT, name="cut", delay_s=0.3))
+    cluster.faults.add(Fault(FaultKind.MUTE, name="mute", delay_s=0.3))
+    for name in ("cut", "mute"):
+        made = await _run(core, _agent(name))
+        agent = await _connect(made.status.pod_ip)
+        waiting = asyncio.create_task(_exec(agent, "sleep 5"))
+        done, _ = await asyncio.wait([waiting], timeout=1.5)
+        if name == "cut":
+            assert isinstance(waiting.exception(), SandboxDiedError)
+            await _until(core, name, lambda one: one.status.phase == "Succeeded")
+        else:
+            assert not done
+            assert (await do(core.read_namespaced_pod, name, "default")).status.phase == "Running"
+            waiting.cancel()
+            await agent.close()
+
+
 async def test_deletion_is_graceful_and_frees_everything(cluster: FakeCluster, core: CoreV1Api) -> None:
     made = await _run(core, _agent("box"))
     agent = await _connect(made.status.pod_ip)

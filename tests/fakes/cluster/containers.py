@@ -16,6 +16,7 @@ from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.images import load_image
 from engine.sandbox.remote import AgentSandbox
 from tests.fakes.cluster.bridge import AgentPort, Relay, Stream, greet, splice
+from tests.fakes.cluster.faults import FaultKind
 from tests.fakes.cluster.images import RegistryImage
 from tests.fakes.cluster.objects import now
 from tests.fakes.cluster.processes import Inside, inside
@@ -220,7 +221,17 @@ class Container:
         except SandboxError as error:
             return Exit(128, "StartError", str(error))
         greet(client[1], 1, {**box._env, **self.own_env})
-        if await splice(client, _stream(box)):
+        fault = self.kubelet.faults.draw(FaultKind.CUT, FaultKind.MUTE, name=self.pod["metadata"]["name"])
+        try:
+            async with asyncio.timeout(fault.delay_s if fault else None):
+                left = await splice(client, _stream(box))
+        except TimeoutError:
+            assert fault is not None
+            if fault.kind is FaultKind.MUTE:
+                await asyncio.Event().wait()
+            client[1].transport.abort()
+            left = True
+        if left:
             return Exit(0)
         try:
             await box.exec(["true"], timeout_s=1)

@@ -57,6 +57,10 @@ class FaultKind(StrEnum):
     """A running pod's first container is killed for its memory after ``delay_s``."""
     CRASH = "crash"
     """A running pod's first container ends with 1 after ``delay_s``."""
+    CUT = "cut"
+    """A client's connection to an agent breaks after ``delay_s``."""
+    MUTE = "mute"
+    """A client's connection to an agent stays, and after ``delay_s`` nothing passes any more."""
     STUCK_TERMINATING = "stuck_terminating"
     """A pod's end is confirmed only ``delay_s`` later."""
 

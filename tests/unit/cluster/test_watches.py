@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
+import pytest
 from kubernetes import watch
 from kubernetes.client import CoreV1Api
 
 from tests.cluster_builders import configmap, do, fails, pod
 from tests.fakes.cluster import FakeCluster
+from tests.fakes.cluster.calls import Call, User
+from tests.fakes.cluster.resources import CONFIGMAPS
+from tests.fakes.cluster.watches import stream
 
 
 def _collect(core: CoreV1Api, count: int = 1000, **query: Any) -> list[tuple[str, str]]:
@@ -120,3 +125,65 @@ async def test_many_watches_see_every_change_once_and_in_order(core: CoreV1Api) 
         await do(core.create_namespaced_pod, "default", pod(f"p{number}"))
     for names in await asyncio.gather(*watching):
         assert names == [f"p{number}" for number in range(20)]
+
+
+async def _replayed(cluster: FakeCluster, query: dict[str, str], start: dict[str, str]) -> dict[str, str]:
+    """Name → version of what a watch would hold that began with ``start``."""
+    user = User("tester")
+    call = Call(verb="watch", resource=CONFIGMAPS, namespace="kube-public", query=query, user=user)
+    held = dict(start)
+    async for line in stream(cluster.store, call, 60.0):
+        event = json.loads(line)
+        meta = event["object"]["metadata"]
+        if event["type"] == "DELETED":
+            del held[meta["name"]]  # a watch never deletes what it did not show
+        else:
+            assert (meta["name"] in held) is (event["type"] == "MODIFIED")
+            held[meta["name"]] = meta["resourceVersion"]
+    return held
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_any_list_plus_its_watch_is_the_latest_list(cluster: FakeCluster, seed: int) -> None:
+    draw = random.Random(seed)
+    rest, user = cluster.server.rest, User("tester")
+
+    def send(verb: str, name: str = "", body: object = None, **query: str) -> Any:
+        data = b"" if body is None else json.dumps(body).encode()
+        kind = "application/merge-patch+json"
+        place = {"resource": CONFIGMAPS, "namespace": "kube-public", "user": user}
+        call = Call(verb=verb, name=name, body=data, query=query, content_type=kind, **place)  # type: ignore[arg-type]
+        return json.loads(rest.answer(call).data)
+
+    def listed(**query: str) -> tuple[str, dict[str, str]]:
+        found = send("list", **query)
+        held = {one["metadata"]["name"]: one["metadata"]["resourceVersion"] for one in found["items"]}
+        return found["metadata"]["resourceVersion"], held
+
+    selectors = ["", "on=yes", "on!=yes", "on"]
+    starts = []
+    for _ in range(200):
+        name, labels = f"c{draw.randrange(8)}", draw.choice([{}, {"on": "yes"}, {"on": "no"}])
+        there = cluster.store.get(CONFIGMAPS, "kube-public", name) is not None
+        if not there:
+            send("create", body=configmap(name, labels))
+        elif draw.random() < 0.4:
+            send("delete", name)
+        else:
+            send(
+                "patch",
+                name,
+                {"metadata": {"labels": {"on": None, **labels}}, "data": {"n": str(draw.random())}},
+            )
+        if draw.random() < 0.1:
+            selector = draw.choice(selectors)
+            starts.append((selector, *listed(labelSelector=selector)))
+    assert len(starts) > 5
+    replays = [
+        _replayed(
+            cluster, {"labelSelector": selector, "resourceVersion": version, "timeoutSeconds": "1"}, held
+        )
+        for selector, version, held in starts
+    ]
+    for (selector, version, _), found in zip(starts, await asyncio.gather(*replays), strict=True):
+        assert found == listed(labelSelector=selector)[1], (selector, version)
