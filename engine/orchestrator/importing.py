@@ -1,13 +1,40 @@
-"""Imports a published set; its progress becomes events."""
+"""Imports a published set: as a run, whose progress becomes events, and as a command.
+
+``python -m engine.orchestrator.importing`` needs no web application. Progress goes to standard error as JSON
+lines ``{"message", "done", "total"}``; the last line of standard output is one line of JSON counts. Exit code
+2 and one line on standard error tell why nothing was imported.
+"""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
-from engine.config.run import ImportRun
+from pydantic import ValidationError
+
+from engine.config.base import explain_errors, parse_settings
+from engine.config.importing import FORMATS, ImportConfig
+from engine.config.run import ImportRun, with_overrides
 from engine.datasets.importers.run import ImportStopped, import_dataset
+from engine.errors import TrainyardError
+from engine.grading.grader import check_gradable
 from engine.orchestrator.context import Outcome, RunContext
 from engine.orchestrator.stage import announce
+from engine.types import TaskRow
+
+
+def obstacle(row: TaskRow) -> str:
+    """Why no patch for a row can be judged here; empty when one can be."""
+    try:
+        check_gradable(row)
+    except TrainyardError as error:
+        return str(error)
+    return ""
 
 
 async def import_set(config: ImportRun, run: RunContext) -> Outcome:
@@ -23,6 +50,7 @@ async def import_set(config: ImportRun, run: RunContext) -> Outcome:
             import_dataset,
             config.importing,
             home=run.home,
+            gradable=obstacle,
             report=run.progress,
             must_end=lambda: run.must_end,
         )
@@ -39,3 +67,59 @@ async def import_set(config: ImportRun, run: RunContext) -> Outcome:
     excluded_by = counts.pop("excluded_by")
     named = {f"excluded_{name}": number for name, number in excluded_by.items()}
     return Outcome(state="succeeded", summary={**counts, **named})
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point of the command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.orchestrator.importing",
+        description="Import a published dataset.",
+        epilog="formats: " + "; ".join(f"{name}: {about}" for name, about in FORMATS.items()),
+    )
+    parser.add_argument("--format", required=True, help="one of the formats below")
+    parser.add_argument("--name", required=True, help="name of the dataset to make")
+    parser.add_argument("--home", type=Path, default=Path(".trainyard"), help="the data folder")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any further setting of an import"
+    )
+    parser.add_argument("source", help="file, folder, or hf:OWNER/NAME")
+    options = parser.parse_args(arguments)
+    stop = _stop_on_signals()
+    try:
+        data = {"format": options.format, "output": options.name, "source": options.source}
+        config = ImportConfig.model_validate(with_overrides(data, parse_settings(options.set)))
+        result = import_dataset(
+            config,
+            home=options.home.resolve(),
+            gradable=obstacle,
+            report=_report,
+            must_end=lambda: bool(stop),
+        )
+    except ValidationError as error:
+        return _failed(explain_errors(error))
+    except (TrainyardError, OSError) as error:
+        return _failed(str(error))
+    sys.stdout.write(json.dumps(result.counts()) + "\n")
+    return 0
+
+
+def _report(message: str, done: int, total: int) -> None:
+    sys.stderr.write(json.dumps({"message": message, "done": done, "total": total}) + "\n")
+    sys.stderr.flush()
+
+
+def _failed(reason: str) -> int:
+    sys.stderr.write(f"{reason}\n")
+    return 2
+
+
+def _stop_on_signals() -> list[int]:
+    """Filled by the first signal, so that the import ends between two rows."""
+    seen: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda got, _frame: seen.append(got))
+    return seen
+
+
+if __name__ == "__main__":
+    sys.exit(main())

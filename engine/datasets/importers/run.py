@@ -36,6 +36,8 @@ _LONGEST = {"instance_id": 300, "repo": 300, "base_commit": 100, "image": 500, "
 """What the tables hold of a task, characters."""
 Report = Callable[[str, int, int], None]
 """Told what is being done, how many rows are done and how many there are (0: unknown)."""
+Gradable = Callable[[TaskRow], str]
+"""Why no patch for a row could be judged here; empty when one can be. Grading knows, and it is above this."""
 
 
 class ImportStopped(TrainyardError):
@@ -78,6 +80,7 @@ def import_dataset(
     config: ImportConfig,
     *,
     home: Path,
+    gradable: Gradable | None = None,
     report: Report | None = None,
     must_end: Callable[[], bool] = lambda: False,
 ) -> ImportResult:
@@ -86,6 +89,7 @@ def import_dataset(
     Args:
         config: what, from where, into which dataset, which rows.
         home: the data folder.
+        gradable: asked about every row; a row that cannot be judged is imported, counted and marked.
         report: told about progress.
         must_end: asked between rows.
 
@@ -102,7 +106,7 @@ def import_dataset(
     fingerprint = _fingerprint(config, source, form, existing)
     with Staging(home, config.output, fingerprint) as staging:
         resumed = staging.resumed
-        work = _Import(config, form, source, staging, _decontamination(config))
+        work = _Import(config, form, source, staging, _decontamination(config), gradable)
         if not resumed and config.mode == "append" and existing is not None:
             staging.seed()
         work.run(report, must_end)
@@ -140,12 +144,14 @@ class _Import:
         source: Source,
         staging: Staging,
         decontamination: Decontamination,
+        gradable: Gradable | None,
     ) -> None:
         self._config = config
         self._form = form
         self._source = source
         self._staging = staging
         self._filters = Filters(config.filters)
+        self._gradable = gradable
         self.decontamination = decontamination
         self.progress = staging.progress
         self._ids: set[str] = set()
@@ -186,8 +192,7 @@ class _Import:
         progress = self._staging.progress
         progress.count("read")
         try:
-            imported = self._converted(item)
-            row = self._row(imported, item)
+            imported, row = self._converted(item)
         except DatasetError as error:
             self._reject(item, error.field or "", str(error))
             return
@@ -210,16 +215,20 @@ class _Import:
         if imported.ungradable:
             progress.count("ungradable")
 
-    def _converted(self, item: Item) -> Imported:
+    def _converted(self, item: Item) -> tuple[Imported, TaskRow]:
         if item.error:
             raise DatasetError(item.error)
         try:
-            return self._form.convert(item.row)
+            imported = self._form.convert(item.row)
         except DatasetError:
             raise
         except Exception as error:
             # A row that nobody thought of must not cost the others.
             raise DatasetError(f"cannot be converted: {type(error).__name__}: {str(error)[:200]}") from error
+        row = self._row(imported, item)
+        if not imported.ungradable and self._gradable is not None:
+            imported = replace(imported, ungradable=self._gradable(row))
+        return imported, self._row(imported, item) if imported.ungradable else row
 
     def _row(self, imported: Imported, item: Item) -> TaskRow:
         task, answer = imported.task, imported.answer

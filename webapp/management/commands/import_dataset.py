@@ -74,7 +74,7 @@ class Command(BaseCommand):
         source = options["source"]
         if not source.startswith(HUB_PREFIX):
             source = str(Path(source).expanduser().absolute())
-        command = [sys.executable, "-m", "engine.datasets.importers", "--format", options["format"]]
+        command = [sys.executable, "-m", "engine.orchestrator.importing", "--format", options["format"]]
         command += ["--name", options["name"], "--home", str(settings.TRAINYARD_HOME)]
         if options["reference"]:
             options["reference"] = str(Path(options["reference"]).expanduser().absolute())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import json
 import os
 import signal
@@ -22,6 +23,8 @@ from engine.datasets.importers.formats import FORMATS as CONVERTERS
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError
+from engine.orchestrator.importing import obstacle
+from engine.types import TaskRow
 from tests.unit.datasets.importers import folders, rows
 
 REPOSITORY = Path(__file__).resolve().parents[4]
@@ -198,7 +201,7 @@ def test_kill_minus_nine_loses_nothing_and_doubles_nothing(
     command = [
         sys.executable,
         "-m",
-        "engine.datasets.importers",
+        "engine.orchestrator.importing",
         "--format",
         "swe-rebench",
         "--name",
@@ -307,6 +310,32 @@ def test_splits_come_from_names_and_can_be_chosen(tmp_path: Path) -> None:
     assert [(row.task.instance_id[-1], row.split) for row in load_dataset(tmp_path, "e").rows] == [
         ("2", "heldout")
     ]
+
+
+def test_rows_whose_log_nobody_can_read_are_imported_and_named(tmp_path: Path) -> None:
+    odd = rows.swe_rebench_v2(
+        instance_id="odd", install_config={"test_cmd": "make test", "log_parser": "parse_odd"}
+    )
+    source = write_lines(tmp_path / "rows.jsonl", [rows.swe_rebench_v2(), odd])
+    result = import_dataset(config(source, format="swe-rebench-v2"), home=tmp_path, gradable=obstacle)
+    assert (result.imported, result.ungradable) == (2, 1)
+    first, second = load_dataset(tmp_path, "d").rows
+    assert "ungradable" not in first.answer.metadata
+    assert "there is no log parser 'parse_odd'" in second.answer.metadata["ungradable"]
+    wanted = FilterConfig(drop_ungradable=True)
+    kept = import_dataset(
+        config(source, format="swe-rebench-v2", output="e", filters=wanted), home=tmp_path, gradable=obstacle
+    )
+    assert (kept.imported, kept.excluded_by) == (1, {"ungradable": 1})
+
+
+@pytest.mark.parametrize("name", sorted(rows.ROWS))
+def test_what_importers_make_is_what_grading_takes(name: str) -> None:
+    imported = CONVERTERS[name].convert(rows.ROWS[name]())
+    row = TaskRow(task=imported.task, answer=imported.answer, split="train")
+    if name == "multi-swe-rl" and importlib.util.find_spec("multi_swe_bench") is None:
+        pytest.skip("its parsers are code of multi_swe_bench, which is not installed")
+    assert bool(obstacle(row)) == bool(imported.ungradable), obstacle(row)
 
 
 def test_folders_of_tasks(tmp_path: Path) -> None:
