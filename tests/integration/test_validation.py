@@ -8,7 +8,8 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,14 @@ from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
 from engine.datasets.testrun import driver_command
-from engine.errors import DatasetError
+from engine.errors import DatasetError, SandboxStartError
 from engine.events.health import RowStatus, ValidationRecord, append, read
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.selection import run_rows
-from engine.orchestrator.validate import validate_dataset
+from engine.orchestrator.validate import Validation, validate_dataset
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.local import LocalBackend
 from engine.types import TaskRow
 from tests.dataset_builders import broken_task, new_file, patched, toolchain_or_skip, write_toy
 from tests.integration import toy_yard
@@ -132,6 +135,38 @@ async def test_every_kind_of_row_is_told_apart(home: Path, dataset: str) -> None
     assert "nowhere" in records["infra"].reason
     assert {record["task_id"] for record in told} == {record.task_id for record in records.values()}
     assert (progress[-1]["done"], progress[-1]["total"]) == (11, 11)
+
+
+class Unlucky(LocalBackend):
+    """Every other sandbox does not start; counts how many are open at once."""
+
+    opened = live = most = 0
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.opened += 1
+        if self.opened % 2:
+            raise SandboxStartError("no luck")
+        self.live += 1
+        self.most = max(self.most, self.live)
+        try:
+            async with super().open(spec) as box:
+                yield box
+        finally:
+            self.live -= 1
+
+
+async def test_lost_gradings_are_made_again_and_only_so_many_at_once(home: Path) -> None:
+    many(home, "unlucky", 4)
+    settings = config("unlucky", repeats=1, parallel=2)
+    backend = Unlucky(home)
+    with open_context(home, "unlucky", settings) as run:
+        validation = Validation(settings, run)
+        await validation.work(backend)
+        outcome = validation.outcome(0.0)
+    assert (outcome.state, outcome.summary["valid"], outcome.summary["infra"]) == ("succeeded", 4, 0)
+    assert backend.opened >= 16
+    assert (backend.most, backend.live) == (2, 0)
 
 
 async def test_a_dataset_whose_sandboxes_do_not_start_fails_the_run_not_the_rows(
