@@ -91,7 +91,8 @@ class Guard:
             if any(name in vars(item) for name in _REPLACED) or _code_of(item) is not collected:
                 found.add("the test %s was exchanged" % item.nodeid)
         for name in HOOKS if config is not None else ():
-            for implementation in getattr(config.hook, name).get_hookimpls():
+            hook = getattr(config.hook, name, None)
+            for implementation in getattr(hook, "get_hookimpls", list)():
                 function = getattr(implementation.function, "__func__", implementation.function)
                 code = getattr(function, "__code__", None)
                 if code is not None and self._foreign(code):
@@ -225,7 +226,8 @@ def _take_key(folder: str) -> "tuple[int, bytes] | None":
 
 def _begin() -> "_Sealed | None":
     folder = os.path.dirname(os.path.abspath(__file__))
-    taken = _take_key(folder)
+    # A worker of pytest-xdist reports to the session that started it.
+    taken = None if "PYTEST_XDIST_WORKER" in os.environ else _take_key(folder)
     if taken is None:
         return None
     number, key = taken

@@ -5,7 +5,7 @@ Nothing is installed inside the sandbox; tools work on the host over its protoco
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Protocol
@@ -82,14 +82,15 @@ class SandboxFileStore:
 class SandboxShell:
     """``engine.agent.tools.Shell`` over a sandbox."""
 
-    def __init__(self, sandbox: Sandbox, *, timeout_s: float) -> None:
+    def __init__(self, sandbox: Sandbox, *, timeout_s: float, env: Mapping[str, str] | None = None) -> None:
         self._sandbox = sandbox
+        self._env = env
         self.timeout_s = timeout_s
 
     async def run(self, command: str | list[str]) -> CommandResult:
         """Run a command in the workdir; a string is one bash command line."""
         argv = ["/bin/bash", "-c", f"exec 2>&1; {command}"] if isinstance(command, str) else command
-        result = await self._sandbox.exec(argv, timeout_s=self.timeout_s)
+        result = await self._sandbox.exec(argv, timeout_s=self.timeout_s, env=self._env)
         return CommandResult(
             exit_code=None if result.timed_out else result.exit_code,
             output=printable(to_text(result.stdout + result.stderr)),
@@ -145,11 +146,13 @@ class SweEnvironment:
     async def reset(self) -> str:
         """Open the sandbox and hide what the agent must not see; it is opened once in this object's life."""
         sandbox = await self._lease.__aenter__()
-        shell = SandboxShell(sandbox, timeout_s=self._agent.command_timeout_s)
         workdir = sandbox.spec.workdir
-        self._sandbox, self._shell = sandbox, shell
+        self._sandbox = sandbox
         with self._noted():
-            await prepare_for_agent(sandbox, setup_patch=self._setup_patch, hidden_paths=self._hidden_paths)
+            env = await prepare_for_agent(
+                sandbox, setup_patch=self._setup_patch, hidden_paths=self._hidden_paths
+            )
+        shell = self._shell = SandboxShell(sandbox, timeout_s=self._agent.command_timeout_s, env=env)
         self._by_name = {
             "file_editor": FileEditor(
                 SandboxFileStore(sandbox),

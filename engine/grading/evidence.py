@@ -12,7 +12,8 @@ from engine.types import TaskAnswer, TestKind, TestOutcome, TestResult
 
 _PASSING = frozenset({"PASSED", "XFAIL", "XPASS"})
 _SUMMARY = "=== short test summary info ==="
-_SEVERITY = ("PASSED", "XPASS", "XFAIL", "SKIPPED", "FAILED", "ERROR")
+SEVERITY = ("PASSED", "XPASS", "XFAIL", "SKIPPED", "FAILED", "ERROR")
+"""Outcomes in a record, the worst last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +80,7 @@ def contradictions(evidence: Evidence, parser: str, claimed: Iterable[str]) -> l
 
 def _as_log(outcomes: Mapping[str, str], parser: str) -> str:
     """A record as the log that an honest run would have printed; of several outcomes the worst comes last."""
-    ordered = sorted(outcomes.items(), key=lambda pair: _SEVERITY.index(pair[1]))
+    ordered = sorted(outcomes.items(), key=lambda pair: SEVERITY.index(pair[1]))
     printed = [(name, "PASSED" if outcome == "XPASS" else outcome) for name, outcome in ordered]
     if parser == "swesmith_pytest":
         return "\n".join(f"{name} {outcome}" for name, outcome in printed)

@@ -23,7 +23,7 @@ from pathlib import Path
 from engine.datasets import pytest_recorder
 from engine.datasets.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
 from engine.grading import swebench
-from engine.grading.evidence import Evidence
+from engine.grading.evidence import SEVERITY, Evidence
 from engine.grading.rules.reward_file import parse_rewards
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import GradeRule, TaskAnswer
@@ -34,7 +34,8 @@ _PYTEST = re.compile(r"(?<![\w./-])(?:py\.test|pytest)(?![\w.-])|/(?:py\.test|py
 _TOX = re.compile(r"(?<![\w./-])(?:tox|nox)(?![\w.-])")
 _SCRIPT = re.compile(r"(?<![\w$])/[\w./-]+\.sh\b")
 _INSTALLING = re.compile(r"\b(?:pip|conda|uv|apt-get) +(?:\w+ +)?install\b")
-_MAX_KEYS = 8
+_LOOP = re.compile(r"^(?:for|while|until)\b|\bxargs\b")
+_MAX_KEYS = 32
 _REPORT_BYTES = 64 << 20
 _SMALL = 1 << 20
 
@@ -101,7 +102,11 @@ async def _sessions(box: Sandbox, command: str) -> int:
         break
     if _TOX.search(text):
         return 0  # tox and nox pass no environment on
-    return min(_MAX_KEYS, sum(1 for line in _commands(text) if _PYTEST.search(line)))
+    commands = _commands(text)
+    sessions = sum(len(_PYTEST.findall(line)) for line in commands)
+    if sessions and any(_LOOP.search(line) for line in commands):
+        return _MAX_KEYS
+    return min(_MAX_KEYS, sessions)
 
 
 def _commands(text: str) -> list[str]:
@@ -266,7 +271,8 @@ async def _record(box: Sandbox, nonces: _Nonces) -> tuple[Record | None, bool]:
         return None, False
     outcomes: dict[str, str] = {}
     for record in records:
-        outcomes.update(record.outcomes)
+        for name, outcome in record.outcomes.items():
+            outcomes[name] = max(outcomes.get(name, outcome), outcome, key=SEVERITY.index)
     return Record(
         exit_status=max(record.exit_status for record in records),
         altered=tuple(name for record in records for name in record.altered),

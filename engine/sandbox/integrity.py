@@ -58,12 +58,20 @@ if [ -e .git ] && command -v git >/dev/null 2>&1 && scrub "$@"; then ok=yes; fi
 rm -rf .git || exit 1
 if [ "$ok" = yes ]; then mv "$new" .git || exit 1; else rm -rf "$new"; fi
 find . -mindepth 2 -name .git -prune -exec rm -rf {} + || exit 1
-[ "$ok" = no ] || [ "$(g rev-list --all --reflog --count)" = 1 ]
+[ "$ok" = no ] || [ "$(g rev-list --all --reflog --count)" = 1 ] || exit 1
+for folder in "$PWD/.venv/bin" /root/.venv/bin /opt/miniconda3/envs/testbed/bin; do
+  if [ -x "$folder/python" ]; then printf '%s' "$folder:$PATH"; break; fi
+done
 """
 
 
-async def prepare_for_agent(box: Sandbox, *, setup_patch: str = "", hidden_paths: Sequence[str] = ()) -> None:
+async def prepare_for_agent(
+    box: Sandbox, *, setup_patch: str = "", hidden_paths: Sequence[str] = ()
+) -> dict[str, str]:
     """Turn a fresh sandbox of a task's image into what an agent may see.
+
+    Returns:
+        Environment for its commands: the project's own Python first on ``PATH``, where it has one.
 
     Args:
         setup_patch: what makes the image the task; ``diff`` does not mention it afterwards.
@@ -78,13 +86,17 @@ async def prepare_for_agent(box: Sandbox, *, setup_patch: str = "", hidden_paths
         except PatchError as error:
             raise SandboxError(f"the task's setup patch does not apply: {error}") from error
     await box.hide(hidden_paths)
-    await scrub_history(box, changed=touched(setup_patch), hidden=hidden_paths)
+    path = await scrub_history(box, changed=touched(setup_patch), hidden=hidden_paths)
     if setup_patch:
         await box.adopt()
+    return {"PATH": path} if path else {}
 
 
-async def scrub_history(box: Sandbox, *, changed: Sequence[str] = (), hidden: Sequence[str] = ()) -> None:
+async def scrub_history(box: Sandbox, *, changed: Sequence[str] = (), hidden: Sequence[str] = ()) -> str:
     """Replace the workdir's git history by one commit, and remove repositories nested in it.
+
+    Returns:
+        ``PATH`` with the project's own Python first; empty where it has none.
 
     Args:
         changed: files below the workdir whose present content belongs to that commit.
@@ -102,6 +114,7 @@ async def scrub_history(box: Sandbox, *, changed: Sequence[str] = (), hidden: Se
     if result.exit_code != 0:
         said = result.stderr.decode(errors="replace").strip()[-500:]
         raise SandboxError(f"the git history could not be removed: {said or 'no reason was given'}")
+    return result.stdout.decode(errors="replace").strip()
 
 
 def _below(workdir: str, path: str) -> str:

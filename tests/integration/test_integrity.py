@@ -132,3 +132,12 @@ async def test_a_broken_repository_is_removed(home: Path, box: Sandbox) -> None:
     async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
         await prepare_for_agent(broken)
         assert await run(broken, "ls -A") == "code.py"
+
+
+async def test_the_projects_own_python_comes_first(box: Sandbox) -> None:
+    assert await prepare_for_agent(box) == {}
+    await run(box, "mkdir -p .venv/bin && ln -s /bin/sh .venv/bin/python")
+    env = await prepare_for_agent(box)
+    assert env["PATH"].startswith("/testbed/.venv/bin:/")
+    found = await box.exec("command -v python", timeout_s=10, env=env)
+    assert found.stdout == b"/testbed/.venv/bin/python\n"

@@ -208,3 +208,20 @@ async def hidden_paths_are_gone_and_the_diff_keeps_silent(subject: Subject) -> N
         patch = await box.diff()
     assert "pkgs" in patch
     assert "pkg/" not in patch
+
+
+@check
+async def adopted_changes_are_no_changes(subject: Subject) -> None:
+    """After ``adopt`` the diff tells later changes only, relative to the adopted tree."""
+    async with subject.open() as box:
+        await box.write_file("a.txt", b"adopted\n")
+        await box.write_file("new.txt", b"new\n")
+        assert (await box.exec(["rm", "pkg/module.py"], timeout_s=10)).exit_code == 0
+        await box.adopt()
+        assert await box.diff() == ""
+        await box.write_file("a.txt", b"later\n")
+        assert (await box.exec(["rm", "new.txt"], timeout_s=10)).exit_code == 0
+        patch = await box.diff()
+    assert "-adopted\n+later\n" in patch
+    assert "deleted file mode" in patch
+    assert "pkg/module.py" not in patch

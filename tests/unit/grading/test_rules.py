@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.config.rollout import GradingConfig
+from engine.datasets import pytest_recorder
 from engine.datasets.testrun import Record, parse_junit
 from engine.errors import DatasetError, PreflightError
 from engine.grading.evidence import Evidence, Judgement
@@ -17,7 +20,7 @@ from engine.grading.rules import RULES
 from engine.grading.rules.map_equal import differences
 from engine.grading.rules.multi_swe import problem_of
 from engine.grading.rules.reward_file import parse_rewards
-from engine.grading.scripts import _Nonces, prepare, read_log
+from engine.grading.scripts import _Nonces, _sessions, prepare, read_log
 from engine.grading.swebench import END, START
 from engine.sandbox.base import ExecResult
 from engine.types import GradeRule, TaskAnswer, TestOutcome
@@ -206,6 +209,45 @@ def test_the_script_gets_own_markers_and_keys_where_its_tests_begin() -> None:
     assert begin.index("/tmp/f/key") < begin.index("trainyard-s")
     assert test == "PYTHONPATH=/tmp/f:src pytest /tmp/f/junit.xml"
     assert finish.startswith("{ TRAINYARD_CODE=$?;")
+
+
+class Files:
+    """A sandbox's files."""
+
+    def __init__(self, files: Mapping[str, str]) -> None:
+        self.files = files
+
+    async def read_file(self, path: str, *, max_bytes: int = 0) -> bytes:
+        if path not in self.files:
+            raise FileNotFoundError(path)
+        return self.files[path].encode()
+
+
+@pytest.mark.parametrize(
+    ("command", "sessions"),
+    [
+        ("pytest -rA tests", 1),
+        ("python -m pytest a && /opt/env/bin/pytest b", 2),
+        ("pip install pytest\n# pytest\n./runtests.py", 0),
+        ("git apply - <<'EOF'\n+import pytest\nEOF\npytest x", 1),
+        ("pytest -c /x/pytest.ini --cov=pytest.x tests/pytest_plugin.py", 1),
+        ("for f in a b; do\n  pytest $f\ndone", 32),
+        ("tox -epy39 -- pytest tests", 0),
+        ("go test ./...", 0),
+        ("bash /root/run_tests.sh || pytest", 1),
+        ("bash /root/none/run_tests.sh\nexec pytest", 1),
+        ("bash /home/run_tests.sh || pytest", 0),
+    ],
+)
+async def test_a_record_is_due_where_pytest_is_run(command: str, sessions: int) -> None:
+    files = {"/root/run_tests.sh": ".venv/bin/python -W ignore -m pytest -rA r2e_tests"}
+    files["/home/run_tests.sh"] = "python r2e_tests/tornado_unittest_runner.py"
+    assert await _sessions(Files(files), command) == sessions  # type: ignore[arg-type]
+
+
+def test_the_recorder_runs_on_old_pythons() -> None:
+    source = Path(pytest_recorder.__file__).read_text()
+    assert ast.parse(source, feature_version=(3, 6))
 
 
 LOG = f"built\ntrainyard-s\nPASSED a::b\n{END}\ntrainyard-e 3\nHEAD is now\n"
