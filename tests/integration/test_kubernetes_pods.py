@@ -1,4 +1,4 @@
-"""Warm pods, owners and reapers of the Kubernetes backend, what preflight finds, how many requests it takes."""
+"""Warm pods, owners, reapers and exec of the Kubernetes backend, what preflight finds, how many requests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import PreflightError, SandboxEvictedError
+from engine.errors import PreflightError, SandboxEvictedError, SandboxMemoryError
 from engine.sandbox.base import SandboxLimits
 from engine.sandbox.kubernetes import labels, network
 from engine.sandbox.kubernetes.api import KubeApi
@@ -27,8 +27,10 @@ from engine.sandbox.kubernetes.preload import daemon_set
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind
 from tests.kubernetes_builders import (
     IMAGE,
+    MANIFESTS,
     NAMESPACE,
     SPEC,
+    apply,
     build_reference,
     kubernetes_config,
     opened,
@@ -303,6 +305,28 @@ async def test_an_open_network_is_refused(cluster: FakeCluster, monkeypatch: pyt
                     pass
     async with opened(cluster, require_network_policy=False) as backend, backend.open(SPEC):
         pass
+
+
+# --- pods/exec -----------------------------------------------------------------------------------------
+
+
+async def test_without_a_route_to_pods_the_agent_is_reached_by_exec(cluster: FakeCluster) -> None:
+    async with opened(cluster, connect="exec") as backend:
+        assert "may not create pods/exec, get pods/exec" in (await backend.preflight())[0]
+        api = await as_admin(cluster)
+        await apply(api, MANIFESTS / "exec")
+        await api.close()
+        assert [line[:7] for line in await backend.preflight()] == ["Weaker:"]
+        async with backend.open(SPEC) as box:
+            big = bytes(range(256)) * 20_000
+            await box.write_file("big", big)
+            assert await box.read_file("big") == big
+            result = await box.exec("rm big; echo new > a.txt; echo out; sleep 600", timeout_s=0.5)
+            assert (result.timed_out, result.stdout) == (True, b"out\n")
+            assert "+new" in await box.diff()
+            cluster.kill_for_memory(NAMESPACE, box.id)
+            with pytest.raises(SandboxMemoryError):
+                await box.exec("sleep 600", timeout_s=600)
 
 
 # --- images --------------------------------------------------------------------------------------------

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import email.utils
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
 import aiohttp
@@ -27,6 +28,7 @@ from engine.errors import SandboxError
 from engine.sandbox.kubernetes.throttle import TokenBucket, pause_after
 
 Json = dict[str, Any]
+EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 MERGE_PATCH = "application/merge-patch+json"
 _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 _PATIENCE_S = 120.0
@@ -71,6 +73,7 @@ class KubeApi:
         self._config = config
         self._bucket = TokenBucket(config.writes_per_second, config.write_burst)
         self._refresh = refresh
+        self._streams: ApiClient | None = None
         self._clock_offset = time.time() - time.monotonic()
 
     @classmethod
@@ -106,6 +109,8 @@ class KubeApi:
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await self._refresh
         await self._client.close()
+        if self._streams is not None:
+            await self._streams.close()
 
     def now(self) -> float:
         """Seconds since the epoch by the cluster's clock, as of its last answer; a second coarse."""
@@ -172,6 +177,42 @@ class KubeApi:
                             yield json.loads(line)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(f"the watch of {path} broke: {_words(error)}") from error
+
+    async def exec(self, path: str, container: str, argv: Sequence[str]) -> aiohttp.ClientWebSocketResponse:
+        """Start a command in a pod's container, with its streams on a websocket.
+
+        Streams have connections of their own: hundreds live as long as their sandboxes.
+
+        Args:
+            path: of the pod.
+
+        Raises:
+            ApiError: refused.
+        """
+        if self._streams is None:
+            configuration = copy.deepcopy(self._client.configuration)
+            configuration.connection_pool_maxsize = 0
+            self._streams = ApiClient(configuration)
+        query = [("container", container), *(("command", word) for word in argv)]
+        query += [(stream, "true") for stream in ("stdin", "stdout", "stderr")]
+        try:
+            async with asyncio.timeout(self._config.request_timeout_s):
+                socket: aiohttp.ClientWebSocketResponse = (
+                    await self._streams.rest_client.pool_manager.ws_connect(
+                        f"{self.host}{path}/exec",
+                        params=query,
+                        headers=await self.headers(),
+                        protocols=EXEC_PROTOCOLS,
+                        max_msg_size=0,
+                        proxy=self._proxy,
+                        server_hostname=self._server_name,
+                    )
+                )
+        except aiohttp.WSServerHandshakeError as error:
+            raise ApiError(f"exec in {path}: {error.message}", status=error.status) from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(f"exec in {path}: {_words(error)}") from error
+        return socket
 
     # --- one request -------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
@@ -15,11 +16,14 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.errors import ImageError, SandboxStartError, SandboxStartTimeoutError
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes import diagnosis
+from engine.sandbox.kubernetes.api import ApiError
 from engine.sandbox.kubernetes.box import Box
-from engine.sandbox.kubernetes.connect import over_network
+from engine.sandbox.kubernetes.connect import Stream
 from engine.sandbox.kubernetes.informer import PodInformer
+from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
 
 Json = dict[str, Any]
+Dial = Callable[[str], Awaitable[Stream]]
 _STAGES = {"schedule": "for a node", "pull": "for its image", "start": "for its containers"}
 
 
@@ -63,8 +67,11 @@ def _too_long(pod: Json | None, name: str, stage: str, limit: float) -> SandboxS
     return ImageError(message) if stage == "pull" and reason else SandboxStartTimeoutError(message)
 
 
-async def connect(config: KubernetesConfig, box: Box, address: str, token: bytes) -> None:
+async def connect(config: KubernetesConfig, box: Box, dial: Dial) -> None:
     """Connect to both agents of a running pod and take their greetings.
+
+    Args:
+        dial: opens the stream to the agent of a container.
 
     Raises:
         SandboxStartTimeoutError: they did not answer in time.
@@ -72,8 +79,7 @@ async def connect(config: KubernetesConfig, box: Box, address: str, token: bytes
     """
     give_up = time.monotonic() + config.start_timeout_s
     (agent, greeting), (pristine, _) = await asyncio.gather(
-        _reach(box, address, config.agent_port, token, give_up),
-        _reach(box, address, config.agent_port + 1, token, give_up),
+        _reach(box, SANDBOX, dial, give_up), _reach(box, PRISTINE, dial, give_up)
     )
     box.agent, box.pristine = agent, pristine
     box.env = {str(name): str(value) for name, value in (greeting.get("env") or {}).items()}
@@ -82,18 +88,19 @@ async def connect(config: KubernetesConfig, box: Box, address: str, token: bytes
         box.api = str(host), int(port)
 
 
-async def _reach(box: Box, address: str, port: int, token: bytes, give_up: float) -> tuple[AgentClient, Json]:
+async def _reach(box: Box, container: str, dial: Dial, give_up: float) -> tuple[AgentClient, Json]:
     pause = 0.02
     while True:
         box.check()
         try:
-            client = box.connect(await over_network(address, port, token, box.lost))
+            client = box.connect(await dial(container))
             return client, await client.hello(max(0.1, give_up - time.monotonic()))
-        except OSError as error:  # not listening yet
+        except (OSError, ApiError) as error:  # not listening, or not known to the kubelet yet
             if time.monotonic() + pause > give_up:
                 raise SandboxStartTimeoutError(
-                    f"no agent answers at {address}:{port} of pod {box.name}: {error}. Is there a route to "
-                    "pods from here? Outside of the cluster set sandbox.kubernetes.connect=exec"
+                    f"the agent in container {container} of pod {box.name} does not answer: {error}. "
+                    "Is there a route to pods from here? Outside of the cluster set "
+                    "sandbox.kubernetes.connect=exec"
                 ) from error
         await asyncio.sleep(pause)
         pause = min(1.0, pause * 2)

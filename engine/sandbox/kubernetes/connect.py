@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+
+import aiohttp
 
 from engine.sandbox.agent.wire import frame
+from engine.sandbox.kubernetes.api import EXEC_PROTOCOLS, KubeApi
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Ended = Callable[[], Awaitable[None]]
 _LIMIT = 1 << 20
 _CONNECT_S = 5.0
+_MESSAGE = 1 << 15
+_STDIN, _STDOUT, _STATUS, _HALF_CLOSE = 0, 1, 3, 255
+_pumps: set[asyncio.Task[None]] = set()
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 
 
@@ -61,3 +67,59 @@ async def over_network(host: str, port: int, token: bytes, ended: Ended) -> Stre
         sock.setsockopt(socket.IPPROTO_TCP, option, value)
     transport.write(frame({"token": token}))
     return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
+
+
+async def over_exec(api: KubeApi, pod: str, container: str, argv: Sequence[str], ended: Ended) -> Stream:
+    """Start an agent by ``pods/exec`` and talk to it on its stdin and stdout.
+
+    Args:
+        pod: the pod's API path.
+        argv: the agent's command line.
+
+    Raises:
+        ApiError: the API server refuses.
+    """
+    websocket = await api.exec(pod, container, argv)
+    ours, theirs = socket.socketpair()
+    reader = asyncio.StreamReader(limit=_LIMIT)
+    loop = asyncio.get_running_loop()
+    transport, protocol = await loop.create_connection(lambda: HeldStream(reader, ended), sock=ours)
+    inner = await asyncio.open_connection(sock=theirs, limit=_LIMIT)
+    pump = loop.create_task(_pump(websocket, *inner))
+    _pumps.add(pump)
+    pump.add_done_callback(_pumps.discard)
+    return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+
+async def _pump(
+    websocket: aiohttp.ClientWebSocketResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """Carry bytes between a socket and an exec's websocket until either ends."""
+    outward = asyncio.create_task(_to_stdin(reader, websocket))
+    try:
+        async for message in websocket:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                continue
+            channel, data = message.data[0], message.data[1:]
+            if channel == _STDOUT and data:
+                writer.write(data)
+                await writer.drain()
+            elif channel == _STATUS:
+                break
+    except (OSError, aiohttp.ClientError):
+        pass  # whoever reads sees the end
+    finally:
+        outward.cancel()
+        await asyncio.gather(outward, return_exceptions=True)
+        writer.close()
+        await websocket.close()
+
+
+async def _to_stdin(reader: asyncio.StreamReader, websocket: aiohttp.ClientWebSocketResponse) -> None:
+    # Small messages: servers cut connections that send tens of megabytes in one.
+    while data := await reader.read(_MESSAGE):
+        await websocket.send_bytes(bytes([_STDIN]) + data)
+    if websocket.protocol == EXEC_PROTOCOLS[0]:
+        await websocket.send_bytes(bytes([_HALF_CLOSE, _STDIN]))
+    else:  # v4 cannot say that stdin is over
+        await websocket.close()

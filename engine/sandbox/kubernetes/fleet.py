@@ -23,6 +23,7 @@ from engine.sandbox.base import SandboxSpec, Startup
 from engine.sandbox.kubernetes import bring_up, diagnosis, labels, spec
 from engine.sandbox.kubernetes.api import ApiError, KubeApi
 from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.connect import over_exec, over_network
 from engine.sandbox.kubernetes.informer import PodInformer
 from engine.sandbox.kubernetes.owner import OwnerLease
 from engine.sandbox.kubernetes.throttle import pause_after
@@ -82,7 +83,7 @@ class Fleet:
                 token = hmac.digest(self._secret, box.name.encode(), "sha256")
                 await self._create(box, token)
                 pod = await bring_up.wait_until_running(self.config, self.informer, box.name)
-                await bring_up.connect(self.config, box, pod["status"]["podIP"], token)
+                await bring_up.connect(self.config, box, self._dial(box, pod, token))
         except BaseException:
             self.remove(box)
             raise
@@ -129,6 +130,14 @@ class Fleet:
         await asyncio.gather(*removals, return_exceptions=True)
 
     # --- creation ----------------------------------------------------------------------------------
+
+    def _dial(self, box: Box, pod: Json, token: bytes) -> bring_up.Dial:
+        config, address = self.config, pod["status"]["podIP"]
+        if config.connect == "exec":
+            path, argv = f"{self.path}/{box.name}", spec.exec_command(config)
+            return lambda container: over_exec(self._api, path, container, argv, box.lost)
+        ports = {spec.SANDBOX: config.agent_port, spec.PRISTINE: config.agent_port + 1}
+        return lambda container: over_network(address, ports[container], token, box.lost)
 
     async def _create(self, box: Box, token: bytes) -> None:
         config = self.config

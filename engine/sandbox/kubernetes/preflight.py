@@ -80,7 +80,7 @@ async def _namespace(api: KubeApi, config: SandboxConfig) -> list[str]:
 async def _rights(api: KubeApi, config: SandboxConfig) -> list[str]:
     wanted = [(group, resource, verb) for (group, resource), verbs in _RIGHTS.items() for verb in verbs]
     if config.kubernetes.connect == "exec":
-        wanted.append(("", "pods/exec", "create"))
+        wanted += [("", "pods/exec", verb) for verb in ("create", "get")]  # servers ask for either
     allowed = await asyncio.gather(*(_may(api, config, *right) for right in wanted))
     denied = [
         f"{verb} {resource}" for (_, resource, verb), may in zip(wanted, allowed, strict=True) if not may
@@ -111,6 +111,15 @@ async def _may(api: KubeApi, config: SandboxConfig, group: str, resource: str, v
         },
     )
     return bool(review.get("status", {}).get("allowed"))
+
+
+async def _exec_is_weaker(_: KubeApi, config: SandboxConfig) -> list[str]:
+    if config.kubernetes.connect == "network":
+        return []
+    return [
+        "Weaker: connect=exec: agents are no init, so that a command can end its own sandbox (never another), "
+        "and pods of a killed engine run until a reaper or their deadline ends them."
+    ]
 
 
 async def _classes(api: KubeApi, config: SandboxConfig) -> list[str]:
@@ -222,4 +231,5 @@ _CHECKS: tuple[Callable[[KubeApi, SandboxConfig], Awaitable[list[str]]], ...] = 
     _classes,
     _policy,
     _quota,
+    _exec_is_weaker,
 )
