@@ -119,6 +119,27 @@ def test_the_oracle_solves_what_doing_nothing_does_not(home: Path, policy: Any, 
     summary = of_type(run.run_dir, "run_finished")[0]["summary"]
     assert summary["solve_rate_last"] == rate
     assert of_type(run.run_dir, "iteration_finished")[0]["metrics"]["infra/rate"] == 0
+    assert_told_about_sandboxes(run.run_dir, rollouts=2)
+
+
+def assert_told_about_sandboxes(run_dir: Path, *, rollouts: int) -> None:
+    """Every lease ended before the run did, and the clocks saw each of them."""
+    told = events(run_dir)
+    assert [event["type"] for event in told[-2:]] == ["pool_status", "run_finished"]
+    states: dict[str, list[str]] = {}
+    for event in of_type(run_dir, "sandboxes_changed"):
+        for record in event["records"]:
+            states.setdefault(record["lease"], []).append(record["state"])
+    assert all(found[0] == "leased" and found[-1] == "closed" for found in states.values())
+    last = told[-2]
+    assert (last["wanted"], last["opened"], last["failures"], last["blocked"]) == (0, len(states), {}, {})
+    counted = {name: sum(clock["counts"]) for name, clock in last["clocks"].items()}
+    assert counted["start"] == counted["queue"] == len(states)
+    assert counted["grade"] == rollouts
+    actions = sum(event["tool"] != "" for event in of_type(run_dir, "step_finished"))
+    assert counted["exec"] == actions
+    finished = of_type(run_dir, "trajectory_finished")
+    assert all(0 < event["start_seconds"] <= event["sandbox_seconds"] for event in finished)
 
 
 @pytest.fixture(scope="module")
