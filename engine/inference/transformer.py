@@ -255,7 +255,7 @@ class Transformer(nn.Module):
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         self._frequencies: Tensor
         self.register_buffer("_frequencies", theta**-exponent, persistent=False)
-        self._least_queries = 2 if config.head_dim <= 32 else 8
+        self._query_step = 2 if config.head_dim <= 32 else 8
         self._initialise(torch.Generator().manual_seed(seed))
 
     def _initialise(self, generator: torch.Generator) -> None:
@@ -324,7 +324,7 @@ class Transformer(nn.Module):
         positions = starts.unsqueeze(1) + torch.arange(ids.shape[1], device=ids.device)
         seen = -(-int(positions[:, -1].max() + 1) // _KEY_STEP) * _KEY_STEP
         cache.reserve(seen)
-        queries = functional.pad(positions, (0, max(0, self._least_queries - ids.shape[1])), mode="replicate")
+        queries = functional.pad(positions, (0, -ids.shape[1] % self._query_step), mode="replicate")
         visible = torch.arange(seen, device=ids.device) <= queries.unsqueeze(2)
         rows = torch.arange(first, first + n, device=ids.device).unsqueeze(1)
         cached = Cached(cache=cache, rows=rows, positions=positions, visible=visible.unsqueeze(1))

@@ -103,7 +103,7 @@ def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_besid
         return logits[row]
 
     whole = fed([], 0, 0)
-    for cuts in ([1], [299], [100, 101, 102], list(range(280, 300)), [64, 192]):
+    for cuts in ([1], [299], [100, 101, 102], list(range(280, 300)), [64, 192], [201, 267], [74, 107]):
         for neighbours in (0, 1, 6, 15):
             assert torch.equal(fed(cuts, neighbours, rng.randint(0, neighbours)), whole)
 
