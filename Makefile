@@ -20,6 +20,10 @@ up: $(STAMP) system ## start the services alone
 test: $(STAMP) system-test ## every test
 	@deploy/setup/docker.sh run $(BIN)/python -m pytest
 
+.PHONY: test-cluster
+test-cluster: $(STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
+	KUBECONFIG="$(KUBECONFIG)" CLUSTER_IMAGE="$(IMAGE)" CLUSTER_SET='$(SET)' $(BIN)/python -m pytest tests/cluster -m cluster
+
 check: $(STAMP) ## style, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -117,8 +117,8 @@ async def _exec_is_weaker(_: KubeApi, config: SandboxConfig) -> list[str]:
     if config.kubernetes.connect == "network":
         return []
     return [
-        "Weaker: connect=exec: agents are no init, so that a command can end its own sandbox (never another), "
-        "and pods of a killed engine run until a reaper or their deadline ends them."
+        "Weaker: connect=exec: agents are no init, so that a command can end its own sandbox (never "
+        "another), and pods of a killed engine run until a reaper or their deadline ends them."
     ]
 
 

@@ -1,0 +1,107 @@
+"""The conformance suite and the lifecycle on a real cluster: ``make test-cluster KUBECONFIG=… IMAGE=…``.
+
+The image must hold ``engine.sandbox.conformance.reference_tree`` in ``/testbed``, with a Python and git;
+``tests/cluster/README.md`` tells how to build one. The namespace must have been prepared with
+``deploy/kubernetes/sandbox``. ``CLUSTER_SET`` holds further settings of ``sandbox.kubernetes`` as JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.config.sandbox import SandboxConfig
+from engine.errors import ImageError
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.conformance import CHECKS, Subject
+from engine.sandbox.conformance.subject import SECRET
+from engine.sandbox.kubernetes.backend import KubernetesBackend
+
+KUBECONFIG, IMAGE = os.environ.get("KUBECONFIG", ""), os.environ.get("CLUSTER_IMAGE", "")
+LIMITS = SandboxLimits(memory_mb=256, processes=256, disk_mb=1024)
+NOT_OBSERVABLE = {
+    "there_are_no_privileges": "images decide who their user is",
+    "nothing_of_the_host_is_visible": "an image has its own /etc, /root and /sys",
+    "there_is_no_network": "a pod has an interface; the network probe of the first sandbox stands for it",
+    "a_memory_bomb_stays_inside": "the kubelet may end the whole container, which is a typed error",
+    "a_fork_bomb_stays_inside": "processes are limited by the kubelet's podPidsLimit",
+    "a_full_disk_stays_inside": "the kubelet evicts instead of refusing to write",
+}
+"""Checks that assert what only a cluster's nodes decide."""
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        not KUBECONFIG or not IMAGE, reason="needs a cluster: make test-cluster KUBECONFIG=… IMAGE=…"
+    ),
+]
+
+
+@pytest.fixture
+async def backend() -> AsyncIterator[KubernetesBackend]:
+    kubernetes = KubernetesConfig.model_validate(
+        {"kubeconfig": KUBECONFIG, **json.loads(os.environ.get("CLUSTER_SET") or "{}")}
+    )
+    config = SandboxConfig(
+        backend="kubernetes",
+        kubernetes=kubernetes,
+        max_live=40,
+        max_starting=16,
+        memory_mb=LIMITS.memory_mb,
+        processes=LIMITS.processes,
+        disk_mb=LIMITS.disk_mb,
+    )
+    backend = KubernetesBackend(config)
+    yield backend
+    await backend.close()
+
+
+async def test_preflight_is_content(backend: KubernetesBackend) -> None:
+    assert [line for line in await backend.preflight() if not line.startswith("Weaker:")] == []
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+async def test_conformance(
+    check: Callable[[Subject], Awaitable[None]],
+    backend: KubernetesBackend,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if check.__name__ in NOT_OBSERVABLE:
+        pytest.skip(NOT_OBSERVABLE[check.__name__])
+    (tmp_path / "secret").write_text(SECRET)
+    monkeypatch.setenv("HOST_SECRET", SECRET)
+    await check(Subject(backend=backend, image=IMAGE, secret_file=tmp_path / "secret", limits=LIMITS))
+
+
+async def test_warm_pods_are_claimed_and_nothing_is_left(backend: KubernetesBackend) -> None:
+    spec = SandboxSpec(image=IMAGE, run_id="test-cluster", limits=LIMITS)
+    await backend.prepare({IMAGE: 4})
+    give_up = time.monotonic() + 600
+    while backend.population().idle < 4:
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.5)
+    async with backend.open(spec) as box:
+        assert box.startup.warm
+        assert (await box.exec("echo works", timeout_s=30)).stdout == b"works\n"
+    await backend.prepare({})
+    while backend.population().existing:
+        assert time.monotonic() < give_up
+        await asyncio.sleep(0.5)
+    assert await backend.reap(run_id="test-cluster") == 0
+
+
+async def test_an_image_that_does_not_exist_is_an_image_error(backend: KubernetesBackend) -> None:
+    with pytest.raises(ImageError):
+        async with backend.open(
+            SandboxSpec(image=f"{IMAGE.partition('@')[0]}-does-not-exist", limits=LIMITS)
+        ):
+            pass
