@@ -8,6 +8,7 @@ only on its own machine; a stranger's container is an orphan when it has stopped
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import docker
@@ -17,6 +18,7 @@ from engine.sandbox.docker.container import DEADLINE, OWNER, ROLE, RUN_ID, SANDB
 from engine.sandbox.ledger import Ledger
 
 _STOPPED = ("exited", "dead")
+_AT_ONCE = 4
 _GRACE_S = 30.0
 """After a deadline, so that an owner can say why its sandbox ended."""
 
@@ -45,12 +47,14 @@ def reap(client: docker.APIClient, ledger: Ledger, run_id: str | None = None) ->
     """Remove all orphans, or one run's; returns how many sandboxes. Safe beside other reapers and owners."""
     wanted = [ROLE] if run_id is None else [f"{RUN_ID}={run_id}"]
     containers = client.containers(all=True, filters={"label": wanted})
-    removed: set[str] = set()
-    for container in containers:
-        if not (orphaned(container, time.time()) and remove(client, container["Id"])):
-            continue
-        if container["Labels"].get(ROLE) == SANDBOX:
-            removed.add(container["Labels"].get(SANDBOX_ID, container["Id"]))
+    orphans = [container for container in containers if orphaned(container, time.time())]
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        gone = list(threads.map(lambda container: remove(client, container["Id"]), orphans))
+    removed = {
+        container["Labels"].get(SANDBOX_ID, container["Id"])
+        for container, success in zip(orphans, gone, strict=True)
+        if success and container["Labels"].get(ROLE) == SANDBOX
+    }
     present = {container["Labels"].get(SANDBOX_ID) for container in containers} - removed
     for entry in ledger.entries():
         if (run_id is None or entry.run_id == run_id) and entry.orphaned() and entry.id not in present:

@@ -1,0 +1,160 @@
+"""Docker sandboxes next to Docker's own exec API, on the same containers and the same command.
+
+Start, exec and close of one sandbox at a time and of 64 at once; the exec API on the very containers whose
+agent was just measured; then many queued lifecycles (open, one command, close) that must all succeed. Each
+command is ``/bin/sh -c true``; the load when the measurement began is part of the result.
+Run: ``python -m bench.docker [--quick] [--lifecycles N]``; results go to ``bench/results/docker.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from bench.sandbox import Row, row, seconds_of
+from engine.config.sandbox import DockerConfig
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.images import build_image
+
+SPEC = SandboxSpec(image="local:bench", run_id="bench")
+COMMAND = ["/bin/sh", "-c", "true"]
+
+
+@contextlib.asynccontextmanager
+async def sandboxes(backend: DockerBackend, count: int) -> AsyncIterator[list[tuple[Sandbox, float]]]:
+    """So many at once, each with the seconds from the request to its greeting."""
+
+    async def start() -> tuple[Sandbox, float]:
+        began = time.perf_counter()
+        sandbox = await stack.enter_async_context(backend.open(SPEC))
+        return sandbox, time.perf_counter() - began
+
+    async with contextlib.AsyncExitStack() as stack:
+        yield await asyncio.gather(*(start() for _ in range(count)))
+
+
+async def api_seconds(backend: DockerBackend, container: str, commands: int) -> list[float]:
+    """Round trips through Docker's exec API: create, start, read, inspect the status."""
+
+    def once(client: Any) -> float:
+        began = time.perf_counter()
+        made = client.exec_create(container, COMMAND)["Id"]
+        client.exec_start(made)
+        assert client.exec_inspect(made)["ExitCode"] == 0
+        return time.perf_counter() - began
+
+    return [await backend.daemon.call(once) for _ in range(commands)]
+
+
+async def serial(backend: DockerBackend, count: int) -> list[Row]:
+    """Start and close, one after the other."""
+    starts, closes = [], []
+    for _ in range(count):
+        began = time.perf_counter()
+        async with backend.open(SPEC):
+            starts.append(time.perf_counter() - began)
+            ended = time.perf_counter()
+        closes.append(time.perf_counter() - ended)
+    return [row("start", 1, starts), row("close", 1, closes)]
+
+
+async def commands(backend: DockerBackend, parallel: int, count: int) -> list[Row]:
+    """The agent's exec and the exec API's, in turns on the same containers."""
+    async with sandboxes(backend, parallel) as boxes:
+        containers = [box.container for box in backend._live.values()]
+        ours: list[float] = []
+        api: list[float] = []
+        for _ in range(2):  # in turns, so that a change of the machine's load meets both
+            found = await asyncio.gather(*(seconds_of(box, count) for box, _ in boxes))
+            ours += [value for one in found for value in one]
+            share = max(1, count // 4)
+            found = await asyncio.gather(*(api_seconds(backend, one, share) for one in containers))
+            api += [value for one in found for value in one]
+    rows = [row("exec, agent", parallel, ours), row("exec, API", parallel, api)]
+    if parallel > 1:
+        rows.insert(0, row("start", parallel, [seconds for _, seconds in boxes]))
+    return rows
+
+
+async def lifecycles(backend: DockerBackend, count: int) -> dict[str, float | int]:
+    """Queue all at once; every one opens, runs a command and closes."""
+
+    async def one() -> str:
+        try:
+            async with backend.open(SPEC) as box:
+                result = await box.exec("true", timeout_s=600)
+                return "" if result.exit_code == 0 else f"status {result.exit_code}"
+        except Exception as error:  # counted, not hidden: the errors are what is measured
+            return f"{type(error).__name__}: {error}"
+
+    began = time.perf_counter()
+    errors = [error for error in await asyncio.gather(*(one() for _ in range(count))) if error]
+    seconds = time.perf_counter() - began
+    left = await backend.daemon.call(
+        lambda client: len(client.containers(all=True, filters={"label": "trainyard.dev/run-id=bench"}))
+    )
+    for error in errors[:3]:
+        print(error)
+    return {"count": count, "errors": len(errors), "left": left, "seconds": round(seconds, 1)}
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything, on a throw-away image."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "tree").mkdir()
+        (home / "tree" / "file").write_text("content\n")
+        build_image(home, "bench", home / "tree")
+        backend = DockerBackend(DockerConfig(host=options.docker), home)
+        async with backend.open(SPEC):
+            pass
+        facts = await backend.facts()
+        rows = await serial(backend, 8 if options.quick else 20)
+        rows += await commands(backend, 1, 40 if options.quick else 200)
+        rows += await commands(backend, 8 if options.quick else 64, 8)
+        many = await lifecycles(backend, options.lifecycles or (16 if options.quick else 512))
+        await backend.close()
+    machine = {
+        "cores": os.cpu_count(),
+        "kernel": platform.release(),
+        "docker": facts["ServerVersion"],
+        "storage": facts["Driver"],
+        "load": load,
+        "max_creating": 2 * facts["NCPU"],
+    }
+    p50 = {(one["what"], one["parallel"]): float(one["p50"] or 0) for one in rows}
+    ratio = round(p50["exec, API", 1] / p50["exec, agent", 1], 1)
+    return {"machine": machine, "ms": rows, "api_to_agent": ratio, "lifecycles": many}
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer samples, 8 sandboxes and 16 lifecycles")
+    parser.add_argument("--lifecycles", type=int, help="how many to queue (default: 512)")
+    parser.add_argument("--docker", default="", help="address of the daemon")
+    found = asyncio.run(measure(parser.parse_args()))
+    columns = ("what", "parallel", "samples", "p50", "p99")
+    print("".join(f"{name:>14}" for name in columns) + "   (milliseconds)")
+    for one in found["ms"]:
+        print("".join(f"{one[name]:>14}" for name in columns))
+    print(f"exec through the agent: {found['api_to_agent']} x faster than the API (bar 10; p50 bar 5 ms)")
+    print(f"lifecycles: {found['lifecycles']}   machine: {found['machine']}")
+    results = Path(__file__).parent / "results" / "docker.json"
+    results.parent.mkdir(exist_ok=True)
+    results.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
