@@ -22,6 +22,7 @@ from typing import Any
 
 from bench.sandbox import Row, row, seconds_of
 from engine.config.sandbox import DockerConfig
+from engine.errors import SandboxError
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.images import build_image
@@ -108,8 +109,8 @@ async def lifecycles(backend: DockerBackend, count: int) -> dict[str, float | in
     return {"count": count, "errors": len(errors), "left": left, "seconds": round(seconds, 1)}
 
 
-async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything, on a throw-away image."""
+async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
+    """Everything, on a throw-away image; None where no daemon answers."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -117,9 +118,13 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         (home / "tree" / "file").write_text("content\n")
         build_image(home, "bench", home / "tree")
         backend = DockerBackend(DockerConfig(host=options.docker), home)
+        try:
+            facts = await backend.facts()
+        except SandboxError as error:
+            print(error)
+            return None
         async with backend.open(SPEC):
             pass
-        facts = await backend.facts()
         rows = await serial(backend, 8 if options.quick else 20)
         rows += await commands(backend, 1, 40 if options.quick else 200)
         rows += await commands(backend, 8 if options.quick else 64, 8)
@@ -145,6 +150,8 @@ def main() -> None:
     parser.add_argument("--lifecycles", type=int, help="how many to queue (default: 512)")
     parser.add_argument("--docker", default="", help="address of the daemon")
     found = asyncio.run(measure(parser.parse_args()))
+    if found is None:
+        return
     columns = ("what", "parallel", "samples", "p50", "p99")
     print("".join(f"{name:>14}" for name in columns) + "   (milliseconds)")
     for one in found["ms"]:
