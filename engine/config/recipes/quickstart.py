@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, OraclePolicyConfig, RolloutConfig
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
 from engine.config.sandbox import SandboxConfig
@@ -47,13 +48,18 @@ _SANDBOX = SandboxConfig(memory_mb=256, disk_mb=64, max_live=64, max_starting=4)
 
 
 def train() -> TrainRun:
-    """GRPO++ on the quickstart's training tasks with real tests in real sandboxes."""
+    """GRPO++ on the quickstart's training tasks with real tests in real sandboxes.
+
+    Filtered trajectories keep their place in the baseline, with reward 0, as in the code that trained
+    DeepSWE: where they are dropped nothing favours siblings that submitted, and the policy forgets to.
+    """
     return TrainRun(
         name="quickstart",
         dataset=_DATASET,
         agent=AGENT,
         grading=_GRADING,
         sandbox=_SANDBOX,
+        algorithm=AlgorithmConfig(preset="grpo_pp", filtered_baseline="keep_zero"),
         trainer=TrainerConfig(iterations=48),
     )
 
