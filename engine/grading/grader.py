@@ -232,11 +232,16 @@ async def _set_up(box: Sandbox, row: TaskRow) -> None:
 
 
 async def _restore_tests(box: Sandbox, answer: TaskAnswer) -> None:
-    """Put the hidden tests in place; the others are the image's, because no patch may touch them."""
+    """Put the hidden tests in place; the others are the image's, because no patch may touch them.
+
+    Raises SandboxError where the sandbox does not take a file: no fault of the patch.
+    """
     for path, content in answer.test_files.items():
-        await box.write_file(
-            posixpath.join(box.spec.workdir, path), content.encode("utf-8", "surrogateescape")
-        )
+        place = posixpath.join(box.spec.workdir, path)
+        try:
+            await box.write_file(place, content.encode("utf-8", "surrogateescape"))
+        except OSError as error:
+            raise SandboxError(f"cannot put the test file {place} in place: {error.strerror}") from error
 
 
 def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
