@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
+import random
 from collections.abc import Mapping
 
 from engine.sandbox.agent.wire import decode, frame
@@ -19,6 +20,9 @@ _HANDSHAKE_S = 5.0
 _MAX_FIRST = 1024
 _TRIES, _TRY_EVERY_S = 200, 0.05
 _CHUNK = 1 << 18
+_HOSTS = 254
+_REST = 256
+"""How many addresses rest before the oldest is used again."""
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -144,24 +148,21 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
 
 
 class Addresses:
-    """Hands out addresses below 127.0.0.0/8 that no pod of this cluster has.
+    """Hands out addresses below 127.0.0.0/8 that no pod of this cluster has, and hardly one of another."""
 
-    Args:
-        second: second byte; clusters that live at the same time on one machine should differ.
-    """
-
-    def __init__(self, second: int) -> None:
-        self._second = second
-        self._next = 0
+    def __init__(self) -> None:
+        draw = random.SystemRandom()
+        self._second = draw.randrange(64, 250)
+        self._next = draw.randrange(_HOSTS**2)
         self._free: list[str] = []
 
     def take(self) -> str:
         """An address."""
-        if len(self._free) > 256:
+        if len(self._free) > _REST:
             return self._free.pop(0)
-        self._next += 1
-        third, fourth = divmod(self._next, 254)
-        return f"127.{self._second}.{third}.{fourth + 1}"
+        self._next = (self._next + 1) % _HOSTS**2
+        third, fourth = divmod(self._next, _HOSTS)
+        return f"127.{self._second}.{third + 1}.{fourth + 1}"
 
     def give_back(self, address: str) -> None:
         """Let it be used again, long after."""

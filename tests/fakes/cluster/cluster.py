@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-import random
 import ssl
 import tempfile
 from collections.abc import Sequence
@@ -97,7 +96,7 @@ class FakeCluster:
             self.faults,
             self.counters,
             self.recorder,
-            addresses=Addresses(random.SystemRandom().randrange(64, 250)),
+            addresses=Addresses(),
             pod_pids_limit=pod_pids_limit,
             own_agents=own_agents,
             run_id=run_id,
