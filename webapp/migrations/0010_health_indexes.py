@@ -12,7 +12,7 @@ class Migration(migrations.Migration):
     operations = [
         migrations.AddIndex(
             model_name='task',
-            index=models.Index(condition=models.Q(('active', True)), fields=['dataset'], include=('id', 'health', 'quarantined', 'validation'), name='task_standing'),
+            index=models.Index(condition=models.Q(('active', True)), fields=['dataset'], include=('id', 'position', 'health', 'quarantined', 'validation'), name='task_standing'),
         ),
         migrations.AddIndex(
             model_name='validation',

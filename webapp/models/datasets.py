@@ -80,7 +80,7 @@ class Task(models.Model):
             # What a dataset's health page counts, read from the index alone.
             models.Index(
                 fields=["dataset"],
-                include=["id", "health", "quarantined", "validation"],
+                include=["id", "position", "health", "quarantined", "validation"],
                 condition=models.Q(active=True),
                 name="task_standing",
             ),

@@ -8,7 +8,7 @@ from django.db.models import Count, Max, Q, QuerySet, Sum
 
 from webapp.models import Dataset, Group, Task, TaskAnswer
 from webapp.selectors import difficulty
-from webapp.selectors.paging import Page, paginate
+from webapp.selectors.paging import Page, map_page, paginate
 
 
 def list_datasets() -> list[Dataset]:
@@ -50,8 +50,13 @@ class TaskFilters:
 
 def list_tasks(dataset: Dataset, filters: TaskFilters, *, number: int, size: int = 50) -> Page[Task]:
     """Tasks in the dataset's order with the validation that counts."""
-    tasks = _narrowed(dataset, filters).select_related("validation").defer("problem_statement")
-    return paginate(tasks.order_by("position", "id"), number=number, size=size)
+    # First which ones, from narrow indexes, then only those with all that a row shows.
+    page = paginate(
+        _narrowed(dataset, filters).only("pk").order_by("position", "id"), number=number, size=size
+    )
+    tasks = Task.objects.select_related("validation").defer("problem_statement")
+    shown = tasks.in_bulk([task.pk for task in page.rows])
+    return map_page(page, lambda task: shown[task.pk])
 
 
 def _narrowed(dataset: Dataset, filters: TaskFilters) -> QuerySet[Task]:
