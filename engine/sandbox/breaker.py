@@ -22,12 +22,15 @@ class Breaker:
     longest_pause_s: float = 300.0
     """Pauses double from the first to this."""
     slack: int = 8
-    """Boxes above the wanted ones that are never too many: closing takes a moment."""
+    """Boxes above the wanted ones that are never too many."""
+    patience_s: float = 15.0
+    """There must be too many for so long: when an iteration ends, its boxes take a while to go."""
     reason: str = ""
     """Why creation is paused; empty while it is not."""
     _in_a_row: int = field(init=False, default=0)
     _pause_s: float = field(init=False, default=0.0)
     _until: float = field(init=False, default=0.0)
+    _too_many_since: float | None = field(init=False, default=None)
 
     def room(self, *, now: float, starting: int) -> int | None:
         """How many may be created now; None: as many as the budgets allow.
@@ -62,9 +65,19 @@ class Breaker:
 
     def counted(self, *, existing: int, wanted: int, now: float) -> bool:
         """The backend's own count came in. True when a pause begins with it."""
-        if self.reason or existing <= max(OVERSHOOT * wanted, wanted + self.slack):
+        if existing <= max(OVERSHOOT * wanted, wanted + self.slack):
+            self._too_many_since = None
+            return False
+        if self._too_many_since is None:
+            self._too_many_since = now
+        if self.reason or now - self._too_many_since < self.patience_s:
             return False
         return self._pause(f"{existing} sandboxes exist, but only {wanted} are wanted", now)
+
+    @property
+    def too_many(self) -> bool:
+        """Whether there were too many boxes at the last count: count again soon."""
+        return self._too_many_since is not None
 
     def _pause(self, why: str, now: float) -> bool:
         begins = not self.reason

@@ -311,6 +311,8 @@ class SandboxPool:
         if (seen := self._population()) is not None:
             wanted = self.wanted + self._prepared
             self._pause_if(self._breaker.counted(existing=seen.existing, wanted=wanted, now=time.monotonic()))
+            if self._breaker.too_many:
+                self._reporter.touch()
         return self.status()
 
     def _pause_if(self, begins: bool) -> None:

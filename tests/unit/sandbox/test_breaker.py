@@ -44,12 +44,17 @@ def test_starts_that_were_under_way_do_not_prolong_a_pause() -> None:
 
 
 def test_more_boxes_than_anybody_wants_pause() -> None:
-    breaker = Breaker(slack=2)
+    breaker = Breaker(slack=2, patience_s=5)
     assert not breaker.counted(existing=15, wanted=10, now=0.0)
     assert not breaker.counted(existing=2, wanted=0, now=0.0), "a few that close are never too many"
-    assert breaker.counted(existing=16, wanted=10, now=0.0)
+    assert not breaker.too_many
+    assert not breaker.counted(existing=64, wanted=0, now=1.0), "an iteration has just ended"
+    assert breaker.too_many
+    assert not breaker.counted(existing=0, wanted=0, now=4.0)
+    assert not breaker.counted(existing=16, wanted=10, now=5.0)
+    assert breaker.counted(existing=16, wanted=10, now=10.0)
     assert breaker.reason == "16 sandboxes exist, but only 10 are wanted"
-    assert breaker.room(now=1.0, starting=0) == 0
+    assert breaker.room(now=11.0, starting=0) == 0
 
 
 def test_an_image_is_refused_after_failures_in_a_row_and_tried_again_later() -> None:

@@ -280,7 +280,7 @@ async def test_more_boxes_than_wanted_stop_creation_and_nothing_is_torn_down(qui
 
     sink = Sink()
     backend = Cluster()
-    pool = SandboxPool(backend, config(), sink=sink, breaker=Breaker(first_pause_s=0.5))
+    pool = SandboxPool(backend, config(), sink=sink, breaker=Breaker(first_pause_s=0.5, patience_s=0.02))
     async with pool.open(spec()), pool.open(spec()):
         while not any("exist, but only 2 are wanted" in alert.message for alert in sink.of(Alert)):
             await asyncio.sleep(0.005)
