@@ -63,7 +63,7 @@ class KubernetesBackend:
         self.config = config
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
-        self._network = NetworkProbe(required=config.kubernetes.require_network_policy)
+        self._network = NetworkProbe(config.kubernetes)
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:

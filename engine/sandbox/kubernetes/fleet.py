@@ -110,7 +110,8 @@ class Fleet:
         """End a box and see to it that its pod goes, however often that must be tried; returns at once."""
         if box.name not in self._removals:
             box.ending = True
-            task = asyncio.get_running_loop().create_task(self._remove(box))
+            removal = self._remove(box) if box.name in self.boxes else box.hang_up()
+            task = asyncio.get_running_loop().create_task(removal)
             self._removals[box.name] = task
             task.add_done_callback(partial(self._removed, box.name))
         return self._removals[box.name]
@@ -128,6 +129,7 @@ class Fleet:
         for removal in removals:
             removal.cancel()
         await asyncio.gather(*removals, return_exceptions=True)
+        self.boxes.clear()
 
     # --- creation ----------------------------------------------------------------------------------
 

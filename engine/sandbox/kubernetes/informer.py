@@ -24,6 +24,7 @@ T = TypeVar("T")
 _WATCH_S = 240.0
 _LOOK_AGAIN_S = 15.0
 _GONE = 410
+_SHORT_S = 0.25
 _REMEMBERED = 20_000
 _log = structlog.get_logger(__name__)
 
@@ -63,18 +64,29 @@ class PodInformer:
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
+        try:
+            await self._run()
+        finally:
+            for look in self._looks.values():
+                look.cancel()
+
+    async def _run(self) -> None:
         version, listed, failures = "", 0.0, 0
         while True:
             try:
                 if not version or time.monotonic() - listed > self._resync_s:
                     version, listed = await self._list(), time.monotonic()
+                began = time.monotonic()
                 version = await self._follow(version)
                 failures = 0
+                if time.monotonic() - began < _SHORT_S:  # somebody in between cuts watches at once
+                    await asyncio.sleep(_SHORT_S * random.uniform(0.5, 1.0))
             except ApiError as error:
+                failures += 1
                 if error.status == _GONE:
                     version = ""
-                    continue
-                failures += 1
+                    if failures == 1:
+                        continue
                 _log.warning("pod watch broke", error=str(error), failures=failures)
                 await asyncio.sleep(pause_after(failures, error.retry_after))
 

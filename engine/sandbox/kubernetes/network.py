@@ -11,10 +11,11 @@ from collections.abc import Sequence
 
 import structlog
 
+from engine.config.kubernetes import KubernetesConfig
 from engine.errors import PreflightError
-from engine.sandbox.agent.interpreters import launcher
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.spec import python_command
 
 Target = tuple[str, int]
 _OUTSIDE: tuple[Target, ...] = (("169.254.169.254", 80), ("1.1.1.1", 443), ("8.8.8.8", 53))
@@ -41,12 +42,11 @@ _log = structlog.get_logger(__name__)
 class NetworkProbe:
     """Checks once that sandboxes reach nothing.
 
-    Args:
-        required: whether a sandbox that does is refused; else it is only a warning.
+    With ``require_network_policy`` a sandbox that does is refused; else it is only a warning.
     """
 
-    def __init__(self, *, required: bool) -> None:
-        self._required = required
+    def __init__(self, config: KubernetesConfig) -> None:
+        self._config = config
         self._done = False
         self._lock = asyncio.Lock()
 
@@ -61,15 +61,15 @@ class NetworkProbe:
             if self._done:
                 return
             assert box.agent is not None
-            found = await reachable(box.agent, [box.api] if box.api else [])
-            if found and self._required:
+            found = await reachable(self._config, box.agent, [box.api] if box.api else [])
+            if found and self._config.require_network_policy:
                 raise PreflightError(unenforced(found))
             if found:
                 _log.warning("sandboxes are not cut off from the network", reachable=found)
             self._done = True
 
 
-async def reachable(agent: AgentClient, also: Sequence[Target]) -> list[str]:
+async def reachable(config: KubernetesConfig, agent: AgentClient, also: Sequence[Target]) -> list[str]:
     """What a command can connect to, of ``also`` and of usual places outside.
 
     A policy may take some seconds to reach a new pod's node, so that what can be reached is tried again.
@@ -81,18 +81,18 @@ async def reachable(agent: AgentClient, also: Sequence[Target]) -> list[str]:
     for attempt in range(_TRIES):
         if attempt:
             await asyncio.sleep(_SETTLE_S)
-        found = await _try(agent, [*also, *_OUTSIDE])
+        found = await _try(config, agent, [*also, *_OUTSIDE])
         if not found:
             break
     return found
 
 
-async def _try(agent: AgentClient, targets: Sequence[Target]) -> list[str]:
+async def _try(config: KubernetesConfig, agent: AgentClient, targets: Sequence[Target]) -> list[str]:
     script = f"TARGETS = {list(targets)!r}\n{_PROBE}"
     reply = await agent.call(
         "exec",
         timeout_s=20.0,
-        argv=launcher(f"exec({script!r})"),
+        argv=python_command(config, f"exec({script!r})"),
         cwd="/",
         env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
         stdin=b"",

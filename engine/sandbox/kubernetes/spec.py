@@ -1,9 +1,8 @@
 """What is sent to the cluster: pods, the agent's ConfigMap, and the patch that claims a warm pod.
 
-Pure functions of the configuration, compared with golden files by the tests. A pod has two containers of the
-same image: ``sandbox``, whose init is the agent and in which commands run, and ``pristine``, with an agent of
-its own on which no command ever runs, so that it keeps the original files. A new setting of pods goes into
-``KubernetesConfig`` and into the function here that makes that part.
+Pure functions of the configuration, with golden files. A pod has two containers of the same image:
+``sandbox``, whose init is the agent and in which commands run, and ``pristine``, on whose agent none ever runs,
+so that it keeps the original files. A new setting goes into ``KubernetesConfig`` and the function of that part.
 """
 
 from __future__ import annotations
@@ -247,8 +246,7 @@ def placement(config: KubernetesConfig) -> Json:
 
 def _pod_security(config: KubernetesConfig) -> Json:
     kind, _, profile = config.seccomp.partition("/")
-    seccomp: Json = {"type": kind, "localhostProfile": profile} if profile else {"type": kind}
-    security: Json = {"seccompProfile": seccomp}
+    security: Json = {"seccompProfile": {"type": kind, **({"localhostProfile": profile} if profile else {})}}
     if config.run_as_user is not None:
         security["runAsUser"] = config.run_as_user
     return security
@@ -296,8 +294,13 @@ def exec_command(config: KubernetesConfig) -> list[str]:
 
 
 def _launcher(config: KubernetesConfig, code: str) -> list[str]:
+    return python_command(config, f"import sys; sys.path[:0] = ['{_FOLDER}']; {code}")
+
+
+def python_command(config: KubernetesConfig, code: str) -> list[str]:
+    """Runs one line of Python with the interpreter that the agent would use."""
     candidates = (_BROUGHT_PYTHON, *CANDIDATES) if config.agent_image else CANDIDATES
-    return launcher(f"import sys; sys.path[:0] = ['{_FOLDER}']; {code}", candidates)
+    return launcher(code, candidates)
 
 
 def security(added_capabilities: Sequence[str]) -> Json:
