@@ -39,6 +39,7 @@ class PoolReporter:
         self._status = status
         self._changed: dict[str, Record] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def leased(self, records: list[Record]) -> None:
         """Record new leases, before their sandboxes exist. Raises what the sink raises."""
@@ -53,7 +54,7 @@ class PoolReporter:
 
     def touch(self) -> None:
         """Something about the pool changed: report soon."""
-        if self._timer is None and self._sink is not None:
+        if self._timer is None and self._sink is not None and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(REPORT_S, self._tick)
 
     def alert(self, severity: Literal["info", "warning", "error"], code: str, message: str) -> None:
@@ -63,7 +64,8 @@ class PoolReporter:
         )
 
     def close(self) -> None:
-        """Report what is left."""
+        """Report what is left; nothing is reported after that."""
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
             self._tick()
