@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import docker
+import docker.errors
 import pytest
 
 from engine.config.sandbox import DockerConfig
-from engine.sandbox.conformance import CHECKS, Subject, reference_tree
+from engine.sandbox.conformance import CHECKS, Subject, files, hostility, reference_tree
 from engine.sandbox.conformance.subject import SECRET
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.images import build_image
@@ -65,6 +69,55 @@ async def test_conformance(
         backend=backend,
         image="local:reference",
         secret_file=home / "secret",
+        own_root=True,
+        disk="layer" if quota else "watched",
+    )
+    await check(subject)
+
+
+BASE = "trainyard/debian-python:bookworm"
+AS_ROOT = [check for check in CHECKS if check.__module__ in (files.__name__, hostility.__name__)]
+
+
+@pytest.fixture(scope="module")
+def root_image(host: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A whole Debian whose files and workdir belong to root, as images of published datasets are."""
+    client = docker.APIClient(base_url=host, version="auto")
+    try:
+        client.inspect_image(BASE)
+    except docker.errors.ImageNotFound:
+        pytest.skip(f"no image {BASE} to build on; `make docker-examples` makes it")
+    tree = tmp_path_factory.mktemp("tree")
+    reference_tree(tree)
+    context = io.BytesIO()
+    with tarfile.open(fileobj=context, mode="w") as tar:
+        text = f"FROM {BASE}\nCOPY tree/ /testbed/\n".encode()
+        info = tarfile.TarInfo("Dockerfile")
+        info.size = len(text)
+        tar.addfile(info, io.BytesIO(text))
+        tar.add(tree, "tree")
+    context.seek(0)
+    image = "trainyard/test-reference:latest"
+    events = client.build(fileobj=context, custom_context=True, tag=image, rm=True, decode=True)
+    assert [event["error"] for event in events if "error" in event] == []
+    return image
+
+
+@pytest.mark.parametrize("check", AS_ROOT, ids=lambda check: check.__name__)
+async def test_conformance_of_an_image_that_belongs_to_root(
+    check: Callable[[Subject], Awaitable[None]],
+    backend: DockerBackend,
+    quota: bool,
+    root_image: str,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HOST_SECRET", SECRET)
+    subject = Subject(
+        backend=backend,
+        image=root_image,
+        secret_file=home / "secret",
+        uid=0,
         own_root=True,
         disk="layer" if quota else "watched",
     )
