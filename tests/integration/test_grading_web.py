@@ -114,7 +114,7 @@ def test_signs_of_tampering_are_shown_escaped_counted_and_searchable(run: Run, v
     page = viewer.get(trajectory_url(run.pk, "eval:heldout", 1, "a", 0)).content.decode()
     assert "Signs of tampering" in page
     assert "git log --all &lt;b&gt;" in page
-    assert 'href="#step-1">step 2' in page
+    assert 'href="#step-1">step 1' in page
     tab = viewer.get(f"/runs/{run.pk}/?tab=trajectories").content.decode()
     assert f"?run={run.pk}&amp;finding=git_history" in tab
     for kind, keys in (
