@@ -1,8 +1,9 @@
 """What is sent to the cluster: pods, the agent's ConfigMap, and the patch that claims a warm pod.
 
 Pure functions of the configuration, with golden files. A pod has two containers of the same image:
-``sandbox``, whose init is the agent and in which commands run, and ``pristine``, on whose agent none ever runs,
-so that it keeps the original files. A new setting goes into ``KubernetesConfig`` and the function of that part.
+``sandbox``, whose init is the agent and in which commands run, and ``pristine``, on whose agent none ever
+runs, so that it keeps the original files. A new setting goes into ``KubernetesConfig`` and into the function
+that makes that part.
 """
 
 from __future__ import annotations
@@ -159,8 +160,7 @@ def resolve_image(config: KubernetesConfig, image: str) -> str:
         )
     if config.require_digest and "@sha256:" not in image:
         raise ImageError(
-            f"image '{image}' has no digest: name it as REPOSITORY@sha256:…, or set "
-            "sandbox.kubernetes.require_digest=false"
+            f"image '{image}' has no digest: write REPOSITORY@sha256:…, or allow it with require_digest=false"
         )
     for reference in (image, _with_registry(image)):
         for prefix in sorted(config.mirrors, key=len, reverse=True):
