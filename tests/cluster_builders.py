@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -15,6 +16,7 @@ from kubernetes.client.exceptions import ApiException
 P = ParamSpec("P")
 T = TypeVar("T")
 Object = dict[str, Any]
+_PATIENCE_S = 20.0
 
 
 async def do(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -28,6 +30,15 @@ def api_client(kubeconfig: Path) -> Iterator[client.ApiClient]:
     with config.new_client_from_config(str(kubeconfig)) as api:
         yield api
         api.rest_client.pool_manager.clear()
+
+
+async def eventually(read: Callable[[], Awaitable[T]], expected: object) -> T:
+    """Read again and again until what is read equals ``expected``; returns it. Raises AssertionError."""
+    ends = time.monotonic() + _PATIENCE_S
+    while (found := await read()) != expected:
+        assert time.monotonic() < ends, f"{found!r} did not become {expected!r}"
+        await asyncio.sleep(0.02)
+    return found
 
 
 async def fails(code: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> ApiException:

@@ -19,7 +19,7 @@ from engine.sandbox.agent.wire import frame
 from engine.sandbox.client import AgentClient
 from engine.sandbox.conformance import reference_tree
 from engine.sandbox.images import build_image
-from tests.cluster_builders import api_client, do, fails, pod
+from tests.cluster_builders import api_client, do, eventually, fails, pod
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="pods are bubblewrap sandboxes")
@@ -166,8 +166,8 @@ async def test_connections_to_agents_break_and_fall_silent(cluster: FakeCluster,
     for name in ("cut", "mute"):
         made = await _run(core, _agent(name))
         agent = await _connect(made.status.pod_ip)
-        waiting = asyncio.create_task(_exec(agent, "sleep 5"))
-        done, _ = await asyncio.wait([waiting], timeout=1.5)
+        waiting = asyncio.create_task(_exec(agent, "sleep 1"))
+        done, _ = await asyncio.wait([waiting], timeout=_PATIENCE_S if name == "cut" else 2.5)
         if name == "cut":
             assert isinstance(waiting.exception(), SandboxDiedError)
             await _until(core, name, lambda one: one.status.phase == "Succeeded")
@@ -181,7 +181,7 @@ async def test_connections_to_agents_break_and_fall_silent(cluster: FakeCluster,
 async def test_deletion_is_graceful_and_frees_everything(cluster: FakeCluster, core: CoreV1Api) -> None:
     made = await _run(core, _agent("box"))
     agent = await _connect(made.status.pod_ip)
-    cluster.kubelet.termination_s = 0.3
+    cluster.kubelet.termination_s = 2.0
     answer = await do(core.delete_namespaced_pod, "box", "default", grace_period_seconds=20)
     assert answer.metadata.deletion_grace_period_seconds == 20
     assert answer.metadata.deletion_timestamp is not None
@@ -294,9 +294,7 @@ async def test_no_room_is_told_and_mended_by_a_new_node(cluster: FakeCluster, co
     assert waiting.status.phase == "Pending"
     assert waiting.status.conditions[0].message == "0/2 nodes are available: 2 Insufficient cpu."
     cluster.nodes.add(NodeSpec(name="large", cpu="16", taints=[{"key": "only", "effect": "NoSchedule"}]))
-    await asyncio.sleep(0.2)
-    tainted = await do(core.read_namespaced_pod, "big", "default")
-    assert "untolerated taint {only: }" in tainted.status.conditions[0].message
+    await _until(core, "big", lambda one: "untolerated taint {only: }" in one.status.conditions[0].message)
     cluster.nodes.add(NodeSpec(name="larger", cpu="16"))
     placed = await _until(core, "big", lambda one: one.status.phase == "Running")
     assert placed.spec.node_name == "larger"
@@ -416,10 +414,13 @@ async def test_missing_configuration_keeps_a_pod_waiting(cluster: FakeCluster, c
     variable = {"name": "SECRET", "valueFrom": {"secretKeyRef": {"name": "keys", "key": "one"}}}
     body = pod("a", volumes=volume, env=[variable], command=["sh", "-c", "echo $SECRET"])
     await do(core.create_namespaced_pod, "default", body)
-    await asyncio.sleep(0.3)
+
+    async def complaints() -> bool:
+        events = await do(core.list_namespaced_event, "default", field_selector="reason=FailedMount")
+        return any('configmap "files" not found' in one.message for one in events.items)
+
+    await eventually(complaints, True)
     assert (await do(core.read_namespaced_pod, "a", "default")).status.phase == "Pending"
-    events = await do(core.list_namespaced_event, "default", field_selector="reason=FailedMount")
-    assert 'configmap "files" not found' in events.items[0].message
     await do(core.create_namespaced_config_map, "default", {"metadata": {"name": "files"}})
     await _until(
         core,
@@ -446,7 +447,7 @@ async def test_faults_of_pods_strike_as_often_as_told(cluster: FakeCluster, core
     await _run(core, _agent("c"))
     ended = await _until(core, "c", lambda one: one.status.phase == "Failed")
     assert ended.status.reason == "Evicted"
-    cluster.faults.add(Fault(FaultKind.STUCK_TERMINATING, delay_s=0.5))
+    cluster.faults.add(Fault(FaultKind.STUCK_TERMINATING, delay_s=2.0))
     await do(core.delete_namespaced_pod, "a", "default")
     await asyncio.sleep(0.2)
     assert (await do(core.read_namespaced_pod, "a", "default")).metadata.deletion_timestamp is not None

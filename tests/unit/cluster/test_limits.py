@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, fails, pod
+from tests.cluster_builders import configmap, do, eventually, fails, pod
 
 _SMALL = {"requests": {"cpu": "500m", "memory": "64Mi"}, "limits": {"memory": "64Mi"}}
 
@@ -37,14 +36,14 @@ async def test_a_quota_holds_and_tells_what_is_used(core: CoreV1Api) -> None:
     assert "requested: pods=1,requests.cpu=500m" in _message(error)
     await do(core.create_namespaced_config_map, "default", configmap("one"))
     await fails(403, core.create_namespaced_config_map, "default", configmap("two"))
-    await asyncio.sleep(0.15)
-    status = (await do(core.read_namespaced_resource_quota, "q", "default")).status
-    assert status.used == {
-        "count/configmaps": "2",
-        "limits.memory": "128Mi",
-        "pods": "2",
-        "requests.cpu": "1",
-    }
+
+    async def used() -> object:
+        status = (await do(core.read_namespaced_resource_quota, "q", "default")).status
+        return status and status.used
+
+    await eventually(
+        used, {"count/configmaps": "2", "limits.memory": "128Mi", "pods": "2", "requests.cpu": "1"}
+    )
     await do(core.patch_namespaced_pod_status, "b", "default", {"status": {"phase": "Failed"}})
     await do(core.create_namespaced_pod, "default", pod("c", resources=_SMALL))
 
@@ -82,9 +81,12 @@ async def test_budgets_hold_back_evictions(api: client.ApiClient) -> None:
     assert json.loads(error.body)["details"]["causes"][0]["reason"] == "DisruptionBudget"
     await do(core.create_namespaced_pod_eviction, "free", "default", {"metadata": {"name": "free"}})
     await fails(404, core.read_namespaced_pod, "free", "default")
-    await asyncio.sleep(0.15)
-    budget = await do(policy.read_namespaced_pod_disruption_budget, "b", "default")
-    assert (budget.status.expected_pods, budget.status.disruptions_allowed) == (1, 0)
+
+    async def counts() -> object:
+        status = (await do(policy.read_namespaced_pod_disruption_budget, "b", "default")).status
+        return status and (status.expected_pods, status.disruptions_allowed)
+
+    await eventually(counts, (1, 0))
 
 
 async def test_pod_security_is_enforced_by_the_namespaces_label(core: CoreV1Api) -> None:

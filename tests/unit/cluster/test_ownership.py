@@ -8,10 +8,8 @@ from typing import Any
 from kubernetes import client
 from kubernetes.client import CoreV1Api
 
-from tests.cluster_builders import configmap, do, fails
+from tests.cluster_builders import configmap, do, eventually, fails
 from tests.fakes.cluster import FakeCluster
-
-_SETTLE_S = 0.1
 
 
 def _owned(name: str, *owners: Any, block: bool = False, **metadata: Any) -> dict[str, Any]:
@@ -28,10 +26,16 @@ def _owned(name: str, *owners: Any, block: bool = False, **metadata: Any) -> dic
     return configmap(name, ownerReferences=references, **metadata)
 
 
-async def _names(core: CoreV1Api) -> list[str]:
-    await asyncio.sleep(_SETTLE_S)
-    found = await do(core.list_namespaced_config_map, "default")
-    return [one.metadata.name for one in found.items if one.metadata.name != "kube-root-ca.crt"]
+async def _left(core: CoreV1Api, *expected: str) -> None:
+    """Wait until exactly these ConfigMaps are left, and see that it stays so."""
+
+    async def names() -> list[str]:
+        found = await do(core.list_namespaced_config_map, "default")
+        return [one.metadata.name for one in found.items if one.metadata.name != "kube-root-ca.crt"]
+
+    await eventually(names, list(expected))
+    await asyncio.sleep(0.1)
+    assert await names() == list(expected)
 
 
 async def test_dependents_follow_their_owner_down_the_line(core: CoreV1Api) -> None:
@@ -39,7 +43,7 @@ async def test_dependents_follow_their_owner_down_the_line(core: CoreV1Api) -> N
     child = await do(core.create_namespaced_config_map, "default", _owned("child", owner))
     await do(core.create_namespaced_config_map, "default", _owned("grandchild", child))
     await do(core.delete_namespaced_config_map, "owner", "default")
-    assert await _names(core) == []
+    await _left(core)
 
 
 async def test_another_living_owner_keeps_a_dependent(core: CoreV1Api) -> None:
@@ -47,25 +51,25 @@ async def test_another_living_owner_keeps_a_dependent(core: CoreV1Api) -> None:
     two = await do(core.create_namespaced_config_map, "default", configmap("two"))
     await do(core.create_namespaced_config_map, "default", _owned("child", one, two))
     await do(core.delete_namespaced_config_map, "one", "default")
-    assert await _names(core) == ["child", "two"]
+    await _left(core, "child", "two")
     child = await do(core.read_namespaced_config_map, "child", "default")
     assert [reference.name for reference in child.metadata.owner_references] == ["two"]
     await do(core.delete_namespaced_config_map, "two", "default")
-    assert await _names(core) == []
+    await _left(core)
 
 
 async def test_what_is_born_without_its_owner_does_not_stay(core: CoreV1Api) -> None:
     owner = await do(core.create_namespaced_config_map, "default", configmap("owner"))
     await do(core.delete_namespaced_config_map, "owner", "default")
     await do(core.create_namespaced_config_map, "default", _owned("late", owner))
-    assert await _names(core) == []
+    await _left(core)
 
 
 async def test_orphans_stay_when_that_is_asked_for(core: CoreV1Api) -> None:
     owner = await do(core.create_namespaced_config_map, "default", configmap("owner"))
     await do(core.create_namespaced_config_map, "default", _owned("child", owner))
     await do(core.delete_namespaced_config_map, "owner", "default", propagation_policy="Orphan")
-    assert await _names(core) == ["child"]
+    await _left(core, "child")
     assert (await do(core.read_namespaced_config_map, "child", "default")).metadata.owner_references is None
 
 
@@ -74,12 +78,12 @@ async def test_foreground_waits_for_blocking_dependents(core: CoreV1Api) -> None
     held = _owned("child", owner, block=True, finalizers=["test/hold"])
     await do(core.create_namespaced_config_map, "default", held)
     await do(core.delete_namespaced_config_map, "owner", "default", propagation_policy="Foreground")
-    assert await _names(core) == ["child", "owner"]
+    await _left(core, "child", "owner")
     waiting = await do(core.read_namespaced_config_map, "owner", "default")
     assert waiting.metadata.finalizers == ["foregroundDeletion"]
     assert (await do(core.read_namespaced_config_map, "child", "default")).metadata.deletion_timestamp
     await do(core.patch_namespaced_config_map, "child", "default", {"metadata": {"finalizers": None}})
-    assert await _names(core) == []
+    await _left(core)
 
 
 async def test_a_namespace_ends_with_all_that_is_in_it(core: CoreV1Api) -> None:
@@ -90,14 +94,20 @@ async def test_a_namespace_ends_with_all_that_is_in_it(core: CoreV1Api) -> None:
     await do(core.create_namespaced_config_map, "lab", configmap("a", finalizers=["test/hold"]))
     await do(core.create_namespaced_config_map, "lab", configmap("b"))
     ending = await do(core.delete_namespace, "lab")
-    assert ending.status == "Terminating" or "Terminating" in str(ending.status)
-    await asyncio.sleep(_SETTLE_S)
+    assert "Terminating" in str(ending.status)
     error = await fails(403, core.create_namespaced_config_map, "lab", configmap("c"))
     assert "being terminated" in error.body
-    await fails(404, core.read_namespaced_config_map, "b", "lab")
+
+    async def names() -> list[str]:
+        return [one.metadata.name for one in (await do(core.list_namespaced_config_map, "lab")).items]
+
+    async def namespaces() -> bool:
+        return "lab" in [one.metadata.name for one in (await do(core.list_namespace)).items]
+
+    await eventually(names, ["a"])
+    assert await namespaces()
     await do(core.patch_namespaced_config_map, "a", "lab", {"metadata": {"finalizers": None}})
-    await asyncio.sleep(_SETTLE_S)
-    await fails(404, core.read_namespace, "lab")
+    await eventually(namespaces, False)
     await fails(404, core.create_namespaced_config_map, "lab", configmap("c"))
 
 
@@ -121,5 +131,5 @@ async def test_pods_of_a_lease_go_with_it(
         await do(core.create_namespaced_pod, "default", pod)
     assert cluster.counters.pods_live == 3
     await do(leases.delete_namespaced_lease, "run", "default")
-    await cluster.settled(5)
+    await cluster.settled()
     assert (await do(core.list_namespaced_pod, "default")).items == []
