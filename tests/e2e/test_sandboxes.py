@@ -34,7 +34,15 @@ def busy_yard() -> Yard:
     yard.stream.add("sandboxes_changed", records=records)
     reason = "8 starts in a row failed; the last one: no space left on the node"
     yard.stream.add(
-        "pool_status", **pool(live=14, wanted=17, max_live=16, clocks=clocks, paused_reason=reason)
+        "pool_status",
+        **pool(
+            live=14,
+            wanted=17,
+            max_live=16,
+            clocks=clocks,
+            paused_reason=reason,
+            blocked={"0/12 nodes have room: insufficient memory": 3},
+        ),
     )
     yard.post()
     sandboxes.record_reaping(found=[sandboxes.Reaped("local", 4, ""), sandboxes.Reaped("kubernetes", 0, "")])
