@@ -142,7 +142,8 @@ async def commits_and_git_settings_inside_do_not_influence_the_diff(subject: Sub
     async with subject.open() as plain, subject.open() as box:
         await plain.write_file("a.txt", b"first\nfixed\nthird\n")
         script = (
-            "git init -q . && git config user.name a && git config user.email a@b && git add -A && git commit -qm base && "
+            "git init -q . && git config user.name a && git config user.email a@b && "
+            "git add -A && git commit -qm base && "
             "printf 'first\\nfixed\\nthird\\n' > a.txt && "
             "git commit -qam fix && git config core.autocrlf true && git config diff.external /bin/false && "
             "git config diff.custom.textconv /bin/false && echo '* -text' > .git/info/attributes && "

@@ -1,0 +1,135 @@
+"""A command through our agent and through SWE-ReX, in containers of the same image, in turns.
+
+SWE-ReX runs an HTTP server in the container that types into a bash session; ours runs each command in a
+process of its own. Both run ``true``. SWE-ReX and its dependencies come in a folder, mounted read-only:
+
+    pip install --target FOLDER swe-rex==1.4.0
+    python -m bench.docker_swe_rex FOLDER [--quick]
+
+Results go to ``bench/results/docker_swe_rex.json``; without a folder nothing is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import secrets
+import socket
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.docker import SPEC
+from bench.sandbox import Row, row, seconds_of
+from engine.config.sandbox import DockerConfig
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.docker.images import DockerImage
+from engine.sandbox.images import build_image
+
+_INSIDE = "/opt/swe-rex"
+
+
+def server_config(image: DockerImage, folder: Path, port: int, token: str) -> dict[str, Any]:
+    """A container with SWE-ReX's server on a port of this machine's loopback."""
+    mounts = [*image.binds, (str(folder), _INSIDE)]
+    arguments = ["--host", "127.0.0.1", "--port", str(port), "--auth-token", token]
+    return {
+        "Image": image.id,
+        "Entrypoint": [image.python, "-m", "swerex.server", *arguments],
+        "Env": [f"PYTHONPATH={_INSIDE}", f"PATH={image.env['PATH']}", "HOME=/tmp"],
+        "User": image.user,
+        "HostConfig": {
+            "NetworkMode": "host",
+            "Mounts": [
+                {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
+                for source, target in mounts
+            ],
+        },
+    }
+
+
+async def rex_seconds(runtime: Any, count: int) -> list[float]:
+    """Round trips of ``true`` in one session."""
+    from swerex.runtime.abstract import BashAction
+
+    found = []
+    for _ in range(count):
+        began = time.perf_counter()
+        answer = await runtime.run_in_session(BashAction(command="true"))
+        found.append(time.perf_counter() - began)
+        assert answer.exit_code == 0
+    return found
+
+
+async def in_turns(backend: DockerBackend, folder: Path, count: int) -> list[Row]:
+    """Both, with the same load of the machine."""
+    from swerex.runtime.abstract import CreateBashSessionRequest
+    from swerex.runtime.remote import RemoteRuntime
+
+    image, _ = await backend.images.ensure(SPEC.image)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    token = secrets.token_hex(16)
+    config = server_config(image, folder, port, token)
+    container = await backend.daemon.call(lambda client: client.create_container_from_config(config)["Id"])
+    try:
+        began = time.perf_counter()
+        await backend.daemon.call(lambda client: client.start(container))
+        runtime = RemoteRuntime(auth_token=token, host="http://127.0.0.1", port=port, timeout=1.0)
+        await runtime.wait_until_alive(timeout=120)
+        await runtime.create_session(CreateBashSessionRequest())
+        starts = [time.perf_counter() - began]
+        ours: list[float] = []
+        rex: list[float] = []
+        async with backend.open(SPEC) as box:
+            for _ in range(4):
+                ours += await seconds_of(box, count)
+                rex += await rex_seconds(runtime, count)
+    finally:
+        await backend.daemon.call(lambda client: client.remove_container(container, force=True))
+    return [row("agent", 1, ours), row("SWE-ReX", 1, rex), row("SWE-ReX start", 1, starts)]
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Everything, on a throw-away image."""
+    load = os.getloadavg()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "tree").mkdir()
+        (home / "tree" / "file").write_text("content\n")
+        build_image(home, "bench", home / "tree")
+        backend = DockerBackend(DockerConfig(host=options.docker), home)
+        rows = await in_turns(backend, options.folder.resolve(), 5 if options.quick else 25)
+        await backend.close()
+    p50 = {one["what"]: float(one["p50"] or 0) for one in rows}
+    return {"load": load, "ms": rows, "rex_to_agent": round(p50["SWE-ReX"] / p50["agent"], 1)}
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, nargs="?", help="where SWE-ReX was installed")
+    parser.add_argument("--quick", action="store_true", help="fewer samples")
+    parser.add_argument("--docker", default="", help="address of the daemon")
+    options = parser.parse_args()
+    if options.folder is None:
+        print("nothing measured: name a folder made with `pip install --target FOLDER swe-rex==1.4.0`")
+        return
+    sys.path.append(str(options.folder))
+    found = asyncio.run(measure(options))
+    for one in found["ms"]:
+        print(f"{one['what']:>14} p50 {one['p50']:>8} ms   p99 {one['p99']:>8} ms   {one['samples']} samples")
+    print(f"our agent is {found['rex_to_agent']} x faster (load {found['load']:.1f})")
+    results = Path(__file__).parent / "results" / "docker_swe_rex.json"
+    results.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
