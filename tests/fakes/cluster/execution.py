@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _V4, _V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 _STDIN, _STDOUT, _STDERR, _ERROR, _CLOSE = 0, 1, 2, 3, 255
 _CHUNK = 32 * 1024
+_TAIL = 1024
 _NOT_FOUND = 127
 
 Process = asyncio.subprocess.Process
@@ -97,7 +98,7 @@ async def _send(
     socket: web.WebSocketResponse, channel: int, reader: asyncio.StreamReader, last: bytearray
 ) -> None:
     while data := await reader.read(_CHUNK):
-        last[:] = data
+        last[:] = (last + data)[-_TAIL:]
         await socket.send_bytes(bytes([channel]) + data)
 
 
@@ -119,7 +120,7 @@ async def _receive(socket: web.WebSocketResponse, process: Process) -> None:
 def _status(code: int, command: list[str], stderr: bytes) -> Object:
     if code == 0:
         return {"metadata": {}, "status": "Success"}
-    if code == _NOT_FOUND and stderr.startswith(b"/usr/bin/env:"):
+    if code == _NOT_FOUND and b"/usr/bin/env: " in stderr:
         why = (
             "error executing command in container: failed to exec in container: failed to start exec: OCI "
             "runtime "
