@@ -40,8 +40,8 @@ scrub() {
   commit=$(g commit-tree -m base "$(g write-tree)") || return 1
   rm -rf "$new" && mkdir -p "$new/objects/pack" "$new/objects/info" "$new/refs/heads" "$new/refs/tags" &&
     mkdir "$new/info" || return 1
-  echo "$commit" | g pack-objects -q --revs --delta-base-offset "$new/objects/pack/pack" >/dev/null ||
-    return 1
+  pack="pack-objects -q --revs --window=0 --delta-base-offset $new/objects/pack/pack"  # no search for deltas
+  echo "$commit" | g $pack >/dev/null || return 1
   echo "$commit" >"$new/refs/heads/main" && echo 'ref: refs/heads/main' >"$new/HEAD" || return 1
   printf '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n' >"$new/config"
   printf '[gc]\n\tauto = 0\n[user]\n\tname = agent\n\temail = agent@localhost\n' >>"$new/config"
