@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, ModelError, SandboxError
 from engine.inference.base import GenerationContext, GenerationRequest, Policy
 from engine.inference.scripted import NoopPolicy, OraclePolicy
-from engine.rollout import GroupRequest, RolloutScheduler
+from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool import SandboxPool
 from engine.types import RolloutKey, Step, TerminationReason, Trajectory, Verdict
@@ -25,6 +26,7 @@ from tests.rollout_builders import (
     TextPolicy,
     make_key,
     make_row,
+    quick_agent,
     respond,
     swe_scheduler,
 )
@@ -244,6 +246,23 @@ async def test_a_shared_budget_counts_every_user() -> None:
     (group,) = await built.collect([request(size=4)])
     assert [t.reward for t in group.trajectories] == [1.0] * 4
     assert (inner.most_live, len(inner.started)) == (1, 8)
+
+
+async def test_what_the_next_groups_need_is_prepared_by_image() -> None:
+    class Preparing(MemoryBackend):
+        asked: list[Mapping[str, int]] = []
+
+        async def prepare(self, images: Mapping[str, int]) -> None:
+            self.asked.append(images)
+
+    sandbox = SandboxConfig(max_live=20)
+    environments = SweEnvironments(
+        pool=SandboxPool(Preparing(), sandbox), grader=PatchGrader(), agent=quick_agent(), sandbox=sandbox,
+        run_id="r1",
+    )  # fmt: skip
+    rows = [make_row("a" * 16), make_row("b" * 16), make_row("c" * 16, image="local:other")]
+    await environments.prepare(rows, group_size=8)
+    assert Preparing.asked == [{"local:pkg": 16, "local:other": 4}], "never more than may live"
 
 
 def _check(trajectory: Trajectory) -> None:
