@@ -13,11 +13,13 @@ from django.test import Client
 
 from engine.config.run import ImportRun, parse_run_config
 from engine.errors import ConfigError
+from engine.types import RunState
 from tests.unit.datasets.importers import rows
 from tests.web_builders import make_user
 from webapp.models import Dataset, Run, Task, TaskAnswer
 from webapp.permissions import Role
-from webapp.services import datasets, imports, runs
+from webapp.selectors.imports import unfinished_imports
+from webapp.services import datasets, imports, runs, states
 
 pytestmark = pytest.mark.django_db
 
@@ -219,6 +221,16 @@ def test_the_api_imports_and_lists_what_was_left_out(home: Path, tmp_path: Path)
         "Nothing was left out on purpose"
         in viewer.get("/datasets/d/left-out/?kind=excluded").content.decode()
     )
+
+
+def test_an_import_that_failed_is_listed_until_its_dataset_is_there(home: Path, tmp_path: Path) -> None:
+    run = imports.launch(format="swe-bench", source="hf:a/b", name="d")
+    assert [one.pk for one in unfinished_imports()] == [run.pk]
+    states.move(run_id=run.pk, to=RunState.FAILED, reason="the hub is away")
+    assert "the hub is away" in signed_in(Role.VIEWER).get("/datasets/").content.decode()
+    source = write_rows(tmp_path / "r.jsonl", rows.swe_bench())
+    run_command("import_dataset", "--format", "swe-bench", "--name", "d", str(source))
+    assert unfinished_imports() == []
 
 
 def test_a_finished_import_is_mirrored_with_its_run(home: Path, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ The lists of rejected and excluded rows are files beside the dataset; a page rea
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from webapp.selectors.paging import Page
 
 Kind = Literal["rejects", "excluded"]
 _PAGE = 100
+_CONSIDERED = 50
 _MAX_OFFERED = 200
 _DATA = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
 
@@ -25,7 +27,16 @@ _DATA = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
 def unfinished_imports(limit: int = 5) -> list[Run]:
     """Import runs that are under way, or ended without a dataset, newest first."""
     found = Run.objects.filter(kind="curate", config__has_key="importing").exclude(state="succeeded")
-    return list(found.order_by("-id")[:limit])
+    recent = list(found.order_by("-id")[:_CONSIDERED])
+    names = {run.config["importing"]["output"] for run in recent}
+    made = dict(Dataset.objects.filter(name__in=names).values_list("name", "synced_at"))
+    return [run for run in recent if not _is_settled(run, made)][:limit]
+
+
+def _is_settled(run: Run, made: Mapping[str, datetime | None]) -> bool:
+    """Whether the dataset of an import that ended has been made after all."""
+    synced_at = made.get(run.config["importing"]["output"])
+    return run.finished_at is not None and synced_at is not None and synced_at > run.finished_at
 
 
 def offered_sources(folders: Sequence[Path]) -> list[str]:

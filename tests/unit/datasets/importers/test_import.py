@@ -24,6 +24,7 @@ from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError
 from engine.orchestrator.importing import obstacle
+from engine.run import Launch, create_run_dir, run_attempt
 from engine.types import TaskRow
 from tests.unit.datasets.importers import folders, rows
 
@@ -226,6 +227,27 @@ def test_kill_minus_nine_loses_nothing_and_doubles_nothing(
     assert [row.task.instance_id for row in load_dataset(tmp_path, "d").rows] == [
         f"acme__pkg-{n}" for n in range(1_200)
     ]
+
+
+def test_an_import_is_a_run_with_progress_an_alert_and_counts(tmp_path: Path) -> None:
+    source = write_lines(
+        tmp_path / "rows.jsonl", [numbered(0), numbered(1, patch=None), numbered(2, repo="sympy")]
+    )
+    settings = {"format": "swe-rebench", "source": str(source), "output": "d"}
+    overrides = {f"importing.{name}": value for name, value in settings.items()}
+    folder = create_run_dir("import-dataset", overrides, home=tmp_path)
+    assert run_attempt(folder, Launch.load(folder)) == 0
+    events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
+    assert [event["type"] for event in events] == ["run_started", "run_progress", "alert", "run_finished"]
+    assert events[2]["code"] == "rows_rejected"
+    summary = events[-1]["summary"]
+    assert (events[-1]["state"], summary["dataset"], summary["imported"], summary["rejected"]) == (
+        "succeeded",
+        "d",
+        1,
+        1,
+    )
+    assert summary["excluded_decontamination:repository"] == 1
 
 
 def test_two_imports_of_one_dataset_at_once_are_refused(tmp_path: Path) -> None:
