@@ -9,8 +9,6 @@ same ids; a row that is there already is a duplicate. At most one batch of rows 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -24,9 +22,10 @@ from engine.datasets.filters import Exclusion, Filters
 from engine.datasets.hub import fetch
 from engine.datasets.importers.base import Format, Imported
 from engine.datasets.importers.formats import FORMATS
-from engine.datasets.importers.reading import Item, Source, count_rows, data_files, read_items
+from engine.datasets.importers.reading import Item, Source, count_rows, read_items
+from engine.datasets.importers.records import COUNTED, existing_header, fingerprint_of, provenance_of
 from engine.datasets.importers.staging import EXCLUDED, REJECTS, Staging
-from engine.datasets.store import dataset_path, with_content_id
+from engine.datasets.store import with_content_id
 from engine.errors import DatasetError, TrainyardError
 from engine.types import TaskRow
 
@@ -102,8 +101,8 @@ def import_dataset(
     report = report or _silence
     form = FORMATS[config.format]
     source = _fetched(config, home, report)
-    existing = _existing(config, home)
-    fingerprint = _fingerprint(config, source, form, existing)
+    existing = existing_header(config, home)
+    fingerprint = fingerprint_of(config, source, form, existing)
     with Staging(home, config.output, fingerprint) as staging:
         resumed = staging.resumed
         work = _Import(config, form, source, staging, _decontamination(config), gradable)
@@ -114,12 +113,13 @@ def import_dataset(
         if not staging.progress.splits:
             staging.discard()
             raise DatasetError(_nothing_left(config, staging.progress.counts, work.first_reject))
-        provenance = _provenance(config, source, work, existing)
+        references = work.decontamination.num_references
+        provenance = provenance_of(config, source, work.progress, references, existing)
         report("writing the dataset", counts.get("read", 0), counts.get("read", 0))
         staging.publish(provenance)
         return ImportResult(
             dataset=config.output,
-            **{name: counts.get(name, 0) for name in _COUNTED},
+            **{name: counts.get(name, 0) for name in COUNTED},
             tasks=sum(staging.progress.splits.values()),
             seconds=round(time.monotonic() - started, 1),
             resumed=resumed,
@@ -129,9 +129,6 @@ def import_dataset(
 
 def _silence(message: str, done: int, total: int) -> None:
     """Tells nobody."""
-
-
-_COUNTED = ("read", "imported", "rejected", "duplicates", "excluded", "ungradable")
 
 
 class _Import:
@@ -295,27 +292,6 @@ def _fetched(config: ImportConfig, home: Path, report: Report) -> Source:
     )
 
 
-def _existing(config: ImportConfig, home: Path) -> dict[str, Any] | None:
-    """What the dataset that is there says of itself. Raises DatasetError when it must not be touched."""
-    try:
-        header: dict[str, Any] = json.loads((dataset_path(home, config.output) / "dataset.json").read_text())
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise DatasetError(f"the dataset '{config.output}' is damaged: {error}") from None
-    if config.mode == "new":
-        imports = header.get("provenance", {}).get("imports") or []
-        same = len(imports) == 1 and (imports[0].get("format"), imports[0].get("source")) == (
-            config.format, config.source,
-        )  # fmt: skip
-        if not same:
-            raise DatasetError(
-                f"there is a dataset '{config.output}' already, from another source: choose another name, or "
-                "say --replace or --append (mode=replace, mode=append)"
-            )
-    return header
-
-
 def _decontamination(config: ImportConfig) -> Decontamination:
     """The benchmark to keep away from. Raises DatasetError when its file has no rows."""
     reference = config.decontamination.reference
@@ -333,49 +309,6 @@ def _decontamination(config: ImportConfig) -> Decontamination:
     if not rows:
         raise DatasetError(f"decontamination.reference: no rows in {reference}")
     return Decontamination(config.decontamination, rows)
-
-
-def _fingerprint(
-    config: ImportConfig, source: Source, form: Format, existing: Mapping[str, Any] | None
-) -> str:
-    """What is imported and how: another file, setting or dataset to append to makes another import."""
-    known: list[Any] = [config.model_dump(mode="json"), source.revision]
-    if form.read_folder is None:
-        for file in data_files(source, config.source_split):
-            stat = file.path.stat()
-            known.append([file.name, stat.st_size, 0 if source.revision else stat.st_mtime_ns])
-    else:
-        known.append([str(source.path), count_rows(source, form)])
-    if config.mode == "append":
-        known.append(existing)
-    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
-
-
-def _provenance(
-    config: ImportConfig, source: Source, work: _Import, existing: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """What is recorded with the dataset: every import it was made of."""
-    progress = work.progress
-    record: dict[str, Any] = {
-        "format": config.format,
-        "source": config.source,
-        "counts": {name: progress.counts.get(name, 0) for name in _COUNTED},
-        "excluded_by": dict(sorted(progress.excluded_by.items())),
-        "settings": config.model_dump(
-            mode="json", exclude={"format", "source", "output", "mode", "revision"}, exclude_defaults=True
-        ),
-    }
-    if source.revision:
-        record["revision"] = source.revision
-    if work.decontamination.num_references:
-        record["decontamination_references"] = work.decontamination.num_references
-    before = (existing or {}).get("provenance", {}) if config.mode == "append" else {}
-    others = [
-        one
-        for one in before.get("imports") or []
-        if (one.get("format"), one.get("source")) != (config.format, config.source)
-    ]
-    return {**before, "imports": [*others, record]}
 
 
 def _nothing_left(config: ImportConfig, counts: Mapping[str, int], first_reject: str) -> str:

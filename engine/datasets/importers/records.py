@@ -1,0 +1,94 @@
+"""What an import says of itself: which one it is, and what is recorded with the dataset."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from engine.config.importing import ImportConfig
+from engine.datasets.importers.base import Format
+from engine.datasets.importers.reading import Source, data_files, task_folders
+from engine.datasets.importers.staging import Progress
+from engine.datasets.store import dataset_path
+from engine.errors import DatasetError
+
+COUNTED = ("read", "imported", "rejected", "duplicates", "excluded", "ungradable")
+
+
+def existing_header(config: ImportConfig, home: Path) -> dict[str, Any] | None:
+    """What the dataset that is there says of itself. Raises DatasetError when it must not be touched."""
+    try:
+        header: dict[str, Any] = json.loads((dataset_path(home, config.output) / "dataset.json").read_text())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DatasetError(f"the dataset '{config.output}' is damaged: {error}") from None
+    if config.mode == "new":
+        imports = header.get("provenance", {}).get("imports") or []
+        same = len(imports) == 1 and (imports[0].get("format"), imports[0].get("source")) == (
+            config.format, config.source,
+        )  # fmt: skip
+        if not same:
+            raise DatasetError(
+                f"there is a dataset '{config.output}' already, from another source: choose another name, or "
+                "say --replace or --append (mode=replace, mode=append)"
+            )
+    return header
+
+
+def fingerprint_of(
+    config: ImportConfig, source: Source, form: Format, existing: Mapping[str, Any] | None
+) -> str:
+    """What is imported and how: another file, setting or dataset to append to makes another import."""
+    known: list[Any] = [config.model_dump(mode="json"), source.revision]
+    if form.read_folder is None:
+        files = [file.path for file in data_files(source, config.source_split)]
+    else:
+        files = [folder / form.marker for folder in task_folders(source.path, form.marker)]
+    for file in files:
+        stat = file.stat()
+        known.append([str(file), stat.st_size, 0 if source.revision else stat.st_mtime_ns])
+    if config.mode == "append":
+        known.append(existing)
+    return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()
+
+
+def provenance_of(
+    config: ImportConfig,
+    source: Source,
+    progress: Progress,
+    references: int,
+    existing: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """What is recorded with the dataset: every import it was made of.
+
+    Args:
+        config: this import.
+        source: what it read.
+        progress: what it came to.
+        references: rows of a benchmark it was compared with.
+        existing: what a dataset that is added to says of itself.
+    """
+    record: dict[str, Any] = {
+        "format": config.format,
+        "source": config.source,
+        "counts": {name: progress.counts.get(name, 0) for name in COUNTED},
+        "excluded_by": dict(sorted(progress.excluded_by.items())),
+        "settings": config.model_dump(
+            mode="json", exclude={"format", "source", "output", "mode", "revision"}, exclude_defaults=True
+        ),
+    }
+    if source.revision:
+        record["revision"] = source.revision
+    if references:
+        record["decontamination_references"] = references
+    before = (existing or {}).get("provenance", {}) if config.mode == "append" else {}
+    others = [
+        one
+        for one in before.get("imports") or []
+        if (one.get("format"), one.get("source")) != (config.format, config.source)
+    ]
+    return {**before, "imports": [*others, record]}
