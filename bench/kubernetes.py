@@ -47,7 +47,7 @@ def faults() -> list[Fault]:
         Fault(FaultKind.TOO_MANY_REQUESTS, verbs={"create", "delete"}, probability=0.01, resources=PODS),
         Fault(FaultKind.CREATED_BUT_ERROR, verbs={"create"}, probability=0.02, resources=PODS),
         Fault(FaultKind.HANG, verbs={"create", "delete"}, probability=0.005, resources=PODS),
-        Fault(FaultKind.DROP_WATCH, delay_s=5.0, probability=0.5, resources=PODS),
+        Fault(FaultKind.DROP_WATCH, delay_s=5.0, resources=PODS),
         Fault(FaultKind.GONE, probability=0.2, resources=PODS),
         Fault(FaultKind.DUPLICATE, probability=0.2, resources=PODS),
         Fault(FaultKind.STALE_LIST, probability=0.5, resources=PODS),

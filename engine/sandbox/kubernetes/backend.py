@@ -143,8 +143,8 @@ class KubernetesBackend:
                 session.fleet.remove(box)
                 raise
             return box
-        if len(session.fleet.boxes) >= self.config.max_live:
-            session.warm.give_way()
+        if len(session.fleet.boxes) >= self.config.max_live and session.warm.give_way():
+            await session.fleet.one_gone()
         return await session.fleet.launch(spec)
 
     async def _hand_out(self, session: _Session, box: Box, spec: SandboxSpec, began: float) -> AgentSandbox:

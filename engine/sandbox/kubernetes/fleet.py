@@ -10,7 +10,7 @@ import asyncio
 import hmac
 import secrets
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ from engine.sandbox.kubernetes.throttle import pause_after
 
 Json = dict[str, Any]
 _QUOTA_PAUSE_S = 5.0
+_ROOM_S = 30.0
 _log = structlog.get_logger(__name__)
 
 
@@ -55,6 +56,9 @@ class Fleet:
         self._secret = secrets.token_bytes(32)
         self._starting = asyncio.Semaphore(config.max_starting)
         self._removals: dict[str, asyncio.Task[None]] = {}
+        self._awaited: deque[asyncio.Future[None]] = deque()
+        self.reserved = 0
+        """Sandboxes that wait for a place; warm ones leave it to them."""
         self.informer = PodInformer(
             api,
             self.path,
@@ -115,6 +119,16 @@ class Fleet:
             self._removals[box.name] = task
             task.add_done_callback(partial(self._removed, box.name))
         return self._removals[box.name]
+
+    async def one_gone(self) -> None:
+        """Wait for the next pod to be gone, but not for ever; its place is reserved for the caller."""
+        gone = asyncio.get_running_loop().create_future()
+        self._awaited.append(gone)
+        self.reserved += 1
+        try:
+            await asyncio.wait((gone,), timeout=_ROOM_S)
+        finally:
+            self.reserved -= 1
 
     async def remove_all(self, timeout_s: float) -> None:
         """Remove every box with one request; what is not gone in time is left to its owner's end."""
@@ -228,6 +242,8 @@ class Fleet:
             _log.error("removing a pod failed", pod=name, error=str(error))
         self._removals.pop(name, None)
         self.boxes.pop(name, None)
+        if self._awaited:
+            self._awaited.popleft().set_result(None)
         self._room()
 
 

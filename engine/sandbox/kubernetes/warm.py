@@ -104,13 +104,14 @@ class WarmPool:
                 return box
         return None
 
-    def give_way(self) -> None:
-        """Make room for a sandbox that is wanted now, by giving a warm one back."""
+    def give_way(self) -> bool:
+        """Give a warm one back to make room for what is wanted now; False where there is none."""
         for shelf in self._shelves.values():
             if shelf.starts:
                 shelf.wanted -= 1
                 self._give_back(shelf, shelf.starts[-1])
-                return
+                return True
+        return False
 
     def room(self) -> None:
         """A place may have become free."""
@@ -136,7 +137,7 @@ class WarmPool:
             self._forget_the_failed()
             shelf = next((one for one in self._shelves.values() if len(one.starts) < one.wanted), None)
             starting = self.count - self.idle
-            room = self._config.max_live - len(self._fleet.boxes)
+            room = self._config.max_live - len(self._fleet.boxes) - self._fleet.reserved
             if shelf is None or starting >= at_once or room <= 0:
                 await self._room.wait()
                 continue
