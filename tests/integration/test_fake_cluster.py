@@ -225,7 +225,7 @@ async def test_exec_keeps_the_streams_apart_and_tells_the_status(
         with api_client(cluster.kubeconfig) as own:  # ``stream`` changes the client it is given
             socket = _socket(CoreV1Api(own), command)
             socket.run_forever(timeout=_PATIENCE_S)
-            socket.close()
+            socket.sock.shutdown()  # its own close does nothing once the server has closed
             return socket.read_stdout(), socket.read_stderr(), json.loads(socket.read_channel(3))
 
     out, err, status = await do(run, ["sh", "-c", "echo out; echo err >&2; echo $OWN; pwd; exit 7"])

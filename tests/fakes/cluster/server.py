@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
@@ -66,6 +67,7 @@ class Server:
         self.bookmark_every_s = bookmark_every_s
         self.port = 0
         self._runner: web.ServerRunner | None = None
+        self._transports: weakref.WeakSet[asyncio.Transport] = weakref.WeakSet()
 
     async def start(self, context: ssl.SSLContext | None, port: int = 0) -> None:
         """Listen; ``port`` says where afterwards."""
@@ -81,14 +83,13 @@ class Server:
         """Close every connection."""
         if self._runner is None:
             return
-        server = self._runner.server
-        assert server is not None
-        for connection in server.connections:
-            if connection.transport is not None:  # a polite end of TLS would wait for the client
-                connection.transport.abort()
+        for transport in list(self._transports):
+            transport.abort()  # a polite end of TLS would wait for the client
         await self._runner.cleanup()
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.transport is not None:
+            self._transports.add(request.transport)
         try:
             user = self.auth.user(request)
             if request.path.startswith(PREFIX):
