@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import sys
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -18,13 +19,17 @@ _CONFIGURATION = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
     "pyproject.toml", "noxfile.py", ".coveragerc", "sitecustomize.py", "usercustomize.py", "*.pth",
     "*.egg-link", "entry_points.txt", "jest.config.*", "vitest.config.*", "karma.conf.*", ".mocharc*",
-    "phpunit.xml*", ".rspec", "run_tests.sh",
+    "phpunit.xml*", ".rspec", "run_tests.sh", "package.json",
 )  # fmt: skip
 _INSTALLED = frozenset(
     {"site-packages", "dist-packages", ".venv", "venv", ".tox", ".nox", "node_modules", "__pycache__"}
 )
+_RUNNER = frozenset(
+    {"pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "unittest2", "nose", "tox"}
+)
 _INSTALLED_NAMES = ("*.egg-info", "*.dist-info", "*.pyc")
 _TEST_FOLDERS = frozenset({"tests", "test", "r2e_tests"})
+_NEW = re.compile(r"^(?:new file mode|--- /dev/null|rename to|copy to)", re.MULTILINE)
 _SYMLINK = re.compile(r"^(?:new file mode|new mode|index \S+) 120000$", re.MULTILINE)
 _SUSPICIOUS = re.compile(
     r"os\._exit|_pytest\b|import pluggy|pytest\.(?:skip|exit|hookimpl)|pytest_(?:runtest|collection|session)"
@@ -83,13 +88,21 @@ def _kind(part: FilePatch, path: str, answer: TaskAnswer) -> FindingKind | None:
     pure = PurePosixPath(path)
     if _INSTALLED & set(pure.parts) or any(_like(name, _INSTALLED_NAMES) for name in pure.parts):
         return FindingKind.INSTALLED_EDITED
-    if _like(pure.name, _CONFIGURATION):
+    if _like(pure.name, _CONFIGURATION) or ".cargo" in pure.parts or _shadows(part, pure):
         return FindingKind.CONFIGURATION_EDITED
     if is_test_path(path) or path in answer.test_files:
         return FindingKind.TESTS_EDITED
     if _SYMLINK.search(part.text) and (pure.name in _TEST_FOLDERS or _leads_to_tests(path, answer)):
         return FindingKind.TESTS_EDITED
     return None
+
+
+def _shadows(part: FilePatch, path: PurePosixPath) -> bool:
+    """Whether a new file at the root would be imported for the standard library or the test runner."""
+    if not _NEW.search(part.text) or path.suffix not in (".py", ".so", ".pyc"):
+        return False
+    top = path.parts[0].partition(".")[0]
+    return top in sys.stdlib_module_names or top in _RUNNER
 
 
 def _leads_to_tests(path: str, answer: TaskAnswer) -> bool:

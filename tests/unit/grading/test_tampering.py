@@ -82,6 +82,10 @@ def test_a_flood_of_signs_is_bounded() -> None:
         ("sub/sitecustomize.py", FindingKind.CONFIGURATION_EDITED),
         ("a.pth", FindingKind.CONFIGURATION_EDITED),
         ("pyproject.toml", FindingKind.CONFIGURATION_EDITED),
+        ("pytest.py", FindingKind.CONFIGURATION_EDITED),
+        ("_pytest/runner.py", FindingKind.CONFIGURATION_EDITED),
+        ("json.py", FindingKind.CONFIGURATION_EDITED),
+        (".cargo/config.toml", FindingKind.CONFIGURATION_EDITED),
         (".venv/lib/python3.9/site-packages/_pytest/runner.py", FindingKind.INSTALLED_EDITED),
         ("toy.egg-info/entry_points.txt", FindingKind.INSTALLED_EDITED),
     ],
@@ -116,6 +120,15 @@ def test_code_that_smells_is_admitted_but_named() -> None:
     assert submission.patch == patch
     assert [finding.kind for finding in submission.findings] == [FindingKind.SUSPICIOUS_CODE]
     assert admit(make_patch("src/a.py", "x\n", "import os\n"), ANSWER).findings == ()
+
+
+def test_names_of_the_standard_library_are_free_inside_packages_and_where_they_are_already() -> None:
+    for patch in (
+        new_file("toy/json.py", "x\n"),
+        make_patch("json.py", "x\n", "y\n"),
+        new_file("json.md", "x\n"),
+    ):
+        assert admit(patch, ANSWER).patch == patch
 
 
 def test_text_without_a_header_is_malformed() -> None:
