@@ -324,7 +324,7 @@ class Trajectory:
     error: str = ""
     """Set for infrastructure failures: what happened, in one sentence."""
     failure: str = ""
-    """Kind of the sandbox failure behind its end, see ``engine.events.failures``; empty when there was none."""
+    """Kind of the sandbox failure behind its end (``engine.events.failures``); empty without one."""
     attempts: int = 1
     findings: tuple[Finding, ...] = ()
     """Signs of tampering in its steps, its patch and its grading."""

@@ -65,9 +65,7 @@ def image_folder(home: Path, name: str) -> Path:
     """Where the image ``name`` (with or without ``local:``) lives."""
     name = name.removeprefix(_PREFIX)
     if not name or name.startswith(".") or "/" in name:
-        raise ImageError(
-            f"'{name}' is not an image name: one path component that does not begin with a dot"
-        )
+        raise ImageError(f"'{name}' is not an image name: one path component that does not begin with a dot")
     return home / "images" / name
 
 
@@ -105,9 +103,7 @@ def load_image(home: Path, name: str) -> Image:
             f"image '{folder.name}' is not built here: {error.filename} is missing; build its dataset first"
         ) from error
     except (KeyError, ValueError, OSError) as error:
-        raise ImageError(
-            f"image '{folder.name}' at {folder} is damaged ({error}); build it again"
-        ) from error
+        raise ImageError(f"image '{folder.name}' at {folder} is damaged ({error}); build it again") from error
 
 
 def build_image(
