@@ -92,6 +92,15 @@ def test_the_page_counts_every_task(rows: list[TaskRow]) -> None:
     assert context["times"][0][1].median == pytest.approx(0.6)
 
 
+def test_the_list_says_how_much_of_each_dataset_is_known(rows: list[TaskRow], tmp_path: Path) -> None:
+    save_dataset(tmp_path, "e", [make_row("other")], {})
+    datasets.sync(name="e")
+    runs.create(recipe="quickstart", overrides={"dataset.name": "d"})
+    found = client(Role.VIEWER).get("/datasets/").context["datasets"]
+    told = {one.name: (one.num_tasks, one.num_validated, one.num_quarantined, one.num_runs) for one in found}
+    assert told == {"d": (7, 6, 3, 1), "e": (1, 0, 0, 0)}
+
+
 def test_every_number_leads_to_its_tasks(rows: list[TaskRow]) -> None:
     viewer = client(Role.VIEWER)
     context = viewer.get("/datasets/d/health/").context

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import Count, Max, Q, QuerySet, Sum
+from django.db.models import Count, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
 
 from webapp.models import Dataset, Group, Task, TaskAnswer
 from webapp.selectors import difficulty
@@ -12,8 +13,20 @@ from webapp.selectors.paging import Page, map_page, paginate
 
 
 def list_datasets() -> list[Dataset]:
-    """Every dataset with the number of runs on it as ``num_runs``."""
-    return list(Dataset.objects.annotate(num_runs=Count("runs")).order_by("name"))
+    """Every dataset with ``num_runs`` on it, ``num_validated`` and ``num_quarantined`` of its tasks."""
+    tasks = Task.objects.filter(dataset=OuterRef("pk"), active=True)
+    found = Dataset.objects.annotate(
+        num_runs=Count("runs"),
+        num_validated=_counted(tasks.exclude(health="")),
+        num_quarantined=_counted(tasks.filter(quarantined=True)),
+    )
+    return list(found.order_by("name"))
+
+
+def _counted(tasks: QuerySet[Task]) -> Coalesce:
+    """How many tasks of an outer dataset, as a column."""
+    counts = tasks.order_by().values("dataset").annotate(n=Count("pk")).values("n")
+    return Coalesce(Subquery(counts, output_field=IntegerField()), 0)
 
 
 def get_dataset(name: str) -> Dataset | None:
