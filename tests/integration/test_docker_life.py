@@ -288,10 +288,20 @@ async def test_an_image_without_shell_or_python_says_so(host: str, backend: Dock
 async def test_an_image_that_somebody_removed_is_fetched_again(host: str, backend: DockerBackend) -> None:
     async with backend.open(spec()) as box:
         await box.exec("true", timeout_s=20)
-    image, _ = await backend.images.ensure("local:reference")
-    client(host).remove_image(image.id, force=True)
+    await backend.images.ensure("local:reference")
+    await DockerBackend(backend.config, backend.home).images.remove("local:reference")
     async with backend.open(spec()) as box:
         assert (await box.exec("echo again", timeout_s=20)).stdout == b"again\n"
+
+
+async def test_an_image_that_was_built_again_is_the_new_one(backend: DockerBackend, tmp_path: Path) -> None:
+    for version in ("one", "two"):
+        (tmp_path / "version").write_text(version)
+        build_image(backend.home, "rebuilt", tmp_path, env={"COLOUR": version})
+        async with backend.open(spec(image="local:rebuilt")) as box:
+            result = await box.exec("cat version; echo $COLOUR $HOME", timeout_s=20)
+            assert result.stdout.decode() == f"{version}{version} /home/agent\n"
+        await backend.images.remove("local:rebuilt")
 
 
 async def test_a_diff_reads_originals_that_nobody_can_touch(host: str, backend: DockerBackend) -> None:

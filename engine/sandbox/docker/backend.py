@@ -164,8 +164,9 @@ class DockerBackend:
         """The semaphore of creations: a daemon hangs when hundreds are asked of it at once."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
-            count = self.config.max_creating or 2 * int((await self.facts()).get("NCPU", 1))
-            if loop is not self._loop:
+            facts = await self.facts()
+            count = self.config.max_creating or 2 * int(facts.get("NCPU", 1))
+            if loop is not self._loop:  # nobody was faster meanwhile
                 self._loop, self._places, self._watch = loop, asyncio.Semaphore(count), None
         return self._places
 

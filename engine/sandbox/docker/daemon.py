@@ -61,10 +61,10 @@ class Address:
         if self.tls is None:
             return None
         context = ssl.create_default_context(cafile=self.tls.ca_cert)
-        context.check_hostname = False
         if self.tls.cert:
             context.load_cert_chain(*self.tls.cert)
         if not self.tls.verify:
+            context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
 

@@ -23,9 +23,10 @@ import docker.errors
 import structlog
 
 from engine.config.sandbox import DockerConfig
-from engine.errors import ImageError
+from engine.errors import ImageError, SandboxStartError
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.pulling import pull
+from engine.sandbox.images import load_image
 
 _LOCAL = "local:"
 _log = structlog.get_logger(__name__)
@@ -79,19 +80,27 @@ class Images:
         if loop is not self._loop:
             self._loop, self._pulls = loop, {}
             self._places = asyncio.Semaphore(self._config.max_pulling)
-        image = self._known.get(name)
+        key = f"{name} {local_version(self._home, name)}" if name.startswith(_LOCAL) else name
+        image = self._known.get(key)
         if image is None:
-            task = self._pulls.get(name)
+            task = self._pulls.get(key)
             if task is None:
-                task = self._pulls[name] = loop.create_task(self._find(name))
-                task.add_done_callback(lambda _: self._pulls.pop(name, None))
-            image = await asyncio.shield(task)
+                task = self._pulls[key] = loop.create_task(self._find(name))
+                task.add_done_callback(lambda _: self._pulls.pop(key, None))
+            image = self._known[key] = await asyncio.shield(task)
         self._touch(image)
         return image, time.monotonic() - began
 
     def forget(self, name: str) -> None:
         """Look again at the next use: somebody removed it."""
-        self._known.pop(name, None)
+        self._known = {key: image for key, image in self._known.items() if image.name != name}
+
+    async def remove(self, name: str) -> None:
+        """Remove an image that no container uses any more. Raises SandboxError."""
+        image, _ = await self.ensure(name)
+        await self._daemon.call(lambda client: client.remove_image(image.id, force=True))
+        self._record(image.id).unlink(missing_ok=True)
+        self.forget(name)
 
     async def _find(self, name: str) -> DockerImage:
         if name.startswith(_LOCAL):
@@ -105,7 +114,6 @@ class Images:
             if found is None:
                 self._brought(image)
                 await self._daemon.call(self._make_room)
-        self._known[name] = image
         return image
 
     async def _pull(self, name: str) -> str:
@@ -156,7 +164,15 @@ class Images:
                 _log.info("image removed to make room", image=image_id, tags=row.get("RepoTags"))
                 path.unlink(missing_ok=True)
                 left -= row["Size"] - max(0, row.get("SharedSize", 0))
-                self._known = {name: image for name, image in self._known.items() if image.id != image_id}
+                self._known = {key: image for key, image in self._known.items() if image.id != image_id}
+
+
+def local_version(home: Path, name: str) -> tuple[int, int]:
+    """Changes whenever an image of this machine is built again. Raises ImageError when it is not there."""
+    try:
+        return load_image(home, name).version
+    except SandboxStartError as error:
+        raise ImageError(str(error)) from error
 
 
 def _bytes_of(rows: list[dict[str, Any]]) -> int:

@@ -18,7 +18,7 @@ import docker
 import docker.errors
 import docker.utils
 
-from engine.errors import ImageError, SandboxStartError
+from engine.errors import ImageError
 from engine.sandbox.base_system import AGENT, HOME, BaseSystem, prepare
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.images import DockerImage
@@ -38,14 +38,12 @@ def import_local(daemon: Daemon, home: Path, name: str) -> DockerImage:
         name: ``local:<name>``.
 
     Raises:
-        ImageError: it is not built, or the daemon is on another machine.
+        ImageError: the daemon is on another machine.
+        SandboxStartError: it is not built, or the daemon does not answer.
     """
     if not daemon.address.local:
         raise ImageError(f"image '{name}' is one of this machine's, and {daemon.address.url} is not")
-    try:
-        image = load_image(home, name)
-    except SandboxStartError as error:
-        raise ImageError(str(error)) from error
+    image = load_image(home, name)
     base = prepare(home / "sandboxes")
     etc = next(source for source, target in base.binds if target == "/etc")
     binds = [(source, target) for source, target in base.binds if target not in ("/etc", AGENT)]

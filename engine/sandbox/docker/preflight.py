@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import SandboxError
 from engine.sandbox.base import SandboxSpec
-from engine.sandbox.images import build_image
+from engine.sandbox.images import build_image, image_folder
 
 if TYPE_CHECKING:
     from engine.sandbox.docker.backend import DockerBackend
@@ -69,15 +69,15 @@ async def _probe(backend: DockerBackend) -> str | None:
     with contextlib.ExitStack() as stack:
         tree = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-preflight-")))
         (tree / "file").write_text("content\n")
-        name = "docker-preflight"
-        if not (backend.home / "images" / name).exists():
-            stack.callback(shutil.rmtree, backend.home / "images" / name, ignore_errors=True)
-            build_image(backend.home, name, tree)
+        name = f"local:preflight-{tree.name.rpartition('-')[2]}"
+        stack.callback(shutil.rmtree, image_folder(backend.home, name), ignore_errors=True)
+        build_image(backend.home, name, tree)
         try:
-            async with backend.open(SandboxSpec(image=f"local:{name}", name="preflight")) as sandbox:
+            async with backend.open(SandboxSpec(image=name, name="preflight")) as sandbox:
                 result = await sandbox.exec("cat file && echo more >> file", timeout_s=20)
                 if result.exit_code != 0 or result.stdout != b"content\n":
                     return f"a trivial command printed {(result.stdout + result.stderr)[:500]!r}."
+            await backend.images.remove(name)
         except (SandboxError, OSError) as error:
             return f"{error}."
     return None
