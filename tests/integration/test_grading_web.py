@@ -21,6 +21,7 @@ from webapp.contexts.frame import trajectory_url
 from webapp.models import Run, Task, TestLog, Trajectory
 from webapp.permissions import Role
 from webapp.selectors import trajectories as reads
+from webapp.services import removal
 from webapp.services.ingest import MalformedError
 
 pytestmark = pytest.mark.django_db
@@ -168,3 +169,20 @@ def test_the_command_writes_both_files(run: Run, tmp_path: Path) -> None:
 def test_nobody_reads_logs_or_predictions_without_logging_in(run: Run, client: Client) -> None:
     for path in (f"/trajectories/{of(run, 'a').pk}/test-log/", f"/runs/{run.pk}/predictions.jsonl"):
         assert client.get(path).status_code == 302
+
+
+def test_the_api_gives_the_same(run: Run, viewer: Client) -> None:
+    trajectory = of(run, "a")
+    detail = viewer.get(f"/api/v1/trajectories/{trajectory.pk}").json()
+    assert detail["findings"] == FINDINGS
+    assert viewer.get(f"/api/v1/trajectories/{trajectory.pk}/test-log").content.decode() == LOG
+    pages, api = f"/runs/{run.pk}", f"/api/v1/runs/{run.pk}"
+    assert viewer.get(f"{api}/predictions").content == viewer.get(f"{pages}/predictions.jsonl").content
+    assert viewer.get(f"{api}/harness-report").json() == viewer.get(f"{pages}/harness-report.json").json()
+    assert viewer.get(f"{api}/predictions?phase=nothing").status_code == 404
+
+
+def test_what_an_attempt_makes_again_takes_its_log_along(run: Run) -> None:
+    removal.remove_from(run_id=run.pk, iteration=0)
+    assert not TestLog.objects.exists()
+    assert not Trajectory.objects.filter(run=run).exists()

@@ -6,7 +6,9 @@ from django.db import connection, transaction
 
 from webapp.models import Alert, Checkpoint, Evaluation, Iteration
 
-_PARTS = ("webapp_step", "webapp_testresult", "webapp_tokenblob", "webapp_annotation")
+_PARTS = (
+    "webapp_step", "webapp_testresult", "webapp_testlog", "webapp_tokenblob", "webapp_annotation",
+)  # fmt: skip
 
 
 @transaction.atomic
