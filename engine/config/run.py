@@ -61,7 +61,7 @@ class _ActingRun(_Run):
     environment: EnvironmentConfig = SweEnvironmentConfig()
     sandbox: SandboxConfig = SandboxConfig()
     agent: AgentConfig = AgentConfig()
-    grading: GradingConfig = GradingConfig()
+    grading: GradingConfig = GradingConfig(evaluation_timeout_s=1800.0)
 
     @model_validator(mode="before")
     @classmethod
