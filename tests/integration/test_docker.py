@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import tarfile
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -13,6 +14,8 @@ import docker.errors
 import pytest
 
 from engine.config.sandbox import DockerConfig
+from engine.errors import ImageError
+from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, files, hostility, reference_tree
 from engine.sandbox.conformance.subject import SECRET
 from engine.sandbox.docker.backend import DockerBackend
@@ -122,3 +125,32 @@ async def test_conformance_of_an_image_that_belongs_to_root(
         disk="layer" if quota else "watched",
     )
     await check(subject)
+
+
+async def test_a_daemon_behind_tcp_runs_every_image_but_this_machines(
+    host: str, root_image: str, home: Path
+) -> None:
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await asyncio.open_unix_connection(host.removeprefix("unix://"))
+        await asyncio.gather(pipe(reader, back), pipe(there, writer))
+
+    if not host.startswith("unix://"):
+        pytest.skip("the daemon is not on a unix socket that could be forwarded")
+    server = await asyncio.start_server(forward, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    backend = DockerBackend(DockerConfig(host=f"tcp://127.0.0.1:{port}"), home)
+    async with backend.open(SandboxSpec(image=root_image)) as box:
+        await box.exec("echo more >> a.txt", timeout_s=20)
+        assert "+more" in await box.diff()
+    with pytest.raises(ImageError, match="one of this machine's"):
+        async with backend.open(SandboxSpec(image="local:reference")):
+            pass
+    await backend.close()
+    server.close()
