@@ -89,18 +89,7 @@ class FakeCluster:
             self.registry.add(image)
         self.auth = Auth(self.store)
         self.recorder = Recorder(self.store)
-        self.kubelet = Kubelet(
-            self.store,
-            LocalBackend(home),
-            self.registry,
-            self.faults,
-            self.counters,
-            self.recorder,
-            addresses=Addresses(),
-            pod_pids_limit=pod_pids_limit,
-            own_agents=own_agents,
-            run_id=run_id,
-        )
+        self.kubelet = self._make_kubelet(own_agents=own_agents, pod_pids_limit=pod_pids_limit, run_id=run_id)
         self.nodes = Nodes(self.store, self.kubelet, eviction_after_s=eviction_after_s)
         self.admission = Admission(self.store)
         self.server = Server(
@@ -121,6 +110,20 @@ class FakeCluster:
         self._authority: trustme.CA | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="fake-cluster-")
         self._tasks: list[asyncio.Task[None]] = []
+
+    def _make_kubelet(self, *, own_agents: bool, pod_pids_limit: int, run_id: str) -> Kubelet:
+        return Kubelet(
+            self.store,
+            LocalBackend(self.home),
+            self.registry,
+            self.faults,
+            self.counters,
+            self.recorder,
+            addresses=Addresses(),
+            pod_pids_limit=pod_pids_limit,
+            own_agents=own_agents,
+            run_id=run_id,
+        )
 
     async def __aenter__(self) -> Self:
         self._furnish()
