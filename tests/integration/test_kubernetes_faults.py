@@ -190,7 +190,7 @@ async def test_a_lost_node_ends_its_sandboxes(home: Path) -> None:
 
 async def test_a_pod_that_will_not_go_is_forced(home: Path) -> None:
     async with prepared(home) as cluster, opened(cluster, stuck_terminating_s=0.5) as backend:
-        cluster.faults.add(Fault(FaultKind.STUCK_TERMINATING, delay_s=30.0, count=1))
+        cluster.faults.add(Fault(FaultKind.STUCK_TERMINATING, delay_s=6.0, count=1))
         await use(backend)
         await until(lambda: backend.population().existing == 0)
         assert backend._session is not None

@@ -180,7 +180,7 @@ class Fleet:
                 if error.status != 409 and not _over_quota(error):
                     raise _start_error(error, config.namespace) from error
                 box.blocked = str(error)
-                pause = _QUOTA_PAUSE_S + pause_after(attempt)
+                pause = pause_after(attempt) + (_QUOTA_PAUSE_S if error.status == 403 else 0.0)
                 if time.monotonic() + pause > give_up:
                     waited = f"{config.schedule_timeout_s:g} s"
                     raise SandboxStartTimeoutError(
