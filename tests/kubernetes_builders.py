@@ -1,4 +1,4 @@
-"""Kubernetes for tests: the manifests of ``deploy/``, a fake cluster prepared with them, the backend on it."""
+"""Kubernetes for tests: the manifests of ``deploy/``, a fake cluster made ready with them, a backend on it."""
 
 from __future__ import annotations
 
