@@ -151,8 +151,8 @@ class TaskAnswer:
     timeout_s: float | None = None
     """Time for the tests where the row sets one; else the run's ``grading.timeout_s``."""
     setup_patch: str = ""
-    """What makes the image the task: applied before an agent enters and before a patch is graded; every patch is
-    relative to the tree with it (SWE-smith: the bug, on an image of the intact repository)."""
+    """What makes the image the task: applied before an agent enters and before a patch is graded; every patch
+    is relative to the tree with it (SWE-smith: the bug, on an image of the intact repository)."""
     deterministic: bool = False
     """True when curation saw the same outcome over repeated runs: verdicts may then be re-used."""
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -95,7 +95,12 @@ def make_dataset(name: str = "quickstart", tasks: int = 4, mark: str = "") -> tu
 def add_health(task: Task, mark: str) -> None:
     """A flaky validation and a decision about a task, which is in quarantine."""
     time = datetime(2026, 11, 21, 10, tzinfo=UTC)
-    side = {"outcome": "flaky", "verdicts": ["passed", "failed"], "seconds": [1.0, 2.0], "detail": f"lost {mark}"}
+    side = {
+        "outcome": "flaky",
+        "verdicts": ["passed", "failed"],
+        "seconds": [1.0, 2.0],
+        "detail": f"lost {mark}",
+    }
     found = Validation.objects.create(
         task=task, uid="1", run_label=f"elsewhere{mark}"[:100], time=time, status="flaky", noop="failed", gold="flaky",
         repeats=2, noop_seconds=0.4, gold_seconds=1.5, flaky_tests=[f"tests/t.py::test_a{mark}"], num_flaky_tests=1,

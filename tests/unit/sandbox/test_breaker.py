@@ -47,9 +47,9 @@ def test_more_boxes_than_anybody_wants_pause() -> None:
     breaker = Breaker(slack=2, patience_s=5)
     assert not breaker.counted(existing=15, wanted=10, now=0.0)
     assert not breaker.counted(existing=2, wanted=0, now=0.0), "a few that close are never too many"
-    assert not breaker.too_many
+    before = breaker.too_many
     assert not breaker.counted(existing=64, wanted=0, now=1.0), "an iteration has just ended"
-    assert breaker.too_many
+    assert (before, breaker.too_many) == (False, True)
     assert not breaker.counted(existing=0, wanted=0, now=4.0)
     assert not breaker.counted(existing=16, wanted=10, now=5.0)
     assert breaker.counted(existing=16, wanted=10, now=10.0)
