@@ -1,4 +1,4 @@
-"""Kubernetes for tests: the manifests of ``deploy/``, a fake cluster made ready with them, a backend on it."""
+"""Kubernetes for tests: the manifests of ``deploy/``, a fake cluster made ready with them, the backend."""
 
 from __future__ import annotations
 
