@@ -76,7 +76,8 @@ stop() {
         fi
     fi
     rm -f "$folder/dockerd.pid" "$socket"
-    if grep -q " $data " /proc/mounts; then umount "$data"; fi
+    # Its disk, and what containers that died with it left mounted.
+    awk -v folder="$folder/" 'index($2, folder) == 1 { print $2 }' /proc/mounts | sort -r | xargs -r -n 1 umount
 }
 
 case ${1:-} in
