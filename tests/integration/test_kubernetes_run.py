@@ -7,11 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.config.rollout import OraclePolicyConfig
+from engine.config.run import RolloutRun, TrainRun
 from engine.orchestrator import execute
 from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.owner import leases_path
@@ -19,6 +21,7 @@ from tests.integration import toy_yard
 from tests.integration.toy_yard import events, open_context
 from tests.kubernetes_builders import NAMESPACE, apply
 
+ConfigT = TypeVar("ConfigT", RolloutRun, TrainRun)
 REPO = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(300)
 
@@ -62,13 +65,28 @@ async def _left(kubeconfig: Path) -> list[str]:
     return found
 
 
-def test_the_oracle_solves_every_task_in_pods(home: Path, kubeconfig: Path) -> None:
-    config = toy_yard.sampling(OraclePolicyConfig())
+def in_pods(config: ConfigT, kubeconfig: Path) -> ConfigT:
     kubernetes = KubernetesConfig(kubeconfig=str(kubeconfig), allow_local_images=True)
     sandbox = config.sandbox.model_copy(update={"backend": "kubernetes", "kubernetes": kubernetes})
-    config = config.model_copy(update={"sandbox": sandbox})
+    return config.model_copy(update={"sandbox": sandbox})
+
+
+def test_the_oracle_solves_every_task_in_pods(home: Path, kubeconfig: Path) -> None:
+    config = in_pods(toy_yard.sampling(OraclePolicyConfig()), kubeconfig)
     with open_context(home, "in-pods", config) as run:
         assert execute(config, run) == 0, events(run.run_dir)[-1]
     finished = [event for event in events(run.run_dir) if event["type"] == "trajectory_finished"]
     assert [event["reward"] for event in finished] == [1.0, 1.0]
+    assert asyncio.run(_left(kubeconfig)) == []
+
+
+def test_two_iterations_train_in_pods(home: Path, kubeconfig: Path) -> None:
+    asyncio.run(toy_yard.make_policy(home))
+    config = in_pods(toy_yard.training(home), kubeconfig)
+    with open_context(home, "train-in-pods", config) as run:
+        assert execute(config, run) == 0, events(run.run_dir)[-1]
+    finished = [event for event in events(run.run_dir) if event["type"] == "trajectory_finished"]
+    trained = [event for event in finished if event["ref"]["phase"] == "train"]
+    assert len(trained) == 2 * 2 * 4
+    assert "env_error" not in {event["termination"] for event in finished}
     assert asyncio.run(_left(kubeconfig)) == []
