@@ -248,7 +248,11 @@ def make_yard(
     experiment = experiments.create(name=f"first {mark}", description=f"why {mark}")
     draft = runs.create(
         recipe="quickstart",
-        overrides={"name": f"{name} {mark}".strip()[:200], "trainer.iterations": 8},
+        overrides={
+            "name": f"{name} {mark}".strip()[:200],
+            "trainer.iterations": 8,
+            "algorithm.filtered_baseline": "drop",
+        },
         experiment=experiment,
     )
     run, claim = launched(draft)

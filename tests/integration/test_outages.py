@@ -43,5 +43,5 @@ def test_runs_start_and_events_are_stored_without_redis(
     stream.started()
     with django_capture_on_commit_callbacks(execute=True):
         assert post(claim, stream).acked_seq == 1
-    assert f"watchers of run {other.pk} were not told" in caplog.text
+    assert f"watchers of run.{other.pk} were not told" in caplog.text
     assert Event.objects.filter(run=other).count() == 1

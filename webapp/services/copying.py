@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from django.db import connection, models
 from psycopg import sql
 
 
 def copy_rows(model: type[models.Model], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Append ``rows`` to the model's table; values as psycopg adapts them, JSON as text."""
+    """Append ``rows`` to the model's table; values as psycopg adapts them, JSON as text.
+
+    Without rows nothing is sent.
+    """
+    pending = iter(rows)
+    first = next(pending, None)
+    if first is None:
+        return
     statement = sql.SQL("COPY {} ({}) FROM STDIN").format(
         sql.Identifier(model._meta.db_table), sql.SQL(", ").join(map(sql.Identifier, columns))
     )
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        for row in rows:
+        for row in chain((first,), pending):
             copy.write_row(row)
