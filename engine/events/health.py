@@ -148,10 +148,21 @@ def _told(row: Mapping[str, Any], kind: type[Task] | type[TaskAnswer]) -> dict[s
     defaults = {field.name: field.default for field in fields(kind) if field.default is not MISSING}
     names = {field.name for field in fields(kind)} - {"id"}
     return {
-        name: value
+        name: _canonical(value)
         for name, value in row.items()
         if name in names and value and value != defaults.get(name, MISSING)
     }
+
+
+def _canonical(value: Any) -> Any:
+    """A whole number is the same however it was written; reading a row makes floats of some."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _canonical(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_canonical(item) for item in value]
+    return value
 
 
 def append(folder: Path, records: Iterable[ValidationRecord | DecisionRecord]) -> None:

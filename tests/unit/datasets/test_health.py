@@ -46,7 +46,10 @@ def grade(verdict: Verdict, *, failing: str = "", detail: str = "", tests: str =
 
 
 def make_row(name: str = "one", **answer: object) -> TaskRow:
-    task = Task(id="", instance_id=name, repo="r", base_commit="c", problem_statement="p", image="local:i")
+    task = Task(
+        id="", instance_id=name, repo="r", base_commit="c", problem_statement="p", image="local:i",
+        difficulty={"num_tests": 3},
+    )  # fmt: skip
     fields: dict[str, object] = {"gold_patch": "g", "fail_to_pass": ("t::a",), "test_command": "x", **answer}
     return store.with_content_id(
         TaskRow(task=task, answer=TaskAnswer(**fields), split="train")  # type: ignore[arg-type]
@@ -178,8 +181,9 @@ def test_the_content_of_a_row_is_that_of_its_files(tmp_path: Path) -> None:
         [json.loads(line) for line in (folder / name).read_text().splitlines()]
         for name in ("tasks.jsonl", "answers.jsonl")
     )
-    for row, task, answer in zip(rows, tasks, answers, strict=True):
-        assert content_hash(task, answer) == row_content(row)
+    read = store.load_dataset(tmp_path, "d").rows
+    for row, again, task, answer in zip(rows, read, tasks, answers, strict=True):
+        assert content_hash(task, answer) == row_content(row) == row_content(again)
         older = {name: value for name, value in answer.items() if value}  # before those fields existed
         assert content_hash(task, older) == row_content(row)
     assert row_content(rows[0]) != row_content(rows[1])
