@@ -74,7 +74,8 @@ async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_conformance_as_an_ordinary_user(tmp_path: Path) -> None:
     python = Path("/usr/bin/python3")  # the one under test may lie in a folder that only root can enter
-    if not python.exists() or not os.access(REPO, os.R_OK) or (REPO.stat().st_mode & 0o005) != 0o005:
+    folders = [REPO, *REPO.resolve().parents]
+    if not python.exists() or any((folder.stat().st_mode & 0o005) != 0o005 for folder in folders):
         pytest.skip("no Python and source tree that an ordinary user can read")
     parts = ["whole_tree", "every_kind_of_edit", "privileges", "host_is_visible", "memory_bomb", "forged"]
     done = subprocess.run(
