@@ -255,6 +255,7 @@ class Transformer(nn.Module):
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         self._frequencies: Tensor
         self.register_buffer("_frequencies", theta**-exponent, persistent=False)
+        # A kernel's last block of queries must not have fewer rows: it would sum in another order.
         self._query_step = 2 if config.head_dim <= 32 else 8
         self._initialise(torch.Generator().manual_seed(seed))
 
