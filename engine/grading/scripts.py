@@ -120,9 +120,7 @@ def _commands(text: str) -> list[str]:
         if found := re.search(r"<<-?\s*['\"]?(\w+)", line):
             until = found[1]
         stripped = line.strip()
-        if not stripped.startswith("#") and not re.search(
-            r"\b(?:pip|conda|uv|apt-get) +(?:\w+ +)?install\b", line
-        ):
+        if not stripped.startswith("#") and not _INSTALLING.search(line):
             lines.append(stripped)
     return lines
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from engine.datasets.patches import make_patch
@@ -67,6 +69,19 @@ def test_the_editor_counts_where_it_writes() -> None:
     call = ToolCall(name="file_editor", arguments=arguments)
     step = Step(index=2, thought="", response="", call=call, observation="")
     assert [finding.kind for finding in find_tampering([step], ANSWER)] == [FindingKind.OUTSIDE_WORKDIR]
+
+
+@pytest.mark.parametrize(
+    "word", ["cp ", "ln ", "sed -i ", "git -a ", "git log ", "git stash list ", "> ", "\n"]
+)
+def test_the_search_takes_time_in_proportion_to_the_command(word: str) -> None:
+    def seconds(size: int) -> float:
+        began = time.process_time()
+        find_tampering([bash((word * size)[:size])], ANSWER)
+        return time.process_time() - began
+
+    short = min(seconds(2_000) for _ in range(5))
+    assert seconds(20_000) < 40 * short  # 10 when linear, 100 when quadratic
 
 
 def test_a_flood_of_signs_is_bounded() -> None:
