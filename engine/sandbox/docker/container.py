@@ -103,7 +103,7 @@ def labels(sandbox_id: str, spec: SandboxSpec, owner: Owner) -> dict[str, str]:
         SANDBOX_ID: sandbox_id,
         RUN_ID: spec.run_id,
         NAME: spec.name,
-        DEADLINE: f"{time.time() + spec.limits.lifetime_s:.0f}",
+        DEADLINE: str(int(time.time() + spec.limits.lifetime_s)),
         OWNER: owner.label(),
     }
 
@@ -203,6 +203,6 @@ def pristine_config(image: DockerImage, owner: Owner, lifetime_s: float) -> dict
         "Entrypoint": ["/never-started"],
         "Cmd": [],
         "NetworkDisabled": True,
-        "Labels": {ROLE: PRISTINE, DEADLINE: f"{time.time() + lifetime_s:.0f}", OWNER: owner.label()},
+        "Labels": {ROLE: PRISTINE, DEADLINE: str(int(time.time() + lifetime_s)), OWNER: owner.label()},
         "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none", "Config": {}}},
     }
