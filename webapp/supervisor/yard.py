@@ -17,6 +17,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,15 +100,20 @@ def running_yard(home: Path, *, web_port: int | None, say: Say) -> Iterator[Yard
         url = f"http://127.0.0.1:{ports.web}/"
         yard = Yard(url=url, home=home, environment=environment, processes=processes)
         say("Bringing the database up to date …")
-        yard.manage("migrate", "--noinput", "-v", "0")
-        yard.manage("collectstatic", "--noinput", "-v", "0")
+        with ThreadPoolExecutor() as threads:
+            commands = ("migrate", "collectstatic")
+            list(threads.map(lambda command: yard.manage(command, "--noinput", "-v", "0"), commands))
         stack.callback(_end_engines, home)
         stack.callback(processes.stop)
         say("Starting the web server, a worker and the scheduler …")
-        for spec in _specs(home, ports, environment):
-            processes.start(spec)
+        web, *others = _specs(home, ports, environment)
+        processes.start(web)
+        say(yard.manage("ensure_admin").strip())
         _wait_for_web(url, processes, home)
         note_address(home, url)
+        say(f"Trainyard is at {url} - Ctrl-C stops it.")
+        for spec in others:
+            processes.start(spec)
         yield yard
         say("Stopping …")
 

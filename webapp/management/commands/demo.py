@@ -15,17 +15,17 @@ import time
 from typing import Any
 
 from django.conf import settings
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.management.commands.up import serve, stop_on_termination
+from webapp.management.commands.up import YardCommand, serve, stop_on_termination
 from webapp.supervisor.embedded import stop_process
 from webapp.supervisor.home import PROJECT
 from webapp.supervisor.processes import ChildFailedError
 from webapp.supervisor.yard import Yard, running_yard
 
 
-class Command(BaseCommand):
+class Command(YardCommand):
     """Start, train, show."""
 
     help = "Start everything, train the quickstart agent and show it; --headless ends with the run."
@@ -48,26 +48,20 @@ class Command(BaseCommand):
         summary = ""
         code = 0
         try:
-            with running_yard(settings.TRAINYARD_HOME, web_port=options["port"], say=self._say) as yard:
-                self._say(yard.manage("ensure_admin").strip())
+            with running_yard(settings.TRAINYARD_HOME, web_port=options["port"], say=self.say) as yard:
                 code, summary = self._quickstart(yard, options)
                 if not options["headless"]:
-                    self._say(f"Still serving at {yard.url} - Ctrl-C stops everything.")
-                    serve(yard, self._say)
+                    self.say(f"Still serving at {yard.url} - Ctrl-C stops everything.")
+                    serve(yard, self.say)
         except KeyboardInterrupt:
-            self._say("Stopped.")
+            self.say("Stopped.")
             raise SystemExit(130 if options["headless"] else 0) from None
         except (TrainyardError, ChildFailedError) as error:
             raise CommandError(str(error)) from None
         if summary:
             result = json.loads(summary) | {"seconds": round(time.monotonic() - started, 1)}
-            self._say(json.dumps(result))
+            self.say(json.dumps(result))
         raise SystemExit(code)
-
-    def _say(self, line: str) -> None:
-        if line:
-            self.stdout.write(line)
-            self.stdout.flush()
 
     def _quickstart(self, yard: Yard, options: dict[str, Any]) -> tuple[int, str]:
         """Run the quickstart command, pass its lines on; returns its exit code and its JSON line."""
@@ -83,7 +77,7 @@ class Command(BaseCommand):
         try:
             while process.poll() is None:
                 for note in yard.processes.check():
-                    self._say(note)
+                    self.say(note)
                 time.sleep(0.3)
         finally:
             stop_process(process, first=signal.SIGTERM, seconds=3.0)
@@ -96,4 +90,4 @@ class Command(BaseCommand):
             line = raw.decode(errors="replace").rstrip()
             lines.append(line)
             if not line.startswith("{"):
-                self._say(line)
+                self.say(line)

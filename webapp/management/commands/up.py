@@ -14,7 +14,17 @@ from webapp.supervisor.processes import ChildFailedError
 from webapp.supervisor.yard import Yard, running_yard
 
 
-class Command(BaseCommand):
+class YardCommand(BaseCommand):
+    """A command that starts the yard and tells what happens, line by line, at once."""
+
+    def say(self, line: str) -> None:
+        """Print a line unless it is empty."""
+        if line:
+            self.stdout.write(line)
+            self.stdout.flush()
+
+
+class Command(YardCommand):
     """Serve until interrupted."""
 
     help = "Start PostgreSQL, Redis, the web server, a worker and the scheduler; Ctrl-C stops them all."
@@ -28,12 +38,8 @@ class Command(BaseCommand):
         """Run the yard in the foreground."""
         stop_on_termination()
         try:
-            with running_yard(
-                settings.TRAINYARD_HOME, web_port=options["port"], say=self.stdout.write
-            ) as yard:
-                self.stdout.write(yard.manage("ensure_admin").strip())
-                self.stdout.write(f"Trainyard is at {yard.url} - Ctrl-C stops it.")
-                serve(yard, self.stdout.write)
+            with running_yard(settings.TRAINYARD_HOME, web_port=options["port"], say=self.say) as yard:
+                serve(yard, self.say)
         except KeyboardInterrupt:
             self.stdout.write("Stopped.")
         except (TrainyardError, ChildFailedError) as error:
