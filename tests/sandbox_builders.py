@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine.events.types import CLOCK_BOUNDS_S
+from engine.events.sandboxes import CLOCK_BOUNDS_S
 from tests.event_builders import T0
 
 

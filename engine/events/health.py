@@ -22,9 +22,10 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from engine.errors import DatasetError
+from engine.events.record import Record
 from engine.types import Task, TaskAnswer, Verdict
 
 FILE = "validation.jsonl"
@@ -64,11 +65,7 @@ FAULTS = frozenset({RowStatus.NOOP_PASSES, RowStatus.GOLD_FAILS, RowStatus.FLAKY
 """The row's own faults: what is quarantined."""
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Side(_Record):
+class Side(Record):
     """Repeated gradings of one patch: the empty one, or the gold patch."""
 
     outcome: SideOutcome
@@ -80,7 +77,7 @@ class Side(_Record):
     """What the first grading that did not end as it should have said."""
 
 
-class ValidationRecord(_Record):
+class ValidationRecord(Record):
     """What one validation run found about one row."""
 
     type: Literal["validation"] = "validation"
@@ -103,7 +100,7 @@ class ValidationRecord(_Record):
     """Whether the run was told to quarantine rows with faults."""
 
 
-class DecisionRecord(_Record):
+class DecisionRecord(Record):
     """A person put a row into quarantine, or took it out."""
 
     type: Literal["decision"] = "decision"

@@ -2,31 +2,23 @@
 
 Every event carries ``seq`` (1, 2, 3, … per run, across attempts) and ``epoch`` (the attempt). The
 orchestrator is a run's only writer. Other trainers may post the same events to the ingest API.
-To add one: a class here, a member of ``Event``, a projection in ``webapp.services.projections``.
+To add one: a class here (``engine.events.sandboxes`` for those about sandboxes), a member of ``AnyEvent``, a
+projection in ``webapp.services.projections``.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from engine.events.health import ValidationRecord
+from engine.events.record import Record, RunEvent
+from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.types import FindingKind, TerminationReason, TestKind, TestOutcome, Verdict
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class _Event(_Record):
-    seq: int = Field(ge=1)
-    epoch: int = Field(ge=1)
-    time: float
-    """Unix time, seconds."""
-
-
-class TrajectoryRef(_Record):
+class TrajectoryRef(Record):
     """The key under which one terminal trajectory exists in a run."""
 
     iteration: int = Field(ge=0)
@@ -35,7 +27,7 @@ class TrajectoryRef(_Record):
     index: int = Field(ge=0)
 
 
-class RunStarted(_Event):
+class RunStarted(RunEvent):
     """An attempt began."""
 
     type: Literal["run_started"] = "run_started"
@@ -46,7 +38,7 @@ class RunStarted(_Event):
     total_iterations: int = 0
 
 
-class RunProgress(_Event):
+class RunProgress(RunEvent):
     """Where a run is, for runs and phases without iterations (curation, warm start, evaluation)."""
 
     type: Literal["run_progress"] = "run_progress"
@@ -55,19 +47,19 @@ class RunProgress(_Event):
     total: int
 
 
-class RunPaused(_Event):
+class RunPaused(RunEvent):
     """The run acknowledged a pause; nothing is in flight."""
 
     type: Literal["run_paused"] = "run_paused"
 
 
-class RunResumed(_Event):
+class RunResumed(RunEvent):
     """The run goes on after a pause."""
 
     type: Literal["run_resumed"] = "run_resumed"
 
 
-class RunFinished(_Event):
+class RunFinished(RunEvent):
     """The run ended on its own account."""
 
     type: Literal["run_finished"] = "run_finished"
@@ -76,7 +68,7 @@ class RunFinished(_Event):
     summary: dict[str, float | int | str | None] = Field(default_factory=dict)
 
 
-class IterationStarted(_Event):
+class IterationStarted(RunEvent):
     """Collection of an iteration began."""
 
     type: Literal["iteration_started"] = "iteration_started"
@@ -85,7 +77,7 @@ class IterationStarted(_Event):
     task_ids: list[str]
 
 
-class TrajectoryStarted(_Event):
+class TrajectoryStarted(RunEvent):
     """A rollout was admitted; replaces whatever an older attempt left under the same key."""
 
     type: Literal["trajectory_started"] = "trajectory_started"
@@ -93,7 +85,7 @@ class TrajectoryStarted(_Event):
     sandbox_id: str = ""
 
 
-class StepFinished(_Event):
+class StepFinished(RunEvent):
     """One turn of a live trajectory."""
 
     type: Literal["step_finished"] = "step_finished"
@@ -117,7 +109,7 @@ class StepFinished(_Event):
     policy_version: int = 0
 
 
-class TestOutcomeRecord(_Record):
+class TestOutcomeRecord(Record):
     """One required test."""
 
     test_id: str
@@ -126,7 +118,7 @@ class TestOutcomeRecord(_Record):
     seconds: float = 0.0
 
 
-class FindingRecord(_Record):
+class FindingRecord(Record):
     """One sign of tampering."""
 
     kind: FindingKind
@@ -135,7 +127,7 @@ class FindingRecord(_Record):
     """Index of the step it was seen in; None where patch or grading showed it."""
 
 
-class TokenColumns(_Record):
+class TokenColumns(Record):
     """Columnar tokens of a trajectory; equal lengths."""
 
     ids: list[int]
@@ -145,7 +137,7 @@ class TokenColumns(_Record):
     steps: list[int]
 
 
-class TrajectoryFinished(_Event):
+class TrajectoryFinished(RunEvent):
     """The one terminal record of a trajectory."""
 
     type: Literal["trajectory_finished"] = "trajectory_finished"
@@ -183,7 +175,7 @@ class TrajectoryFinished(_Event):
     tokens: TokenColumns | None = None
 
 
-class GroupMember(_Record):
+class GroupMember(Record):
     """What the objective made of one sibling."""
 
     index: int
@@ -195,7 +187,7 @@ class GroupMember(_Record):
     """Why it carries no loss: a termination reason, ``infrastructure``; empty when it does."""
 
 
-class GroupFinished(_Event):
+class GroupFinished(RunEvent):
     """Advantages of a group were computed."""
 
     type: Literal["group_finished"] = "group_finished"
@@ -205,7 +197,7 @@ class GroupFinished(_Event):
     members: list[GroupMember]
 
 
-class IterationFinished(_Event):
+class IterationFinished(RunEvent):
     """An iteration's update was made (or skipped); all metrics are ``area/name``."""
 
     type: Literal["iteration_finished"] = "iteration_finished"
@@ -217,7 +209,7 @@ class IterationFinished(_Event):
     clip/high, clip/low, grad/norm, entropy/mean, funnel/*."""
 
 
-class PassAtK(_Record):
+class PassAtK(Record):
     """Unbiased chance that one of k attempts solves a task."""
 
     k: int = Field(ge=1)
@@ -226,7 +218,7 @@ class PassAtK(_Record):
     interval_high: float
 
 
-class EvaluationFinished(_Event):
+class EvaluationFinished(RunEvent):
     """A split was evaluated at one policy version."""
 
     type: Literal["evaluation_finished"] = "evaluation_finished"
@@ -245,7 +237,7 @@ class EvaluationFinished(_Event):
     """For some k, with intervals of the same kind."""
 
 
-class CheckpointSaved(_Event):
+class CheckpointSaved(RunEvent):
     """A checkpoint is complete on disk."""
 
     type: Literal["checkpoint_saved"] = "checkpoint_saved"
@@ -255,7 +247,7 @@ class CheckpointSaved(_Event):
     checksum: str
 
 
-class TasksSelected(_Event):
+class TasksSelected(RunEvent):
     """Which tasks of a split a run works on; an attempt that resumes keeps them."""
 
     type: Literal["tasks_selected"] = "tasks_selected"
@@ -272,14 +264,14 @@ class TasksSelected(_Event):
     """Selected although too few attempts were measured to tell; 0 when solve rates do not matter."""
 
 
-class TaskValidated(_Event):
+class TaskValidated(RunEvent):
     """A row of a dataset was graded untouched and with its gold patch."""
 
     type: Literal["task_validated"] = "task_validated"
     record: ValidationRecord
 
 
-class Alert(_Event):
+class Alert(RunEvent):
     """Something a person should look at."""
 
     type: Literal["alert"] = "alert"
@@ -291,119 +283,6 @@ class Alert(_Event):
     """Tasks whose groups of that iteration to look at."""
 
 
-class SandboxRecord(_Record):
-    """All that is known of one lease; a later record of the same lease replaces it."""
-
-    lease: str = Field(min_length=1, max_length=64)
-    state: Literal["leased", "started", "closed", "failed"]
-    """``leased`` is written before the sandbox exists; ``failed`` also when it failed in use."""
-    name: str = ""
-    """What it is for, e.g. a rollout's key."""
-    lane: str = ""
-    image: str
-    backend: str
-    sandbox_id: str = ""
-    node: str = ""
-    warm: bool = False
-    queue_seconds: float = 0.0
-    pull_seconds: float = 0.0
-    start_seconds: float = 0.0
-    leased_at: float
-    started_at: float | None = None
-    ended_at: float | None = None
-    """Unix times, seconds."""
-    failure: str = ""
-    """Kind of failure, see ``engine.events.failures``."""
-    reason: str = ""
-
-
-class SandboxesChanged(_Event):
-    """Leases that began or changed since the last such event."""
-
-    type: Literal["sandboxes_changed"] = "sandboxes_changed"
-    records: list[SandboxRecord]
-
-
-CLOCKS = ("queue", "pull", "start", "exec", "grade")
-"""What a sandbox's time goes into: waiting for a place, fetching the image, starting, one action of an agent,
-grading one trajectory."""
-CLOCK_BOUNDS_S = (
-    0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
-)  # fmt: skip
-"""Upper bounds of the buckets of ``ClockRecord.counts``, seconds; the last bucket has none."""
-
-
-class ClockRecord(_Record):
-    """A histogram of durations over an attempt."""
-
-    counts: list[int] = Field(min_length=len(CLOCK_BOUNDS_S) + 1, max_length=len(CLOCK_BOUNDS_S) + 1)
-    """Durations in each bucket, not cumulative."""
-    total: float
-    """Their sum, seconds."""
-
-
-class ImageTrouble(_Record):
-    """An image whose starts fail."""
-
-    image: str
-    failures: int
-    reason: str
-    refused: bool
-    """Further sandboxes of it fail at once."""
-
-
-class PoolStatus(_Event):
-    """The sandbox pool of an attempt at one moment; sent every few seconds while something changes."""
-
-    type: Literal["pool_status"] = "pool_status"
-    backend: str
-    wanted: int
-    """Sandboxes somebody holds or waits for."""
-    waiting: int
-    starting: int
-    live: int
-    """Started and in somebody's hands."""
-    idle: int = 0
-    """Started before anybody asked."""
-    max_live: int
-    max_starting: int
-    opened: int
-    """Leases since the attempt began."""
-    failures: dict[str, int] = Field(default_factory=dict)
-    """Kind of failure → how often in this attempt, in use included."""
-    images: list[ImageTrouble] = Field(default_factory=list)
-    nodes: dict[str, int] = Field(default_factory=dict)
-    """Node → sandboxes on it."""
-    clocks: dict[str, ClockRecord] = Field(default_factory=dict)
-    orphans: int = 0
-    """Left behind by earlier attempts and removed when this one began."""
-    paused_reason: str = ""
-    """Why no sandbox is started for now; empty while they are."""
-    blocked: dict[str, int] = Field(default_factory=dict)
-    """Why sandboxes that are being started do not come up yet, in the backend's words → how many."""
-
-
-Event = Annotated[
-    RunStarted
-    | TasksSelected
-    | TaskValidated
-    | RunProgress
-    | RunPaused
-    | RunResumed
-    | RunFinished
-    | IterationStarted
-    | TrajectoryStarted
-    | StepFinished
-    | TrajectoryFinished
-    | GroupFinished
-    | IterationFinished
-    | EvaluationFinished
-    | CheckpointSaved
-    | SandboxesChanged
-    | PoolStatus
-    | Alert,
-    Field(discriminator="type"),
-]
 AnyEvent = (
     RunStarted
     | TasksSelected
@@ -424,4 +303,5 @@ AnyEvent = (
     | PoolStatus
     | Alert
 )
+Event = Annotated[AnyEvent, Field(discriminator="type")]
 EVENT_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(Event)

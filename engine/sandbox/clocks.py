@@ -1,6 +1,6 @@
 """Histograms of where sandbox time goes: queue, pull, start, exec, grade.
 
-To measure something else: a name in ``engine.events.types.CLOCKS`` and an ``observe`` where it ends.
+To measure something else: a name in ``engine.events.sandboxes.CLOCKS`` and an ``observe`` where it ends.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.events.types import CLOCK_BOUNDS_S, CLOCKS
+from engine.events.sandboxes import CLOCK_BOUNDS_S, CLOCKS
 
 
 @dataclass(slots=True)

@@ -14,8 +14,9 @@ from typing import Any, Literal
 import structlog
 
 from engine.errors import TrainyardError
+from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.events.sink import EventSink
-from engine.events.types import Alert, PoolStatus, SandboxesChanged
+from engine.events.types import Alert
 
 REPORT_S = 2.0
 """Least time between two snapshots."""

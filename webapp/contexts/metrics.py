@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.events.types import CLOCK_BOUNDS_S
+from engine.events.sandboxes import CLOCK_BOUNDS_S
 from engine.types import RunState
 from webapp.models import Pool, Run
 from webapp.selectors import sandboxes as reads

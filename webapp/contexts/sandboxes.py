@@ -10,7 +10,7 @@ from datetime import datetime
 from django.urls import reverse
 
 from engine.events.failures import policy_of
-from engine.events.types import CLOCK_BOUNDS_S, CLOCKS
+from engine.events.sandboxes import CLOCK_BOUNDS_S, CLOCKS
 from webapp.contexts.charts import ChartSet, ChartSpec, Series
 from webapp.contexts.frame import Crumb, trajectory_url
 from webapp.models import Pool, Reaper, Run, Sandbox

@@ -66,7 +66,7 @@ class Sandbox(models.Model):
 
 
 class Pool(models.Model):
-    """The newest snapshot of a run's pool (``engine.events.types.PoolStatus``)."""
+    """The newest snapshot of a run's pool (``engine.events.sandboxes.PoolStatus``)."""
 
     run = models.OneToOneField(Run, on_delete=models.CASCADE, primary_key=True, related_name="pool")
     time = models.DateTimeField()

@@ -16,6 +16,7 @@ from django.db import connection
 from engine.config.environment import makes_own_tasks
 from engine.events import types as e
 from engine.events.health import ValidationRecord
+from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run
@@ -61,9 +62,9 @@ class Projection:
                 self._trajectories.finished(event)
             case e.GroupFinished():
                 self._trajectories.judged(event)
-            case e.SandboxesChanged():
+            case SandboxesChanged():
                 self._sandboxes.changed(event)
-            case e.PoolStatus():
+            case PoolStatus():
                 self._sandboxes.status(event)
             case e.RunStarted():
                 self._run_started(event)

@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from engine.events.types import PoolStatus, SandboxesChanged, SandboxRecord
+from engine.events.sandboxes import PoolStatus, SandboxesChanged, SandboxRecord
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Pool, Reaper, Run, Sandbox
 from webapp.services import audit, notifications

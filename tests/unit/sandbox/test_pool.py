@@ -18,7 +18,8 @@ from engine.errors import (
     SandboxQueueTimeoutError,
     SandboxStartError,
 )
-from engine.events.types import CLOCK_BOUNDS_S, Alert, PoolStatus, SandboxesChanged
+from engine.events.sandboxes import CLOCK_BOUNDS_S, PoolStatus, SandboxesChanged
+from engine.events.types import Alert
 from engine.sandbox import pool_report
 from engine.sandbox.base import Sandbox, SandboxSpec, Startup
 from engine.sandbox.breaker import Breaker, ImageHealth

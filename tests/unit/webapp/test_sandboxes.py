@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.events.types import CLOCK_BOUNDS_S
+from engine.events.sandboxes import CLOCK_BOUNDS_S
 from tests.html_regions import chart_data, form_targets, inner_html
 from tests.page_builders import Yard, make_yard
 from tests.sandbox_builders import clock, lease, pool
