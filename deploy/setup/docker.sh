@@ -27,8 +27,11 @@ mount_disk() {
     if grep -q " $data " /proc/mounts; then return 0; fi
     if [ -r /proc/config.gz ] && ! zcat /proc/config.gz | grep -q '^CONFIG_XFS_QUOTA=y'; then return 1; fi
     "$here/system.sh" mkfs.xfs:xfsprogs || return 1
-    if [ ! -e "$disk" ]; then truncate -s "$size" "$disk" && mkfs.xfs -q -n ftype=1 "$disk" || return 1; fi
-    mount -o loop,pquota,discard "$disk" "$data" 2>/dev/null || { rm -f "$disk"; return 1; }
+    made=no
+    if [ ! -e "$disk" ]; then truncate -s "$size" "$disk" && mkfs.xfs -q -n ftype=1 "$disk" && made=yes || return 1; fi
+    mount -o loop,pquota,discard "$disk" "$data" 2>/dev/null && return 0
+    if [ $made = yes ]; then rm -f "$disk"; fi # an older one holds images
+    return 1
 }
 
 launch() { # launch DRIVER: start the daemon and wait until it answers
@@ -42,7 +45,7 @@ launch() { # launch DRIVER: start the daemon and wait until it answers
         kill -0 "$pid" 2>/dev/null || return 1
         sleep 0.5
     done
-    kill "$pid" 2>/dev/null || true
+    kill "$pid" 2>/dev/null && wait "$pid" || true
     return 1
 }
 
@@ -87,13 +90,13 @@ stop) stop ;;
 status) if ours; then echo "unix://$socket"; elif answers; then docker context inspect -f '{{.Endpoints.docker.Host}}'; else echo "no daemon"; exit 1; fi ;;
 run)
     shift
-    started=no
     if ! answers && ! ours; then
-        if start; then started=yes; else say "the tests that need it are skipped"; fi
+        trap 'stop || true' EXIT # however the command ends, Ctrl-C included
+        trap 'exit 130' HUP INT TERM
+        start || { trap - EXIT HUP INT TERM; say "the tests that need it are skipped"; }
     fi
     status=0
     "$@" || status=$?
-    if [ $started = yes ]; then stop; fi
     exit $status
     ;;
 *) echo "usage: $0 start | own | stop | status | run COMMAND..." >&2; exit 2 ;;
