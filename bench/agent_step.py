@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import time
-from pathlib import Path
 
+from bench.harness import store
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.rollout import GroupRequest
@@ -78,9 +77,7 @@ def main() -> None:
             f"{row['prompt']:<12}{row['trajectories']:>9}{row['tokens_per_trajectory']:>13}"
             f"{row['cpu_ms_per_step']:>13}{row['bar_ms']:>7}{row['wall_s']:>9}"
         )
-    results = Path(__file__).parent / "results" / "agent_step.json"
-    results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps(rows, indent=2) + "\n")
+    store("agent_step", rows, quick=quick)
 
 
 if __name__ == "__main__":

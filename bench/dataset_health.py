@@ -10,7 +10,6 @@ depends on what else the machine does.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -19,10 +18,10 @@ from pathlib import Path
 
 import psutil
 
+from bench.harness import store
 from webapp.supervisor.embedded import EmbeddedPostgres
 from webapp.supervisor.home import free_port
 
-PROJECT = Path(__file__).resolve().parent.parent
 SIBLINGS, RUNS = 8, 40
 PAGES = {
     "health page": "/datasets/big/health/",
@@ -119,7 +118,7 @@ def _cpu_seconds(backend: psutil.Process) -> float:
 
 
 def main() -> None:
-    """Print the table and write ``bench/results/dataset_health.json``."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, few repeats")
     quick = parser.parse_args().quick
@@ -154,9 +153,7 @@ def main() -> None:
         )
     load = round(os.getloadavg()[0], 1)
     results = {"tasks": tasks, "trajectories": trajectories, "pages": pages, "load_average": load}
-    target = PROJECT / "bench" / "results" / "dataset_health.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(results, indent=1) + "\n")
+    store("dataset_health", results, quick=quick)
 
 
 if __name__ == "__main__":

@@ -10,38 +10,27 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
-import json
 import os
 import platform
 import tempfile
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from bench.sandbox import Row, row, seconds_of
+from bench.harness import store
+from bench.sandbox import SPEC, Row, lifecycle, row, sandboxes, seconds_of
 from engine.config.sandbox import DockerConfig
 from engine.errors import SandboxError
-from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.docker.daemon import find_daemon
 from engine.sandbox.images import build_image
 
-SPEC = SandboxSpec(image="local:bench", run_id="bench")
 COMMAND = ["/bin/sh", "-c", "true"]
 
 
-@contextlib.asynccontextmanager
-async def sandboxes(backend: DockerBackend, count: int) -> AsyncIterator[list[tuple[Sandbox, float]]]:
-    """So many at once, each with the seconds from the request to its greeting."""
-
-    async def start() -> tuple[Sandbox, float]:
-        began = time.perf_counter()
-        sandbox = await stack.enter_async_context(backend.open(SPEC))
-        return sandbox, time.perf_counter() - began
-
-    async with contextlib.AsyncExitStack() as stack:
-        yield await asyncio.gather(*(start() for _ in range(count)))
+def daemon(host: str) -> str:
+    """Address of the daemon to measure: ``host``, else the one that runs would use."""
+    return find_daemon(host, Path(os.environ.get("TRAINYARD_HOME", ".trainyard")).resolve()).url
 
 
 async def api_seconds(backend: DockerBackend, container: str, commands: int) -> list[float]:
@@ -55,18 +44,6 @@ async def api_seconds(backend: DockerBackend, container: str, commands: int) -> 
         return time.perf_counter() - began
 
     return [await backend.daemon.call(once) for _ in range(commands)]
-
-
-async def serial(backend: DockerBackend, count: int) -> list[Row]:
-    """Start and close, one after the other."""
-    starts, closes = [], []
-    for _ in range(count):
-        began = time.perf_counter()
-        async with backend.open(SPEC):
-            starts.append(time.perf_counter() - began)
-            ended = time.perf_counter()
-        closes.append(time.perf_counter() - ended)
-    return [row("start", 1, starts), row("close", 1, closes)]
 
 
 async def commands(backend: DockerBackend, parallel: int, count: int) -> list[Row]:
@@ -117,7 +94,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
         (home / "tree").mkdir()
         (home / "tree" / "file").write_text("content\n")
         build_image(home, "bench", home / "tree")
-        backend = DockerBackend(DockerConfig(host=options.docker), home)
+        backend = DockerBackend(DockerConfig(host=daemon(options.docker)), home)
         try:
             facts = await backend.facts()
         except SandboxError as error:
@@ -125,7 +102,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
             return None
         async with backend.open(SPEC):
             pass
-        rows = await serial(backend, 8 if options.quick else 20)
+        rows = await lifecycle(backend, 8 if options.quick else 20)
         rows += await commands(backend, 1, 40 if options.quick else 200)
         rows += await commands(backend, 8 if options.quick else 64, 8)
         many = await lifecycles(backend, options.lifecycles or (16 if options.quick else 512))
@@ -148,8 +125,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="fewer samples, 8 sandboxes and 16 lifecycles")
     parser.add_argument("--lifecycles", type=int, help="how many to queue (default: 512)")
-    parser.add_argument("--docker", default="", help="address of the daemon")
-    found = asyncio.run(measure(parser.parse_args()))
+    parser.add_argument("--docker", default="", help="address of the daemon (default: as for runs)")
+    options = parser.parse_args()
+    found = asyncio.run(measure(options))
     if found is None:
         return
     columns = ("what", "parallel", "samples", "p50", "p99")
@@ -158,9 +136,7 @@ def main() -> None:
         print("".join(f"{one[name]:>14}" for name in columns))
     print(f"exec through the agent: {found['api_to_agent']} x faster than the API (bar 10; p50 bar 5 ms)")
     print(f"lifecycles: {found['lifecycles']}   machine: {found['machine']}")
-    results = Path(__file__).parent / "results" / "docker.json"
-    results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps(found, indent=2) + "\n")
+    store("docker", found, quick=options.quick)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import secrets
 import socket
@@ -23,8 +22,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.docker import SPEC
-from bench.sandbox import Row, row, seconds_of
+from bench.docker import daemon
+from bench.harness import store
+from bench.sandbox import SPEC, Row, row, seconds_of
 from engine.config.sandbox import DockerConfig
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.docker.images import DockerImage
@@ -103,7 +103,7 @@ async def measure(options: argparse.Namespace) -> dict[str, Any]:
         (home / "tree").mkdir()
         (home / "tree" / "file").write_text("content\n")
         build_image(home, "bench", home / "tree")
-        backend = DockerBackend(DockerConfig(host=options.docker), home)
+        backend = DockerBackend(DockerConfig(host=daemon(options.docker)), home)
         rows = await in_turns(backend, options.folder.resolve(), 5 if options.quick else 25)
         await backend.close()
     p50 = {one["what"]: float(one["p50"] or 0) for one in rows}
@@ -117,7 +117,7 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, nargs="?", help="where SWE-ReX was installed")
     parser.add_argument("--quick", action="store_true", help="fewer samples")
-    parser.add_argument("--docker", default="", help="address of the daemon")
+    parser.add_argument("--docker", default="", help="address of the daemon (default: as for runs)")
     options = parser.parse_args()
     if options.folder is None:
         print("nothing measured: name a folder made with `pip install --target FOLDER swe-rex==1.4.0`")
@@ -127,8 +127,7 @@ def main() -> None:
     for one in found["ms"]:
         print(f"{one['what']:>14} p50 {one['p50']:>8} ms   p99 {one['p99']:>8} ms   {one['samples']} samples")
     print(f"our agent is {found['rex_to_agent']} x faster (load {found['load']:.1f})")
-    results = Path(__file__).parent / "results" / "docker_swe_rex.json"
-    results.write_text(json.dumps(found, indent=2) + "\n")
+    store("docker_swe_rex", found, quick=options.quick)
 
 
 if __name__ == "__main__":

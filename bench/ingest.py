@@ -27,6 +27,7 @@ from typing import Any
 import httpx
 import psutil
 
+from bench.harness import store
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, stop_process
 from webapp.supervisor.home import free_port
 
@@ -159,10 +160,11 @@ def cpu_seconds(pid: int) -> float:
 
 
 def main() -> None:
-    """Print the table and write ``bench/results/ingest.json``."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="an eighth of the steps")
-    num_steps = 8_000 if parser.parse_args().quick else 64_000
+    quick = parser.parse_args().quick
+    num_steps = 8_000 if quick else 64_000
     bodies = batches(num_steps)
     results: dict[str, float | int] = {"steps": num_steps, "cores": os.cpu_count() or 0}
     with (
@@ -182,9 +184,7 @@ def main() -> None:
     results["load_average"] = round(os.getloadavg()[0], 1)
     for name, value in results.items():
         print(f"{name:36} {value}")
-    target = PROJECT / "bench" / "results" / "ingest.json"
-    target.parent.mkdir(exist_ok=True)
-    target.write_text(json.dumps(results, indent=1) + "\n")
+    store("ingest", results, quick=quick)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import json
 import os
 import platform
 import tempfile
@@ -18,12 +17,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from engine.sandbox.base import Sandbox, SandboxSpec
+from bench.harness import store
+from engine.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from engine.sandbox.images import build_image
 from engine.sandbox.local import LocalBackend
 
 Row = dict[str, float | int | str | None]
-SPEC = SandboxSpec(image="bench")
+SPEC = SandboxSpec(image="local:bench", run_id="bench")
 
 
 def row(what: str, parallel: int, seconds: Sequence[float], bars: tuple[float, float] | None = None) -> Row:
@@ -42,7 +42,7 @@ def row(what: str, parallel: int, seconds: Sequence[float], bars: tuple[float, f
 
 
 @contextlib.asynccontextmanager
-async def sandboxes(backend: LocalBackend, count: int) -> AsyncIterator[list[tuple[Sandbox, float]]]:
+async def sandboxes(backend: SandboxBackend, count: int) -> AsyncIterator[list[tuple[Sandbox, float]]]:
     """So many at once, each with the seconds its start took."""
 
     async def start() -> tuple[Sandbox, float]:
@@ -65,8 +65,10 @@ async def seconds_of(sandbox: Sandbox, commands: int) -> list[float]:
     return found
 
 
-async def lifecycle(backend: LocalBackend, count: int) -> list[Row]:
-    """Start and close, one after the other."""
+async def lifecycle(
+    backend: SandboxBackend, count: int, bars: tuple[float, float] | None = None
+) -> list[Row]:
+    """Start and close, one after the other; ``bars`` are those of the start."""
     starts, closes = [], []
     for _ in range(count):
         started = time.perf_counter()
@@ -74,7 +76,7 @@ async def lifecycle(backend: LocalBackend, count: int) -> list[Row]:
             starts.append(time.perf_counter() - started)
             ended = time.perf_counter()
         closes.append(time.perf_counter() - ended)
-    return [row("start", 1, starts, (40, 120)), row("close", 1, closes)]
+    return [row("start", 1, starts, bars), row("close", 1, closes)]
 
 
 async def crowd(backend: LocalBackend, count: int, commands: int) -> list[Row]:
@@ -131,7 +133,7 @@ async def measure(*, quick: bool, as_if_idle: bool) -> dict[str, object]:
         async with backend.open(SPEC):
             pass  # the spawner and the base files exist from here on
         load = os.getloadavg()[0]
-        rows = await lifecycle(backend, 15 if quick else 60)
+        rows = await lifecycle(backend, 15 if quick else 60, (40, 120))
         for count in (1, 8) if quick else (1, 8, 32, 64):
             rows += await crowd(backend, count, 100 if count == 1 else 20)
         weight = await memory_mb(backend, 4 if quick else 16)
@@ -157,9 +159,7 @@ def main() -> None:
     for one in rows:
         print("".join(f"{'' if one[name] is None else one[name]:>10}" for name in columns))
     print(f"memory of one sandbox: {found['memory_mb']} MiB (bar 8)   machine: {found['machine']}")
-    results = Path(__file__).parent / "results" / "sandbox.json"
-    results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps(found, indent=2) + "\n")
+    store("sandbox", found, quick=options.quick)
 
 
 if __name__ == "__main__":

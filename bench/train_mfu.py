@@ -8,13 +8,12 @@ and measures nothing. Run: ``python -m bench.train_mfu [--quick]``; results go t
 from __future__ import annotations
 
 import argparse
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import torch
 
+from bench.harness import store
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.inference.transformer import Transformer, TransformerConfig
@@ -81,9 +80,7 @@ def main() -> None:
     rows = [measure(length, 4 if quick else 8, 1 if quick else 3) for length in lengths]
     for row in rows:
         print("  ".join(f"{name} {value}" for name, value in row.items()))
-    results = Path(__file__).parent / "results" / "train_mfu.json"
-    results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps(rows, indent=2) + "\n")
+    store("train_mfu", rows, quick=quick)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bench.harness import store
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
@@ -228,9 +229,7 @@ def main() -> None:
     row["trl"] = trl.__version__
     for name, value in row.items():
         print(f"{name:<20}{value:>12}")
-    results = Path(__file__).parent / "results" / "train_step.json"
-    results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps(row, indent=2) + "\n")
+    store("train_step", row, quick=given.quick)
 
 
 if __name__ == "__main__":

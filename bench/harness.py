@@ -1,0 +1,16 @@
+"""Where measurements are kept."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def store(name: str, found: object, *, quick: bool) -> None:
+    """Write ``bench/results/NAME.json``; a quick look replaces no measurement."""
+    if quick:
+        return
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(found, indent=2) + "\n")
