@@ -116,7 +116,7 @@ class Sandbox(Protocol):
         to a fresh sandbox of the same image with ``apply_patch``. ``.git`` and caches are left out.
 
         Raises:
-            PatchError: the changed files hold more than the backend is willing to carry.
+            PatchError: the changed files hold more than the backend is willing to carry, or cannot be read.
         """
 
     async def apply_patch(self, patch: str) -> None:

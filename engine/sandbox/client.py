@@ -1,9 +1,10 @@
 """The host's end of the agent protocol: one request at a time over a byte stream, with typed errors.
 
 Every backend hands over a reader and a writer, whatever carries them. A reply that does not come within the
-request's time plus a grace means a broken transport; after that the client refuses all further use, because
-what an unknown state returns cannot be trusted. A cancelled caller leaves a cancellation behind, and its late
-reply is dropped.
+request's time plus a grace means a broken transport, and so does one that is larger than its operation allows
+or reads like nothing an agent says (``engine.sandbox.replies``); after that the client refuses all further
+use, because what an unknown state returns cannot be trusted. A cancelled caller leaves a cancellation behind,
+and its late reply is dropped.
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from engine.errors import SandboxDiedError, SandboxError, SandboxResourceError, SandboxTransportError
-from engine.sandbox.agent.wire import MAX_FRAME, decode, frame
+from engine.sandbox import replies
+from engine.sandbox.agent.wire import decode, frame
+from engine.sandbox.replies import Answer, Greeting, Reply
+
+T = TypeVar("T")
 
 GRACE_S = 10.0
 """How long after its own deadline the agent may still answer before it counts as lost."""
@@ -39,25 +45,30 @@ class AgentClient:
         self._writer = writer
         self._post_mortem = post_mortem
         self._lock = asyncio.Lock()
-        self._next_id = 0
+        self._answered = 0
+        self._due: deque[Answer[Any]] = deque()
+        """What was asked and is not answered yet, in order."""
         self._size: int | None = None
         self._broken: SandboxError | None = None
 
-    async def hello(self, timeout_s: float) -> dict[str, Any]:
+    async def hello(self, timeout_s: float) -> Greeting:
         """Wait for the agent's greeting and return it. Raises SandboxError when it does not come."""
         try:
             async with asyncio.timeout(timeout_s):
-                greeting = await self._read_frame()
+                greeting = await self._read_frame(replies.GREETING_BYTES, replies.GREETING_VALUES)
         except TimeoutError:
             raise self._break(
                 SandboxTransportError(f"no greeting from the agent within {timeout_s:g} s")
             ) from None
         if greeting.get("hello") != 1:
             raise self._break(SandboxTransportError("the agent speaks another protocol version"))
-        return greeting
+        return self._understood(replies.greeting, greeting)
 
-    async def call(self, op: str, *, timeout_s: float = 30.0, **payload: Any) -> dict[str, Any]:
-        """Perform one operation and return its reply.
+    async def call(self, op: str, answer: Answer[T], *, timeout_s: float = 30.0, **payload: Any) -> T:
+        """Perform one operation and return what its reply holds.
+
+        Args:
+            answer: what it may be answered with.
 
         Raises:
             OSError: the operation failed the way a system call fails (the matching subclass).
@@ -66,9 +77,9 @@ class AgentClient:
         async with self._lock:
             if self._broken is not None:
                 raise self._broken
-            self._next_id += 1
-            number = self._next_id
+            number = self._answered + len(self._due) + 1
             request = frame({"op": op, "id": number, **payload})
+            self._due.append(answer)
             try:
                 async with asyncio.timeout(timeout_s + GRACE_S):
                     reply = await self._exchange(number, request)
@@ -79,39 +90,52 @@ class AgentClient:
                 self._writer.write(frame({"op": "cancel"}))
                 raise
         if "errno" in reply:
-            raise _failure(reply)
-        return reply
+            raise _failure(*self._understood(replies.failure, reply))
+        return self._understood(answer.read, reply)
 
-    async def _exchange(self, number: int, request: bytes) -> dict[str, Any]:
+    def _understood(self, read: Callable[[Reply], T], reply: Reply) -> T:
+        try:
+            return read(reply)
+        except ValueError as error:
+            raise self._nonsense(str(error)) from None
+
+    async def _exchange(self, number: int, request: bytes) -> Reply:
         try:
             self._writer.write(request)
             await self._writer.drain()
         except OSError:
             raise self._break(self._died()) from None
         while True:
-            reply = await self._read_frame()
-            if reply.get("id") == number:
-                return reply
-            if not isinstance(reply.get("id"), int) or reply["id"] > number:
+            # Everything is answered once and in order; what was asked by a cancelled caller is dropped.
+            answer = self._due[0]
+            reply = await self._read_frame(answer.max_bytes, answer.max_values)
+            if reply.get("id") != self._answered + 1:
                 raise self._break(SandboxTransportError("the agent answered a question nobody asked"))
+            self._due.popleft()
+            self._answered += 1
+            if self._answered == number:
+                return reply
 
-    async def _read_frame(self) -> dict[str, Any]:
+    async def _read_frame(self, max_bytes: int, max_values: int) -> Reply:
         # Cancellation may strike between length and body: the length is kept for whoever reads next.
         try:
             if self._size is None:
                 self._size = int.from_bytes(await self._reader.readexactly(4), "big")
-            if self._size > MAX_FRAME:
+            if self._size > max_bytes:
                 raise ValueError(f"a frame of {self._size} bytes")
             body = await self._reader.readexactly(self._size)
             self._size = None
-            value = decode(body)
+            value = decode(body, max_values)
         except (asyncio.IncompleteReadError, OSError):
             raise self._break(self._died()) from None
         except ValueError as error:
-            raise self._break(SandboxTransportError(f"the agent sent nonsense: {error}")) from None
+            raise self._nonsense(str(error)) from None
         if not isinstance(value, dict):
-            raise self._break(SandboxTransportError("the agent sent no table"))
+            raise self._nonsense("no table")
         return value
+
+    def _nonsense(self, what: str) -> SandboxError:
+        return self._break(SandboxTransportError(f"the agent sent nonsense: {what}"))
 
     def fail(self, error: SandboxError) -> None:
         """Refuse all further calls with ``error``; whoever waits for a reply gets it too."""
@@ -134,8 +158,7 @@ class AgentClient:
             await self._writer.wait_closed()
 
 
-def _failure(reply: dict[str, Any]) -> Exception:
-    number, message = reply["errno"], str(reply["message"])
-    if reply.get("resource"):
+def _failure(number: int, message: str, resource: bool) -> Exception:
+    if resource:
         return SandboxResourceError(f"{message} ({os.strerror(number)})")
     return OSError(number, message)

@@ -16,7 +16,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,8 @@ from engine.sandbox.images import Image, load_image
 from engine.sandbox.ledger import Ledger, LedgerEntry, process_start
 from engine.sandbox.local_reaper import reap
 from engine.sandbox.patches import IGNORED, FileState
-from engine.sandbox.remote import AgentSandbox, Stamp
+from engine.sandbox.remote import AgentSandbox
+from engine.sandbox.replies import Stamp
 from engine.sandbox.spawning import Spawner
 
 _START_S = 30.0
@@ -110,7 +111,10 @@ class _ImageTree:
                     found.append((prefix + entry.name, (info.st_mode, info.st_size, info.st_ctime_ns)))
         return found
 
-    def state(self, name: str) -> FileState | None:
+    def states(self, names: Sequence[str]) -> dict[str, FileState]:
+        return {name: state for name in names if (state := self._state(name)) is not None}
+
+    def _state(self, name: str) -> FileState | None:
         path = os.path.join(self._root, name)
         try:
             mode = os.lstat(path).st_mode

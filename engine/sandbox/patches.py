@@ -8,6 +8,7 @@ git's binary patches, so a patch is always clean text. To support another kind o
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -22,6 +23,9 @@ from engine.errors import PatchError
 IGNORED = (".git", "__pycache__", ".pytest_cache")
 """Folders that are never part of a patch, at any depth."""
 _GIT_S = 120.0
+_SHOWN, _SAID = 200, 2000
+_NOT_A_FILE = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL, errno.EILSEQ})
+"""Of a name or a link's target that no file system takes; other errors are this machine's."""
 
 
 class FileState(NamedTuple):
@@ -58,9 +62,17 @@ def _git(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.Comple
         "GIT_CEILING_DIRECTORIES": str(folder.parent),
     }
     command = ["git", "-c", "core.attributesFile=" + str(folder / "attributes"), "-c", "core.quotePath=true"]
-    return subprocess.run(
-        [*command, *arguments], cwd=folder / "tree", env=env, input=stdin, capture_output=True, timeout=_GIT_S
-    )
+    try:
+        return subprocess.run(
+            [*command, *arguments],
+            cwd=folder / "tree",
+            env=env,
+            input=stdin,
+            capture_output=True,
+            timeout=_GIT_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise PatchError(f"git took more than {_GIT_S:g} s over the files") from None
 
 
 def _private(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
@@ -71,15 +83,28 @@ def _private(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
 
 
 def _write(folder: Path, tree: Tree) -> None:
+    """Put files below an empty folder. Raises PatchError where that would lead out of it, or cannot be."""
     folder.mkdir(exist_ok=True)
     for name, state in tree.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if stat.S_ISLNK(state.mode):
-            path.symlink_to(os.fsdecode(state.data))
-        else:
-            path.write_bytes(state.data)
-            path.chmod(0o755 if state.git_mode == 0o100755 else 0o644)
+        parts = name.split("/")
+        above = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        if not is_plain(name) or any(parent in tree for parent in above):  # a parent may be a symlink
+            raise PatchError(f"no file can be at {name[:_SHOWN]!r}")
+        try:
+            _write_one(folder / name, state)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno not in _NOT_A_FILE:
+                raise
+            raise PatchError(f"no file can be as {name[:_SHOWN]!r} is: {error}"[:_SAID]) from None
+
+
+def _write_one(path: Path, state: FileState) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISLNK(state.mode):
+        path.symlink_to(os.fsdecode(state.data))
+    else:
+        path.write_bytes(state.data)
+        path.chmod(0o755 if state.git_mode == 0o100755 else 0o644)
 
 
 def _read(folder: Path) -> dict[str, FileState]:
@@ -130,7 +155,7 @@ def _diff(before: Tree, after: Tree, attributes: str) -> str:
         options = ["--no-index", "--binary", "--full-index", "--no-renames", "--no-prefix", "--no-color"]
         done = _git(folder, "diff", *options, "--no-ext-diff", "--no-textconv", "a", "b")
     if done.returncode not in (0, 1):
-        raise PatchError(f"git could not compare the files: {done.stderr.decode(errors='replace')[:2000]}")
+        raise PatchError(f"git could not compare the files: {done.stderr.decode(errors='replace')[:_SAID]}")
     return _SAME_SIDE.sub(_both_sides, done.stdout.decode())
 
 
@@ -153,10 +178,11 @@ def touched(patch: str) -> list[str]:
             names.update(_stripped(_unquote(line[4:].split("\t")[0].rstrip("\r"))))
         elif line.startswith(("rename from ", "rename to ", "copy from ", "copy to ")):
             names.add(_unquote(line.split(" ", 2)[2].rstrip("\r")))
-    return sorted(name for name in names if _plain(name))
+    return sorted(name for name in names if is_plain(name))
 
 
-def _plain(name: str) -> bool:
+def is_plain(name: str) -> bool:
+    """Whether a name stays below the folder that it is put into."""
     return bool(name) and "\0" not in name and not any(part in ("", ".", "..") for part in name.split("/"))
 
 
@@ -201,7 +227,7 @@ def apply_to(before: Tree, patch: str) -> tuple[dict[str, FileState], list[str]]
         )
         if done.returncode != 0:
             raise PatchError(
-                f"the patch does not apply: {done.stderr.decode(errors='replace').strip()[:2000]}"
+                f"the patch does not apply: {done.stderr.decode(errors='replace').strip()[:_SAID]}"
             )
         after = _read(folder / "tree")
     changed = {name: state for name, state in after.items() if not state.same(before.get(name))}
@@ -239,7 +265,7 @@ def apply_fuzzily(before: Tree, patch: str) -> dict[str, FileState]:
             ) from None
         if done.returncode != 0:
             said = (done.stdout + done.stderr).decode(errors="replace").strip()
-            raise PatchError(f"the patch does not apply: {said[:2000]}")
+            raise PatchError(f"the patch does not apply: {said[:_SAID]}")
         return {path: state for path, state in _read(tree).items() if not path.endswith((".orig", ".rej"))}
 
 

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import posixpath
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from engine.errors import PatchError, SandboxError
+from engine.errors import PatchError, SandboxError, SandboxTransportError
+from engine.sandbox import replies
 from engine.sandbox.base import ExecResult, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
 from engine.sandbox.patches import IGNORED, FileState, apply_to, make_patch, touched
+from engine.sandbox.replies import Stamp
 
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES, _BATCH_FILES = 8 << 20, 1000
+_MAX_CHANGED = 50_000
 _MAX_CHANGES_BYTES = 64 << 20
+"""Content of changed files before and after, each: more is never read."""
+_MAX_PATCH_CHARS = 8 << 20
+"""Longer ones would not fit into an event of the run."""
 _FILES_S = 60.0
-
-Stamp = tuple[int, int, int]
-"""Mode, size and change time in nanoseconds: the same only if nobody touched the file."""
 
 
 class PristineTree(Protocol):
@@ -34,8 +36,8 @@ class PristineTree(Protocol):
     def stamps(self) -> Mapping[str, Stamp]:
         """Every file below the workdir as the sandbox would see it if nobody touched it."""
 
-    def state(self, name: str) -> FileState | None:
-        """Mode and content of one file of ``stamps``; None when it is gone."""
+    def states(self, names: Sequence[str]) -> dict[str, FileState]:
+        """Mode and content of files of ``stamps``, but for those that are gone. Called in a thread."""
 
 
 class AgentSandbox:
@@ -83,8 +85,9 @@ class AgentSandbox:
         output_cap: int = 131_072,
     ) -> ExecResult:
         """See ``Sandbox.exec``."""
-        reply = await self._client.call(
+        return await self._client.call(
             "exec",
+            replies.executed(output_cap),
             timeout_s=timeout_s,
             argv=["/bin/sh", "-c", command] if isinstance(command, str) else command,
             cwd=self._path(cwd or ""),
@@ -93,95 +96,101 @@ class AgentSandbox:
             timeout_ms=max(1, int(timeout_s * 1000)),
             output_cap=output_cap,
         )
-        return ExecResult(
-            exit_code=reply["exit_code"],
-            stdout=reply["stdout"],
-            stderr=reply["stderr"],
-            timed_out=reply["timed_out"],
-            seconds=reply["ms"] / 1000,
-            dropped_bytes=reply["dropped"],
-        )
 
     async def read_file(self, path: str, *, max_bytes: int = 10_485_760) -> bytes:
         """See ``Sandbox.read_file``."""
         try:
-            reply = await self._client.call(
-                "read", timeout_s=_FILES_S, path=self._path(path), max_bytes=max_bytes
+            return await self._client.call(
+                "read",
+                replies.content(max_bytes),
+                timeout_s=_FILES_S,
+                path=self._path(path),
+                max_bytes=max_bytes,
             )
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise ValueError(f"{path} is larger than {max_bytes} bytes") from None
             raise OSError(error.errno, error.strerror, path) from None
-        data: bytes = reply["data"]
-        return data
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """See ``Sandbox.write_file``."""
         try:
-            await self._client.call("write", timeout_s=_FILES_S, path=self._path(path), data=data, mode=mode)
+            await self._client.call(
+                "write", replies.NOTHING, timeout_s=_FILES_S, path=self._path(path), data=data, mode=mode
+            )
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
 
     async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
         """See ``Sandbox.list_dir``."""
         try:
-            reply = await self._client.call("list", timeout_s=_FILES_S, path=self._path(path), depth=depth)
+            return await self._client.call(
+                "list", replies.LISTED, timeout_s=_FILES_S, path=self._path(path), depth=depth
+            )
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
-        paths: list[str] = reply["paths"]
-        return paths
 
     async def diff(self) -> str:
-        """See ``Sandbox.diff``. Raises PatchError when more than 64 MiB changed."""
+        """See ``Sandbox.diff``. Raises PatchError beyond 50,000 files, 64 MiB of content, 8 MiB of patch."""
         changes = await self._changes()
         return await asyncio.to_thread(self._compare, changes.known, changes.after)
 
     async def adopt(self) -> None:
-        """See ``Sandbox.adopt``. Raises PatchError when more than 64 MiB changed."""
+        """See ``Sandbox.adopt``. Raises PatchError beyond 50,000 files or 64 MiB of content."""
         self._pristine = _AdoptedTree(self._pristine, await self._changes())
 
     async def _changes(self) -> _Changes:
         workdir = self.spec.workdir
-        reply = await self._client.call("tree", timeout_s=_FILES_S, path=workdir, skip=list(IGNORED))
-        current = parse_tree(reply["tree"])
-        pristine = await asyncio.to_thread(self._pristine.stamps)
+        try:
+            current = await list_tree(self._client, workdir)
+            suspects, gone = await asyncio.to_thread(self._differing, current)
+            after: dict[str, FileState] = {}
+            for batch in batches(suspects, current):
+                after.update(await fetch_files(self._client, workdir, batch))
+                _check_size(workdir, sum(len(state.data) for state in after.values()))
+        except OSError as error:
+            raise PatchError(f"what is below {workdir} cannot be read: {error.strerror}") from error
+        # Only what was listed is looked up: a new name may lead through what used to be a symlink.
+        pristine = self._pristine.stamps()
+        known = [name for name in suspects if name in pristine] + gone
+        _check_size(workdir, sum(pristine[name][1] for name in known))
+        return _Changes(current=current, known=known, after=after)
+
+    def _differing(self, current: Mapping[str, Stamp]) -> tuple[list[str], list[str]]:
+        """Files that are new or may have changed, and those that are gone. Raises PatchError."""
+        pristine = self._pristine.stamps()
         suspects = [
             name
             for name, stamp in current.items()
             if pristine.get(name) != stamp and not self._is_hidden(name)
         ]
-        if sum(current[name][1] for name in suspects) > _MAX_CHANGES_BYTES:
-            raise PatchError(
-                f"the files changed below {workdir} hold more than {_MAX_CHANGES_BYTES >> 20} MiB"
-            )
-        after: dict[str, FileState] = {}
-        for batch in _batches(suspects, current):
-            after.update(await self._fetch(batch))
         gone = [name for name in pristine if name not in current and not self._is_hidden(name)]
-        # Only what was listed is looked up: a new name may lead through what used to be a symlink.
-        known = [name for name in suspects if name in pristine] + gone
-        return _Changes(current=current, known=known, after=after)
+        if len(suspects) + len(gone) > _MAX_CHANGED:
+            raise PatchError(f"more than {_MAX_CHANGED} files changed below {self.spec.workdir}")
+        _check_size(self.spec.workdir, sum(current[name][1] for name in suspects))
+        return suspects, gone
 
     def _compare(self, names: list[str], after: dict[str, FileState]) -> str:
-        before = {name: state for name in names if (state := self._pristine.state(name)) is not None}
-        return make_patch(before, after)
-
-    async def _fetch(self, names: list[str]) -> dict[str, FileState]:
-        reply = await self._client.call("fetch", timeout_s=_FILES_S, path=self.spec.workdir, names=names)
-        return {
-            name: FileState(*row) for name, row in zip(names, reply["files"], strict=True) if row is not None
-        }
+        patch = make_patch(self._pristine.states(names), after)
+        if len(patch) > _MAX_PATCH_CHARS:
+            raise PatchError(f"the patch is longer than {_MAX_PATCH_CHARS >> 20} MiB")
+        return patch
 
     async def apply_patch(self, patch: str) -> None:
         """See ``Sandbox.apply_patch``."""
         if not patch.strip():
             return
         try:
-            before = await self._fetch(touched(patch))
+            before = await fetch_files(self._client, self.spec.workdir, touched(patch))
             changed, deleted = await asyncio.to_thread(apply_to, before, patch)
             files = [[name, state.git_mode & ~0o022 | 0o444, state.data] for name, state in changed.items()]
             await self._client.call(
-                "commit", timeout_s=_FILES_S, path=self.spec.workdir, files=files, deleted=deleted
+                "commit",
+                replies.NOTHING,
+                timeout_s=_FILES_S,
+                path=self.spec.workdir,
+                files=files,
+                deleted=deleted,
             )
         except OSError as error:
             raise PatchError(f"the patch does not apply: {error.strerror}") from error
@@ -230,29 +239,49 @@ class _AdoptedTree:
     def stamps(self) -> Mapping[str, Stamp]:
         return self._changes.current
 
-    def state(self, name: str) -> FileState | None:
-        if name in self._changes.after:
-            return self._changes.after[name]
-        return self._base.state(name)
+    def states(self, names: Sequence[str]) -> dict[str, FileState]:
+        changed = self._changes.after
+        found = self._base.states([name for name in names if name not in changed])
+        return {**found, **{name: changed[name] for name in names if name in changed}}
 
 
-def parse_tree(blob: bytes) -> dict[str, Stamp]:
-    """The stamps in the agent's reply to ``tree``."""
-    tree: dict[str, Stamp] = {}
-    parts = iter(blob.split(b"\0") if blob else [])
-    for stamp, name in zip(parts, parts, strict=True):
-        mode, size, changed = stamp.split()
-        tree[os.fsdecode(name)] = (int(mode, 8), int(size), int(changed))
-    return tree
+async def list_tree(client: AgentClient, folder: str) -> dict[str, Stamp]:
+    """Every file below a folder that may be part of a patch.
+
+    Raises:
+        OSError: as the file system says.
+        SandboxError: the sandbox itself failed.
+    """
+    blob = await client.call("tree", replies.TREE, timeout_s=_FILES_S, path=folder, skip=list(IGNORED))
+    try:
+        return await asyncio.to_thread(replies.parse_tree, blob)
+    except ValueError as error:
+        failed = SandboxTransportError(f"the agent sent nonsense: {error}")
+        client.fail(failed)
+        raise failed from None
 
 
-def _batches(names: list[str], stamps: Mapping[str, Stamp]) -> list[list[str]]:
-    batches: list[list[str]] = []
+async def fetch_files(client: AgentClient, folder: str, names: Sequence[str]) -> dict[str, FileState]:
+    """Files below a folder as they are, but for those that are not there; raises as ``list_tree``."""
+    files = await client.call(
+        "fetch", replies.fetched(len(names)), timeout_s=_FILES_S, path=folder, names=list(names)
+    )
+    return {name: state for name, state in zip(names, files, strict=True) if state is not None}
+
+
+def _check_size(folder: str, size: int) -> None:
+    if size > _MAX_CHANGES_BYTES:
+        raise PatchError(f"the files changed below {folder} hold more than {_MAX_CHANGES_BYTES >> 20} MiB")
+
+
+def batches(names: Sequence[str], stamps: Mapping[str, Stamp]) -> list[list[str]]:
+    """Names in portions whose content is fetched at once."""
+    found: list[list[str]] = []
     room = 0
     for name in names:
-        if room <= 0:
-            batches.append([])
+        if room <= 0 or len(found[-1]) == _BATCH_FILES:
+            found.append([])
             room = _BATCH_BYTES
-        batches[-1].append(name)
+        found[-1].append(name)
         room -= stamps[name][1] + len(name)
-    return batches
+    return found

@@ -16,9 +16,11 @@ from kubernetes.client import CoreV1Api
 
 from engine.errors import SandboxDiedError
 from engine.sandbox.agent.wire import frame
+from engine.sandbox.base import ExecResult
 from engine.sandbox.client import AgentClient
 from engine.sandbox.conformance import reference_tree
 from engine.sandbox.images import build_image
+from engine.sandbox.replies import executed
 from tests.cluster_builders import api_client, do, eventually, fails, pod
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
 
@@ -93,9 +95,10 @@ async def _connect(address: str, token: bytes = _TOKEN) -> AgentClient:
     return agent
 
 
-async def _exec(agent: AgentClient, command: str) -> dict[str, Any]:
+async def _exec(agent: AgentClient, command: str) -> ExecResult:
     return await agent.call(
         "exec",
+        executed(10_000),
         argv=["/bin/sh", "-c", command],
         cwd="/testbed",
         env={"PATH": "/usr/bin:/bin"},
@@ -130,9 +133,9 @@ async def test_an_agents_client_talks_to_the_sandbox(cluster: FakeCluster, core:
     with pytest.raises(SandboxDiedError):
         await _connect(made.status.pod_ip, b"another token")
     agent = await _connect(made.status.pod_ip)
-    reply = await _exec(agent, "cat a.txt; id -u; df -m /tmp | tail -1 | awk '{print $2}'; exit 5")
-    assert reply["stdout"] == b"first\nsecond\nthird\n1000\n32\n"
-    assert reply["exit_code"] == 5
+    result = await _exec(agent, "cat a.txt; id -u; df -m /tmp | tail -1 | awk '{print $2}'; exit 5")
+    assert result.stdout == b"first\nsecond\nthird\n1000\n32\n"
+    assert result.exit_code == 5
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(made.status.pod_ip, 17017)
     await agent.close()
@@ -154,8 +157,8 @@ async def test_the_pods_own_agent_command_can_be_run_too(home: Path) -> None:
             made = await _run(core, body)
             assert made.status.phase == "Running", await _log(core, "own")
             agent = await _connect(made.status.pod_ip)
-            reply = await _exec(agent, "head -1 a.txt; ps -ef | grep -c listen")
-            assert reply["stdout"].splitlines()[0] == b"first"
+            result = await _exec(agent, "head -1 a.txt; ps -ef | grep -c listen")
+            assert result.stdout.splitlines()[0] == b"first"
             await agent.close()
             await _until(core, "own", lambda one: one.status.phase == "Succeeded")
 

@@ -44,15 +44,19 @@ def _encode(value: object, out: list[bytes]) -> None:
         raise TypeError("cannot encode %r" % type(value))
 
 
-def decode(data: bytes) -> object:
-    """The inverse of ``encode``. Raises ValueError on anything else, whoever wrote it."""
-    value, end = _decode(data, 0, 0)
+def decode(data: bytes, max_values: int = MAX_FRAME) -> object:
+    """The inverse of ``encode``. Raises ValueError on anything else, whoever wrote it.
+
+    ``max_values`` limits what lists and dicts may hold in all: a value costs far more time and memory than
+    the one byte that it may take on the way.
+    """
+    value, end = _decode(data, 0, 0, [max_values])
     if end != len(data):
         raise ValueError("trailing bytes")
     return value
 
 
-def _decode(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _decode(data: bytes, at: int, depth: int, room: list[int]) -> tuple[object, int]:
     tag = data[at : at + 1]
     at += 1
     if tag == b"n":
@@ -72,24 +76,29 @@ def _decode(data: bytes, at: int, depth: int) -> tuple[object, int]:
         return data[at : at + number], at + number
     if tag == b"s":
         return data[at : at + number].decode("utf-8", "surrogateescape"), at + number
-    if tag == b"l":
-        items = []
-        for _ in range(number):
-            item, at = _decode(data, at, depth + 1)
-            items.append(item)
-        return items, at
+    if tag not in (b"l", b"d"):
+        raise ValueError("unknown tag")
+    room[0] -= number
+    if room[0] < 0:
+        raise ValueError("too many values")
     if tag == b"d":
-        return _decode_dict(data, at, depth, number)
-    raise ValueError("unknown tag")
+        return _decode_dict(data, at, depth, number, room)
+    items = []
+    for _ in range(number):
+        item, at = _decode(data, at, depth + 1, room)
+        items.append(item)
+    return items, at
 
 
-def _decode_dict(data: bytes, at: int, depth: int, number: int) -> tuple[dict[str, object], int]:
+def _decode_dict(
+    data: bytes, at: int, depth: int, number: int, room: list[int]
+) -> tuple[dict[str, object], int]:
     table: dict[str, object] = {}
     for _ in range(number):
-        key, at = _decode(data, at, depth + 1)
+        key, at = _decode(data, at, depth + 1, room)
         if not isinstance(key, str):
             raise ValueError("a key is not text")
-        table[key], at = _decode(data, at, depth + 1)
+        table[key], at = _decode(data, at, depth + 1, room)
     return table, at
 
 

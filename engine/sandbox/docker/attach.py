@@ -79,7 +79,7 @@ class AttachedStream(asyncio.StreamReaderProtocol):
             self._left -= len(part)
             at += len(part)
             if self._kind == _STDERR:
-                self.stderr = (self.stderr + part)[:_KEPT]
+                self.stderr += part[: _KEPT - len(self.stderr)]
             else:
                 super().data_received(part)
 

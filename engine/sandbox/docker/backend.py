@@ -44,8 +44,8 @@ from engine.sandbox.docker.images import DockerImage, Images
 from engine.sandbox.docker.pristine import Originals, OriginalTree
 from engine.sandbox.docker.reaper import reap
 from engine.sandbox.ledger import Ledger, LedgerEntry, process_start
-from engine.sandbox.patches import IGNORED
-from engine.sandbox.remote import AgentSandbox, parse_tree
+from engine.sandbox.pool import Population
+from engine.sandbox.remote import AgentSandbox, list_tree
 
 _ATTEMPTS = 3
 _PAUSE_S = 0.5
@@ -75,6 +75,8 @@ class DockerBackend:
         self.images = Images(self.daemon, config, self.home)
         self.quota = True
         """Whether the storage driver limits what a container writes; known after the first start."""
+        self._boxes: dict[str, Box] = {}
+        """From before a container is asked for until the daemon said that it is gone."""
         self._live: dict[str, Box] = {}
         self._originals: dict[str, Originals] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -113,8 +115,14 @@ class DockerBackend:
         await self._free_leftovers()
         return await self.daemon.call(lambda client: reap(client, self.ledger, run_id))
 
+    def population(self) -> Population:
+        """See ``engine.sandbox.pool.Counting``; of this process, with those that could not be removed yet."""
+        count, node = len(self._boxes), str(self._facts.get("Name", ""))
+        return Population(existing=count, nodes={node: count} if count and node else {})
+
     async def close(self) -> None:
         """See ``SandboxBackend.close``."""
+        await asyncio.gather(*self._background, return_exceptions=True)
         await self._free_leftovers()
         originals, self._originals = list(self._originals.values()), {}
         for one in originals:
@@ -174,21 +182,19 @@ class DockerBackend:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         entry = self._entry(sandbox_id, spec)
         self.ledger.write(entry)
-        box = Box(self.daemon, self.ledger, entry, spec)
+        box = self._boxes[sandbox_id] = Box(self.daemon, self.ledger, entry, spec)
         try:
             box.container = await self._create(sandbox_id, spec, image, box)
             client = await self._connect(box)
             await self.daemon.call(lambda docker: docker.start(box.container))
             greeting = await client.hello(self.config.start_timeout_s)
-            stamps = parse_tree(
-                (await client.call("tree", timeout_s=60, path=spec.workdir, skip=list(IGNORED)))["tree"]
-            )
+            stamps = await list_tree(client, spec.workdir)
         except BaseException as error:
             # Not even a second cancellation stops the cleaning up.
             await asyncio.shield(self._in_background(self._free(box, box.abandon())))
             raise _start_failure(error, spec, box) from error
         self._enter(box)
-        inside = {name: value for name, value in greeting["env"].items() if name not in _NOT_THE_IMAGES}
+        inside = {name: value for name, value in greeting.env.items() if name not in _NOT_THE_IMAGES}
         return AgentSandbox(
             sandbox_id,
             spec,
@@ -249,7 +255,6 @@ class DockerBackend:
         box.lifetime = loop.call_later(max(0.0, left), box.fail, gone)
         if not self.quota and (self._watch is None or self._watch.done()):
             self._watch = loop.create_task(watch(self.daemon, lambda: self._live, self.config.disk_check_s))
-
         if self._leftovers:
             self._in_background(self._free_leftovers())
 
@@ -258,7 +263,9 @@ class DockerBackend:
         await self._free(box, box.end())
 
     async def _free(self, box: Box, ending: Awaitable[bool]) -> None:
-        if not await ending:
+        if await ending:
+            del self._boxes[box.entry.id]
+        else:
             self._leftovers.append(box)
 
     async def _free_leftovers(self) -> None:
@@ -275,6 +282,8 @@ class DockerBackend:
 
 def _start_failure(error: BaseException, spec: SandboxSpec, box: Box) -> BaseException:
     """What a failed start says to the caller."""
+    if not isinstance(error, Exception):
+        return error  # cancelled: whatever the container said, nobody asked
     said = box.stderr()
     if NO_PYTHON in said:
         return ImageError(f"image '{spec.image}': {said}")

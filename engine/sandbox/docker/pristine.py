@@ -1,7 +1,8 @@
 """The original files of an image's workdir, read from a container that is created and never started.
 
 No command can touch it, so what is read there is what the image holds. One serves all sandboxes of an
-image; it is made when the first diff needs a content, and made again when somebody removed it.
+image; it is made when the first diff needs a content, and made again when somebody removed it. Single files
+are asked for by name, many by one archive of the whole workdir.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import io
 import posixpath
 import stat
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from threading import Lock
+from typing import Any
 
 import docker
 import docker.errors
@@ -20,10 +22,12 @@ from engine.sandbox.docker.container import Owner, pristine_config
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.images import DockerImage
 from engine.sandbox.patches import FileState
-from engine.sandbox.remote import Stamp
+from engine.sandbox.replies import Stamp
 
 _LIFETIME_S = 86_400.0
 _KEPT_BYTES = 64 << 20
+_ONE_BY_ONE = 100
+"""So many files are asked for by name: each takes a request."""
 
 
 class Originals:
@@ -37,29 +41,65 @@ class Originals:
         self._kept: dict[str, FileState | None] = {}
         self._kept_bytes = 0
 
-    def state(self, path: str) -> FileState | None:
-        """Mode and content of the file at an absolute path that leads through no symlink; None if absent.
+    def states(self, folder: str, names: Sequence[str]) -> dict[str, FileState]:
+        """Mode and content of files below an absolute path; without those that are absent.
 
         Raises:
             SandboxError: the daemon does not answer.
         """
         with self._lock:
-            if path not in self._kept:
-                found = self._daemon.do(lambda client: self._read(client, path))
-                self._kept_bytes += len(path) + (len(found.data) if found else 0)
-                if self._kept_bytes > _KEPT_BYTES:
-                    self._kept, self._kept_bytes = {}, 0
-                self._kept[path] = found
-            return self._kept[path]
+            found: dict[str, FileState | None] = {}
+            if len(names) > _ONE_BY_ONE:
+                found.update(self._daemon.do(lambda client: self._read_many(client, folder, set(names))))
+            for name in names:
+                if name not in found:
+                    found[name] = self._state(posixpath.join(folder, name))
+        return {name: state for name, state in found.items() if state is not None}
+
+    def _state(self, path: str) -> FileState | None:
+        if path not in self._kept:
+            found = self._daemon.do(lambda client: self._read(client, path))
+            self._kept_bytes += len(path) + (len(found.data) if found else 0)
+            if self._kept_bytes > _KEPT_BYTES:
+                self._kept, self._kept_bytes = {}, 0
+            self._kept[path] = found
+        return self._kept[path]
 
     def _read(self, client: docker.APIClient, path: str) -> FileState | None:
+        archive = self._archive(client, path)
+        return None if archive is None else _only_file(b"".join(archive))
+
+    def _read_many(
+        self, client: docker.APIClient, folder: str, names: Collection[str]
+    ) -> dict[str, FileState | None]:
+        """What an archive of the folder says about files; second names of one file are left out."""
+        archive = self._archive(client, folder)
+        if archive is None:
+            return {}
+        found: dict[str, FileState | None] = dict.fromkeys(names)
+        file = io.BufferedReader(_Parts(archive))
+        try:
+            with tarfile.open(fileobj=file, mode="r|") as tar:
+                for member in tar:
+                    name = member.name.partition("/")[2]
+                    if name in found and member.islnk():
+                        del found[name]
+                    elif name in found:
+                        found[name] = _file(tar, member)
+        except tarfile.TarError as error:
+            raise docker.errors.DockerException(f"the archive of {folder} broke off: {error}") from error
+        while file.read(1 << 20):  # so that the connection can be used again
+            pass
+        return found
+
+    def _archive(self, client: docker.APIClient, path: str) -> Iterable[bytes] | None:
         for attempt in (1, 2):
             if self._container is None:
                 config = pristine_config(self._image, Owner.this(), _LIFETIME_S)
                 self._container = client.create_container_from_config(config)["Id"]
             try:
-                parts, _ = client.get_archive(self._container, path)
-                return _only_file(b"".join(parts))
+                parts: Iterable[bytes] = client.get_archive(self._container, path)[0]
+                return parts
             except docker.errors.NotFound as error:
                 if "No such container" not in str(error.explanation) or attempt == 2:
                     return None
@@ -84,12 +124,38 @@ def _remove(client: docker.APIClient, container: str) -> None:
 def _only_file(archive: bytes) -> FileState | None:
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         member = tar.next()
-        if member is None:
-            return None
-        if member.issym():
-            return FileState(stat.S_IFLNK | 0o777, member.linkname.encode("utf-8", "surrogateescape"))
-        content = tar.extractfile(member) if member.isreg() else None
-        return None if content is None else FileState(stat.S_IFREG | member.mode, content.read())
+        return None if member is None else _file(tar, member)
+
+
+def _file(tar: tarfile.TarFile, member: tarfile.TarInfo) -> FileState | None:
+    if member.issym():
+        return FileState(stat.S_IFLNK | 0o777, member.linkname.encode("utf-8", "surrogateescape"))
+    content = tar.extractfile(member) if member.isreg() else None
+    return None if content is None else FileState(stat.S_IFREG | member.mode, content.read())
+
+
+class _Parts(io.RawIOBase):
+    """A file made of the pieces of a download."""
+
+    def __init__(self, parts: Iterable[bytes]) -> None:
+        self._parts = iter(parts)
+        self._part = memoryview(b"")
+
+    def readable(self) -> bool:
+        """It is for nothing else."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """The next bytes."""
+        while not self._part:
+            part = next(self._parts, None)
+            if part is None:
+                return 0
+            self._part = memoryview(part)
+        size = min(len(buffer), len(self._part))
+        buffer[:size] = self._part[:size]
+        self._part = self._part[size:]
+        return size
 
 
 class OriginalTree:
@@ -104,6 +170,6 @@ class OriginalTree:
         """What the agent listed before the first command."""
         return self._stamps
 
-    def state(self, name: str) -> FileState | None:
-        """Mode and content of a file of ``stamps``."""
-        return self._originals.state(posixpath.join(self._workdir, name))
+    def states(self, names: Sequence[str]) -> dict[str, FileState]:
+        """Mode and content of files of ``stamps``."""
+        return self._originals.states(self._workdir, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.errors import SandboxDiedError, SandboxError
@@ -37,7 +37,7 @@ class Box:
         self.blocked = ""
         """Why it does not come up yet, in the cluster's words."""
         self.startup = Startup(node="")
-        self.env: dict[str, str] = {}
+        self.env: Mapping[str, str] = {}
         """What the image sets."""
         self.api: tuple[str, int] | None = None
         """Where pods would find the cluster's API, as the pod sees it."""

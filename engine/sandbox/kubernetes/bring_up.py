@@ -21,6 +21,7 @@ from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.connect import Stream
 from engine.sandbox.kubernetes.informer import PodInformer
 from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
+from engine.sandbox.replies import Greeting
 
 Json = dict[str, Any]
 Dial = Callable[[str], Awaitable[Stream]]
@@ -82,13 +83,10 @@ async def connect(config: KubernetesConfig, box: Box, dial: Dial) -> None:
         _reach(box, SANDBOX, dial, give_up), _reach(box, PRISTINE, dial, give_up)
     )
     box.agent, box.pristine = agent, pristine
-    box.env = {str(name): str(value) for name, value in (greeting.get("env") or {}).items()}
-    if greeting.get("api"):
-        host, port = greeting["api"]
-        box.api = str(host), int(port)
+    box.env, box.api = greeting.env, greeting.api
 
 
-async def _reach(box: Box, container: str, dial: Dial, give_up: float) -> tuple[AgentClient, Json]:
+async def _reach(box: Box, container: str, dial: Dial, give_up: float) -> tuple[AgentClient, Greeting]:
     pause = 0.02
     while True:
         box.check()

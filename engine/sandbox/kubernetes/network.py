@@ -13,6 +13,7 @@ import structlog
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.errors import PreflightError
+from engine.sandbox import replies
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.spec import python_command
@@ -21,6 +22,7 @@ Target = tuple[str, int]
 _OUTSIDE: tuple[Target, ...] = (("169.254.169.254", 80), ("1.1.1.1", 443), ("8.8.8.8", 53))
 _TRIES = 3
 _SETTLE_S = 3.0
+_OUTPUT_CAP = 10_000
 _PROBE = """
 import errno, select, socket, time
 tried = {}
@@ -89,21 +91,21 @@ async def reachable(config: KubernetesConfig, agent: AgentClient, also: Sequence
 
 async def _try(config: KubernetesConfig, agent: AgentClient, targets: Sequence[Target]) -> list[str]:
     script = f"TARGETS = {list(targets)!r}\n{_PROBE}"
-    reply = await agent.call(
+    result = await agent.call(
         "exec",
+        replies.executed(_OUTPUT_CAP),
         timeout_s=20.0,
         argv=python_command(config, f"exec({script!r})"),
         cwd="/",
         env={"PATH": "/usr/local/bin:/usr/bin:/bin"},
         stdin=b"",
         timeout_ms=20_000,
-        output_cap=10_000,
+        output_cap=_OUTPUT_CAP,
     )
-    if reply["exit_code"] != 0:
-        said = (reply["stdout"] + reply["stderr"])[-500:].decode(errors="replace")
+    if result.exit_code != 0:
+        said = (result.stdout + result.stderr)[-500:].decode(errors="replace")
         raise PreflightError(f"whether sandboxes reach the network could not be tried: {said}")
-    lines: list[str] = reply["stdout"].decode().split()
-    return lines
+    return result.stdout.decode(errors="replace").split()
 
 
 def unenforced(found: Sequence[str]) -> str:

@@ -6,14 +6,13 @@ The stamps are the sandbox's own, taken before anything ran in it; contents come
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from engine.errors import SandboxStartError
 from engine.sandbox.client import AgentClient
-from engine.sandbox.patches import IGNORED, FileState
-from engine.sandbox.remote import Stamp, parse_tree
-
-_FILES_S = 60.0
+from engine.sandbox.patches import FileState
+from engine.sandbox.remote import batches, fetch_files, list_tree
+from engine.sandbox.replies import Stamp
 
 
 class PodTree:
@@ -29,14 +28,15 @@ class PodTree:
         """See ``PristineTree``."""
         return self._stamps
 
-    def state(self, name: str) -> FileState | None:
+    def states(self, names: Sequence[str]) -> dict[str, FileState]:
         """See ``PristineTree``; blocks, so call it outside of the event loop. Raises SandboxError."""
-        return asyncio.run_coroutine_threadsafe(self._fetch(name), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(self._fetch(names), self._loop).result()
 
-    async def _fetch(self, name: str) -> FileState | None:
-        reply = await self._pristine.call("fetch", timeout_s=_FILES_S, path=self._workdir, names=[name])
-        row = reply["files"][0]
-        return None if row is None else FileState(*row)
+    async def _fetch(self, names: Sequence[str]) -> dict[str, FileState]:
+        found: dict[str, FileState] = {}
+        for batch in batches(names, self._stamps):
+            found |= await fetch_files(self._pristine, self._workdir, batch)
+        return found
 
 
 async def take_stamps(client: AgentClient, workdir: str, image: str) -> Mapping[str, Stamp]:
@@ -46,7 +46,6 @@ async def take_stamps(client: AgentClient, workdir: str, image: str) -> Mapping[
         SandboxStartError: the image has no such folder.
     """
     try:
-        reply = await client.call("tree", timeout_s=_FILES_S, path=workdir, skip=list(IGNORED))
+        return await list_tree(client, workdir)
     except OSError as error:
         raise SandboxStartError(f"image '{image}' has no folder {workdir}: {error.strerror}") from error
-    return parse_tree(reply["tree"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -107,3 +108,17 @@ def test_a_patch_does_not_write_through_a_link() -> None:
     patch = "--- /dev/null\n+++ b/a/x\n@@ -0,0 +1 @@\n+x\n"
     with pytest.raises(PatchError):
         apply_to({"a": link("/tmp")}, patch)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "a//b", "."])
+def test_no_name_leads_out_of_the_hosts_own_folder(name: str) -> None:
+    with pytest.raises(PatchError, match="no file can be at"):
+        make_patch({}, {name: regular(b"x\n")})
+    with pytest.raises(PatchError, match="no file can be at"):
+        apply_to({name: regular(b"x\n")}, "--- a/a\n+++ b/a\n@@ -0,0 +1 @@\n+y\n")
+
+
+def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
+    with pytest.raises(PatchError, match="no file can be at"):
+        make_patch({}, {"a": link(str(tmp_path)), "a/b": regular(b"x\n")})
+    assert list(tmp_path.iterdir()) == []

@@ -12,6 +12,7 @@ import pytest
 from engine.errors import SandboxDiedError, SandboxResourceError, SandboxTransportError
 from engine.sandbox.agent.wire import MAX_FRAME, decode, encode, frame
 from engine.sandbox.client import AgentClient
+from engine.sandbox.replies import content
 
 VALUE: dict[str, object] = {
     "none": None, "yes": True, "no": False, "zero": 0, "one": 1, "large": -(2**62), "text": "h\u00e9\n\udcff",
@@ -69,7 +70,7 @@ async def test_a_hostile_agent_is_a_typed_error(answer: bytes, error: type[Excep
     client, agent = await client_and_agent()
     agent.send(answer)
     with pytest.raises(error):
-        await client.call("read")
+        await client.call("read", content(100))
     await client.close()
     agent.close()
 
@@ -79,7 +80,7 @@ async def test_a_lost_agent_is_a_death_with_its_reason_and_stays_one() -> None:
     agent.close()
     for _ in range(2):
         with pytest.raises(SandboxDiedError, match="lightning"):
-            await client.call("read")
+            await client.call("read", content(100))
     await client.close()
 
 
@@ -87,7 +88,7 @@ async def test_a_silent_agent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("engine.sandbox.client.GRACE_S", 0.05)
     client, agent = await client_and_agent()
     with pytest.raises(SandboxTransportError, match="no reply"):
-        await client.call("read", timeout_s=0.05)
+        await client.call("read", content(100), timeout_s=0.05)
     await client.close()
     agent.close()
 

@@ -1,0 +1,193 @@
+"""What an agent may say: nothing of it is used before it was checked here.
+
+An agent lives inside the sandbox, and whatever runs there may have taken its place. So every operation states
+how large its answer may be, of how many values it may consist, and how it is read; a reader raises ValueError
+on all that a true agent would never say, and the client breaks the connection. For another operation, add its
+answer.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from engine.sandbox.agent.wire import MAX_FRAME
+from engine.sandbox.base import ExecResult
+from engine.sandbox.patches import FileState, is_plain
+
+T = TypeVar("T")
+Reply = dict[str, Any]
+Stamp = tuple[int, int, int]
+"""Mode, size and change time in nanoseconds: the same only if nobody touched the file."""
+
+GREETING_BYTES = 4 << 20
+GREETING_VALUES = 16_384
+MAX_FILES = 1_000_000
+"""Most files below a workdir."""
+_SLACK_BYTES = 1 << 16
+"""Room for what surrounds the content: names, numbers, an error's message."""
+_SLACK_VALUES = 64
+_MAX_LISTED = 10_000
+_MAX_PATH = 16_384
+_LARGE = 1 << 62
+_MESSAGE_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """What an operation may be answered with."""
+
+    read: Callable[[Reply], T]
+    """Its content. Raises ValueError."""
+    content_bytes: int = 0
+    """What it may hold besides a few names and numbers."""
+    values: int = 0
+    """Values it may consist of besides a few."""
+
+    @property
+    def max_bytes(self) -> int:
+        """Largest frame."""
+        return min(MAX_FRAME, self.content_bytes + _SLACK_BYTES)
+
+    @property
+    def max_values(self) -> int:
+        """Most values in it."""
+        return self.values + _SLACK_VALUES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """What an agent says first."""
+
+    env: Mapping[str, str]
+    """The image's environment, where the agent tells."""
+    api: tuple[str, int] | None
+    """Where pods would find the cluster's API, as the pod sees it."""
+
+
+def greeting(reply: Reply) -> Greeting:
+    """Read a greeting. Raises ValueError."""
+    env = reply.get("env", {})
+    if not isinstance(env, dict):
+        raise ValueError("an environment that is no table")
+    for name, value in env.items():
+        if not isinstance(value, str) or not name or "=" in name or "\0" in name + value:
+            raise ValueError("an environment that no process can have")
+    return Greeting(env=env, api=None if reply.get("api") is None else _address(reply["api"]))
+
+
+def _address(value: object) -> tuple[str, int]:
+    if not isinstance(value, list) or len(value) != 2 or not all(isinstance(part, str) for part in value):
+        raise ValueError("an address that is none")
+    host, port = value
+    if len(host) > 255 or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise ValueError("an address that is none")
+    return host, int(port)
+
+
+def executed(output_cap: int) -> Answer[ExecResult]:
+    """Of ``exec``."""
+
+    def read(reply: Reply) -> ExecResult:
+        timed_out = _of(bool, reply, "timed_out")
+        code = None if reply.get("exit_code") is None else _number(reply, "exit_code", 255)
+        streams = _of(bytes, reply, "stdout"), _of(bytes, reply, "stderr")
+        if any(len(stream) > output_cap for stream in streams):
+            raise ValueError("more output than was asked for")
+        return ExecResult(
+            exit_code=None if timed_out else code,
+            stdout=streams[0],
+            stderr=streams[1],
+            timed_out=timed_out,
+            seconds=_number(reply, "ms") / 1000,
+            dropped_bytes=_number(reply, "dropped"),
+        )
+
+    return Answer(read, content_bytes=2 * output_cap)
+
+
+def content(max_bytes: int) -> Answer[bytes]:
+    """Of ``read``."""
+
+    def read(reply: Reply) -> bytes:
+        data = _of(bytes, reply, "data")
+        if len(data) > max_bytes:
+            raise ValueError("more content than was asked for")
+        return data
+
+    return Answer(read, content_bytes=max_bytes)
+
+
+def fetched(count: int) -> Answer[list[FileState | None]]:
+    """Of ``fetch`` of so many files."""
+
+    def read(reply: Reply) -> list[FileState | None]:
+        rows = _of(list, reply, "files")
+        if len(rows) != count:
+            raise ValueError("another number of files than was asked for")
+        return [None if row is None else _file(row) for row in rows]
+
+    return Answer(read, content_bytes=MAX_FRAME, values=3 * count)
+
+
+def _file(row: object) -> FileState:
+    if not isinstance(row, list) or len(row) != 2 or type(row[0]) is not int or not isinstance(row[1], bytes):
+        raise ValueError("a file that is none")
+    if not 0 <= row[0] < 1 << 16:
+        raise ValueError("a mode that no file has")
+    return FileState(row[0], row[1])
+
+
+def _listed(reply: Reply) -> list[str]:
+    paths = _of(list, reply, "paths")
+    if len(paths) > _MAX_LISTED or not all(isinstance(path, str) for path in paths):
+        raise ValueError("a list of something else than names")
+    if any(len(path) > _MAX_PATH or "\0" in path for path in paths):
+        raise ValueError("a name that no file has")
+    return paths
+
+
+NOTHING: Answer[None] = Answer(lambda _: None)
+"""Of ``write`` and ``commit``."""
+LISTED: Answer[list[str]] = Answer(_listed, content_bytes=MAX_FRAME, values=_MAX_LISTED)
+"""Of ``list``."""
+TREE: Answer[bytes] = Answer(lambda reply: _of(bytes, reply, "tree"), content_bytes=MAX_FRAME)
+"""Of ``tree``; what ``parse_tree`` takes."""
+
+
+def parse_tree(blob: bytes) -> dict[str, Stamp]:
+    """The stamps in an answer to ``tree``. Raises ValueError; slow where there are many."""
+    if blob.count(b"\0") >= 2 * MAX_FILES:
+        raise ValueError(f"more than {MAX_FILES} files")
+    tree: dict[str, Stamp] = {}
+    parts = iter(blob.split(b"\0") if blob else [])
+    for stamp, raw in zip(parts, parts, strict=True):
+        mode, size, changed = (int(part, base) for part, base in zip(stamp.split(), (8, 10, 10), strict=True))
+        name = os.fsdecode(raw)
+        if not is_plain(name) or not 0 <= mode < 1 << 16 or not 0 <= size < _LARGE or abs(changed) >= _LARGE:
+            raise ValueError("a file that no tree has")
+        tree[name] = mode, size, changed
+    return tree
+
+
+def failure(reply: Reply) -> tuple[int, str, bool]:
+    """Number, message and whether a limit was met, of an answer that tells of an error. Raises ValueError."""
+    number = _number(reply, "errno", 4095)
+    said = str(reply.get("message"))[:_MESSAGE_CHARS]
+    return number, said.encode("utf-8", "replace").decode(), bool(reply.get("resource"))
+
+
+def _of(kind: type[T], reply: Reply, name: str) -> T:
+    value = reply.get(name)
+    if not isinstance(value, kind):
+        raise ValueError(f"no {kind.__name__} as '{name}'")
+    return value
+
+
+def _number(reply: Reply, name: str, most: int = _LARGE) -> int:
+    value = reply.get(name)
+    if type(value) is not int or not 0 <= value <= most:
+        raise ValueError(f"no number from 0 to {most} as '{name}'")
+    return value

@@ -1,0 +1,329 @@
+"""An agent whose place something hostile has taken costs its own sandbox: a typed error, and no more."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.errors import PatchError, SandboxError, SandboxTransportError
+from engine.sandbox import replies
+from engine.sandbox.agent.wire import decode, encode, frame
+from engine.sandbox.base import SandboxSpec, Startup
+from engine.sandbox.client import AgentClient
+from engine.sandbox.patches import FileState
+from engine.sandbox.remote import AgentSandbox, batches
+from engine.sandbox.replies import Stamp, parse_tree
+
+FILE, LINK = stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777
+Answers = Mapping[str, Callable[[dict[str, Any]], Any]]
+
+
+class Pristine:
+    """A workdir with these files."""
+
+    def __init__(self, files: Mapping[str, Stamp]) -> None:
+        self.files = files
+
+    def stamps(self) -> Mapping[str, Stamp]:
+        return self.files
+
+    def states(self, names: Sequence[str]) -> dict[str, FileState]:
+        return {name: FileState(FILE, b"old\n") for name in names}
+
+
+def tree(*files: tuple[str, int, int]) -> dict[str, Any]:
+    rows = [part for name, mode, size in files for part in (b"%o %d 7" % (mode, size), name.encode())]
+    return {"tree": b"\0".join(rows)}
+
+
+@asynccontextmanager
+async def sandbox(
+    answers: Answers, pristine: Mapping[str, Stamp] | None = None
+) -> AsyncIterator[AgentSandbox]:
+    """A sandbox whose agent says what ``answers`` makes of a request; bytes are sent as they are."""
+    ours, theirs = socket.socketpair()
+    their_reader, their_writer = await asyncio.open_connection(sock=theirs)
+
+    async def serve() -> None:
+        while True:
+            size = int.from_bytes(await their_reader.readexactly(4), "big")
+            request: Any = decode(await their_reader.readexactly(size))
+            said = answers[request["op"]](request)
+            their_writer.write(said if isinstance(said, bytes) else frame({"id": request["id"], **said}))
+            await their_writer.drain()
+
+    agent = asyncio.ensure_future(serve())
+
+    async def end() -> None:
+        agent.cancel()
+        await asyncio.gather(agent, return_exceptions=True)
+        their_writer.close()
+
+    box = AgentSandbox(
+        "sb-1",
+        SandboxSpec(image="image"),
+        AgentClient(*await asyncio.open_connection(sock=ours)),
+        startup=Startup(node=""),
+        env={},
+        pristine=Pristine(pristine or {}),
+        end=end,
+    )
+    try:
+        yield box
+    finally:
+        await box.close()
+
+
+async def others_wait(work: Awaitable[Any], error: type[Exception]) -> float:
+    """Seconds for which nobody else on the event loop got a turn while ``work`` failed with ``error``."""
+    longest = 0.0
+
+    async def watch() -> None:
+        nonlocal longest
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.monotonic() - before)
+
+    watcher = asyncio.ensure_future(watch())
+    with pytest.raises(error):
+        await work
+    watcher.cancel()
+    return longest
+
+
+EXECUTED = {"exit_code": 0, "stdout": b"", "stderr": b"", "timed_out": False, "ms": 1, "dropped": 0}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {**EXECUTED, "exit_code": 10**20},
+        {**EXECUTED, "exit_code": "0"},
+        {**EXECUTED, "exit_code": True},
+        {**EXECUTED, "stdout": "text"},
+        {**EXECUTED, "stdout": b"x" * 1001},
+        {**EXECUTED, "timed_out": 1},
+        {**EXECUTED, "ms": -1},
+        {**EXECUTED, "ms": 10**22},
+        {**EXECUTED, "dropped": None},
+        {"errno": "2", "message": "x"},
+        {"errno": 10**20, "message": "x", "resource": True},
+        {"errno": -1, "message": "x"},
+    ],
+)
+async def test_a_result_that_no_command_has(said: dict[str, Any]) -> None:
+    async with sandbox({"exec": lambda _: said}) as box:
+        for _ in range(2):  # and nothing else is believed
+            with pytest.raises(SandboxTransportError, match="nonsense"):
+                await box.exec("true", timeout_s=5, output_cap=1000)
+
+
+async def test_an_errors_message_is_short_and_clean() -> None:
+    async with sandbox({"read": lambda _: {"errno": 2, "message": "\udcff" * 30_000}}) as box:
+        with pytest.raises(FileNotFoundError):
+            await box.read_file("a")
+    assert replies.failure({"errno": 2, "message": "\udcff" * 9999}) == (2, "?" * 500, False)
+
+
+async def test_content_is_no_larger_than_was_asked_for() -> None:
+    async with sandbox({"read": lambda _: {"data": b"x" * 101}}) as box:
+        with pytest.raises(SandboxTransportError, match="more content"):
+            await box.read_file("a", max_bytes=100)
+    async with sandbox({"write": lambda _: {"data": b"x" * (1 << 20)}}) as box:
+        with pytest.raises(SandboxTransportError, match="a frame of"):
+            await box.write_file("a", b"")
+
+
+@pytest.mark.parametrize("paths", [{}, [1], ["x" * 20_000], ["a\0b"], ["a"] * 10_001])
+async def test_a_list_of_something_else_than_names(paths: object) -> None:
+    async with sandbox({"list": lambda _: {"paths": paths}}) as box:
+        with pytest.raises(SandboxTransportError, match="nonsense"):
+            await box.list_dir("/")
+
+
+@pytest.mark.parametrize("filling", [b"n", b"l0;"], ids=["nothing", "lists"])
+async def test_a_frame_of_countless_values_stops_nobody(filling: bytes) -> None:
+    count = 20_000_000 // len(filling)
+    body = b"d2;" + encode("id") + b"i1;" + encode("paths") + b"l%d;" % count + filling * count
+    bomb = len(body).to_bytes(4, "big") + body
+    async with sandbox({"list": lambda _: bomb}) as box:
+        assert await others_wait(box.list_dir("/"), SandboxTransportError) < 2.0
+
+
+async def test_answers_that_nobody_waits_for_are_not_read_for_ever() -> None:
+    flood = frame({"id": 0}) * 50_000
+    async with sandbox({"read": lambda _: flood}) as box:
+        assert await others_wait(box.read_file("a"), SandboxTransportError) < 1.0
+
+
+async def test_an_answer_comes_once() -> None:
+    twice = frame({"id": 1, "data": b"first"}) + frame({"id": 1, "data": b"again"})
+    async with sandbox({"read": lambda request: twice if request["id"] == 1 else {"data": b"x"}}) as box:
+        assert await box.read_file("a") == b"first"
+        with pytest.raises(SandboxTransportError, match="nobody asked"):
+            await box.read_file("a")
+
+
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        {"env": []},
+        {"env": {"A": 1}},
+        {"env": {"A=B": "x"}},
+        {"env": {"A": "x\0y"}},
+        {"env": {"": "x"}},
+        {"api": ["10.0.0.1"]},
+        {"api": ["10.0.0.1", 443]},
+        {"api": ["10.0.0.1", "https"]},
+        {"api": ["10.0.0.1", "99999"]},
+        {"env": {"A": "x" * (5 << 20)}},
+    ],
+    ids=lambda greeting: str(greeting)[:30],
+)
+async def test_a_greeting_that_no_agent_gives(greeting: dict[str, Any]) -> None:
+    ours, theirs = socket.socketpair()
+    client = AgentClient(*await asyncio.open_connection(sock=ours))
+    _, writer = await asyncio.open_connection(sock=theirs)
+    writer.write(frame({"hello": 1, **greeting}))
+    with pytest.raises(SandboxTransportError, match="nonsense"):
+        await client.hello(5)
+    writer.close()
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    "blob",
+    [
+        b"100644 1 7",
+        b"100644 1\0a",
+        b"100644 1 7 9\0a",
+        b"100644 -1 7\0a",
+        b"9 1 7\0a",
+        b"777777777 1 7\0a",
+        b"100644 1 " + b"9" * 30 + b"\0a",
+        b"100644 1 7\0",
+        b"100644 1 7\0/etc/passwd",
+        b"100644 1 7\0../../etc/passwd",
+        b"100644 1 7\0a/../../b",
+        b"100644 1 7\0a//b",
+        b"100644 1 7\0.",
+    ],
+)
+async def test_a_tree_that_no_folder_has(blob: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse_tree(blob)
+    async with sandbox({"tree": lambda _: {"tree": blob}}) as box:
+        with pytest.raises(SandboxTransportError, match="nonsense"):
+            await box.diff()
+        with pytest.raises(SandboxTransportError):
+            await box.exec("true", timeout_s=1)
+
+
+def fetched(**files: tuple[int, bytes]) -> Callable[[dict[str, Any]], Any]:
+    return lambda request: {"files": [list(files[name]) for name in request["names"]]}
+
+
+async def test_files_behind_a_link_never_leave_the_hosts_own_folder(tmp_path: Path) -> None:
+    """A tree that holds ``a`` as a link and ``a/b`` as a file would be written through the link."""
+    listed = tree(("a", LINK, 9), ("a/b", FILE, 4))
+    files = fetched(**{"a": (LINK, str(tmp_path).encode()), "a/b": (FILE, b"evil")})
+    async with sandbox({"tree": lambda _: listed, "fetch": files}) as box:
+        with pytest.raises(PatchError, match="no file can be at 'a/b'"):
+            await box.diff()
+    patch = "--- a/a\n+++ b/a\n@@ -1 +1 @@\n-x\n+y\n--- a/a/b\n+++ b/a/b\n@@ -1 +1 @@\n-x\n+y\n"
+    async with sandbox({"fetch": files}) as box:
+        with pytest.raises(PatchError, match="no file can be at 'a/b'"):
+            await box.apply_patch(patch)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "state"),
+    [("x" * 300, (FILE, b"")), ("a", (LINK, b"")), ("a", (LINK, b"b\0c")), ("a", (LINK, b"x" * 5000))],
+    ids=["a name too long", "a link to nothing", "a link with NUL", "a link too long"],
+)
+async def test_files_that_no_file_system_takes(name: str, state: tuple[int, bytes]) -> None:
+    listed = tree((name, state[0], len(state[1])))
+    async with sandbox({"tree": lambda _: listed, "fetch": fetched(**{name: state})}) as box:
+        with pytest.raises(PatchError, match="no file can be as"):
+            await box.diff()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        None,
+        [],
+        [7],
+        [[FILE]],
+        [[FILE, b""]] * 2,
+        [[FILE, "x"]],
+        [["x", b""]],
+        [[-1, b""]],
+        [[1 << 40, b""]],
+    ],
+)
+async def test_contents_that_no_file_has(files: object) -> None:
+    async with sandbox({"tree": lambda _: tree(("a", FILE, 1)), "fetch": lambda _: {"files": files}}) as box:
+        with pytest.raises(SandboxTransportError, match="nonsense"):
+            await box.diff()
+
+
+async def test_sizes_that_are_lies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that claim to be empty, with 640 KiB in every portion: the second one is too much."""
+    monkeypatch.setattr("engine.sandbox.remote._MAX_CHANGES_BYTES", 1 << 20)
+    asked: list[str] = []
+
+    def fetch(request: dict[str, Any]) -> dict[str, Any]:
+        asked.extend(request["names"])
+        return {"files": [[FILE, b"x" * (640 << 10)], *([[FILE, b""]] * (len(request["names"]) - 1))]}
+
+    listed = tree(*((f"f{number}", FILE, 0) for number in range(5000)))
+    async with sandbox({"tree": lambda _: listed, "fetch": fetch}) as box:
+        with pytest.raises(PatchError, match="more than 1 MiB"):
+            await box.diff()
+    assert len(asked) == 2000
+
+
+async def test_what_was_removed_counts_as_well() -> None:
+    """The image's content is the host's to load, so removing much of it is bounded like adding much."""
+    large = {"data.bin": (FILE, 65 << 20, 7)}
+    async with sandbox({"tree": lambda _: tree()}, pristine=large) as box:
+        with pytest.raises(PatchError, match="more than 64 MiB"):
+            await box.diff()
+    many = {f"f{number}": (FILE, 1, 7) for number in range(50_001)}
+    async with sandbox({"tree": lambda _: tree()}, pristine=many) as box:
+        with pytest.raises(PatchError, match="more than 50000 files"):
+            await box.diff()
+
+
+async def test_a_patch_fits_into_an_event() -> None:
+    data = b"0123456789abcde\n" * (1 << 19)
+    listed = tree(("a", FILE, len(data)))
+    async with sandbox({"tree": lambda _: listed, "fetch": fetched(a=(FILE, data))}) as box:
+        with pytest.raises(PatchError, match="longer than 8 MiB"):
+            await box.diff()
+
+
+async def test_a_folder_that_cannot_be_listed_is_no_failure_of_the_sandbox() -> None:
+    async with sandbox({"tree": lambda _: {"errno": 13, "message": "Permission denied"}}) as box:
+        with pytest.raises(PatchError, match="cannot be read: Permission denied") as caught:
+            await box.diff()
+    assert not isinstance(caught.value, SandboxError)
+
+
+def test_names_are_fetched_in_portions() -> None:
+    stamps = {f"f{number}": (FILE, 3 << 20 if number == 0 else 0, 7) for number in range(2500)}
+    assert [len(batch) for batch in batches(list(stamps), stamps)] == [1000, 1000, 500]
+    stamps = {f"f{number}": (FILE, 5 << 20, 7) for number in range(5)}
+    assert [len(batch) for batch in batches(list(stamps), stamps)] == [2, 2, 1]
