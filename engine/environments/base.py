@@ -51,7 +51,11 @@ class Environment(Protocol):
         """Carry out a validated call; a command that outlives ``timeout_s`` is stopped and observed."""
 
     async def patch(self) -> str:
-        """The work so far as a git-format patch; empty when nothing changed."""
+        """The work so far as a git-format patch; empty when nothing changed.
+
+        Raises:
+            PatchError: the agent left something that cannot be one.
+        """
 
     async def close(self) -> None:
         """Free everything; safe to call twice and before ``reset``."""

@@ -14,7 +14,7 @@ from engine.agent.loop import AgentLoop, AgentOutcome
 from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentFactory
-from engine.errors import SandboxError
+from engine.errors import PatchError, SandboxError
 from engine.grading.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
@@ -64,6 +64,8 @@ class Rollout:
     """Of the last attempt."""
     _outcome: AgentOutcome = field(init=False)
     _patch: str = field(init=False, default="")
+    _unpatchable: str = field(init=False, default="")
+    """Why what the agent left cannot be made a patch."""
     _attempts: int = field(init=False, default=0)
     _announced: bool = field(init=False, default=False)
     _failures: list[str] = field(init=False, default_factory=list)
@@ -109,6 +111,8 @@ class Rollout:
         if self._outcome.termination in INFRASTRUCTURE_REASONS:
             _log.warning("rollout excluded", key=self.key, error=self._outcome.error)
             return None
+        if self._unpatchable:
+            return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=self._unpatchable)
         began = time.monotonic()
         try:
             return await self._environment.grade(self._patch)
@@ -143,7 +147,7 @@ class Rollout:
         )
 
     async def _attempt(self) -> None:
-        self._outcome, self._patch = _nothing(TerminationReason.CANCELLED), ""
+        self._outcome, self._patch, self._unpatchable = _nothing(TerminationReason.CANCELLED), "", ""
         environment = self.parts.environments.make(
             self.key, self.row, seed=environment_seed(self.parts.seed, self.key)
         )
@@ -158,7 +162,7 @@ class Rollout:
             self._outcome = await loop.run()
             if self._outcome.termination not in INFRASTRUCTURE_REASONS:
                 async with _Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
-                    self._patch = await environment.patch()
+                    await self._take_patch(environment)
         except (SandboxError, TimeoutError) as error:
             self._failed(error)
         except BaseException:
@@ -172,6 +176,13 @@ class Rollout:
                 self._spent("pull", startup.pull)
                 self._spent("start", startup.start)
             await self._close(environment)
+
+    async def _take_patch(self, environment: Environment) -> None:
+        """Keep the work, or why it cannot be kept, which is the agent's own doing: no way out of a reward."""
+        try:
+            self._patch = await environment.patch()
+        except PatchError as error:
+            self._unpatchable = str(error)
 
     async def _close(self, environment: Environment) -> None:
         try:

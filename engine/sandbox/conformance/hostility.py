@@ -216,3 +216,14 @@ async def a_dead_sandbox_is_a_typed_error(subject: Subject) -> None:
         for call in (box.exec("true", timeout_s=5), box.read_file("a.txt"), box.diff(), box.list_dir(".")):
             with raises(SandboxDiedError):
                 await call
+
+
+@check
+async def what_cannot_be_read_has_no_diff(subject: Subject) -> None:
+    """An agent that locks its own files away gets a word of its own for it, not an infrastructure failure."""
+    for script in ("mkdir locked && touch locked/file && chmod 0 locked", "chmod 0 a.txt && mv a.txt b.txt"):
+        async with subject.open() as box:
+            assert (await box.exec(script, timeout_s=10)).exit_code == 0
+            with raises(PatchError, "cannot be read"):
+                await box.diff()
+            await _works(box)

@@ -9,7 +9,7 @@ import pytest
 from engine import errors
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import SandboxError, SandboxMemoryError
+from engine.errors import PatchError, SandboxError, SandboxMemoryError
 from engine.events.failures import POLICIES, policy_of
 from engine.grading.grader import Grader
 from engine.inference.scripted import OraclePolicy
@@ -19,7 +19,7 @@ from engine.sandbox.base import ExecResult
 from engine.sandbox.failures import Decision, decide
 from engine.sandbox.pool import SandboxPool
 from engine.types import Grade, TaskRow, TerminationReason, Trajectory, Verdict
-from tests.fakes.memory_sandbox import MemoryBackend, printed
+from tests.fakes.memory_sandbox import MemoryBackend, MemorySandbox, printed
 from tests.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
@@ -137,3 +137,20 @@ def test_decisions() -> None:
     assert decide(["died", "image", "died"], retries=9) is Decision.RETRY
     assert decide(["image", "died", "image"], retries=9) is Decision.EXCLUDE
     assert decide(["died", "died"], retries=1) is Decision.EXCLUDE
+
+
+async def test_work_that_cannot_be_made_a_patch_is_the_agents_own_doing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else locking a file away, or writing a very large one, would be a way out of every reward of 0."""
+
+    async def too_much(_box: MemorySandbox) -> str:
+        raise PatchError("the files changed below /testbed hold more than 64 MiB")
+
+    monkeypatch.setattr(MemorySandbox, "diff", too_much)
+    trajectory = await roll(MemoryBackend(FILES), OraclePolicy())
+    assert (trajectory.attempts, trajectory.termination) == (1, TerminationReason.SUBMITTED)
+    assert trajectory.grade is not None
+    assert (trajectory.grade.verdict, trajectory.reward, trajectory.patch) == (Verdict.PATCH_FAILED, 0.0, "")
+    assert "more than 64 MiB" in trajectory.grade.detail
+    assert not is_infrastructure(trajectory)
