@@ -1,0 +1,120 @@
+"""What the Docker backend knows without asking: the boxes there are, and what an image's many files held."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import docker
+import pytest
+
+from engine.config.sandbox import DockerConfig, SandboxConfig
+from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.breaker import Breaker
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.docker.reaper import remove
+from engine.sandbox.images import build_image
+from engine.sandbox.pool import Population, SandboxPool
+from tests.docker_daemon import docker_host
+
+FILES = 150
+SPEC = SandboxSpec(
+    image="local:many", run_id="books", limits=SandboxLimits(memory_mb=96, processes=32, disk_mb=32)
+)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home")
+    tree = folder / "tree"
+    for number in range(FILES):
+        path = tree / f"d{number % 7}" / f"f{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"line {number}\n")
+    (tree / "second name").hardlink_to(tree / "d0" / "f0")
+    (tree / "link").symlink_to("d1/f1")
+    (tree / "tool.sh").write_text("#!/bin/sh\n")
+    (tree / "tool.sh").chmod(0o755)
+    build_image(folder, "many", tree)
+    return folder
+
+
+@pytest.fixture
+async def backend(home: Path) -> AsyncIterator[DockerBackend]:
+    backend = DockerBackend(DockerConfig(host=docker_host()), home)
+    yield backend
+    await backend.close()
+    assert list(backend.ledger.entries()) == []
+
+
+async def test_boxes_are_counted_from_their_first_moment_to_their_last(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert backend.population() == Population(existing=0)
+    node = str((await backend.facts())["Name"])
+    opening = backend.open(SPEC)
+    starting = asyncio.ensure_future(opening.__aenter__())
+    while not backend.population().existing:
+        assert not starting.done()
+        await asyncio.sleep(0.001)
+    box = await starting
+    assert backend.population() == Population(existing=1, nodes={node: 1})
+    # The daemon is too busy to remove it: nobody holds it any more, and it is there all the same.
+    monkeypatch.setattr("engine.sandbox.docker.box._REMOVE_PAUSES_S", ())
+    monkeypatch.setattr("engine.sandbox.docker.box.remove", lambda _client, _name: False)
+    await box.close()
+    assert backend.population().existing == 1
+    monkeypatch.setattr("engine.sandbox.docker.box.remove", remove)
+    await backend.reap(run_id="books")
+    assert backend.population() == Population(existing=0)
+
+
+async def test_a_start_that_failed_is_forgotten_with_its_container(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_client: docker.APIClient, _container: str) -> None:
+        raise docker.errors.APIError("no more today")
+
+    monkeypatch.setattr("engine.sandbox.docker.backend._ATTEMPTS", 1)
+    monkeypatch.setattr(docker.APIClient, "start", refuse)
+    with pytest.raises(Exception, match="no more today"):
+        await backend.open(SPEC).__aenter__()
+    assert backend.population().existing == 0
+
+
+async def test_a_pool_notices_boxes_that_docker_does_not_remove(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = SandboxPool(backend, SandboxConfig(), breaker=Breaker(slack=1, patience_s=0.0))
+    monkeypatch.setattr("engine.sandbox.docker.box._REMOVE_PAUSES_S", ())
+    opened = [backend.open(SPEC) for _ in range(2)]
+    boxes = await asyncio.gather(*(one.__aenter__() for one in opened))
+    monkeypatch.setattr("engine.sandbox.docker.box.remove", lambda _client, _name: False)
+    await asyncio.gather(*(box.close() for box in boxes))
+    status = pool._inspected()
+    assert sum(status["nodes"].values()) == 2
+    assert "2 sandboxes exist, but only 0 are wanted" in status["paused_reason"]
+    monkeypatch.setattr("engine.sandbox.docker.box.remove", remove)
+
+
+async def test_a_diff_of_everything_asks_for_one_archive(
+    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    get_archive = docker.APIClient.get_archive
+
+    def counted(client: docker.APIClient, container: str, path: str) -> object:
+        asked.append(path)
+        return get_archive(client, container, path)
+
+    async with backend.open(SPEC) as box:
+        assert (await box.exec("rm -rf ./*", timeout_s=20)).exit_code == 0
+        monkeypatch.setattr(docker.APIClient, "get_archive", counted)
+        patch = await box.diff()
+    assert asked[0] == "/testbed"
+    assert len(asked) <= 2, "the second name of a file is asked for by name"
+    assert patch.count("\ndeleted file mode ") == FILES + 3
+    async with backend.open(SPEC) as box:
+        await box.apply_patch(patch)
+        assert (await box.exec("find . -type f -o -type l", timeout_s=20)).stdout == b""
