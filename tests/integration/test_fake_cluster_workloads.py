@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,19 @@ async def test_a_cluster_in_its_own_process_is_switched_from_here(home: Path) ->
             with pytest.raises(RuntimeError, match="there is no switch"):
                 await cluster.switch("nonsense")
     assert not cluster.kubeconfig.exists()
+
+
+async def test_a_cluster_that_cannot_listen_leaves_nothing_behind(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        before = asyncio.all_tasks()
+        with pytest.raises(OSError, match="in use"):
+            async with FakeCluster(home, port=port):
+                pass
+        assert asyncio.all_tasks() == before
+        process = ClusterProcess(home, options=("--port", str(port)))
+        with pytest.raises(RuntimeError, match="did not start: status 1"):
+            await process.__aenter__()
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")

@@ -134,7 +134,11 @@ class FakeCluster:
             Workloads(self.store, self.admission, self.recorder),
         )
         self._tasks = [asyncio.create_task(part.run()) for part in parts]
-        await self.server.start(self._context() if self._tls else None, self._port)
+        try:
+            await self.server.start(self._context() if self._tls else None, self._port)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         return self
 
     async def __aexit__(

@@ -1,11 +1,12 @@
 """Fault switches: what goes wrong, for which requests or pods, how often; drawn from a seeded generator.
 
-    fault = cluster.faults.add(Fault(FaultKind.TOO_MANY_REQUESTS, verbs={"create"}, resources={"pods"},
-    count=3)) ...
+    fault = Fault(FaultKind.TOO_MANY_REQUESTS, verbs={"create"}, resources={"pods"}, count=3)
+    cluster.faults.add(fault)
+    ...
     assert fault.hits == 3
 
-To add a kind: a member here, and the place that draws it (``server`` for requests, ``watching`` for watches,
-``pods`` for pods).
+To add a kind: a member here, and the place that draws it (``server`` for requests and watches, ``worker`` for
+pods, ``containers`` for connections to agents).
 """
 
 from __future__ import annotations

@@ -62,14 +62,21 @@ class ClusterProcess:
             cwd=_REPO,
             stdout=asyncio.subprocess.PIPE,
         )
-        assert self._process.stdout is not None
-        async with asyncio.timeout(_START_S):
-            said = (await self._process.stdout.readline()).decode().strip()
-        if not said:
-            raise RuntimeError(f"the fake cluster did not start: status {await self._process.wait()}")
-        self.kubeconfig = Path(said)
+        try:
+            self.kubeconfig = await self._said(self._process)
+        except BaseException:
+            await self.__aexit__(None, None, None)
+            raise
         self._http = _client(self.kubeconfig)
         return self
+
+    async def _said(self, process: asyncio.subprocess.Process) -> Path:
+        assert process.stdout is not None
+        async with asyncio.timeout(_START_S):
+            line = (await process.stdout.readline()).decode().strip()
+        if not line:
+            raise RuntimeError(f"the fake cluster did not start: status {await process.wait()}")
+        return Path(line)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

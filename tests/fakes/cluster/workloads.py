@@ -1,8 +1,8 @@
 """The workload controllers, as far as clusters of sandboxes need them: DaemonSets, Deployments, Jobs; and the
 statuses of quotas and disruption budgets.
 
-A Deployment owns its pods itself, without a ReplicaSet between them. To add a controller, add a resource to
-``_FOLLOWED`` and a step to ``_reconcile``.
+A Deployment owns its pods itself, without a ReplicaSet between them. To add a controller, add a step to
+``_reconcile``.
 """
 
 from __future__ import annotations
@@ -21,18 +21,23 @@ from tests.fakes.cluster.quantities import amounts, render
 from tests.fakes.cluster.resources import (
     DAEMONSETS,
     DEPLOYMENTS,
+    EVENTS,
     JOBS,
+    LEASES,
     NODES,
     PDBS,
     PODS,
     QUOTAS,
+    RESOURCES,
     Object,
     Resource,
 )
 from tests.fakes.cluster.scheduler import unfit
 from tests.fakes.cluster.store import Record, Store
 
-_FOLLOWED = (DAEMONSETS, DEPLOYMENTS, JOBS, NODES, PODS, PDBS, QUOTAS)
+_UNCOUNTED = (EVENTS, LEASES)
+_FOLLOWED = tuple(one for one in RESOURCES if not one.virtual and one not in _UNCOUNTED)
+"""Everything that a quota may count, but what is written all the time."""
 _PAUSE_S = 0.03
 _HASH = "controller-revision-hash"
 _DAEMON_TAINTS = (
