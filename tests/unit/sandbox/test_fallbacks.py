@@ -1,0 +1,196 @@
+"""Patches that ``git apply`` refuses end as the official harness's own list of commands ends them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from engine.errors import PatchError
+from engine.sandbox.fallbacks import HARNESS_COMMANDS, apply_as_harness
+from engine.sandbox.patches import FileState, make_patch, touched
+
+BASE = "".join(f"line {number}\n" for number in range(40))
+REGULAR, LINK = 0o100644, 0o120777
+
+Files = dict[str, FileState]
+
+
+def file(text: str | bytes, mode: int = REGULAR) -> FileState:
+    return FileState(mode, text.encode() if isinstance(text, str) else text)
+
+
+def changed(text: str, **lines: str) -> str:
+    """``text`` with lines replaced: ``_3="new"``."""
+    rows = text.split("\n")
+    for number, line in lines.items():
+        rows[int(number[1:])] = line
+    return "\n".join(rows)
+
+
+def harness_commands() -> list[str]:
+    found = importlib.util.find_spec("swebench")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("swebench is not installed")
+    source = (Path(found.submodule_search_locations[0]) / "harness" / "run_evaluation.py").read_text()
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "GIT_APPLY_CMDS":
+            commands: list[str] = ast.literal_eval(node.value)
+            return commands
+    raise AssertionError("swebench has no list of commands")
+
+
+class Repository:
+    """A repository whose history holds ``base`` and whose tree is ``now``."""
+
+    def __init__(self, folder: Path, base: Files, now: Files) -> None:
+        self.folder = folder
+        self.patch_file = folder.with_suffix(".diff")
+        folder.mkdir()
+        self.git("init", "-q")
+        for tree in (base, now):
+            self.put(tree)
+            self.git("add", "-A")
+            self.git("commit", "-q", "--allow-empty", "-m", "x")
+
+    def git(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", *identity, *arguments]
+        env = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull}
+        return subprocess.run(command, cwd=self.folder, input=stdin, capture_output=True, env=env)
+
+    def put(self, tree: Files) -> None:
+        for name in self.files():
+            (self.folder / name).unlink()
+        for name, state in tree.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if state.git_mode == 0o120000:
+                path.symlink_to(os.fsdecode(state.data))
+            else:
+                path.write_bytes(state.data)
+                path.chmod(state.git_mode & 0o777)
+
+    def files(self) -> Files:
+        found = {}
+        for path in sorted(self.folder.rglob("*")):
+            name = path.relative_to(self.folder).as_posix()
+            if name.startswith(".git/") or (path.is_dir() and not path.is_symlink()):
+                continue
+            data = os.fsencode(os.readlink(path)) if path.is_symlink() else path.read_bytes()
+            found[name] = FileState(path.lstat().st_mode, data)
+        return found
+
+    def blobs(self, patch: str) -> list[bytes]:
+        names = [line.split()[1].split("..")[0] for line in patch.split("\n") if line.startswith("index ")]
+        found = [self.git("cat-file", "blob", name) for name in names]
+        return [done.stdout for done in found if done.returncode == 0]
+
+    def official(self, patch: str) -> Files | None:
+        """What the harness's own commands make of the tree; None when all of them fail."""
+        self.patch_file.write_bytes(patch.encode("utf-8", "surrogateescape"))
+        for attempt, command in enumerate(harness_commands()):
+            if attempt:
+                subprocess.run("git checkout -q -- . ; git clean -qfd", shell=True, cwd=self.folder)
+            argv = [*shlex.split(command), str(self.patch_file)]
+            if subprocess.run(argv, cwd=self.folder, capture_output=True).returncode == 0:
+                return self.files()
+        check = self.git("apply", "--check", "--reverse", str(self.patch_file))
+        return self.files() if check.returncode == 0 else None
+
+
+def simple(before: str, after: str, name: str = "a.py") -> str:
+    return make_patch({name: file(before)}, {name: file(after)})
+
+
+NEW = changed(BASE, _20="new 20", _21="new 21")
+MADE = make_patch({"a.py": file(BASE)}, {"a.py": file(NEW)})
+TWO = make_patch(
+    {"a.py": file(BASE), "b.py": file(BASE)}, {"a.py": file(NEW), "b.py": file(changed(BASE, _5="new 5"))}
+)
+CREATE = make_patch({"a.py": file(BASE)}, {"a.py": file(NEW), "new.py": file("made\n")})
+MODE = make_patch({"a.sh": file("x\n")}, {"a.sh": file("x\n", 0o100755)})
+BINARY = make_patch({"a.bin": file(b"\xff\x00\x01" * 50)}, {"a.bin": file(b"\xff\x00\x02" * 50)})
+RENAME = (
+    "diff --git a/old.py b/fresh.py\nsimilarity index 90%\nrename from old.py\nrename to fresh.py\n"
+    + MADE.split("\n", 1)[1].replace("a/a.py", "a/old.py").replace("b/a.py", "b/fresh.py")
+)
+CASES: Mapping[str, tuple[Files, Files, str, bool]] = {
+    "moved and changed context": (
+        {}, {"a.py": file("more\n" * 9 + changed(BASE, _18="other"))}, MADE, True),
+    "made from an older content, its context changed": (
+        {"a.py": file(BASE)},
+        {"a.py": file(changed(BASE, _17="o", _18="o", _24="o"))}, MADE, True),
+    "made from an older content, half of it there": (
+        {"a.py": file(BASE)}, {"a.py": file(changed(BASE, _20="new 20"))},
+        simple(BASE, changed(BASE, _20="new 20", _30="new 30")), True),
+    "the same, and the content is not in the repository": (
+        {}, {"a.py": file(changed(BASE, _20="new 20"))},
+        simple(BASE, changed(BASE, _20="new 20", _30="new 30")), False),
+    "a new file is there already": (
+        {"a.py": file(BASE)}, {"a.py": file(BASE), "new.py": file("made\n")}, CREATE, True),
+    "a new file is there already, the rest too": (
+        {}, {"a.py": file(NEW), "new.py": file("made\n")}, CREATE, True),
+    "another file is where a new one goes": (
+        {"a.py": file(BASE)}, {"a.py": file(BASE), "new.py": file("other\n")}, CREATE, False),
+    "one of two files has it": (
+        {}, {"a.py": file(NEW), "b.py": file("more\n" + BASE)}, TWO, True),
+    "one of two files has it, the other was never so": (
+        {}, {"a.py": file(NEW), "b.py": file("nothing\n")}, TWO, False),
+    "it is there": ({"a.py": file(BASE)}, {"a.py": file(NEW)}, MADE, True),
+    "a conflict": (
+        {"a.py": file(BASE)}, {"a.py": file(changed(BASE, _20="theirs", _21="theirs"))}, MADE, False),
+    "the file is missing": ({"a.py": file(BASE)}, {"b.py": file(BASE)}, MADE, False),
+    "a mode": ({}, {"a.sh": file("x\n", 0o100755)}, MODE, True),
+    "a binary file that has it": ({}, {"a.bin": file(b"\xff\x00\x02" * 50)}, BINARY, True),
+    "a binary file of another content": ({}, {"a.bin": file(b"\xff\x00\x07" * 50)}, BINARY, False),
+    "a rename of what changed": (
+        {"old.py": file(BASE)}, {"old.py": file(changed(BASE, _17="o", _18="o", _19="o"))}, RENAME, True),
+    "carriage returns in the tree": (
+        {}, {"a.py": file(BASE.replace("\n", "\r\n"))}, MADE, False),
+    "a symlink where the file was": (
+        {}, {"a.py": FileState(LINK, b"b.py"), "b.py": file(BASE)}, MADE, False),
+    "nothing of a patch": ({}, {"a.py": file(BASE)}, "diff --git a/a.py b/a.py\nnothing\n", False),
+    "a hunk of another file's": ({}, {"a.py": file("x\n" * 50)}, MADE, False),
+    "names that end like what patch leaves": (
+        {}, {"a.orig": file("more\n" + changed(BASE, _18="o"))}, MADE.replace("a.py", "a.orig"), True),
+}  # fmt: skip
+
+
+def test_the_commands_are_the_harness_own() -> None:
+    assert list(HARNESS_COMMANDS) == harness_commands()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_end_is_that_of_the_harness(tmp_path: Path, name: str) -> None:
+    base, now, patch, applies = CASES[name]
+    repository = Repository(tmp_path / "repository", base, now)
+    before = {path: state for path, state in repository.files().items() if path in touched(patch)}
+    blobs = repository.blobs(patch)
+    official = repository.official(patch)
+    assert (official is not None) is applies
+    if official is None:
+        with pytest.raises(PatchError):
+            apply_as_harness(before, patch, blobs)
+        return
+    after, how = apply_as_harness(before, patch, blobs)
+    left = {path for path in official if path.endswith((".orig", ".rej")) and path not in before}
+    wanted = {path: state for path, state in official.items() if path not in left}
+    untouched = {path: state for path, state in now.items() if path not in before}
+    assert {path: (state.git_mode, state.data) for path, state in {**untouched, **after}.items()} == {
+        path: (state.git_mode, state.data) for path, state in wanted.items()
+    }
+    assert how
+
+
+@pytest.mark.parametrize("name", ["../out.py", ".git/config", "sub/.GIT/hooks/post-commit", "/etc/x"])
+def test_nothing_outside_of_the_tree_is_reached(tmp_path: Path, name: str) -> None:
+    patch = MADE.replace("a/a.py", f"a/{name}").replace("b/a.py", f"b/{name}")
+    with pytest.raises(PatchError):
+        apply_as_harness({name: file(BASE)}, patch)
