@@ -16,6 +16,7 @@
     │   ├── SandboxTransportError
     │   └── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
     ├── PatchError             a patch does not apply
+    ├── HostileInputError      what a sandbox left behind cannot be read within limits: the agent's doing
     ├── ModelError             the policy could not produce a completion
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
     └── TrainerError           a rank of the trainer failed or ended
@@ -130,6 +131,10 @@ class SandboxResourceError(SandboxError):
 
 class PatchError(TrainyardError):
     """A patch does not apply to the tree it was given for."""
+
+
+class HostileInputError(TrainyardError):
+    """Output of a sandbox cannot be read, or not within limits on time and memory: the agent's doing."""
 
 
 class ModelError(TrainyardError):

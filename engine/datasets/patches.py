@@ -75,13 +75,18 @@ def split_patch(patch: str) -> list[FilePatch]:
             continue
         hunk = re.match(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@", line)
         if hunk:
-            old_left, new_left = (int(count) if count is not None else 1 for count in hunk.groups())
+            old_left, new_left = (1 if count is None else line_count(count) for count in hunk.groups())
         parts[-1][0].extend(_header_paths(line))
         parts[-1][1].append(line)
     return [
         FilePatch(paths=tuple(dict.fromkeys(paths)), text="\n".join(lines).rstrip("\n") + "\n")
         for paths, lines in parts
     ]
+
+
+def line_count(digits: str) -> int:
+    """A number of lines in a hunk's header; one beyond all patches stays beyond them, however long it is."""
+    return int(digits.lstrip("0")[:18] or "0")
 
 
 def keep_files(patch: str, wanted: Callable[[str], bool]) -> tuple[str, list[str]]:

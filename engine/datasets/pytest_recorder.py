@@ -149,7 +149,6 @@ class Recorder:
         """Node id → PASSED, FAILED, ERROR, SKIPPED, XFAIL or XPASS."""
         self._guard = guard
         self._config: Any = None
-        self._repr = repr
 
     def pytest_configure(self, config: "Any") -> None:
         """Keep the configuration."""
@@ -179,11 +178,12 @@ class Recorder:
         self.outcomes[node_id] = max(known, outcome, key=_SEVERITY.index)
 
     def payload(self, exit_status: int) -> bytes:
-        """Exit status, alterations and outcomes as a Python literal, UTF-8."""
-        altered = self._guard.altered(self._config)
+        """Exit status, then a line each for alterations and outcomes; names are escaped to plain ASCII."""
+        altered = [("ALTERED", name) for name in self._guard.altered(self._config)]
         as_printed = getattr(self._config, "cwd_relative_nodeid", str)
-        outcomes = [(as_printed(name), outcome) for name, outcome in self.outcomes.items()]
-        return self._repr((int(exit_status), altered, outcomes)).encode("utf-8", "replace")
+        outcomes = [(outcome, as_printed(name)) for name, outcome in self.outcomes.items()]
+        lines = [("%s %s" % (word, name)).encode("unicode_escape") for word, name in altered + outcomes]
+        return b"\n".join([b"%d" % int(exit_status), *lines])
 
 
 class _Sealed(Recorder):

@@ -27,11 +27,11 @@ from engine.grading.reports import GOLD, regrade
 def grade_log(options: argparse.Namespace) -> None:
     """Print the report of one log."""
     try:
-        row = json.loads(options.row.read_text(encoding="utf-8"))
+        row = json.loads(options.row.read_text(encoding="utf-8-sig"))
         log = options.log.read_bytes().decode("utf-8", "replace")
     except OSError as error:
         raise DatasetError(f"cannot read {error.filename}: {error.strerror}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{options.row} is not JSON: {error}") from None
     if not isinstance(row, dict):
         raise DatasetError(f"{options.row} does not hold one row (a JSON object)")

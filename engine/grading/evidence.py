@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from engine.datasets.testrun import Record, TestCase, TestRun
 from engine.grading import swebench
 from engine.grading.parsers import parse_log
-from engine.types import TaskAnswer, TestKind, TestOutcome, TestResult
+from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 _PASSING = frozenset({"PASSED", "XFAIL", "XPASS"})
 _SUMMARY = "=== short test summary info ==="
@@ -59,17 +59,31 @@ class Judgement:
     """Where a rule gives more than passed or not."""
 
 
-def contradictions(evidence: Evidence, parser: str, claimed: Iterable[str]) -> list[str]:
+def instance_of(row: TaskRow) -> swebench.Instance:
+    """What log parsers may choose by."""
+    task = row.task
+    return swebench.Instance(
+        instance_id=task.instance_id, repo=task.repo, version=str(task.metadata.get("version") or "")
+    )
+
+
+def statuses_of(row: TaskRow, log: str, parser: str = "") -> dict[str, str]:
+    """Statuses by test name, by the row's own parser or another."""
+    return parse_log(parser or row.answer.log_parser, log, instance_of(row))
+
+
+def contradictions(row: TaskRow, evidence: Evidence, claimed: Iterable[str], parser: str = "") -> list[str]:
     """Tests that the log claims to have passed and pytest's sealed record does not know as passed.
 
     Args:
-        parser: how the log names tests; the record is read through the same eyes.
+        parser: how the log names tests, where the row does not say; the record is read through the same eyes.
         claimed: names of tests that passed as the log has it.
     """
     if not evidence.record_wanted:
         return []
     outcomes = evidence.record.outcomes if evidence.record is not None else {}
-    known = parse_log(parser, _as_log(outcomes, parser)) if outcomes else {}
+    parser = parser or row.answer.log_parser
+    known = statuses_of(row, _as_log(outcomes, parser), parser) if outcomes else {}
     wrong = []
     for test in claimed:
         key = swebench.resolve_case(test, known)

@@ -20,7 +20,8 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.patches import patch_hash
 from engine.datasets.testrun import run_tests
 from engine.datasets.toolchain import DRIVER
-from engine.errors import DatasetError, PatchError, SandboxError
+from engine.errors import DatasetError, HostileInputError, PatchError, SandboxError
+from engine.grading.apart import call_apart
 from engine.grading.applying import apply_with_fallbacks
 from engine.grading.evidence import Evidence, Judgement, required
 from engine.grading.parsers import check_parser
@@ -81,7 +82,7 @@ class Grader:
             DatasetError: the task's answer cannot be graded (no tests, unknown rule or parser).
         """
         check_gradable(row)
-        timeout_s = self._timeout(row.answer, evaluation=evaluation)
+        timeout_s = self.timeout_s(row, evaluation=evaluation)
         if not (self._config.reuse_verdicts and row.answer.deterministic):
             return await self._grade(row, patch, timeout_s)
         key = (row.task.id, patch_hash(patch), timeout_s)
@@ -92,10 +93,10 @@ class Grader:
                 return replace(grade, reused=True, seconds=0.0)
         return await self._grade_once(key, row, patch)
 
-    def _timeout(self, answer: TaskAnswer, *, evaluation: bool) -> float:
+    def timeout_s(self, row: TaskRow, *, evaluation: bool = False) -> float:
         """Seconds for the tests: the row's own limit, else the run's."""
-        if answer.timeout_s is not None:
-            return answer.timeout_s
+        if row.answer.timeout_s is not None:
+            return row.answer.timeout_s
         if evaluation and self._config.evaluation_timeout_s is not None:
             return self._config.evaluation_timeout_s
         return self._config.timeout_s
@@ -128,9 +129,9 @@ class Grader:
                 return replace(grade, seconds=time.monotonic() - started)
 
     async def _attempt(self, row: TaskRow, patch: str, timeout_s: float) -> Grade:
-        submission = admit(patch, row.answer)
-        if submission.malformed:
-            return _unapplied(row, submission, "no file header in the patch")
+        submission = await asyncio.to_thread(admit, patch, row.answer)
+        if submission.problem:
+            return _unapplied(row, submission, submission.problem)
         async with self._backend.open(self._spec(row, timeout_s)) as box:
             if row.answer.setup_patch:
                 await _set_up(box, row)
@@ -142,10 +143,10 @@ class Grader:
                     return _unapplied(row, submission, str(error))
             await _restore_tests(box, row.answer)
             evidence = await gather(box, row.answer, timeout_s=timeout_s)
-        return self._judged(row, submission, evidence, how)
+        return await self._judged(row, submission, evidence, how)
 
-    def _judged(self, row: TaskRow, submission: Submission, evidence: Evidence, how: str) -> Grade:
-        judgement = RULES[row.answer.grade_rule](row.answer, evidence, self._config)
+    async def _judged(self, row: TaskRow, submission: Submission, evidence: Evidence, how: str) -> Grade:
+        judgement = await judge(row, evidence, self._config)
         verdict, detail = _verdict(evidence, judgement)
         reward = 1.0 if verdict is Verdict.PASSED else 0.0
         if verdict is Verdict.FAILED and judgement.reward is not None:
@@ -153,7 +154,8 @@ class Grader:
         findings = submission.findings
         if verdict is Verdict.TAMPERED:
             findings += (Finding(kind=FindingKind.FORGED_REPORT, detail=detail),)
-        grade = _with_log(Grade(verdict=verdict, reward=reward, tests=judgement.tests), evidence.log)
+        grade = Grade(verdict=verdict, reward=reward, tests=judgement.tests)
+        grade = await asyncio.to_thread(_with_log, grade, evidence.log)
         note = f"left out of the patch: {', '.join(submission.left_out)}" if submission.left_out else ""
         return replace(
             grade, detail="; ".join(part for part in (detail, note, how) if part), findings=findings
@@ -201,6 +203,17 @@ async def gather(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> Evide
         forged=run.forged,
         signed=run,
     )
+
+
+async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
+    """What the row's rule makes of the evidence; a log that cannot be read within limits has failed."""
+    rule = RULES[row.answer.grade_rule]
+    if evidence.signed is not None:
+        return await asyncio.to_thread(rule, row, evidence, config)
+    try:
+        return await call_apart(rule, row, replace(evidence, log=""), config)
+    except HostileInputError as error:
+        return Judgement(passed=False, tests=_missing(row.answer), detail=str(error))
 
 
 def check_gradable(row: TaskRow) -> None:
@@ -255,17 +268,19 @@ def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
 
 
 def _unapplied(row: TaskRow, submission: Submission, problem: str) -> Grade:
-    tests = [
-        TestResult(test_id=test, kind=kind, outcome=TestOutcome.MISSING)
-        for test, kind in required(row.answer)
-    ]
     note = f"left out of the patch: {', '.join(submission.left_out)}" if submission.left_out else ""
     return Grade(
         verdict=Verdict.PATCH_FAILED,
         reward=0.0,
-        tests=tuple(tests),
+        tests=_missing(row.answer),
         detail="; ".join(part for part in (problem, note) if part),
         findings=submission.findings,
+    )
+
+
+def _missing(answer: TaskAnswer) -> tuple[TestResult, ...]:
+    return tuple(
+        TestResult(test_id=test, kind=kind, outcome=TestOutcome.MISSING) for test, kind in required(answer)
     )
 
 

@@ -20,17 +20,18 @@ _SUMMARY = "short test summary info"
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def parse_log(parser: str, log: str) -> dict[str, str]:
+def parse_log(parser: str, log: str, instance: swebench.Instance | None = None) -> dict[str, str]:
     """Statuses by test name.
 
     Args:
         parser: a name, e.g. ``parse_log_pytest`` or ``swesmith_pytest``.
         log: what the tests printed.
+        instance: whose log it is.
 
     Raises:
         DatasetError: there is no such parser; names close ones.
     """
-    return _find(parser)(log, None)
+    return _find(parser)(log, swebench.test_spec(instance or swebench.Instance()))
 
 
 def check_parser(name: str) -> None:
@@ -116,7 +117,7 @@ def swe_bench_pro(log: str) -> dict[str, str]:
     try:
         tests = json.loads(log[start : end + 1])["tests"]
         return {str(test["name"]): str(test["status"]) for test in tests if test["status"] in _STATUSES}
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return {}
 
 

@@ -16,7 +16,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,13 @@ from engine.config.base import Section
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.store import dataset_path, load_dataset
-from engine.errors import DatasetError, PreflightError
+from engine.errors import DatasetError, HostileInputError, PreflightError
 from engine.events.harness import Prediction
 from engine.grading import swebench
+from engine.grading.apart import call_apart
 from engine.grading.grader import Grader
 from engine.grading.reports import GOLD, InstanceResult, read_predictions, run_report
+from engine.grading.rules.f2p_p2p import official_report
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool import SandboxPool
 from engine.types import Grade, GradeRule, TaskRow, TestKind, TestOutcome, Verdict
@@ -123,27 +125,54 @@ async def _grade(
 ) -> InstanceResult:
     folder = _folder(assignment, prediction)
     name = prediction.instance_id
-    if (known := _known(folder, name)) is not None:
+    if (known := await asyncio.to_thread(_known, folder, name)) is not None:
         verdicts["known"] += 1
-        return known
-    folder.mkdir(parents=True, exist_ok=True)
+        report, log = known
+        return InstanceResult(instance_id=name, report=report, failure=await _failure(log))
     patch = prediction.model_patch or ""
-    (folder / "patch.diff").write_text(patch, encoding="utf-8", errors="surrogateescape")
+    await asyncio.to_thread(_write, folder / "patch.diff", patch.encode("utf-8", "surrogatepass"))
     try:
         grade = await grader.grade(row, patch)
     except DatasetError as error:
         verdicts["ungradable"] += 1
-        return InstanceResult(instance_id=name, report=None, error=str(error))
+        return InstanceResult(instance_id=name, report=None, failure=await _failure(str(error)))
     verdicts[grade.verdict] += 1
-    log = zlib.decompress(grade.whole_log).decode("utf-8", "replace") if grade.whole_log else grade.log
+    log = await asyncio.to_thread(_whole_log, grade)
     if grade.verdict is Verdict.TEST_TIMEOUT:
-        log += "\n\nTimeout error: the tests' seconds exceeded."
-    (folder / "test_output.txt").write_text(log, encoding="utf-8", errors="replace")
+        log += f"\n\nTimeout error: {grader.timeout_s(row):.0f} seconds exceeded."
+    await asyncio.to_thread(_write, folder / "test_output.txt", log.encode("utf-8", "replace"))
     if grade.verdict in _WITHOUT_REPORT:
-        return InstanceResult(instance_id=name, report=None, log=log, error=grade.detail)
-    report = instance_report(row, grade, log)
-    (folder / "report.json").write_text(json.dumps({name: report}, indent=4), encoding="utf-8")
-    return InstanceResult(instance_id=name, report=report, log=log)
+        failure = await _failure(f"{log}\n{grade.detail}")
+        return InstanceResult(instance_id=name, report=None, failure=failure)
+    report = await _report(row, grade, log)
+    text = json.dumps({name: report}, indent=4)
+    await asyncio.to_thread(_write, folder / "report.json", text.encode())
+    return InstanceResult(instance_id=name, report=report, failure=await _failure(log))
+
+
+async def _failure(log: str) -> tuple[str, str] | None:
+    try:
+        return await call_apart(swebench.classify_failure, log)
+    except HostileInputError:
+        return None
+
+
+async def _report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
+    """``instance_report``, as if nothing was judged by the log where it cannot be read within limits."""
+    grade = replace(grade, log="", whole_log=b"")
+    try:
+        return await call_apart(instance_report, row, grade, log)
+    except HostileInputError:
+        return plain_report(grade)
+
+
+def _whole_log(grade: Grade) -> str:
+    return zlib.decompress(grade.whole_log).decode("utf-8", "replace") if grade.whole_log else grade.log
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
 
 
 def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
@@ -151,19 +180,14 @@ def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
 
     A verdict that is not ``passed`` is never resolved, whatever the log says.
     """
-    answer = row.answer
-    if answer.grade_rule is GradeRule.F2P_P2P and answer.log_parser:
-        found: dict[str, Any] = swebench.instance_report(
-            log,
-            instance_id="",
-            parser=answer.log_parser,
-            fail_to_pass=answer.fail_to_pass,
-            pass_to_pass=answer.pass_to_pass,
-            eval_type=str(answer.metadata.get("eval_type") or swebench.PASS_AND_FAIL),
-            repo=str(answer.metadata.get("repo") or ""),
-            version=str(answer.metadata.get("version") or ""),
-        )[""]
+    if row.answer.grade_rule is GradeRule.F2P_P2P and row.answer.log_parser:
+        found = official_report(row, log)
         return {**found, "resolved": found["resolved"] and grade.verdict is Verdict.PASSED}
+    return plain_report(grade)
+
+
+def plain_report(grade: Grade) -> dict[str, Any]:
+    """The official per-instance report out of the outcomes that a grade names."""
     return {
         "patch_is_None": False,
         "patch_exists": True,
@@ -186,14 +210,14 @@ def _outcomes(grade: Grade, kind: TestKind) -> dict[str, list[str]]:
     }
 
 
-def _known(folder: Path, name: str) -> InstanceResult | None:
-    """The result of an earlier, interrupted command."""
+def _known(folder: Path, name: str) -> tuple[dict[str, Any], str] | None:
+    """Report and log of an earlier, interrupted command."""
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))[name]
         log = (folder / "test_output.txt").read_text(encoding="utf-8", errors="replace")
     except (OSError, ValueError, KeyError):
         return None
-    return InstanceResult(instance_id=name, report=report, log=log)
+    return report, log
 
 
 def _plain(name: str) -> str:

@@ -5,13 +5,15 @@ A per-instance report is what ``swebench`` writes beside a test log; a run repor
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.datasets.importers import swe_smith
+from engine.datasets.importers.evalscript import FAIL_ONLY, find_spec
+from engine.datasets.importers.fields import structure
 from engine.errors import DatasetError
 from engine.events import harness
 from engine.events.harness import Prediction
@@ -30,9 +32,8 @@ class InstanceResult:
     instance_id: str
     report: Mapping[str, Any] | None
     """Per-instance report; None when grading did not come to an end (a timeout, infrastructure)."""
-    log: str = ""
-    error: str = ""
-    """Why there is no report."""
+    failure: tuple[str, str] | None = None
+    """Reason and tier of a failure of infrastructure, as ``swebench.classify_failure`` tells."""
 
 
 def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
@@ -40,31 +41,43 @@ def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
 
     Args:
         row: needs ``instance_id``, ``FAIL_TO_PASS``, ``PASS_TO_PASS`` (lists, or JSON or Python text) and
-            ``log_parser``; ``eval_type``, ``repo``, ``version``, ``model_patch`` count where they are there.
+            ``log_parser``, which may be in ``install_config``, or follow from ``repo`` and ``version``;
+            ``eval_type`` and ``model_patch`` count where they are there. Keys in upper or lower case.
         log: the test log with its markers.
 
     Raises:
-        DatasetError: a field is missing or malformed, or the parser is unknown; names the field.
+        DatasetError: a field is missing or malformed, or the parser is unknown, which is named; or the
+            harness's parser itself fails.
     """
     fields = {key.lower(): value for key, value in row.items()}
-    parser = str(_needed(fields, "log_parser"))
+    repo, version = str(fields.get("repo") or ""), str(fields.get("version") or "")
+    parser = str(_needed({**fields, "log_parser": _parser(fields, repo, version)}, "log_parser"))
     check_parser(parser)
-    eval_type = str(fields.get("eval_type") or swebench.PASS_AND_FAIL)
+    eval_type = str(fields.get("eval_type") or "")
+    if not eval_type:
+        eval_type = swebench.FAIL_ONLY if repo in FAIL_ONLY else swebench.PASS_AND_FAIL
     if eval_type not in (swebench.PASS_AND_FAIL, swebench.FAIL_ONLY):
         raise DatasetError(
             f"field 'eval_type' is '{eval_type}'; it is {swebench.PASS_AND_FAIL} or {swebench.FAIL_ONLY}"
         )
-    return swebench.instance_report(
-        log,
+    instance = swebench.Instance(
         instance_id=str(_needed(fields, "instance_id")),
-        parser=parser,
-        fail_to_pass=_test_names(fields, "fail_to_pass"),
-        pass_to_pass=_test_names(fields, "pass_to_pass"),
-        eval_type=eval_type,
-        model_patch=fields.get("model_patch", ""),
-        repo=str(fields.get("repo") or ""),
-        version=str(fields.get("version") or ""),
+        repo=repo,
+        version=version,
     )
+    lists = {name: _test_names(fields, name) for name in ("fail_to_pass", "pass_to_pass")}
+    try:
+        report = swebench.instance_report(
+            log,
+            instance=instance,
+            parser=parser,
+            eval_type=eval_type,
+            model_patch=fields.get("model_patch", ""),
+            **lists,
+        )
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DatasetError(f"the log parser '{parser}' stumbles over this log or row: {error!r}") from error
+    return {instance.instance_id: report}
 
 
 def _needed(fields: Mapping[str, Any], name: str) -> Any:
@@ -75,22 +88,26 @@ def _needed(fields: Mapping[str, Any], name: str) -> Any:
     return fields[name]
 
 
+def _parser(fields: Mapping[str, Any], repo: str, version: str) -> Any:
+    """The row's parser: its own, its installation's, or that of its set."""
+    config = structure(fields.get("install_config"))
+    spec = find_spec(repo, version)
+    return (
+        fields.get("log_parser")
+        or (config.get("log_parser") if isinstance(config, dict) else "")
+        or (spec.parser if spec is not None else "")
+        or (swe_smith.PARSER if repo.startswith("swesmith/") else "")
+    )
+
+
 def _test_names(fields: Mapping[str, Any], name: str) -> list[str]:
-    value = fields.get(name)
-    if isinstance(value, str):
-        value = _parsed(value, name)
-    if value is None or not isinstance(value, Sequence) or not all(isinstance(test, str) for test in value):
+    given = fields.get(name)
+    value = structure(given)
+    if value is None and isinstance(given, str):
+        raise DatasetError(f"field '{name.upper()}' is text, but neither a JSON nor a Python list")
+    if not isinstance(value, list | tuple) or not all(isinstance(test, str) for test in value):
         raise DatasetError(f"field '{name.upper()}' is not a list of test names")
     return list(value)
-
-
-def _parsed(text: str, name: str) -> Any:
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            return parse(text)
-        except (ValueError, SyntaxError):
-            continue
-    raise DatasetError(f"field '{name.upper()}' is text, but neither a JSON nor a Python list")
 
 
 def read_predictions(path: Path) -> list[Prediction]:
@@ -109,7 +126,7 @@ def read_predictions(path: Path) -> list[Prediction]:
             raise DatasetError(f"{path.name}: predictions are .jsonl or .json files, or the word '{GOLD}'")
     except FileNotFoundError:
         raise DatasetError(f"there is no file {path}") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path.name} is not JSON: {error}") from error
     rows = list(found.values()) if isinstance(found, dict) else found
     if not isinstance(rows, list):
@@ -179,7 +196,6 @@ def _count(
             ids["resolved"].add(instance_id)
             return
         ids["unresolved"].add(instance_id)
-    text = f"{result.log}\n{result.error}" if result else ""
-    if found := swebench.classify_failure(text):
-        reasons[instance_id], tier = found
+    if result is not None and result.failure is not None:
+        reasons[instance_id], tier = result.failure
         ids["infra_failure" if tier == "environment" else "ambiguous_failure"].add(instance_id)

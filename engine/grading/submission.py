@@ -49,8 +49,8 @@ class Submission:
     left_out: tuple[str, ...]
     """Paths, sorted."""
     findings: tuple[Finding, ...]
-    malformed: bool
-    """There is text, but no file's header in it."""
+    problem: str
+    """Why it is no patch; empty when it is one, or nothing at all."""
 
 
 def admit(patch: str, answer: TaskAnswer) -> Submission:
@@ -79,8 +79,16 @@ def admit(patch: str, answer: TaskAnswer) -> Submission:
         patch="".join(kept),
         left_out=tuple(sorted(left_out)),
         findings=tuple(dict.fromkeys(findings)),
-        malformed=bool(patch.strip()) and not parts,
+        problem=_problem(patch, parts),
     )
+
+
+def _problem(patch: str, parts: list[FilePatch]) -> str:
+    try:
+        patch.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return "the patch is no Unicode text"
+    return "no file header in the patch" if patch.strip() and not parts else ""
 
 
 def _kind(part: FilePatch, path: str, answer: TaskAnswer) -> FindingKind | None:

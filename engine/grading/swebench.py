@@ -12,6 +12,7 @@ import importlib
 import locale
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
@@ -22,12 +23,20 @@ PASS_AND_FAIL, FAIL_ONLY = "pass_and_fail", "fail_only"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 """What evaluation scripts print around the tests."""
 EXIT_CODE = ">>>>> Test Exit Code"
-PASSING = frozenset({"PASSED", "XFAIL"})
 
 StatusMap = Mapping[str, str]
 """Test → PASSED, FAILED, SKIPPED, ERROR or XFAIL."""
 Parser = Callable[[str, Any], dict[str, str]]
 """A log and swebench's ``TestSpec`` → statuses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    """What some parsers choose by: calypso, lighthouse, immutable_js and jekyll."""
+
+    instance_id: str = ""
+    repo: str = ""
+    version: str = ""
 
 
 def _module(name: str) -> ModuleType:
@@ -40,42 +49,53 @@ def parsers() -> dict[str, Parser]:
     return cast("dict[str, Parser]", _module("log_parsers").PARSER_REGISTRY)
 
 
+def test_spec(instance: Instance, **fields: Any) -> Any:
+    """swebench's ``TestSpec`` of an instance; ``fields`` are set on top."""
+    values: dict[str, Any] = {
+        "instance_id": instance.instance_id,
+        "image": "",
+        "eval_script_list": [],
+        "repo": instance.repo,
+        "version": instance.version,
+        "FAIL_TO_PASS": [],
+        "PASS_TO_PASS": [],
+    }
+    return importlib.import_module("swebench.types").TestSpec(**{**values, **fields})
+
+
 def instance_report(
     log: str,
     *,
-    instance_id: str,
+    instance: Instance,
     parser: str,
     fail_to_pass: Sequence[str],
     pass_to_pass: Sequence[str],
     eval_type: str = PASS_AND_FAIL,
     model_patch: str | None = "",
-    repo: str = "",
-    version: str = "",
 ) -> dict[str, Any]:
-    """swebench's ``get_eval_report`` on a log: ``{instance_id: {patch_exists, resolved, tests_status, …}}``.
+    """swebench's ``get_eval_report`` on a log: ``patch_exists``, ``resolved``, ``tests_status``, ….
 
     Args:
         log: the whole log with its markers; universal newlines are applied as on reading a file.
         parser: a name in ``parsers()``.
         eval_type: ``pass_and_fail``, or ``fail_only`` for runners that report failures only.
         model_patch: None where the prediction held none.
-        repo, version: what four of the parsers look at.
 
     Raises:
         PreflightError: swebench is not installed.
     """
-    spec = importlib.import_module("swebench.types").TestSpec(
-        instance_id=instance_id,
-        image="",
-        eval_script_list=[],
-        repo=repo,
-        version=version,
+    spec = test_spec(
+        instance,
         FAIL_TO_PASS=list(fail_to_pass),
         PASS_TO_PASS=list(pass_to_pass),
         log_parser=parser,
         eval_type=eval_type,
     )
-    prediction = {"instance_id": instance_id, "model_name_or_path": "", "model_patch": model_patch}
+    prediction = {
+        "instance_id": instance.instance_id,
+        "model_name_or_path": "",
+        "model_patch": model_patch,
+    }
     # swebench opens the file itself, with the locale's encoding.
     with tempfile.NamedTemporaryFile() as file:
         file.write(log.encode(locale.getencoding(), "replace"))
@@ -83,29 +103,17 @@ def instance_report(
         report = _module("grading").get_eval_report(
             test_spec=spec, prediction=prediction, test_log_path=file.name, include_tests_status=True
         )
-    return cast("dict[str, Any]", report)
-
-
-def status_report(
-    statuses: StatusMap,
-    *,
-    fail_to_pass: Sequence[str],
-    pass_to_pass: Sequence[str],
-    eval_type: str = PASS_AND_FAIL,
-) -> dict[str, dict[str, list[str]]]:
-    """``FAIL_TO_PASS`` and ``PASS_TO_PASS`` → ``success`` and ``failure``, as swebench counts statuses."""
-    module, constants = _module("grading"), _module("constants")
-    report = module.get_eval_tests_report(
-        dict(statuses),
-        {FAIL_TO_PASS: list(fail_to_pass), PASS_TO_PASS: list(pass_to_pass)},
-        eval_type=constants.EvalType(eval_type),
-    )
-    return cast("dict[str, dict[str, list[str]]]", report)
+    return cast("dict[str, Any]", report[instance.instance_id])
 
 
 def resolve_case(test: str, statuses: StatusMap) -> str | None:
     """The key under which a required test is found: itself, or what its truncated id is the beginning of."""
-    return cast("str | None", _module("grading")._resolve_case(test, dict(statuses)))
+    return cast("str | None", _module("grading")._resolve_case(test, statuses))
+
+
+def with_newlines(log: str) -> str:
+    """A log as swebench reads it from a file: every kind of line end is a newline."""
+    return log.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def classify_failure(log: str) -> tuple[str, str] | None:

@@ -1,6 +1,6 @@
-"""Grade rules: pure functions of an answer and the evidence of one run of its tests.
+"""Grade rules: pure functions of a row and the evidence of one run of its tests.
 
-To add one: a module with ``judge(answer, evidence, config)`` and an entry in ``RULES``.
+To add one: a module with ``judge(row, evidence, config)`` and an entry in ``RULES``.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from engine.config.rollout import GradingConfig
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.rules import exit_code, f2p_p2p, junit, map_equal, multi_swe, reward_file
-from engine.types import GradeRule, TaskAnswer
+from engine.types import GradeRule, TaskRow
 
-Rule = Callable[[TaskAnswer, Evidence, GradingConfig], Judgement]
+Rule = Callable[[TaskRow, Evidence, GradingConfig], Judgement]
 
 RULES: Mapping[GradeRule, Rule] = {
     GradeRule.F2P_P2P: f2p_p2p.judge,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from engine.config.rollout import GradingConfig
 from engine.grading.evidence import Evidence, Judgement, unconfirmed_success
-from engine.types import TaskAnswer
+from engine.types import TaskRow
 
 
-def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """See the module."""
     if evidence.exit_code != 0:
         return Judgement(passed=False, detail=f"the tests ended with exit code {evidence.exit_code}")

@@ -7,6 +7,8 @@ pytest's sealed record confirms what the log claims.
 
 from __future__ import annotations
 
+from typing import Any
+
 from engine.config.rollout import GradingConfig
 from engine.datasets.testrun import TestRun
 from engine.grading import swebench
@@ -16,18 +18,36 @@ from engine.grading.evidence import (
     against_the_record,
     contradictions,
     describe,
+    instance_of,
     outcome_of,
     required,
+    statuses_of,
 )
-from engine.grading.parsers import parse_log
-from engine.types import TaskAnswer, TestOutcome, TestResult
+from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult
 
 
-def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """See the module."""
     if evidence.signed is not None:
-        return _by_report(answer, evidence.signed)
-    return _by_log(answer, evidence)
+        return _by_report(row.answer, evidence.signed)
+    return _by_log(row, evidence)
+
+
+def official_report(row: TaskRow, log: str) -> dict[str, Any]:
+    """swebench's per-instance report of a log, without the instance's name."""
+    answer = row.answer
+    return swebench.instance_report(
+        log,
+        instance=instance_of(row),
+        parser=answer.log_parser,
+        fail_to_pass=answer.fail_to_pass,
+        pass_to_pass=answer.pass_to_pass,
+        eval_type=_eval_type(answer),
+    )
+
+
+def _eval_type(answer: TaskAnswer) -> str:
+    return str(answer.metadata.get("eval_type") or swebench.PASS_AND_FAIL)
 
 
 def _by_report(answer: TaskAnswer, run: TestRun) -> Judgement:
@@ -39,20 +59,11 @@ def _by_report(answer: TaskAnswer, run: TestRun) -> Judgement:
     return Judgement(passed=not wrong, tests=tests, detail=describe(wrong))
 
 
-def _by_log(answer: TaskAnswer, evidence: Evidence) -> Judgement:
-    eval_type = str(answer.metadata.get("eval_type") or swebench.PASS_AND_FAIL)
-    report = swebench.instance_report(
-        evidence.judged,
-        instance_id="",
-        parser=answer.log_parser,
-        fail_to_pass=answer.fail_to_pass,
-        pass_to_pass=answer.pass_to_pass,
-        eval_type=eval_type,
-        repo=str(answer.metadata.get("repo") or ""),
-        version=str(answer.metadata.get("version") or ""),
-    )[""]
-    statuses = parse_log(answer.log_parser, evidence.shown)
-    found = {test: _status(test, statuses, eval_type) for test, _ in required(answer)}
+def _by_log(row: TaskRow, evidence: Evidence) -> Judgement:
+    answer = row.answer
+    report = official_report(row, evidence.judged)
+    statuses = statuses_of(row, swebench.with_newlines(evidence.shown))
+    found = {test: _status(test, statuses, _eval_type(answer)) for test, _ in required(answer)}
     tests = tuple(
         TestResult(test_id=test, kind=kind, outcome=outcome_of(found[test]))
         for test, kind in required(answer)
@@ -68,8 +79,9 @@ def _by_log(answer: TaskAnswer, evidence: Evidence) -> Judgement:
             tests=tests,
             detail=describe({test: outcome_of(found.get(test)) for test in failures}),
         )
-    claimed = [test for test, status in found.items() if status in swebench.PASSING]
-    if unseen := contradictions(evidence, answer.log_parser, claimed):
+    counted = [test for kind in report["tests_status"].values() for test in kind["success"]]
+    claimed = [test for test in counted if found.get(test) != "SKIPPED"]
+    if unseen := contradictions(row, evidence, claimed):
         return against_the_record(unseen)
     return Judgement(passed=True, tests=tests)
 

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from engine.config.rollout import GradingConfig
 from engine.datasets.testrun import TestCase, junit_address
 from engine.grading.evidence import Evidence, Judgement, describe, named, required, unconfirmed_success
-from engine.types import TaskAnswer, TestOutcome, TestResult
+from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult
 
 _GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 _CONFIRMED = frozenset({"PASSED", "XFAIL", "XPASS"})
 
 
-def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """See the module."""
+    answer = row.answer
     cases = evidence.cases
     if not cases:
         return Judgement(passed=False, detail="there is no JUnit report, or it is empty")

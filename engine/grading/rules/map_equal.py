@@ -17,17 +17,19 @@ from engine.grading.evidence import (
     contradictions,
     describe,
     outcome_of,
+    statuses_of,
 )
-from engine.grading.parsers import parse_log, r2e_name
-from engine.types import TaskAnswer, TestKind, TestResult
+from engine.grading.parsers import r2e_name
+from engine.types import TaskRow, TestKind, TestResult
 
 _PARSER = "r2e_pytest"
 
 
-def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:
+def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     """See the module."""
+    answer = row.answer
     parser = answer.log_parser or _PARSER
-    statuses = _comparable(parse_log(parser, evidence.shown))
+    statuses = _comparable(statuses_of(row, evidence.shown, parser))
     expected = _comparable(answer.expected)
     wrong = differences(statuses, expected, strict=config.map_rule == "strict")
     mended = set(answer.fail_to_pass)
@@ -43,7 +45,7 @@ def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judg
     if wrong:
         return Judgement(passed=False, tests=tests, detail=describe(wrong))
     claimed = [test for test, status in statuses.items() if status == "PASSED" and test in expected]
-    if unseen := contradictions(evidence, parser, claimed):
+    if unseen := contradictions(row, evidence, claimed, parser):
         return against_the_record(unseen)
     return Judgement(passed=True, tests=tests)
 

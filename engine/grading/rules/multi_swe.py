@@ -19,18 +19,19 @@ from engine.grading.evidence import (
     named,
     outcome_of,
     required,
+    statuses_of,
 )
-from engine.grading.parsers import parse_log
-from engine.types import TaskAnswer, TestResult
+from engine.types import TaskAnswer, TaskRow, TestResult
 
 PASS, FAIL, SKIP, NONE = "PASS", "FAIL", "SKIP", "NONE"
 _WORDS = {"PASSED": PASS, "XFAIL": PASS, "FAILED": FAIL, "ERROR": FAIL, "SKIPPED": SKIP}
 _BEFORE = {"p2p_tests": PASS, "f2p_tests": FAIL, "s2p_tests": SKIP, "n2p_tests": NONE}
 
 
-def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """See the module."""
-    statuses = parse_log(answer.log_parser, evidence.shown)
+    answer = row.answer
+    statuses = statuses_of(row, evidence.shown)
     fix = {test: _WORDS[status] for test, status in statuses.items()}
     tests = tuple(
         TestResult(test_id=test, kind=kind, outcome=outcome_of(statuses.get(test)))
@@ -41,7 +42,7 @@ def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judg
     if problem := problem_of(run, test_run, fix, expected):
         return Judgement(passed=False, tests=tests, detail=problem)
     claimed = [test for test, _ in required(answer) if fix.get(test) == PASS]
-    if wrong := contradictions(evidence, answer.log_parser, claimed):
+    if wrong := contradictions(row, evidence, claimed):
         return against_the_record(wrong)
     return Judgement(passed=True, tests=tests)
 

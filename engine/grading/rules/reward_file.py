@@ -11,13 +11,14 @@ import json
 import math
 from collections.abc import Mapping
 from statistics import fmean
+from typing import Any
 
 from engine.config.rollout import GradingConfig
 from engine.grading.evidence import Evidence, Judgement, unconfirmed_success
-from engine.types import TaskAnswer
+from engine.types import TaskRow
 
 
-def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
+def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """See the module."""
     if not evidence.rewards:
         return Judgement(passed=False, detail="the verifier wrote no reward")
@@ -34,10 +35,16 @@ def judge(answer: TaskAnswer, evidence: Evidence, config: GradingConfig) -> Judg
 
 
 def parse_rewards(name: str, text: str) -> Mapping[str, float]:
-    """Rewards by name out of a file's content. Raises ValueError when it holds none."""
+    """Rewards by name out of a file's content. Raises ValueError or TypeError when it holds none."""
     if not name.endswith(".json"):
         return {"reward": float(text.strip())}
-    found = json.loads(text)
+    try:
+        return _numbers(json.loads(text))
+    except (RecursionError, OverflowError) as error:
+        raise ValueError(str(error)) from None
+
+
+def _numbers(found: Any) -> Mapping[str, float]:
     if isinstance(found, int | float) and not isinstance(found, bool):
         return {"reward": float(found)}
     if not isinstance(found, dict):

@@ -19,6 +19,7 @@ from engine.grading.reports import (
     run_report,
     write_predictions,
 )
+from engine.grading.swebench import classify_failure
 
 PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "data" / "swe_smith_logs"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
@@ -128,6 +129,24 @@ def test_lists_may_be_json_or_python_text_and_keys_lower_case() -> None:
     assert regrade({**wanted, **lower}, log(*BOTH))["a__b-1"]["resolved"]
 
 
+@pytest.mark.parametrize(
+    ("change", "resolved"),
+    [
+        ({"install_config": {"log_parser": "parse_log_pytest"}}, True),
+        ({"install_config": '{"log_parser": "parse_log_pytest"}'}, True),
+        ({"repo": "pallets/flask", "version": "2.3"}, True),
+        ({"repo": "swesmith/pallets__flask.bc098406"}, False),  # it reads statuses behind the names
+    ],
+)
+def test_a_parser_may_follow_from_the_rest_of_the_row(change: dict[str, Any], resolved: bool) -> None:
+    assert report(log(*BOTH), log_parser=None, **change)["resolved"] is resolved
+
+
+def test_a_repository_whose_logs_name_failures_alone_needs_no_word_for_it() -> None:
+    quiet = log("12 specs, 0 failures")
+    assert report(quiet, repo="markedjs/marked", log_parser="parse_log_marked")["resolved"]
+
+
 def test_windows_newlines_are_newlines() -> None:
     assert report(log(*BOTH).replace("\n", "\r\n"))["resolved"]
 
@@ -151,6 +170,7 @@ def test_infrastructure_in_the_log_is_named_but_changes_nothing() -> None:
         ({"FAIL_TO_PASS": "what"}, "'FAIL_TO_PASS' is text, but neither"),
         ({"PASS_TO_PASS": [1]}, "'PASS_TO_PASS' is not a list of test names"),
         ({"eval_type": "sometimes"}, "'eval_type' is 'sometimes'"),
+        ({"log_parser": "parse_log_jekyll"}, "'parse_log_jekyll' stumbles over .*Unknown instance"),
     ],
 )
 def test_a_bad_row_is_named(change: dict[str, Any], message: str) -> None:
@@ -159,7 +179,7 @@ def test_a_bad_row_is_named(change: dict[str, Any], message: str) -> None:
 
 
 def test_the_command_line_prints_the_report(tmp_path: Path) -> None:
-    (tmp_path / "row.json").write_text(json.dumps(row()))
+    (tmp_path / "row.json").write_text(json.dumps(row()), encoding="utf-8-sig")
     (tmp_path / "log").write_bytes(b"\xff\n" + log(*BOTH).encode())
     command = [sys.executable, "-m", "engine.grading", "log", "--row", str(tmp_path / "row.json")]
     done = subprocess.run([*command, "--log", str(tmp_path / "log")], capture_output=True, text=True)
@@ -230,13 +250,14 @@ def test_the_run_report_counts_as_the_harness(tmp_path: Path, monkeypatch: pytes
         "offline": ({"resolved": False}, "Could not resolve host"),
     }
     results = {
-        name: InstanceResult(instance_id=name, report=end[0], log=end[1]) for name, end in ends.items()
+        name: InstanceResult(instance_id=name, report=end[0], failure=classify_failure(end[1]))
+        for name, end in ends.items()
     }
     monkeypatch.chdir(tmp_path)
     for name, result in results.items():
         folder = tmp_path / "logs" / "run_evaluation" / "r" / "m" / name
         folder.mkdir(parents=True)
-        (folder / "test_output.txt").write_text(result.log)
+        (folder / "test_output.txt").write_text(ends[name][1])
         if result.report is not None:
             (folder / "report.json").write_text(json.dumps({name: result.report}))
     theirs = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,15 @@ from engine.grading.scripts import _Nonces, _sessions, prepare, read_log
 from engine.grading.swebench import END, START
 from engine.sandbox.base import ExecResult
 from engine.types import GradeRule, TaskAnswer, TestOutcome
+from tests.rollout_builders import make_row
 
 STRICT, TOLERANT = GradingConfig(), GradingConfig(map_rule="tolerant")
 
 
 def judge(rule: GradeRule, evidence: Evidence, config: GradingConfig = STRICT, **answer: Any) -> Judgement:
-    return RULES[rule](TaskAnswer(gold_patch="", grade_rule=rule, **answer), evidence, config)
+    return RULES[rule](
+        replace(make_row(), answer=TaskAnswer(gold_patch="", grade_rule=rule, **answer)), evidence, config
+    )
 
 
 def record(outcomes: Mapping[str, str]) -> Record:

@@ -147,5 +147,14 @@ def test_names_of_the_standard_library_are_free_inside_packages_and_where_they_a
 
 
 def test_text_without_a_header_is_malformed() -> None:
-    assert admit("garbage", ANSWER).malformed
-    assert not admit("", ANSWER).malformed
+    assert "no file header" in admit("garbage", ANSWER).problem
+    assert admit("", ANSWER).problem == ""
+    assert "Unicode" in admit("\ud800", ANSWER).problem
+
+
+def test_a_hunk_of_any_length_is_walked() -> None:
+    """Python reads no number of more than 4300 digits."""
+    hunk = f"@@ -1,{'9' * 5000} +1,{'0' * 5000}1 @@\n+x\n"
+    hidden = "diff --git a/tests/test_a.py b/tests/test_a.py\n"
+    found = admit(f"diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n{hunk}{hidden}", ANSWER)
+    assert (found.left_out, found.problem) == ((), "")

@@ -1,0 +1,172 @@
+"""What tests leave behind is chosen by the patch: reading it neither stops the event loop nor grows."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.config.rollout import GradingConfig
+from engine.datasets.testrun import Record, parse_junit, read_record
+from engine.errors import DatasetError, HostileInputError
+from engine.grading import apart
+from engine.grading.apart import call_apart
+from engine.grading.evidence import Evidence, Judgement
+from engine.grading.grader import judge
+from engine.grading.parsers import check_parser, parse_log
+from engine.grading.rules.reward_file import parse_rewards
+from engine.grading.swebench import END, START, Instance
+from engine.types import GradeRule, TaskAnswer, TaskRow, TestOutcome
+from tests.rollout_builders import make_row
+
+TEST = "test_a.py::test_x"
+
+
+@pytest.fixture(autouse=True)
+def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apart, "CPU_S", 1.0)
+
+
+def graded_by_log(parser: str, **task: Any) -> TaskRow:
+    answer = TaskAnswer(gold_patch="", fail_to_pass=(TEST,), log_parser=parser)
+    row = make_row()
+    return replace(row, task=replace(row.task, **task), answer=answer)
+
+
+def evidence(log: str, **more: Any) -> Evidence:
+    judged = f"{START}\n{log}\n{END}\n>>>>> Test Exit Code: 0\n"
+    return Evidence(log=judged, judged=judged, shown=log, exit_code=0, **more)
+
+
+async def judged(parser: str, log: str, **more: Any) -> Judgement:
+    return await judge(graded_by_log(parser), evidence(log, **more), GradingConfig())
+
+
+async def test_calls_answer_and_raise_as_if_they_were_made_here() -> None:
+    assert await call_apart(os.getpid) != os.getpid()
+    with pytest.raises(DatasetError, match="no log parser 'x'"):
+        await call_apart(check_parser, "x")
+    with pytest.raises(HostileInputError, match="ValueError: could not convert"):
+        await call_apart(parse_rewards, "reward.txt", "much")
+
+
+async def test_time_and_memory_are_limited_and_the_next_call_is_answered() -> None:
+    with pytest.raises(HostileInputError, match="more than 1 s of processor time"):
+        await call_apart(re.match, r"(a+)+$", "a" * 60 + "b")
+    with pytest.raises(HostileInputError, match="MemoryError"):
+        await call_apart(bytes, 8 << 30)
+    assert await call_apart(len, "abc") == 3
+
+
+@pytest.mark.parametrize(
+    ("parser", "text"),
+    [("parse_log_astropy", "\n"), ("parse_log_pytest_v2", "\n "), ("parse_log_minitest", "a.. ")],
+)
+async def test_a_log_that_a_parser_cannot_finish_has_failed(parser: str, text: str) -> None:
+    """The published patterns take minutes over it; this process spends next to nothing, and is free."""
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.01)
+            turns += 1
+
+    others = asyncio.create_task(turn())
+    started = time.process_time()
+    found = await judged(parser, text * (200_000 // len(text)))
+    spent = time.process_time() - started
+    others.cancel()
+    assert (found.passed, found.tampered) == (False, False)
+    assert "1 s of processor time" in found.detail
+    assert [test.outcome for test in found.tests] == [TestOutcome.MISSING]
+    assert spent < apart.CPU_S / 2
+    assert turns > 10
+
+
+async def test_lines_that_end_as_swebench_reads_them_need_the_record_too() -> None:
+    """A lone carriage return ends a line for swebench; whoever splits at newlines alone sees no claim."""
+    found = await judged("parse_log_pytest", f"x\rPASSED {TEST}\r", record_wanted=True)
+    assert found.tampered
+    seen = Record(exit_status=0, altered=(), outcomes={TEST: "PASSED"})
+    assert (await judged("parse_log_pytest", f"x\rPASSED {TEST}\r", record_wanted=True, record=seen)).passed
+
+
+@pytest.mark.parametrize(
+    ("parser", "task", "log"),
+    [
+        ("parse_log_jekyll", {"instance_id": "jekyll__jekyll-9141"}, f"{TEST}. = 0.1 s = ."),
+        ("parse_log_immutable_js", {"instance_id": "immutable-js__immutable-js-2006"}, f"✓ {TEST} (1 ms)"),
+        ("parse_log_lighthouse", {"metadata": {"version": "9.5"}}, f"PASS {TEST}"),
+    ],
+)
+async def test_parsers_that_choose_by_instance_and_version_know_them(
+    parser: str, task: dict[str, Any], log: str
+) -> None:
+    found = await judge(graded_by_log(parser, **task), evidence(log), GradingConfig())
+    instance = Instance(
+        instance_id=task.get("instance_id", ""), version=task.get("metadata", {}).get("version", "")
+    )
+    assert found.passed is (parse_log(parser, log, instance).get(TEST) == "PASSED")
+    assert "cannot be read" not in found.detail
+
+
+async def test_other_rules_do_not_stumble_over_hostile_files() -> None:
+    answer = TaskAnswer(gold_patch="", grade_rule=GradeRule.REWARD_FILE)
+    rewards = {"a": 1.7e308, "b": 1.7e308}
+    found = await judge(replace(make_row(), answer=answer), Evidence(rewards=rewards), GradingConfig())
+    assert not found.passed
+    for text in ("[" * 100_000, "9" * 400, '{"a": ' + "9" * 400 + "}", "9" * 5000):
+        with pytest.raises(ValueError, match="."):
+            parse_rewards("reward.json", text)
+    assert parse_log("swe_bench_pro", '{"tests": ' + "[" * 100_000 + "}") == {}
+
+
+ENTITIES = '<!DOCTYPE s [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><s>&b;</s>'
+
+
+@pytest.mark.parametrize("xml", [ENTITIES, "<s>", "", "\0", "<s>" * 10, '<testcase time="x"/>'])
+def test_reports_that_are_none_are_named(xml: str) -> None:
+    with pytest.raises(ValueError, match="."):
+        parse_junit(xml)
+
+
+def test_a_report_may_declare_an_encoding_and_quote_a_page() -> None:
+    head, quoted = '<?xml version="1.0" encoding="latin-1"?>', "<![CDATA[<!DOCTYPE html>]]>"
+    page = f'{head}<s><testcase name="ü">{quoted}</testcase></s>'
+    assert list(parse_junit(page)) == [("", "ü")]
+    assert list(parse_junit(page.encode("latin-1"))) == [("", "ü")]
+
+
+def spent(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda n: read_record(b"0\n" + b"\n".join(b"PASSED t.py::test[%d]" % i for i in range(n))),
+        lambda n: parse_junit("<s>" + '<testcase name="a"><b/></testcase>' * n + "</s>"),
+        lambda n: parse_junit(f"<s>{'<a>' * n}{'</a>' * n}</s>"),
+    ],
+)
+def test_reports_are_read_in_linear_time(work: Callable[[int], object]) -> None:
+    few, many = spent(lambda: work(20_000)), spent(lambda: work(160_000))
+    assert many < 40 * few
+
+
+def test_records_that_are_none_are_named() -> None:
+    for payload in (b"", b"x\nPASSED a", b"0\nMISSING a", b"0\nPASSED \\x", b"0\n\xff a"):
+        with pytest.raises(ValueError, match="."):
+            read_record(payload)
+    assert read_record(b"1\nALTERED pytest\nERROR a\\nb") == Record(
+        exit_status=1, altered=("pytest",), outcomes={"a\nb": "ERROR"}
+    )
