@@ -53,7 +53,10 @@ def number(row: Row, *names: str) -> float | None:
     _, value = find(row, *names)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if value == value else None
+    try:
+        return float(value) if value == value else None
+    except OverflowError:
+        return None
 
 
 def structure(value: Any) -> Any:
@@ -68,7 +71,7 @@ def structure(value: Any) -> Any:
         return None
     try:
         return json.loads(value)
-    except ValueError:
+    except (ValueError, RecursionError):
         pass
     try:
         return ast.literal_eval(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from engine.datasets.patches import split_patch
+from engine.datasets.patches import line_count, split_patch
 from engine.errors import PatchError
 
 _HUNK = re.compile(r"@@ -(\d+(?:,\d+)?) \+(\d+(?:,\d+)?) @@(.*)")
@@ -43,7 +43,7 @@ def _reverse_file(text: str) -> str:
         if hunk:
             body += removed + added
             removed, added = [], []
-            old_left, new_left = (int(side.partition(",")[2] or 1) for side in hunk.groups()[:2])
+            old_left, new_left = (line_count(side.partition(",")[2] or "1") for side in hunk.groups()[:2])
             body.append(f"@@ -{hunk[2]} +{hunk[1]} @@{hunk[3]}")
         elif line.startswith(("GIT binary patch", "Binary files ", "copy from ")):
             raise PatchError(f"cannot be turned around: {line.partition(' ')[0]} file")

@@ -233,6 +233,11 @@ def test_r2e_without_an_old_log_knows_no_mended_tests() -> None:
     assert answer.test_files == {}
 
 
+def test_a_number_beyond_all_numbers_is_none() -> None:
+    found = convert("r2e-gym", rows.r2e_gym(num_non_test_lines=10**400)).task.difficulty
+    assert "num_non_test_lines" not in found
+
+
 def test_r2e_verified_rows_are_swe_bench_rows_with_another_image() -> None:
     imported = convert("r2e-gym", rows.r2e_verified())
     assert imported.task.image == "namanjain12/swebench_astropy:1"
@@ -356,6 +361,8 @@ MALFORMED: list[tuple[str, Callable[[], dict[str, Any]], str]] = [
     ("swe-rebench-v2", lambda: without(rows.swe_rebench_v2(), "image_name"), "image_name"),
     ("swe-rebench-v2", lambda: rows.swe_rebench_v2(install_config={"test_cmd": "x"}), "install_config.log_parser"),
     ("r2e-gym", lambda: rows.r2e_gym(parsed_commit_content="{}"), "parsed_commit_content.file_diffs"),
+    ("r2e-gym", lambda: rows.r2e_gym(expected_output_json={"a": {}}), "expected_output_json"),
+    ("swe-rebench", lambda: rows.swe_rebench(install_config="[" * 100_000), "install_config"),
     ("r2e-gym", lambda: rows.r2e_gym(parsed_commit_content=json.dumps({"file_diffs": [{}]})), "parsed_commit_content.file_diffs.0"),
     ("r2e-gym", lambda: rows.r2e_gym(expected_output_json='{"a": "MAYBE"}'), "expected_output_json"),
     ("r2e-gym", lambda: rows.r2e_gym(expected_output_json='{"a": "FAILED"}'), "expected_output_json"),

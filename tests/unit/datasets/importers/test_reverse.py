@@ -53,6 +53,12 @@ def test_new_gone_and_changed_files_are_undone(before: Tree, after: Tree) -> Non
     assert contents(undone(before, after)) == contents(before)
 
 
+def test_a_hunk_may_claim_any_number_of_lines() -> None:
+    header = "diff --git a/a b/a\n--- a/a\n+++ b/a\n"
+    endless = f"@@ -1,{'9' * 5000} +1,{'9' * 5000} @@\n-a\n+b\n"
+    assert reverse_patch(header + endless).endswith("\n-b\n+a\n")
+
+
 def test_renames_are_undone() -> None:
     patch = (
         "diff --git a/old.py b/new.py\nsimilarity index 50%\nrename from old.py\nrename to new.py\n"
