@@ -39,5 +39,5 @@ def has_role(user: AbstractBaseUser | AnonymousUser, least: Role) -> bool:
 
 
 def may_see_answers(user: AbstractBaseUser | AnonymousUser) -> bool:
-    """Gold patches and hidden tests are for operators and admins."""
+    """Gold patches, hidden tests and what those print are for operators and admins."""
     return has_role(user, Role.OPERATOR)

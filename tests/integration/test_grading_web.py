@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,12 @@ from engine.grading.reports import read_predictions
 from tests.event_builders import Stream, ref
 from tests.web_builders import launched, make_run, make_user, post
 from webapp.contexts.frame import trajectory_url
-from webapp.models import Run, Task, TestLog, Trajectory
+from webapp.contexts.run_tabs import TABS
+from webapp.live.fragments import GoneError, Subscription, snapshot
+from webapp.models import Dataset, Run, Task, TestLog, Trajectory
 from webapp.permissions import Role
 from webapp.selectors import trajectories as reads
-from webapp.services import removal
+from webapp.services import removal, runs
 from webapp.services.ingest import MalformedError
 
 pytestmark = pytest.mark.django_db
@@ -82,23 +85,30 @@ def viewer(client: Client) -> Client:
     return client
 
 
+@pytest.fixture
+def operator() -> Client:
+    found = Client()
+    found.force_login(make_user("oda", Role.OPERATOR))
+    return found
+
+
 def of(run: Run, key: str) -> Trajectory:
     return Trajectory.objects.get(run=run, task_key=key, phase="eval:heldout")
 
 
-def test_the_whole_log_is_kept_compressed_and_loaded_on_demand(run: Run, viewer: Client) -> None:
+def test_the_whole_log_is_kept_compressed_and_loaded_on_demand(run: Run, operator: Client) -> None:
     trajectory = of(run, "a")
     stored = TestLog.objects.get(trajectory=trajectory)
     assert (stored.text, stored.chars) == (LOG, len(LOG))
     assert len(bytes(stored.data)) < len(LOG) / 4
-    page = viewer.get(trajectory_url(run.pk, "eval:heldout", 1, "a", 0)).content.decode()
+    page = operator.get(trajectory_url(run.pk, "eval:heldout", 1, "a", 0)).content.decode()
     assert "line 4999" not in page
     assert f"/trajectories/{trajectory.pk}/test-log/" in page
-    whole = viewer.get(f"/trajectories/{trajectory.pk}/test-log/")
+    whole = operator.get(f"/trajectories/{trajectory.pk}/test-log/")
     assert (whole.content.decode(), whole["Content-Type"]) == (LOG, "text/plain; charset=utf-8")
-    short = viewer.get(f"/trajectories/{of(run, 'b').pk}/test-log/")
+    short = operator.get(f"/trajectories/{of(run, 'b').pk}/test-log/")
     assert short.content == b"short"
-    assert viewer.get("/trajectories/999999/test-log/").status_code == 404
+    assert operator.get("/trajectories/999999/test-log/").status_code == 404
 
 
 @pytest.mark.parametrize("text", ["no base64!", base64.b64encode(b"no zlib").decode(), packed(LOG)[:400]])
@@ -171,11 +181,11 @@ def test_nobody_reads_logs_or_predictions_without_logging_in(run: Run, client: C
         assert client.get(path).status_code == 302
 
 
-def test_the_api_gives_the_same(run: Run, viewer: Client) -> None:
+def test_the_api_gives_the_same(run: Run, viewer: Client, operator: Client) -> None:
     trajectory = of(run, "a")
     detail = viewer.get(f"/api/v1/trajectories/{trajectory.pk}").json()
     assert detail["findings"] == FINDINGS
-    assert viewer.get(f"/api/v1/trajectories/{trajectory.pk}/test-log").content.decode() == LOG
+    assert operator.get(f"/api/v1/trajectories/{trajectory.pk}/test-log").content.decode() == LOG
     pages, api = f"/runs/{run.pk}", f"/api/v1/runs/{run.pk}"
     assert viewer.get(f"{api}/predictions").content == viewer.get(f"{pages}/predictions.jsonl").content
     assert viewer.get(f"{api}/harness-report").json() == viewer.get(f"{pages}/harness-report.json").json()
@@ -186,3 +196,51 @@ def test_what_an_attempt_makes_again_takes_its_log_along(run: Run) -> None:
     removal.remove_from(run_id=run.pk, iteration=0)
     assert not TestLog.objects.exists()
     assert not Trajectory.objects.filter(run=run).exists()
+
+
+def test_what_hidden_tests_print_is_for_those_who_may_see_them(
+    run: Run, viewer: Client, operator: Client
+) -> None:
+    trajectory = of(run, "a")
+    page, api = trajectory_url(run.pk, "eval:heldout", 1, "a", 0), f"/api/v1/trajectories/{trajectory.pk}"
+    where = Subscription("trajectory", run.pk, ("eval:heldout", "1", "a", "0"), (), can_operate=False)
+    assert "line 1 " in operator.get(page).content.decode()
+    assert operator.get(api).json()["test_log"] == LOG[:100]
+    assert "line 1 " in snapshot(replace(where, can_operate=True)).html["trajectory-outcome"]
+    assert "line 1 " not in viewer.get(page).content.decode()
+    assert viewer.get(api).json()["test_log"] is None
+    assert "line 1 " not in snapshot(where).html["trajectory-outcome"]
+    for address in (f"/trajectories/{trajectory.pk}/test-log/", f"{api}/test-log"):
+        assert viewer.get(address).status_code == 403
+
+
+def test_the_oracles_rollouts_are_answers(viewer: Client, operator: Client) -> None:
+    Dataset.objects.get_or_create(name="quickstart")
+    run, claim = launched(runs.create(recipe="quickstart-oracle"))
+    stream = Stream()
+    stream.started()
+    finish(stream, ref(0, "a", 0), patch="the gold\n")
+    post(claim, stream)
+    trajectory = Trajectory.objects.get(run=run)
+    pages, api = f"/runs/{run.pk}", f"/api/v1/trajectories/{trajectory.pk}"
+    closed = [
+        f"{pages}/train/0/a/", f"{pages}/train/0/a/0/", f"{pages}/predictions.jsonl",
+        f"/trajectories/{trajectory.pk}/steps/0/response/", api, f"/api/v1{pages}/predictions",
+    ]  # fmt: skip
+    for address in closed:
+        assert viewer.get(address).status_code == 403, address
+        assert operator.get(address).status_code == 200, address
+    assert viewer.get(f"{api}/tokens").status_code == 403
+    for page, target in (("group", ("train", "0", "a")), ("trajectory", ("train", "0", "a", "0"))):
+        with pytest.raises(GoneError):
+            snapshot(Subscription(page, run.pk, target, (), can_operate=False))
+        assert snapshot(Subscription(page, run.pk, target, (), can_operate=True)).html
+    assert [row.trajectory.pk for row in operator.get("/trajectories/?q=line").context["rows"]] == [
+        trajectory.pk
+    ]
+    assert not viewer.get("/trajectories/?q=line").context["rows"]
+    for tab in TABS:
+        assert "the gold\n" not in viewer.get(f"{pages}/?tab={tab}").content.decode()
+    listed = viewer.get(f"/api/v1{pages}/trajectories").content.decode()
+    assert "the gold" not in listed
+    assert viewer.get(f"{pages}/harness-report.json").status_code == 200

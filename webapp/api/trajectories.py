@@ -10,10 +10,11 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from ninja.errors import HttpError
 
-from webapp.api.auth import viewer
+from webapp.api.auth import caller, operator, viewer
 from webapp.api.runs import find as find_run
 from webapp.contexts.what_if import counterfactual
 from webapp.models import Run, TokenBlob, Trajectory
+from webapp.permissions import may_see_answers
 from webapp.selectors import predictions as prediction_reads
 from webapp.selectors import trajectories as reads
 
@@ -95,8 +96,8 @@ class TrajectoryDetail(TrajectoryOut):
     """A trajectory with its patch, tests and every step."""
 
     patch: str
-    test_log: str
-    """Of a long one head and tail; ``/test-log`` has all of it."""
+    test_log: str | None
+    """Of a long one head and tail; ``/test-log`` has all of it. Null for those who may not see answers."""
     findings: list[FindingOut]
     detail: str
     error: str
@@ -161,14 +162,18 @@ def list_trajectories(
 @router.get("/trajectories/{int:trajectory_id}", response=TrajectoryDetail)
 def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
     """One trajectory with every step and test."""
-    trajectory = _find(trajectory_id)
-    fields = {field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields}
+    trajectory = _readable(request, trajectory_id)
+    fields: dict[str, Any] = {
+        field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
+    }
+    if not may_see_answers(caller(request)):
+        fields["test_log"] = None
     return fields | {"steps": reads.steps(trajectory.pk), "tests": reads.tests(trajectory.pk)}
 
 
-@router.get("/trajectories/{int:trajectory_id}/test-log")
+@router.get("/trajectories/{int:trajectory_id}/test-log", auth=operator)
 def get_test_log(request: HttpRequest, trajectory_id: int) -> HttpResponse:
-    """The whole test log, as plain text."""
+    """The whole test log, as plain text; hidden tests that fail print themselves into it."""
     return HttpResponse(reads.test_log(_find(trajectory_id).pk), content_type="text/plain; charset=utf-8")
 
 
@@ -178,6 +183,7 @@ def get_predictions(
 ) -> HttpResponse:
     """``predictions.jsonl``: one rollout of each task, of the newest evaluation where nothing is said."""
     run, choice = _chosen(run_id, phase, iteration, index)
+    _check_readable(request, run)
     lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
     return HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
 
@@ -203,7 +209,7 @@ def _chosen(
 @router.get("/trajectories/{int:trajectory_id}/tokens", response=TokensOut)
 def get_tokens(request: HttpRequest, trajectory_id: int, start: int = 0, size: int = 4096) -> dict[str, Any]:
     """A window of the tokens the policy saw and sampled."""
-    blob = TokenBlob.objects.filter(trajectory=_find(trajectory_id)).first()
+    blob = TokenBlob.objects.filter(trajectory=_readable(request, trajectory_id)).first()
     if blob is None:
         raise HttpError(404, "no tokens were recorded for this trajectory")
     start = max(0, start)
@@ -216,6 +222,18 @@ def _find(trajectory_id: int) -> Trajectory:
     if trajectory is None:
         raise HttpError(404, f"there is no trajectory {trajectory_id}")
     return trajectory
+
+
+def _readable(request: HttpRequest, trajectory_id: int) -> Trajectory:
+    """The trajectory if the caller may see what was done in it."""
+    trajectory = _find(trajectory_id)
+    _check_readable(request, trajectory.run)
+    return trajectory
+
+
+def _check_readable(request: HttpRequest, run: Run) -> None:
+    if run.plays_answers and not may_see_answers(caller(request)):
+        raise HttpError(403, "the oracle's rollouts are the gold patches: this needs the role operator")
 
 
 class WhatIfIn(Schema):

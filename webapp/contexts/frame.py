@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from django.urls import reverse
 
 from webapp.models import Run
+
+
+def choices_of(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """(value, label) of a filter's choices, in words."""
+    return tuple((str(value), str(value).replace("_", " ")) for value in values)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from engine.events.sandboxes import CLOCK_BOUNDS_S
+from engine.events.sandboxes import CLOCK_BOUNDS_S, CLOCKS
 from engine.types import RunState
 from webapp.models import Pool, Run
 from webapp.selectors import sandboxes as reads
@@ -105,7 +105,9 @@ def _clocks(pools: Sequence[Pool]) -> Iterator[Metric]:
     )
     bounds = [*(f"{bound:g}" for bound in CLOCK_BOUNDS_S), "+Inf"]
     for pool in pools:
-        for name, record in pool.clocks.items():
+        for name in CLOCKS:
+            if (record := pool.clocks.get(name)) is None:
+                continue
             below, buckets = 0, []
             for bound, count in zip(bounds, record["counts"], strict=True):
                 below += count

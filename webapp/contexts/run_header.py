@@ -7,8 +7,8 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from engine.types import RunState
-from webapp.models import Pool, Run
+from engine.types import RunKind, RunState
+from webapp.models import Dataset, Pool, Run
 from webapp.selectors import iterations as iteration_reads
 from webapp.selectors import runs as run_reads
 from webapp.selectors import sandboxes as sandbox_reads
@@ -54,6 +54,12 @@ class RunHeader:
     counts: LiveCounts
     pool: Pool | None
     """Its sandboxes as last reported; None when it has none."""
+    has_rollouts: bool
+    """False for a run that makes or looks at a dataset."""
+    made: Dataset | None
+    """The dataset it made, once that is there."""
+    counts_made: tuple[tuple[str, int], ...]
+    """What a run without rollouts counted: (name, number)."""
 
 
 def controls_of(state: str, desired: str) -> tuple[Control, ...]:
@@ -120,6 +126,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         change = rates[-1].rate - rates[0].rate
     spent = elapsed(run, timezone.now())
     by_iteration = run.total_iterations > 0
+    has_rollouts = run.kind != RunKind.CURATE
     return RunHeader(
         run=run,
         stale=run_reads.is_stale(run),
@@ -135,4 +142,16 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),
         counts=iteration_reads.live_counts(run),
         pool=next(iter(sandbox_reads.pools(run.pk)), None),
+        has_rollouts=has_rollouts,
+        made=None if has_rollouts else run.datasets_made.first(),
+        counts_made=() if has_rollouts else _counted(run),
+    )
+
+
+def _counted(run: Run) -> tuple[tuple[str, int], ...]:
+    """The whole numbers of a summary; those that are 0 say nothing but that there was nothing."""
+    return tuple(
+        (name.replace("_", " "), value)
+        for name, value in run.summary.items()
+        if isinstance(value, int) and not isinstance(value, bool) and value
     )

@@ -7,13 +7,13 @@ To add a tab: its name in ``TABS``, a dataclass, a branch in ``build_panel``, a 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.events.types import EVENT_ADAPTER
 from webapp.contexts.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
-from webapp.contexts.frame import trajectory_url
+from webapp.contexts.frame import choices_of, trajectory_url
 from webapp.contexts.sandboxes import PoolView, pool_view
 from webapp.contexts.solve_map import CELL_WIDTH, MapRow, map_rows
 from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
@@ -26,15 +26,12 @@ from webapp.selectors.paging import Page
 TABS = (
     "groups", "trajectories", "tasks", "evaluation", "sandboxes", "checkpoints", "events", "configuration",
 )  # fmt: skip
+WITHOUT_ROLLOUTS = ("events", "sandboxes", "configuration")
+"""Tabs of runs that make or look at a dataset: they have no rollouts to show."""
 _POOL = ("wanted", "waiting", "starting", "live", "idle")
 LABELS = {"tasks": "Solve map"}
-EVENT_KINDS = tuple(
-    sorted(
-        schema["properties"]["type"]["const"]
-        for schema in EVENT_ADAPTER.json_schema()["$defs"].values()
-        if "const" in schema.get("properties", {}).get("type", {})
-    )
-)
+EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
+OUTCOMES = choices_of(("none", "partial", "all"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,10 @@ class Tab:
     current: bool
 
 
-def tabs_of(current: str, url: str) -> tuple[Tab, ...]:
+def tabs_of(names: Sequence[str], current: str, url: str) -> tuple[Tab, ...]:
     """The bar with the current tab marked."""
     return tuple(
-        Tab(name, LABELS.get(name, name.capitalize()), f"{url}?tab={name}", name == current) for name in TABS
+        Tab(name, LABELS.get(name, name.capitalize()), f"{url}?tab={name}", name == current) for name in names
     )
 
 
@@ -60,8 +57,10 @@ class GroupsPanel:
 
     page: Page[Group]
     phase: str
-    phases: tuple[str, ...]
+    phases: tuple[tuple[str, str], ...]
     outcome: str
+    outcomes: tuple[tuple[str, str], ...]
+    """Choices (value, label) of the filters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +123,7 @@ class EventsPanel:
     rows: tuple[EventRow, ...]
     total: int
     kind: str
-    kinds: tuple[str, ...]
+    kinds: tuple[tuple[str, str], ...]
     next_before: int | None
     first_page: bool
     attempts: tuple[RunAttempt, ...]
@@ -187,7 +186,8 @@ def _groups(run: Run, params: Mapping[str, str]) -> GroupsPanel:
     page = group_reads.list_groups(
         run.pk, phase=phase, outcome=outcome, number=int(number) if number.isdecimal() else 1
     )
-    return GroupsPanel(page=page, phase=phase, phases=tuple(group_reads.phases(run.pk)), outcome=outcome)
+    phases = tuple((name, name) for name in group_reads.phases(run.pk))
+    return GroupsPanel(page=page, phase=phase, phases=phases, outcome=outcome, outcomes=OUTCOMES)
 
 
 def _configuration(run: Run) -> ConfigurationPanel:

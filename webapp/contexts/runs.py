@@ -13,7 +13,7 @@ from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
 from webapp.contexts.overview import RunRow, run_rows
 from webapp.contexts.run_header import RunHeader, build_header
-from webapp.contexts.run_tabs import TABS, Panel, Tab, build_panel, tabs_of
+from webapp.contexts.run_tabs import TABS, WITHOUT_ROLLOUTS, Panel, Tab, build_panel, tabs_of
 from webapp.models import Alert, Run
 from webapp.selectors import alerts as alert_reads
 from webapp.selectors import iterations as iteration_reads
@@ -118,9 +118,10 @@ def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
 def build_run_detail(run: Run, params: Mapping[str, str], *, can_operate: bool) -> RunDetailContext:
     """The page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions)."""
     points = iteration_reads.points_after(run.pk, -1)
+    header = build_header(run, points)
     charts: ChartSet = run_charts(points)
-    tab = params.get("tab", "")
-    tab = tab if tab in TABS else TABS[0]
+    tab, tabs = params.get("tab", ""), TABS if header.has_rollouts else WITHOUT_ROLLOUTS
+    tab = tab if tab in TABS else tabs[0]
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
     latest = iteration_reads.funnel(run.pk, points[-1].index) if points else None
     return RunDetailContext(
@@ -128,14 +129,14 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, can_operate: bool) 
         crumbs=run_crumbs(run),
         live=LiveCursor(run.pk, run.last_seq, "run", str(run.epoch)),
         run=run,
-        header=build_header(run, points),
+        header=header,
         alerts=tuple(alerts),
         num_alerts=num_alerts,
         charts=charts.as_json(),
         funnel=latest,
         funnel_parts=funnel_parts(latest),
         evaluations=evaluation_plot(iteration_reads.evaluations(run.pk)),
-        tabs=tabs_of(tab, reverse("run-detail", args=[run.pk])),
+        tabs=tabs_of(tabs, tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
         panel=build_panel(run, tab, params),
         params={**params, "tab": tab},

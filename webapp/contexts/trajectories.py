@@ -13,6 +13,7 @@ from webapp.contexts.diffs import Diff, patch_diff
 from webapp.contexts.frame import (
     Crumb,
     LiveCursor,
+    choices_of,
     group_url,
     iteration_url,
     phase_label,
@@ -55,8 +56,8 @@ class TrajectoryContext:
     time_parts: tuple[tuple[str, str, float], ...]
     patch: Diff | None
     gold: Diff | None
-    shows_gold: bool
-    """Whether this person may see the gold patch."""
+    shows_answer: bool
+    """Whether this person may see the gold patch, and what the hidden tests print."""
     has_repository: bool
     """Whether the environment is one in which patches are made and tested."""
 
@@ -80,7 +81,7 @@ def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
 
 
 def build_trajectory(
-    run: Run, *, phase: str, iteration: int, task_key: str, index: int, shows_gold: bool
+    run: Run, *, phase: str, iteration: int, task_key: str, index: int, shows_answer: bool
 ) -> TrajectoryContext | None:
     """The page; None when there is no such trajectory."""
     trajectory = reads.get_trajectory(
@@ -126,8 +127,8 @@ def build_trajectory(
         whole_log_chars=reads.whole_log_chars(trajectory.pk),
         time_parts=time_parts(trajectory),
         patch=patch_diff(trajectory.patch),
-        gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_gold else None,
-        shows_gold=shows_gold,
+        gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,
+        shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
     )
 
@@ -159,10 +160,12 @@ class SearchContext:
     capped: bool
     next_before: int | None
     first_page: bool
-    verdicts: tuple[str, ...]
-    findings: tuple[str, ...]
+    phases: tuple[tuple[str, str], ...]
+    verdicts: tuple[tuple[str, str], ...]
+    findings: tuple[tuple[str, str], ...]
     """Kinds of signs of tampering."""
-    terminations: tuple[str, ...]
+    terminations: tuple[tuple[str, str], ...]
+    """Choices (value, label) of the filters."""
     params: Mapping[str, str]
 
 
@@ -191,12 +194,12 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
     )
 
 
-def build_search(params: Mapping[str, str]) -> SearchContext:
+def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchContext:
     """One page of found trajectories, newest first."""
     filters = parse_filters(params)
     cursor = params.get("before", "")
     before = int(cursor) if cursor.isdecimal() and len(cursor) < 18 else None
-    result = reads.search(filters, before=before)
+    result = reads.search(filters, before=before, with_answers=shows_answer)
     return SearchContext(
         section="trajectories",
         crumbs=(Crumb("Trajectories"),),
@@ -207,8 +210,9 @@ def build_search(params: Mapping[str, str]) -> SearchContext:
         capped=result.capped,
         next_before=result.next_before,
         first_page=before is None,
-        verdicts=tuple(str(verdict) for verdict in Verdict),
-        findings=tuple(str(kind) for kind in FindingKind),
-        terminations=("running", *(str(reason) for reason in TerminationReason)),
+        phases=(("train", "training"), ("eval", "evaluation")),
+        verdicts=choices_of(Verdict),
+        findings=(("any", "any sign"), *choices_of(FindingKind)),
+        terminations=choices_of(("running", *TerminationReason)),
         params=dict(params),
     )

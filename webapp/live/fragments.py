@@ -80,6 +80,13 @@ def _run(subscription: Subscription) -> Run:
     return run
 
 
+def _readable_run(subscription: Subscription) -> Run:
+    run = _run(subscription)
+    if run.plays_answers and not subscription.can_operate:
+        raise GoneError
+    return run
+
+
 def _run_page(subscription: Subscription) -> Snapshot:
     run = _run(subscription)
     context = build_run_detail(run, dict(subscription.params), can_operate=subscription.can_operate)
@@ -102,7 +109,7 @@ def _iteration_page(subscription: Subscription) -> Snapshot:
 
 
 def _group_page(subscription: Subscription) -> Snapshot:
-    run = _run(subscription)
+    run = _readable_run(subscription)
     phase, iteration, task_key = subscription.target
     context = build_group(run, phase=phase, iteration=int(iteration), task_key=task_key, params={})
     if context is None:
@@ -112,7 +119,7 @@ def _group_page(subscription: Subscription) -> Snapshot:
 
 
 def _trajectory_page(subscription: Subscription) -> Snapshot:
-    run = _run(subscription)
+    run = _readable_run(subscription)
     phase, iteration, task_key, index = subscription.target
     context = build_trajectory(
         run,
@@ -120,7 +127,7 @@ def _trajectory_page(subscription: Subscription) -> Snapshot:
         iteration=int(iteration),
         task_key=task_key,
         index=int(index),
-        shows_gold=subscription.can_operate,
+        shows_answer=subscription.can_operate,
     )
     if context is None:
         raise GoneError

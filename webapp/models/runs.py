@@ -90,6 +90,11 @@ class Run(models.Model):
     def __str__(self) -> str:
         return f"run {self.pk} ({self.name})"
 
+    @property
+    def plays_answers(self) -> bool:
+        """Whether its rollouts are the gold patches themselves, so that reading one is reading the answer."""
+        return bool(self.config.get("policy", {}).get("type") == "oracle")
+
 
 class RunAttempt(models.Model):
     """One process started for a run; ``host`` and ``handle`` say which one."""

@@ -9,7 +9,7 @@ from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import connection
 from django.db.models import QuerySet
 
-from webapp.models import Step, TaskAnswer, TestLog, TestResult, Trajectory
+from webapp.models import Run, Step, TaskAnswer, TestLog, TestResult, Trajectory
 
 SEARCH_POOL = 5000
 """A text search looks at so many matching steps at most; the page says when it did."""
@@ -164,8 +164,13 @@ def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
     return rows
 
 
-def search(filters: TrajectoryFilters, *, before: int | None, size: int = 50) -> SearchResult:
-    """Trajectories that pass every filter; with words, those with a matching step."""
+def search(
+    filters: TrajectoryFilters, *, before: int | None, size: int = 50, with_answers: bool = False
+) -> SearchResult:
+    """Trajectories that pass every filter; with words, those with a matching step.
+
+    The words are looked for in the oracle's rollouts only ``with_answers``.
+    """
     rows = _narrowed(filters)
     capped = False
     found = Step.objects.none()
@@ -175,6 +180,8 @@ def search(filters: TrajectoryFilters, *, before: int | None, size: int = 50) ->
         found = Step.objects.annotate(document=vector).filter(document=words)
         if filters.run is not None:
             found = found.filter(trajectory__run_id=filters.run)
+        if not with_answers:
+            found = found.exclude(trajectory__run__in=_answering_runs())
         pool = list(
             found.order_by("-trajectory_id").values_list("trajectory_id", flat=True)[: SEARCH_POOL + 1]
         )
@@ -197,6 +204,11 @@ def search(filters: TrajectoryFilters, *, before: int | None, size: int = 50) ->
         capped=capped,
         next_before=shown[-1].pk if more else None,
     )
+
+
+def _answering_runs() -> list[int]:
+    """Runs with ``Run.plays_answers``."""
+    return list(Run.objects.filter(config__policy__type="oracle").values_list("pk", flat=True))
 
 
 def _matches(found: QuerySet[Step], trajectory_ids: list[int], per_row: int = 2) -> dict[int, list[Match]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
 from webapp.contexts.groups import build_group
@@ -11,9 +12,17 @@ from webapp.models import Run
 from webapp.permissions import may_see_answers
 from webapp.selectors import predictions as prediction_reads
 from webapp.selectors import trajectories as reads
-from webapp.views.access import Person, viewer
+from webapp.views.access import Person, operator, viewer
 from webapp.views.pages import page, params_of
 from webapp.views.runs import run_or_404
+
+
+def _readable_run(person: Person, run_id: int) -> Run:
+    """The run whose rollouts are to be shown, or the 403 page for those of the oracle."""
+    run = run_or_404(run_id)
+    if run.plays_answers and not may_see_answers(person.user):
+        raise PermissionDenied("The oracle's rollouts are the gold patches: this needs the role operator.")
+    return run
 
 
 @viewer
@@ -33,7 +42,7 @@ def group_detail(
 ) -> HttpResponse:
     """The siblings of a task side by side."""
     context = build_group(
-        run_or_404(run_id),
+        _readable_run(person, run_id),
         phase=phase,
         iteration=iteration,
         task_key=task_key,
@@ -50,12 +59,12 @@ def trajectory_detail(
 ) -> HttpResponse:
     """One rollout, every step of it."""
     context = build_trajectory(
-        run_or_404(run_id),
+        _readable_run(person, run_id),
         phase=phase,
         iteration=iteration,
         task_key=task_key,
         index=index,
-        shows_gold=may_see_answers(person.user),
+        shows_answer=may_see_answers(person.user),
     )
     if context is None:
         raise Http404(f"Run {run_id} has no rollout {index} of task {task_key} in {phase} {iteration}.")
@@ -65,7 +74,7 @@ def trajectory_detail(
 @viewer
 def step_text(
     request: HttpRequest,  # noqa: ARG001
-    person: Person,  # noqa: ARG001  (every viewer may read)
+    person: Person,
     trajectory_id: int,
     index: int,
     part: str,
@@ -74,17 +83,18 @@ def step_text(
     step = reads.get_step(trajectory_id, index)
     if step is None:
         raise Http404("There is no such step.")
+    _readable_run(person, step.trajectory.run_id)
     text = {"observation": step.observation, "thought": step.thought, "response": step.response}[part]
     return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
 
-@viewer
+@operator
 def test_log(
     request: HttpRequest,  # noqa: ARG001
-    person: Person,  # noqa: ARG001  (every viewer may read)
+    person: Person,  # noqa: ARG001
     trajectory_id: int,
 ) -> HttpResponse:
-    """The whole test log as plain text."""
+    """The whole test log as plain text; hidden tests that fail print themselves into it."""
     text = reads.test_log(trajectory_id)
     if text is None:
         raise Http404("There is no such trajectory.")
@@ -92,9 +102,9 @@ def test_log(
 
 
 @viewer
-def predictions(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:  # noqa: ARG001
+def predictions(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
     """``predictions.jsonl`` for the official harness."""
-    run, choice = _chosen(request, run_id)
+    run, choice = _chosen(request, _readable_run(person, run_id))
     lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
     response = HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
     response["Content-Disposition"] = f'attachment; filename="run-{run_id}.predictions.jsonl"'
@@ -104,14 +114,14 @@ def predictions(request: HttpRequest, person: Person, run_id: int) -> HttpRespon
 @viewer
 def harness_report(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:  # noqa: ARG001
     """The run report in the official harness's schema."""
-    run, choice = _chosen(request, run_id)
+    run, choice = _chosen(request, run_or_404(run_id))
     response = JsonResponse(prediction_reads.report(run, choice), json_dumps_params={"indent": 4})
     response["Content-Disposition"] = f'attachment; filename="trainyard-run-{run_id}.report.json"'
     return response
 
 
-def _chosen(request: HttpRequest, run_id: int) -> tuple[Run, prediction_reads.Choice]:
-    run, params = run_or_404(run_id), params_of(request)
+def _chosen(request: HttpRequest, run: Run) -> tuple[Run, prediction_reads.Choice]:
+    params = params_of(request)
     iteration, index = params.get("iteration", ""), params.get("index", "")
     choice = prediction_reads.choose(
         run,
@@ -120,11 +130,12 @@ def _chosen(request: HttpRequest, run_id: int) -> tuple[Run, prediction_reads.Ch
         index=int(index) if index.isdecimal() and len(index) < 9 else 0,
     )
     if choice is None:
-        raise Http404(f"Run {run_id} has no such finished rollouts.")
+        raise Http404(f"Run {run.pk} has no such finished rollouts.")
     return run, choice
 
 
 @viewer
 def trajectory_search(request: HttpRequest, person: Person) -> HttpResponse:
     """Search over thoughts and actions, with filters."""
-    return page(request, person, "trajectories/search.html", build_search(params_of(request)))
+    context = build_search(params_of(request), shows_answer=may_see_answers(person.user))
+    return page(request, person, "trajectories/search.html", context)
