@@ -27,7 +27,7 @@ from webapp.views import (
 class Segment:
     """Any text as one segment of an address: slashes, tildes and leading dots are written ``~2F``."""
 
-    regex = "[^/]+"
+    regex = "[^/\x00]+"
 
     def to_python(self, value: str) -> str:
         """The text."""
@@ -90,6 +90,7 @@ urlpatterns = [
     path("experiments/<int:experiment_id>/", experiments.experiment_detail, name="experiment-detail"),
     path("datasets/", datasets.dataset_list, name="dataset-list"),
     path("datasets/<segment:name>/", datasets.dataset_detail, name="dataset-detail"),
+    path("imports/", imports.import_new, name="import-list"),
     path("imports/new/", imports.import_new, name="import-new"),
     path("datasets/<segment:name>/left-out/", imports.dataset_left_out, name="dataset-left-out"),
     path("datasets/<segment:name>/health/", datasets.dataset_health, name="dataset-health"),

@@ -23,7 +23,7 @@ class ValidatedDatasetConfig(Section):
 class ValidationConfig(Section):
     """Each row is graded untouched, where it must fail, and with its gold patch, where it must pass."""
 
-    repeats: int = Field(default=3, ge=1)
+    repeats: int = Field(default=3, ge=1, le=1000)
     """How often each of the two is graded; outcomes that differ make a row flaky."""
     rows: Literal["all", "unvalidated", "suspect"] = "all"
     """``unvalidated``: only rows without a finding about what they are now; ``suspect``: only those, and rows

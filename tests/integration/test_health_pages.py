@@ -226,3 +226,23 @@ def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
     assert (made.status_code, made.json()["kind"]) == (201, "curate")
     assert Run.objects.get(pk=made.json()["id"]).config["grading"]["max_parallel"] == 5
     assert send(operator, "/datasets/d/validate", {"rows": "nonsense"}).status_code == 422
+
+
+@pytest.mark.parametrize("repeats", ["0", "many", "9" * 30])
+def test_a_number_of_repeats_that_is_none_is_refused(rows: list[TaskRow], repeats: str) -> None:
+    page = client(Role.OPERATOR).post("/datasets/d/validate/", {"repeats": repeats}, follow=True)
+    assert "No validation was started: validation.repeats" in page.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_the_character_nul_breaks_nothing(rows: list[TaskRow]) -> None:
+    operator = client(Role.OPERATOR)
+    task = f"/datasets/d/tasks/{rows[0].task.id}"
+    reason = {"quarantined": "yes", "reason": "odd\0row"}
+    assert operator.post(f"{task}/quarantine/", reason).status_code == 302
+    assert Task.objects.get(key=rows[0].task.id).quarantine_reason == "oddrow"
+    assert operator.get("/datasets/d%00/").status_code == 404
+    body = json.dumps({"quarantined": True, "reason": "odd\0row"})
+    answer = operator.post(f"/api/v1{task}/quarantine", body, content_type="application/json")
+    assert (answer.status_code, "NUL" in answer.json()["detail"]) == (422, True)
+    assert operator.get("/api/v1/datasets/d/tasks?q=%00").status_code == 422

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from asgiref.sync import async_to_sync
 from django.core.management import CommandError, call_command
-from django.test import Client
+from django.test import AsyncClient, Client
 
 from engine.config.run import ImportRun, parse_run_config
 from engine.errors import ConfigError
@@ -96,13 +97,37 @@ def test_an_export_is_imported_again_under_the_same_ids(home: Path, tmp_path: Pa
     assert len(patches) == 4
     assert len(set(patches)) == 1
     assert "".join(patches)
-    client = signed_in(Role.OPERATOR)
-    streamed = b"".join(client.get("/api/v1/datasets/one/export"))
-    assert streamed.decode() == file.read_text()
+    assert exported("one") == file.read_text()
     assert signed_in(Role.VIEWER).get("/api/v1/datasets/one/export").status_code == 403
     with pytest.raises(CommandError, match="cannot read"):
         run_command("export_dataset", "none", str(tmp_path / "none.jsonl"))
     assert not list(tmp_path.glob("*none*"))
+
+
+def exported(name: str) -> str:
+    """A dataset as an asynchronous server sends it; nothing of it is read at once as a whole."""
+    user = make_user("ada", Role.OPERATOR)
+
+    async def read() -> str:
+        client = AsyncClient()
+        await client.aforce_login(user)
+        response = await client.get(f"/api/v1/datasets/{name}/export")
+        assert vars(response)["is_async"]
+        return b"".join([part async for part in cast(Any, response)]).decode()
+
+    return async_to_sync(read)()
+
+
+def test_an_export_that_cannot_be_made_says_so(home: Path, tmp_path: Path) -> None:
+    Dataset.objects.create(name="gone")
+    client = signed_in(Role.OPERATOR)
+    answer = client.get("/api/v1/datasets/gone/export")
+    assert (answer.status_code, "cannot read" in answer.json()["detail"]) == (422, True)
+    assert "Export" not in client.get("/datasets/gone/").content.decode()
+    source = write_rows(tmp_path / "r.jsonl", rows.swe_bench())
+    run_command("import_dataset", "--format", "swe-bench", "--name", "here", str(source))
+    assert "/api/v1/datasets/here/export" in client.get("/datasets/here/").content.decode()
+    assert "/export" not in signed_in(Role.VIEWER).get("/datasets/here/").content.decode()
 
 
 def test_a_set_larger_than_a_batch_is_mirrored_whole_and_shrinks(home: Path, tmp_path: Path) -> None:
@@ -148,6 +173,56 @@ def test_the_form_starts_a_run_that_imports(home: Path) -> None:
     assert config.importing.decontamination.verified_repositories
     assert (run.state, run.kind, run.name) == ("queued", "curate", "import verified")
     assert "verified" in client.get("/datasets/").content.decode()
+
+
+def test_a_benchmark_is_found_where_the_form_offers_it(home: Path) -> None:
+    write_rows(home / "imports" / "set.jsonl", rows.swe_bench())
+    reference = write_rows(home / "imports" / "verified.jsonl", rows.swe_bench())
+    signed_in(Role.OPERATOR).post("/imports/new/", form(source="set.jsonl", reference="verified.jsonl"))
+    importing = Run.objects.get().config["importing"]
+    assert importing["decontamination"]["reference"] == str(reference)
+    assert importing["source"] == str(home / "imports" / "set.jsonl")
+
+
+def test_addresses_that_people_guess_lead_to_the_form(home: Path) -> None:
+    operator, viewer = signed_in(Role.OPERATOR), signed_in(Role.VIEWER)
+    for guess in ("/datasets/import/", "/datasets/new/"):
+        assert operator.get(guess)["Location"] == "/imports/new/"
+        assert viewer.get(guess, follow=True).status_code == 403
+    assert "Import a dataset" in operator.get("/imports/").content.decode()
+    Dataset.objects.create(name="import")
+    assert operator.get("/datasets/import/").context["dataset"].name == "import"
+    assert operator.get("/datasets/other/").status_code == 404
+
+
+def test_the_page_of_an_import_leads_to_what_it_made(home: Path) -> None:
+    client = signed_in(Role.VIEWER)
+    run = imports.launch(format="swe-bench", source="hf:a/b", name="d")
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    assert "Solve rate" not in page
+    assert "/datasets/d/" not in page
+    Run.objects.filter(pk=run.pk).update(summary={"imported": 12, "rejected": 0, "dataset": "d"})
+    Dataset.objects.create(name="d", run=run)
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    assert 'href="/datasets/d/"' in page
+    assert "Imported" in page
+    assert "Rejected" not in page
+
+
+def test_a_damaged_list_of_rows_left_out_says_so(home: Path) -> None:
+    Dataset.objects.create(name="d", provenance={"imports": [{"source": "x"}]})
+    folder = home / "datasets" / "d"
+    folder.mkdir(parents=True)
+    folder.joinpath("rejects.jsonl").write_text('{"row": 3, "reason": "odd"}\n{"row": 4, "rea')
+    page = signed_in(Role.VIEWER).get("/datasets/d/left-out/").content.decode()
+    assert "odd" in page
+    assert "a damaged line of rejects.jsonl" in page
+
+
+@pytest.mark.parametrize("source", ["a\0b", "x" * 5_000])
+def test_a_source_that_no_path_holds_is_refused(home: Path, source: str) -> None:
+    with pytest.raises(ConfigError, match="import folder"):
+        imports.launch(format="swe-bench", source=source, name="d")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
 
@@ -31,6 +32,11 @@ def _answer(status: int, **fields: Any) -> HttpResponse:
 @api.exception_handler(DatasetError)
 def _unusable(_request: HttpRequest, error: Exception) -> HttpResponse:
     return _answer(422, detail=str(error))
+
+
+@api.exception_handler(DataError)
+def _unstorable(_request: HttpRequest, _error: Exception) -> HttpResponse:
+    return _answer(422, detail="a value cannot be stored: it holds the character NUL or does not fit")
 
 
 @api.exception_handler(IllegalTransitionError)

@@ -76,6 +76,8 @@ class DatasetContext:
     solved: tuple[tuple[str, str], ...]
     """Choices (value, label) of two of the filters."""
     params: Mapping[str, str]
+    exportable: bool
+    """Whether this person may take the whole dataset, answers included."""
 
 
 def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str, str], ...]:
@@ -126,7 +128,7 @@ def _share(text: str) -> float | None:
     return value if 0 <= value <= 1 else None
 
 
-def build_dataset(dataset: Dataset, params: Mapping[str, str]) -> DatasetContext:
+def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: bool) -> DatasetContext:
     """The page."""
     filters = parse_task_filters(params)
     page = reads.list_tasks(dataset, filters, number=page_number(params))
@@ -143,6 +145,7 @@ def build_dataset(dataset: Dataset, params: Mapping[str, str]) -> DatasetContext
         healths=HEALTHS,
         solved=tuple(SOLVED_LABELS.items()),
         params=dict(params),
+        exportable=can_operate and reads.has_folder(dataset),
     )
 
 

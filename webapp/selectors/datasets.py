@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from django.conf import settings
 from django.db.models import Count, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
@@ -32,6 +34,11 @@ def _counted(tasks: QuerySet[Task]) -> Coalesce:
 def get_dataset(name: str) -> Dataset | None:
     """One dataset with the run that made it."""
     return Dataset.objects.select_related("run").filter(name=name).first()
+
+
+def has_folder(dataset: Dataset) -> bool:
+    """Whether its files are here, and not only what was mirrored of them."""
+    return (Path(settings.TRAINYARD_HOME) / "datasets" / dataset.name / "answers.jsonl").exists()
 
 
 UNVALIDATED, QUARANTINED = "unvalidated", "quarantined"

@@ -56,10 +56,19 @@ def left_out(dataset: Dataset, kind: Kind, *, number: int) -> Page[dict[str, Any
     path = Path(settings.TRAINYARD_HOME) / "datasets" / dataset.name / f"{kind}.jsonl"
     try:
         with path.open("rb") as lines:
-            total = sum(1 for line in lines if line.strip())
-        number = max(1, min(number, -(-total // _PAGE)))
-        with path.open("rb") as lines:
-            shown = [json.loads(line) for line in islice(lines, (number - 1) * _PAGE, number * _PAGE)]
-    except (OSError, ValueError):
+            total = sum(1 for _ in lines)
+            number = max(1, min(number, -(-total // _PAGE)))
+            lines.seek(0)
+            shown = [_entry(line, path.name) for line in islice(lines, (number - 1) * _PAGE, number * _PAGE)]
+    except FileNotFoundError:
         return Page(rows=[], number=1, size=_PAGE, total=0)
     return Page(rows=shown, number=number, size=_PAGE, total=total)
+
+
+def _entry(line: bytes, file: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    damaged = f"a damaged line of {file}"
+    return found if isinstance(found, dict) else {"row": None, "reason": damaged, "detail": damaged}

@@ -25,7 +25,7 @@ from django.utils import timezone
 from engine.errors import DatasetError
 from engine.events.health import content_hash
 from webapp.models import Dataset, Run, Task, TaskAnswer
-from webapp.services import audit, health
+from webapp.services import audit, health, notifications
 from webapp.services.cleaning import without_nul
 
 _FILES = ("dataset.json", "tasks.jsonl", "answers.jsonl")
@@ -78,6 +78,7 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
                 )  # fmt: skip
             if run_id is not None:
                 Dataset.objects.filter(pk=dataset.pk).update(run_id=run_id)
+                notifications.run_changed(run_id, 0)
     health.mirror(dataset=dataset)
     return dataset
 

@@ -36,9 +36,12 @@ def resolve_source(source: str) -> str:
         return source
     folders = import_folders()
     for folder in folders:
-        path = (folder / source).resolve()
-        if path.is_relative_to(folder.resolve()) and path.exists():
-            return str(path)
+        try:
+            path = (folder / source).resolve()
+            if path.is_relative_to(folder.resolve()) and path.exists():
+                return str(path)
+        except (OSError, ValueError):  # too long, or a character that no path holds
+            continue
     places = ", ".join(str(folder) for folder in folders)
     raise ConfigError(
         f"'{source}' is not below an import folder of the server ({places}): put the files there, or name a "
@@ -46,8 +49,15 @@ def resolve_source(source: str) -> str:
     )
 
 
-def check(importing: Mapping[str, Any]) -> None:
-    """Refuse the section ``importing`` of a configuration that reads other files. Raises ConfigError."""
-    for source in (importing["source"], importing["decontamination"]["reference"]):
-        if source:
-            resolve_source(source)
+def resolved(importing: Mapping[str, Any]) -> dict[str, Any]:
+    """The section ``importing`` of a configuration with its files as the engine finds them.
+
+    Raises ConfigError where one is not in an import folder.
+    """
+    source, decontamination = importing["source"], importing["decontamination"]
+    reference = decontamination["reference"]
+    return {
+        **importing,
+        "source": resolve_source(source) if source else source,
+        "decontamination": {**decontamination, "reference": resolve_source(reference) if reference else ""},
+    }

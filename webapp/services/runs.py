@@ -58,7 +58,7 @@ def _save(
     parent: Run | None,
 ) -> Run:
     if "importing" in config and actor is not None:
-        import_sources.check(config["importing"])
+        config = {**config, "importing": import_sources.resolved(config["importing"])}
     name = dataset_name(config)
     run = Run.objects.create(
         kind=config["kind"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
@@ -15,7 +15,7 @@ from webapp.permissions import may_see_answers
 from webapp.selectors import datasets as reads
 from webapp.services import quarantine, validations
 from webapp.views.access import Person, operator, viewer
-from webapp.views.pages import page, params_of
+from webapp.views.pages import page, params_of, posted_of
 
 
 def dataset_or_404(name: str) -> Dataset:
@@ -42,9 +42,11 @@ def dataset_list(request: HttpRequest, person: Person) -> HttpResponse:
 
 
 @viewer
-def dataset_detail(request: HttpRequest, person: Person, name: str) -> HttpResponse:
-    """One dataset with its tasks."""
-    context = build_dataset(dataset_or_404(name), params_of(request))
+def dataset_detail(request: HttpRequest, person: Person, name: str) -> HttpResponseBase:
+    """One dataset with its tasks; where none is called so, ``import`` and ``new`` lead to the import form."""
+    if name in ("import", "new") and reads.get_dataset(name) is None:
+        return redirect("import-new")
+    context = build_dataset(dataset_or_404(name), params_of(request), can_operate=person.can_operate)
     return page(request, person, "datasets/detail.html", context)
 
 
@@ -68,15 +70,18 @@ def dataset_health(request: HttpRequest, person: Person, name: str) -> HttpRespo
 @require_POST
 def dataset_validate(request: HttpRequest, person: Person, name: str) -> HttpResponseRedirect:
     """Start a validation and watch it on the health page."""
-    repeats, split = request.POST.get("repeats", ""), request.POST.get("split", "")
-    backend = request.POST.get("backend", "")
+    posted = posted_of(request)
+    settings = {
+        setting: posted[field]
+        for field, setting in (("backend", "sandbox.backend"), ("repeats", "validation.repeats"))
+        if posted.get(field)
+    }
     try:
         validations.launch(
             name=dataset_or_404(name).name,
-            repeats=int(repeats) if repeats.isdecimal() and len(repeats) < 4 else None,
-            splits=[split] if split else [],
-            rows=request.POST.get("rows") or None,
-            overrides={"sandbox.backend": backend} if backend else {},
+            splits=[posted["split"]] if posted.get("split") else [],
+            rows=posted.get("rows") or None,
+            overrides=settings,
             actor=person.user,
         )
     except (ConfigError, DatasetError) as error:
@@ -88,11 +93,12 @@ def dataset_validate(request: HttpRequest, person: Person, name: str) -> HttpRes
 @require_POST
 def task_quarantine(request: HttpRequest, person: Person, name: str, key: str) -> HttpResponseRedirect:
     """Put a task into quarantine, or take it out."""
+    posted = posted_of(request)
     try:
         quarantine.decide(
             task=task_or_404(name, key),
-            quarantined=request.POST.get("quarantined") == "yes",
-            reason=request.POST.get("reason", ""),
+            quarantined=posted.get("quarantined") == "yes",
+            reason=posted.get("reason", ""),
             actor=person.user,
         )
     except DatasetError as error:

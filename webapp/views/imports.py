@@ -11,7 +11,7 @@ from webapp.contexts.imports import build_import_form, build_left_out, overrides
 from webapp.services import imports
 from webapp.views.access import Person, operator, viewer
 from webapp.views.datasets import dataset_or_404
-from webapp.views.pages import page, params_of
+from webapp.views.pages import page, params_of, posted_of
 
 
 @operator
@@ -20,7 +20,7 @@ def import_new(request: HttpRequest, person: Person) -> HttpResponse:
     """Show the form, or start the import and go to its run."""
     if request.method != "POST":
         return page(request, person, "datasets/import.html", build_import_form())
-    posted = {key: str(value).replace("\x00", "") for key, value in request.POST.items()}
+    posted = posted_of(request)
     try:
         run = imports.launch(
             format=posted.get("format", ""),

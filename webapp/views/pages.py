@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.shortcuts import render
 
 from webapp.views.access import Person
@@ -28,4 +28,13 @@ def page(
 
 def params_of(request: HttpRequest) -> dict[str, str]:
     """The query string's parameters, the last value of each; NUL, which no column holds, removed."""
-    return {key: value.replace("\x00", "") for key, value in request.GET.items() if isinstance(value, str)}
+    return _cleaned(request.GET)
+
+
+def posted_of(request: HttpRequest) -> dict[str, str]:
+    """What a form sent, like ``params_of``."""
+    return _cleaned(request.POST)
+
+
+def _cleaned(given: QueryDict) -> dict[str, str]:
+    return {key: value.replace("\x00", "") for key, value in given.items() if isinstance(value, str)}
