@@ -29,6 +29,8 @@ from engine.inference.base import (
 from engine.types import RolloutKey, Step, TaskRow, TerminationReason, TokenRecord
 
 _MIN_COMMAND_S = 0.1
+_MAX_COUNT = 2**31 - 1
+"""What is left out of an observation is counted up to this: a flood of output passes it within seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +195,7 @@ class AgentLoop:
             error=result.error,
             exit_code=result.exit_code,
             done=result.done,
-            truncated_chars=result.truncated_chars + cut,
+            truncated_chars=min(result.truncated_chars + cut, _MAX_COUNT),
             tool_seconds=tool_seconds,
         )
 

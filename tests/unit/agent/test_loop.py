@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -193,6 +194,14 @@ async def test_long_observations_are_capped_and_counted() -> None:
     assert f"[{cut} characters left out]" in steps[0].observation
     assert len(steps[0].observation) < 240
     assert steps[0].observation in _shown(outcome)
+
+
+async def test_a_flood_is_counted_as_far_as_a_database_can_hold() -> None:
+    async def flood(_command: str) -> ExecResult:
+        return replace(printed("z"), dropped_bytes=200 * 10**9)
+
+    _, steps = await roll(TextPolicy([RUN, SUBMIT]), quick_agent(), command=flood)
+    assert steps[0].truncated_chars == 2**31 - 1
 
 
 async def test_reminder_counts_down_to_the_last_step() -> None:
