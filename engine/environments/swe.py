@@ -64,9 +64,7 @@ class SandboxFileStore:
 
     async def write(self, path: str, data: bytes) -> None:
         """Create or replace a file; an existing file keeps its mode."""
-        found = await self._sandbox.exec(["stat", "-L", "-c", "%a", "--", path], timeout_s=_FILE_COMMAND_S)
-        mode = int(found.stdout, 8) if found.exit_code == 0 else 0o644
-        await self._sandbox.write_file(path, data, mode=mode)
+        await self._sandbox.write_file(path, data)
 
     async def remove(self, path: str) -> None:
         """Delete a file."""

@@ -50,8 +50,6 @@ class MemorySandbox:
         output_cap: int = 131_072,
     ) -> ExecResult:
         await self._check()
-        if isinstance(command, list) and command[0] == "stat":
-            return printed("644") if command[-1] in self._store.files else printed(exit_code=1)
         if isinstance(command, list) and command[0] == "rm":
             await self._store.remove(command[-1])
             return printed()
