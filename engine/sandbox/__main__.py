@@ -62,7 +62,10 @@ async def _run(options: argparse.Namespace) -> int:
     match options.command:
         case "preflight":
             backend = make_backend(SandboxConfig(backend=options.backend), options.home)
-            findings = await backend.preflight()
+            try:
+                findings = await backend.preflight()
+            finally:
+                await backend.close()
             print("\n".join(findings) or "This machine can run sandboxes.")
             return int(any(not line.startswith("Weaker:") for line in findings))
         case "reap":

@@ -47,12 +47,10 @@ class Breaker:
         """Until the next attempt; 0 when creation is not paused."""
         return max(0.0, self._until - now) if self.reason else 0.0
 
-    def started(self) -> bool:
-        """A start succeeded. True when that ended a pause."""
+    def started(self) -> None:
+        """A start succeeded, which ends a pause."""
         self._in_a_row = 0
-        ended = bool(self.reason)
         self.reason, self._pause_s = "", 0.0
-        return ended
 
     def failed(self, why: str, *, now: float) -> bool:
         """A start failed for a reason that is not its image's. True when a pause begins with it."""

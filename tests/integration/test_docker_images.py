@@ -151,3 +151,14 @@ async def test_a_cancelled_caller_does_not_stop_the_pull_of_others(
     image, _ = await second
     assert first.cancelled()
     assert present(daemon, image.id)
+
+
+async def test_an_image_that_was_fetched_is_used_though_no_room_could_be_made(
+    daemon: Daemon, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_busy(_client: docker.APIClient) -> dict[str, Any]:
+        raise docker.errors.APIError("a disk usage operation is already running")
+
+    monkeypatch.setattr(docker.APIClient, "df", too_busy)
+    image, _ = await images(daemon, tmp_path, image_budget_gb=0.001).ensure(names[0])
+    assert present(daemon, image.name)

@@ -23,7 +23,7 @@ import docker.errors
 import structlog
 
 from engine.config.sandbox import DockerConfig
-from engine.errors import ImageError, SandboxStartError
+from engine.errors import ImageError, SandboxError, SandboxStartError
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.pulling import pull
 from engine.sandbox.images import load_image
@@ -113,8 +113,15 @@ class Images:
             image = DockerImage(id=found or await self._pull(name), name=name)
             if found is None:
                 self._brought(image)
-                await self._daemon.call(self._make_room)
+                await self._keep_within_budget()
         return image
+
+    async def _keep_within_budget(self) -> None:
+        """Best effort: the image that was fetched can be used whether or not others could be removed."""
+        try:
+            await self._daemon.call(self._make_room)
+        except SandboxError as error:
+            _log.warning("no room could be made for images", error=str(error))
 
     async def _pull(self, name: str) -> str:
         async with self._places:
@@ -130,7 +137,10 @@ class Images:
 
     def _brought(self, image: DockerImage) -> None:
         self._used.mkdir(parents=True, exist_ok=True)
-        self._record(image.id).write_text(json.dumps({"id": image.id, "name": image.name}))
+        record = self._record(image.id)
+        temporary = record.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(json.dumps({"id": image.id, "name": image.name}))
+        temporary.replace(record)
 
     def _touch(self, image: DockerImage) -> None:
         try:

@@ -26,7 +26,7 @@ from engine.sandbox.replies import Stamp
 
 _LIFETIME_S = 86_400.0
 _KEPT_BYTES = 64 << 20
-_ONE_BY_ONE = 100
+_ONE_BY_ONE = 10
 """So many files are asked for by name: each takes a request."""
 
 
