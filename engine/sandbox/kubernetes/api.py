@@ -33,6 +33,8 @@ MERGE_PATCH = "application/merge-patch+json"
 _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 _PATIENCE_S = 120.0
 _PAGE = 500
+_MAX_MESSAGE = 16 << 20
+"""Of an exec stream, bytes; servers send some 32 KiB."""
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 
 
@@ -203,7 +205,7 @@ class KubeApi:
                         params=query,
                         headers=await self.headers(),
                         protocols=EXEC_PROTOCOLS,
-                        max_msg_size=0,
+                        max_msg_size=_MAX_MESSAGE,
                         proxy=self._proxy,
                         server_hostname=self._server_name,
                     )

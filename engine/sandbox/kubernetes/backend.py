@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, replace
 
 import structlog
@@ -119,11 +119,9 @@ class KubernetesBackend:
         if session is None:
             return
         await session.warm.close()
-        try:
-            await session.fleet.remove_all(_CLOSE_S)
-            await session.lease.release(session.api)
-        except ApiError as error:
-            _log.warning("pods are left to the reaper", owner=session.lease.name, error=str(error))
+        # Without its owner's lease a pod is an orphan, so that is given up whatever became of the pods.
+        await _best_effort(session.fleet.remove_all(_CLOSE_S), session.lease.name)
+        await _best_effort(session.lease.release(session.api), session.lease.name)
         session.informer.cancel()
         await asyncio.gather(session.informer, return_exceptions=True)
         await session.api.close()
@@ -196,6 +194,13 @@ class KubernetesBackend:
         warm = WarmPool(fleet, self.config)
         informer = asyncio.get_running_loop().create_task(fleet.informer.run())
         return _Session(api, lease, fleet, warm, informer)
+
+
+async def _best_effort(ending: Awaitable[None], owner: str) -> None:
+    try:
+        await ending
+    except ApiError as error:
+        _log.warning("pods are left to the reaper", owner=owner, error=str(error))
 
 
 async def _ensure(api: KubeApi, config_maps: str) -> None:

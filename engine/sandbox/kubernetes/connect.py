@@ -98,7 +98,7 @@ async def _pump(
     outward = asyncio.create_task(_to_stdin(reader, websocket))
     try:
         async for message in websocket:
-            if message.type is not aiohttp.WSMsgType.BINARY:
+            if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
                 continue
             channel, data = message.data[0], message.data[1:]
             if channel == _STDOUT and data:

@@ -129,21 +129,25 @@ class Fleet:
             await asyncio.wait((gone,), timeout=_ROOM_S)
         finally:
             self.reserved -= 1
+            if gone in self._awaited:  # or the next place would be told to nobody
+                self._awaited.remove(gone)
 
     async def remove_all(self, timeout_s: float) -> None:
         """Remove every box with one request; what is not gone in time is left to its owner's end."""
         boxes = list(self.boxes.values())
         await asyncio.gather(*(box.hang_up() for box in boxes))
-        if boxes:
-            owned = labels.selector({**labels.OURS, labels.OWNER: self._lease.name})
-            await self._api.delete(self.path, grace_s=self.config.delete_grace_s, labelSelector=owned)
-            waits = (self.informer.wait(box.name, _is_gone, timeout_s=timeout_s) for box in boxes)
-            await asyncio.gather(*waits, return_exceptions=True)
-        removals = list(self._removals.values())
-        for removal in removals:
-            removal.cancel()
-        await asyncio.gather(*removals, return_exceptions=True)
-        self.boxes.clear()
+        try:
+            if boxes:
+                owned = labels.selector({**labels.OURS, labels.OWNER: self._lease.name})
+                await self._api.delete(self.path, grace_s=self.config.delete_grace_s, labelSelector=owned)
+                waits = (self.informer.wait(box.name, _is_gone, timeout_s=timeout_s) for box in boxes)
+                await asyncio.gather(*waits, return_exceptions=True)
+        finally:
+            removals = list(self._removals.values())
+            for removal in removals:
+                removal.cancel()
+            await asyncio.gather(*removals, return_exceptions=True)
+            self.boxes.clear()
 
     # --- creation ----------------------------------------------------------------------------------
 

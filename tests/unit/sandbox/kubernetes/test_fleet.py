@@ -1,0 +1,81 @@
+"""The book of pods where the cluster does not help: places that become free, and an end that is refused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine.config.sandbox import SandboxConfig
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.kubernetes.api import ApiError
+from engine.sandbox.kubernetes.backend import KubernetesBackend, _Session
+from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.fleet import Fleet
+from engine.sandbox.kubernetes.warm import WarmPool
+
+
+class Cluster:
+    """An API server that says no to every deletion."""
+
+    def __init__(self) -> None:
+        self.closed = False
+
+    async def delete(self, _path: str, **_query: Any) -> None:
+        raise ApiError("not today", status=403)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Lease:
+    """An owner's lease that only notes its end."""
+
+    name = "trainyard-1"
+    released = False
+
+    async def release(self, _api: Any) -> None:
+        self.released = True
+
+
+def fleet_of(api: Any, lease: Any) -> Fleet:
+    return Fleet(SandboxConfig(backend="kubernetes"), api, lease, room=lambda: None)
+
+
+def booked(fleet: Fleet, name: str) -> Box:
+    box = fleet.boxes[name] = Box(name, SandboxSpec(image="i"), warm=False, failed=lambda _: None)
+    return box
+
+
+async def test_a_free_place_is_told_to_somebody_who_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = fleet_of(Cluster(), Lease())
+    monkeypatch.setattr("engine.sandbox.kubernetes.fleet._ROOM_S", 0.01)
+    await fleet.one_gone()  # in vain
+    monkeypatch.setattr("engine.sandbox.kubernetes.fleet._ROOM_S", 30.0)
+    waiting = asyncio.ensure_future(fleet.one_gone())
+    await asyncio.sleep(0)
+    done = asyncio.ensure_future(asyncio.sleep(0))
+    await done
+    fleet._removed("sb-1", done)
+    async with asyncio.timeout(5):
+        await waiting
+    assert fleet.reserved == 0
+
+
+async def test_pods_that_cannot_be_removed_become_orphans_all_the_same() -> None:
+    api: Any = Cluster()
+    lease: Any = Lease()
+    fleet = fleet_of(api, lease)
+    backend = KubernetesBackend(SandboxConfig(backend="kubernetes"))
+    informer = asyncio.ensure_future(asyncio.sleep(3600))
+    backend._session = _Session(api, lease, fleet, WarmPool(fleet, backend.config), informer)
+    removal = fleet.remove(booked(fleet, "sb-1"))
+    booked(fleet, "sb-2")
+    await asyncio.sleep(0.01)
+    assert not removal.done(), "it is tried again"
+    await backend.close()
+    assert lease.released, "else nobody would take the pods for orphans while this process lives"
+    assert api.closed
+    assert removal.done()
+    assert not fleet.boxes
