@@ -1,11 +1,14 @@
 """Numbers for Prometheus, read from Postgres at every scrape: no process keeps counters of its own.
 
 Counters and histograms of a pool are those of a run's newest attempt and begin at 0 with the next one, which
-Prometheus takes for a restart. To add a metric: a family in one of the functions of ``_Collector.collect``.
+Prometheus takes for a restart. Labels are of live runs, their nodes and lists known here, never free text of
+an engine, so that a server keeps few series.
+To add a metric: a family in one of the functions of ``_Collector.collect``.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from django.db.models import Count
@@ -13,6 +16,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from engine.events.failures import POLICIES
 from engine.events.sandboxes import CLOCK_BOUNDS_S, CLOCKS
 from engine.types import RunState
 from webapp.models import Pool, Run
@@ -83,7 +87,10 @@ def _totals(pools: Sequence[Pool]) -> Iterator[Metric]:
     )
     for pool in pools:
         leases.add_metric([str(pool.run_id)], pool.opened)
+        kinds: Counter[str] = Counter()
         for kind, count in pool.failures.items():
+            kinds[kind if kind in POLICIES else "infrastructure"] += count
+        for kind, count in kinds.items():
             failures.add_metric([str(pool.run_id), kind], count)
     reaped = CounterMetricFamily(
         "trainyard_sandbox_orphans_reaped", "Orphans the reaper removed.", labels=["backend"]

@@ -233,6 +233,20 @@ def test_metrics_in_prometheus_own_words() -> None:
     assert 1 < value("trainyard_heartbeat_age_seconds", run=run) < 60
 
 
+def test_words_of_an_engine_are_no_labels() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    odd = {f"kind-{n}": 1 for n in range(50)} | {"image": 3, "infrastructure": 2}
+    clocks = {f"clock-{n}": clock(0.1) for n in range(50)} | {"start": clock(0.1)}
+    yard.stream.add("pool_status", **pool(failures=odd, clocks=clocks))
+    yard.post()
+    found = scraped(signed_in(Role.VIEWER))
+    run = ("run", str(yard.run.pk))
+    kinds = {labels: n for (name, labels), n in found.items() if name == "trainyard_sandbox_failures_total"}
+    assert kinds == {(("kind", "image"), run): 3, (("kind", "infrastructure"), run): 52}
+    counted = [labels for name, labels in found if name == "trainyard_sandbox_seconds_count"]
+    assert counted == [(("clock", "start"), run)]
+
+
 def test_metrics_are_gated_like_everything_else() -> None:
     assert Client().get("/metrics").status_code == 302
     token = accounts.create_token(user=make_user("prometheus", Role.VIEWER), name="scrape")
