@@ -15,6 +15,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Self
+
+from engine.sandbox.base import SandboxSpec
 
 
 def boot_id() -> str:
@@ -49,6 +52,20 @@ class LedgerEntry:
     pid: int = 0
     """The bubblewrap process, 0 until it is known."""
     pid_start: int = 0
+
+    @classmethod
+    def of_this_process(cls, sandbox_id: str, spec: SandboxSpec, *, cgroups: tuple[str, ...] = ()) -> Self:
+        """The entry of a sandbox that is about to be made, whose lifetime begins now."""
+        return cls(
+            id=sandbox_id,
+            run_id=spec.run_id,
+            name=spec.name,
+            image=spec.image,
+            owner_pid=os.getpid(),
+            owner_start=process_start(os.getpid()) or 0,
+            deadline=time.monotonic() + spec.limits.lifetime_s,
+            cgroups=cgroups,
+        )
 
     def orphaned(self) -> bool:
         """Whether the owner is dead, the deadline is over, or the machine was restarted since."""

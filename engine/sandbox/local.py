@@ -26,7 +26,7 @@ from engine.sandbox.base import Sandbox, SandboxSpec, Startup
 from engine.sandbox.base_system import HOME, WRITABLE, BaseSystem, prepare
 from engine.sandbox.client import AgentClient
 from engine.sandbox.images import Image, load_image
-from engine.sandbox.ledger import Ledger, LedgerEntry, process_start
+from engine.sandbox.ledger import Ledger, LedgerEntry
 from engine.sandbox.local_reaper import reap
 from engine.sandbox.patches import IGNORED, FileState
 from engine.sandbox.remote import AgentSandbox
@@ -195,7 +195,8 @@ class LocalBackend:
         began = time.monotonic()
         spawner = await self._live_spawner()
         sandbox_id = f"sb-{secrets.token_hex(6)}"
-        entry = self._entry(sandbox_id, spec)
+        groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
+        entry = LedgerEntry.of_this_process(sandbox_id, spec, cgroups=groups)
         self.ledger.write(entry)
         errors, errors_write = os.pipe()
         os.set_blocking(errors, False)
@@ -234,18 +235,6 @@ class LocalBackend:
             env=env,
             pristine=self._tree(image, spec.workdir),
             end=box.end,
-        )
-
-    def _entry(self, sandbox_id: str, spec: SandboxSpec) -> LedgerEntry:
-        return LedgerEntry(
-            id=sandbox_id,
-            run_id=spec.run_id,
-            name=spec.name,
-            image=spec.image,
-            owner_pid=os.getpid(),
-            owner_start=process_start(os.getpid()) or 0,
-            deadline=time.monotonic() + spec.limits.lifetime_s,
-            cgroups=self.groups.plan(sandbox_id) if self.groups is not None else (),
         )
 
     def _env(self) -> dict[str, str]:

@@ -181,7 +181,8 @@ class AgentSandbox:
         if not patch.strip():
             return
         try:
-            before = await fetch_files(self._client, self.spec.workdir, touched(patch))
+            names = await asyncio.to_thread(touched, patch)
+            before = await fetch_files(self._client, self.spec.workdir, names)
             changed, deleted = await asyncio.to_thread(apply_to, before, patch)
             files = [[name, state.git_mode & ~0o022 | 0o444, state.data] for name, state in changed.items()]
             await self._client.call(

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import secrets
 import time
@@ -43,7 +42,7 @@ from engine.sandbox.docker.disk import watch
 from engine.sandbox.docker.images import DockerImage, Images
 from engine.sandbox.docker.pristine import Originals, OriginalTree
 from engine.sandbox.docker.reaper import reap
-from engine.sandbox.ledger import Ledger, LedgerEntry, process_start
+from engine.sandbox.ledger import Ledger, LedgerEntry
 from engine.sandbox.pool import Population
 from engine.sandbox.remote import AgentSandbox, list_tree
 
@@ -180,7 +179,7 @@ class DockerBackend:
 
     async def _start_once(self, spec: SandboxSpec, image: DockerImage) -> AgentSandbox:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
-        entry = self._entry(sandbox_id, spec)
+        entry = LedgerEntry.of_this_process(sandbox_id, spec)
         self.ledger.write(entry)
         box = self._boxes[sandbox_id] = Box(self.daemon, self.ledger, entry, spec)
         try:
@@ -232,17 +231,6 @@ class DockerBackend:
         client = box.client = AgentClient(reader, writer, post_mortem=box.last_words)
         writer.write(bootstrap())
         return client
-
-    def _entry(self, sandbox_id: str, spec: SandboxSpec) -> LedgerEntry:
-        return LedgerEntry(
-            id=sandbox_id,
-            run_id=spec.run_id,
-            name=spec.name,
-            image=spec.image,
-            owner_pid=os.getpid(),
-            owner_start=process_start(os.getpid()) or 0,
-            deadline=time.monotonic() + spec.limits.lifetime_s,
-        )
 
     def _originals_of(self, image: DockerImage) -> Originals:
         return self._originals.setdefault(image.id, Originals(self.daemon, image))
