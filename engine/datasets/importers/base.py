@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from engine.datasets.importers.fields import Row
+from engine.datasets.importers.fields import Row, number
 from engine.datasets.patches import count_changed_lines, is_test_path, keep_files, split_patch
 from engine.types import Task, TaskAnswer
 
@@ -65,10 +65,7 @@ def code_patch(patch: str) -> str:
 
 def with_difficulty(imported: Imported, extra: Mapping[str, Any]) -> Imported:
     """The same with further numbers; what is no number is left out."""
-    numbers = {
-        name: float(value)
-        for name, value in extra.items()
-        if isinstance(value, int | float) and not isinstance(value, bool)
-    }
+    found = {name: number(extra, name) for name in extra}
+    numbers = {name: value for name, value in found.items() if value is not None}
     task = replace(imported.task, difficulty={**imported.task.difficulty, **numbers})
     return replace(imported, task=task)

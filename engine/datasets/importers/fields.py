@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,14 +50,15 @@ def optional_text(row: Row, *names: str) -> str:
 
 
 def number(row: Row, *names: str) -> float | None:
-    """A number; None when missing or not one."""
+    """A finite number; None when missing or not one."""
     _, value = find(row, *names)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return float(value) if value == value else None
+        found = float(value)
     except OverflowError:
         return None
+    return found if math.isfinite(found) else None
 
 
 def structure(value: Any) -> Any:

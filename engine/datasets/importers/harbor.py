@@ -31,7 +31,7 @@ def read_folder(folder: Path) -> Row:
     """One task as a row. Raises DatasetError with the file that is missing or malformed as the field."""
     try:
         config = tomllib.loads((folder / MARKER).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DatasetError(f"cannot be read: {error}", field=MARKER) from None
     instruction = folder / "instruction.md"
     if not instruction.is_file() and not config.get("steps"):
@@ -41,9 +41,9 @@ def read_folder(folder: Path) -> Row:
     return {
         "name": folder.name,
         "config": config,
-        "instruction": instruction.read_text(encoding="utf-8") if instruction.is_file() else "",
+        "instruction": _text(instruction, "instruction.md") if instruction.is_file() else "",
         "tests": _files(folder / "tests"),
-        "solution": solution.read_text(encoding="utf-8") if solution.is_file() else "",
+        "solution": _text(solution, "solution/solve.sh") if solution.is_file() else "",
         "compose": compose,
     }
 
@@ -121,7 +121,7 @@ def _script(verifier: Mapping[str, Any], workdir: str) -> str:
                 *exports,
                 "rm -rf /logs/verifier",
                 "mkdir -p /logs/verifier",
-                f"cd {workdir}",
+                f"cd {shlex.quote(workdir)}",
                 "bash /tests/test.sh",
             ]
         )
@@ -136,12 +136,14 @@ def _files(folder: Path) -> dict[str, str]:
         if not path.is_file():
             continue
         name = path.relative_to(folder).as_posix()
-        if path.stat().st_size > _MAX_FILE:
-            raise DatasetError(f"larger than {_MAX_FILE >> 20} MiB", field=f"tests/{name}")
-        try:
-            found[name] = path.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise DatasetError(
-                "not UTF-8 text: binary test files cannot be imported", field=f"tests/{name}"
-            ) from None
+        found[name] = _text(path, f"tests/{name}")
     return found
+
+
+def _text(path: Path, field: str) -> str:
+    if path.stat().st_size > _MAX_FILE:
+        raise DatasetError(f"larger than {_MAX_FILE >> 20} MiB", field=field)
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise DatasetError("not UTF-8 text: binary files cannot be imported", field=field) from None

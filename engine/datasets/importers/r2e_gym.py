@@ -57,7 +57,7 @@ REPOSITORIES = {
     "sympy": "sympy/sympy", "tornado": "tornadoweb/tornado",
 }  # fmt: skip
 _STATUSES = frozenset({"PASSED", "FAILED", "ERROR"})
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SUMMARY = "short test summary info"
 
 
@@ -133,16 +133,17 @@ def _expected(published: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parse_log(log: str) -> dict[str, str]:
-    """Test → status out of a log, as R2E-Gym reads it: lines after the first summary header."""
-    _, header, summary = log.partition(_SUMMARY)
+    """Test → status out of the short summary of ``pytest -rA``, as R2E-Gym reads it.
+
+    Names are what follows the file, joined by dots; the summary ends where another one begins.
+    """
     found: dict[str, str] = {}
-    for line in summary.strip().split("\n") if header else ():
+    for line in "".join(log.split(_SUMMARY)[1:2]).strip().split("\n"):
         for status in ("PASSED", "FAILED", "ERROR"):
             if status in line:
-                name = plain_name(".".join(line.split("::")[1:]))
-                if name:
-                    found[name] = status
+                found[plain_name(".".join(line.split("::")[1:]))] = status
                 break
+    found.pop("", None)
     return found
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -189,13 +191,21 @@ def _parquet_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int
 
     def rows() -> Iterator[tuple[Row, str]]:
         position = 0
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups) if groups else ():
-            for row in batch.to_pylist():
+        for batch in _batches(file, groups, path.name) if groups else ():
+            for row in batch:
                 if position >= inside:
                     yield row, ""
                 position += 1
 
     return rows(), skipped + inside
+
+
+def _batches(file: Any, groups: list[int], name: str) -> Iterator[list[Row]]:
+    try:
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups):
+            yield batch.to_pylist()
+    except Exception as error:  # pyarrow raises many kinds
+        raise DatasetError(f"{name} cannot be read to its end: {error}") from error
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -205,27 +215,26 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _line_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
-    stream = _opened(path)
-    skipped = 0
-    while skipped < skip:
-        line = stream.readline()
-        if not line:
-            break
-        skipped += bool(line.strip())
+    lines = _lines(path)
+    skipped = sum(1 for _ in islice(lines, skip))
+    return map(_parsed, lines), skipped
 
-    def rows() -> Iterator[tuple[Row, str]]:
-        with stream:
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """Lines that are not empty. Raises DatasetError when the file is cut off or damaged."""
+    try:
+        with _opened(path) as stream:
             for line in stream:
                 if line.strip():
-                    yield _parsed(line)
-
-    return rows(), skipped
+                    yield line
+    except (OSError, EOFError, zlib.error) as error:
+        raise DatasetError(f"{path.name} cannot be read to its end: {error}") from None
 
 
 def _parsed(line: bytes) -> tuple[Row, str]:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return {}, f"not JSON: {error}"
     return (row, "") if isinstance(row, dict) else ({}, "not an object")
 
@@ -237,7 +246,7 @@ def _json_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
         )
     try:
         value = json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"{path.name} is not JSON: {error}") from None
     rows = _records(value, path.name)
     skipped = min(skip, len(rows))

@@ -9,6 +9,7 @@ same ids; a row that is there already is a duplicate. At most one batch of rows 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -31,8 +32,9 @@ from engine.types import TaskRow
 
 COMMIT_ROWS = 500
 COMMIT_S = 2.0
-_LONGEST = {"instance_id": 300, "repo": 300, "base_commit": 100, "image": 500, "workdir": 300}
+_LONGEST = {"instance_id": 300, "repo": 300, "base_commit": 100, "image": 500, "workdir": 300, "split": 64}
 """What the tables hold of a task, characters."""
+_LONGEST_TEST_S = 86_400.0
 Report = Callable[[str, int, int], None]
 """Told what is being done, how many rows are done and how many there are (0: unknown)."""
 Gradable = Callable[[TaskRow], str]
@@ -216,12 +218,14 @@ class _Import:
         if item.error:
             raise DatasetError(item.error)
         try:
-            imported = self._form.convert(item.row)
+            return self._gradable_row(self._form.convert(item.row), item)
         except DatasetError:
             raise
         except Exception as error:
             # A row that nobody thought of must not cost the others.
             raise DatasetError(f"cannot be converted: {type(error).__name__}: {str(error)[:200]}") from error
+
+    def _gradable_row(self, imported: Imported, item: Item) -> tuple[Imported, TaskRow]:
         row = self._row(imported, item)
         if not imported.ungradable and self._gradable is not None:
             imported = replace(imported, ungradable=self._gradable(row))
@@ -235,8 +239,15 @@ class _Import:
             answer = replace(answer, metadata={**answer.metadata, "ungradable": imported.ungradable})
         split = self._config.split or imported.split or item.split or "train"
         for name, limit in _LONGEST.items():
-            if len(getattr(task, name)) > limit:
+            value = split if name == "split" else getattr(task, name)
+            if len(value) > limit:
                 raise DatasetError(f"longer than {limit} characters", field=name)
+            if "\0" in value:
+                raise DatasetError("holds NUL, which no command line takes", field=name)
+        if answer.timeout_s is not None and not 0 < answer.timeout_s <= _LONGEST_TEST_S:
+            raise DatasetError(f"not above 0 and up to {_LONGEST_TEST_S:g} seconds", field="timeout_s")
+        if not all(map(math.isfinite, task.difficulty.values())):
+            raise DatasetError("no finite number", field="difficulty")
         cleaned = _clean({"task": task, "answer": answer})
         return with_content_id(TaskRow(task=cleaned["task"], answer=cleaned["answer"], split=split))
 

@@ -32,7 +32,7 @@ def read_folder(folder: Path) -> Row:
             row[column] = _text(folder / name)
     try:
         tests = json.loads(_text(folder / "tests.json"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DatasetError(f"not JSON: {error}", field="tests.json") from None
     if not isinstance(tests, dict):
         raise DatasetError("not an object", field="tests.json")
@@ -43,10 +43,13 @@ def read_folder(folder: Path) -> Row:
 
 
 def _yaml(path: Path) -> dict[str, Any]:
+    written = _text(path)
     try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(written, Loader=yaml.BaseLoader)):
+            raise DatasetError("has aliases, which may grow without bounds", field=path.name)
         # The base loader makes nothing but texts: a version 1.10 must not become 1.1.
-        value = yaml.load(_text(path), Loader=yaml.BaseLoader)  # noqa: S506
-    except yaml.YAMLError as error:
+        value = yaml.load(written, Loader=yaml.BaseLoader)  # noqa: S506
+    except (yaml.YAMLError, RecursionError) as error:
         raise DatasetError(f"not YAML: {error}", field=path.name) from None
     if not isinstance(value, dict):
         raise DatasetError("not a mapping", field=path.name)

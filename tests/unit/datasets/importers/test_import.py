@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,48 @@ def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
     assert [row.task.instance_id for row in dataset.rows] == ["acme__pkg-0", "acme__pkg-2", "acme__pkg-4"]
     answers = dataset_path(tmp_path, "d") / "answers.jsonl"
     assert stat.S_IMODE(answers.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"instance_id": "a\0b"}, "instance_id"),
+        ({"docker_image": "a\0b"}, "image"),
+        ({"meta": {"llm_score": {"difficulty": 10**400}}}, None),
+        ({"meta": {"llm_score": {"difficulty": float("inf")}}}, None),
+        ({"problem_statement": "\ud800 and \0"}, None),
+    ],
+)
+def test_values_that_no_table_or_command_takes(
+    tmp_path: Path, change: dict[str, Any], field: str | None
+) -> None:
+    source = write_lines(tmp_path / "rows.jsonl", [numbered(0), numbered(1, **change)])
+    result = import_dataset(config(source), home=tmp_path)
+    assert result.imported == (2 if field is None else 1)
+    assert [record["field"] for record in records(tmp_path, "rejects.jsonl")] == ([field] if field else [])
+    assert all("inf" not in str(row.task.difficulty) for row in load_dataset(tmp_path, "d").rows)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "field"),
+    [
+        ("answer", {"timeout_s": 1e308}, "timeout_s"),
+        ("answer", {"timeout_s": -1}, "timeout_s"),
+        ("task", {"difficulty": {"x": float("nan")}}, "difficulty"),
+        ("answer", {"metadata": {"x": json.loads("[" * 600 + "]" * 600)}}, ""),
+        ("split", "x" * 65, "split"),
+    ],
+)
+def test_rows_of_an_export_are_checked_too(tmp_path: Path, place: str, value: Any, field: str) -> None:
+    import_dataset(config(write_lines(tmp_path / "rows.jsonl", [numbered(0)])), home=tmp_path)
+    row = load_dataset(tmp_path, "d").rows[0]
+    good: dict[str, Any] = {"task": asdict(row.task), "answer": asdict(row.answer), "split": "train"}
+    bad = {**good, place: {**good[place], **value} if isinstance(value, dict) else value}
+    bad["task"] = {**bad["task"], "instance_id": "another"}
+    source = write_lines(tmp_path / "export.jsonl", [good, bad])
+    result = import_dataset(config(source, format="trainyard", output="e"), home=tmp_path)
+    assert (result.imported, result.rejected) == (1, 1)
+    assert records(tmp_path, "rejects.jsonl", "e")[0]["field"] == field
 
 
 def test_the_same_source_twice_is_the_same_dataset(tmp_path: Path) -> None:
