@@ -34,11 +34,11 @@ LOG_BYTES = 10 << 20
 """What is kept of a test log, of each stream: head and tail, the rest is counted."""
 _CHUNK_BYTES = 1 << 18
 _PASSED = frozenset({"PASSED", "XPASS", "XFAIL", "SKIPPED"})
-_SEVERITY = (
+SEVERITY = (
     TestOutcome.PASSED, TestOutcome.XPASS, TestOutcome.XFAIL, TestOutcome.SKIPPED, TestOutcome.FAILED,
     TestOutcome.ERROR,
 )  # fmt: skip
-_WORDS = {outcome.upper().encode(): outcome.upper() for outcome in _SEVERITY}
+_WORDS = {outcome.upper().encode(): outcome.upper() for outcome in SEVERITY}
 """In a record."""
 
 
@@ -265,7 +265,7 @@ class _JunitReader:
         if case is None:
             return
         known = self.cases.get(case.address)
-        if known is None or _SEVERITY.index(case.outcome) > _SEVERITY.index(known.outcome):
+        if known is None or SEVERITY.index(case.outcome) > SEVERITY.index(known.outcome):
             self.cases[case.address] = case
 
 

@@ -13,13 +13,12 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from engine.config.base import explain_errors, parse_settings
+from engine.config.run import with_overrides
 from engine.errors import ConfigError, DatasetError, TrainyardError
 from engine.grading.reports import GOLD, regrade
 
@@ -43,7 +42,7 @@ def grade_file(options: argparse.Namespace) -> None:
     from engine.grading.predictions import Assignment, PredictionSettings, grade_predictions
 
     try:
-        settings = PredictionSettings.model_validate(nested(parse_settings(options.set)))
+        settings = PredictionSettings.model_validate(with_overrides({}, parse_settings(options.set)))
     except ValidationError as error:
         raise ConfigError(explain_errors(error)) from None
     assignment = Assignment(
@@ -54,18 +53,6 @@ def grade_file(options: argparse.Namespace) -> None:
         output=options.output,
     )
     print(json.dumps(asyncio.run(grade_predictions(options.home, assignment, settings))))
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """``a.b`` → ``{a: {b: …}}``."""
-    tree: dict[str, Any] = {}
-    for path, value in settings.items():
-        *sections, name = path.split(".")
-        branch = tree
-        for section in sections:
-            branch = branch.setdefault(section, {})
-        branch[name] = value
-    return tree
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from engine.datasets import testrun
 from engine.datasets.testrun import Record, TestCase, TestRun
 from engine.grading import swebench
 from engine.grading.parsers import parse_log
@@ -12,7 +13,7 @@ from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 _PASSING = frozenset({"PASSED", "XFAIL", "XPASS"})
 _SUMMARY = "=== short test summary info ==="
-SEVERITY = ("PASSED", "XPASS", "XFAIL", "SKIPPED", "FAILED", "ERROR")
+SEVERITY = tuple(outcome.upper() for outcome in testrun.SEVERITY)
 """Outcomes in a record, the worst last."""
 
 

@@ -110,7 +110,8 @@ class Grader:
         finally:
             if grade.verdict is Verdict.INFRA_ERROR:
                 del self._verdicts[key]
-            future.set_result(grade)
+            # Verdicts are kept as long as the run; a whole log is megabytes.
+            future.set_result(replace(grade, whole_log=b""))
         return grade
 
     async def _grade(self, row: TaskRow, patch: str, timeout_s: float) -> Grade:

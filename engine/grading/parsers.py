@@ -11,13 +11,12 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from engine.datasets.importers import r2e_gym, swe_bench_pro, swe_smith
 from engine.errors import DatasetError
 from engine.grading import swebench
 from engine.grading.multi_swe_logs import PREFIX, multi_swe_parser
 
 _STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
-_SUMMARY = "short test summary info"
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 def parse_log(parser: str, log: str, instance: swebench.Instance | None = None) -> dict[str, str]:
@@ -89,29 +88,7 @@ def swesmith_gotest(log: str) -> dict[str, str]:
     return statuses
 
 
-def r2e_pytest(log: str) -> dict[str, str]:
-    """The short summary of ``pytest -rA`` as R2E-Gym reads it.
-
-    Names are what follows the file, joined by dots, without the message after `` - ``; colours are stripped.
-    """
-    if _SUMMARY not in log:
-        return {}
-    statuses: dict[str, str] = {}
-    for line in log.split(_SUMMARY)[1].strip().split("\n"):
-        for word in ("PASSED", "FAILED", "ERROR"):
-            if word in line:
-                name = ".".join(line.split("::")[1:])
-                statuses[r2e_name(name)] = word
-                break
-    return statuses
-
-
-def r2e_name(name: str) -> str:
-    """A test's name without message and colours, as R2E-Gym compares it."""
-    return _COLOUR.sub("", name).split(" - ")[0]
-
-
-def swe_bench_pro(log: str) -> dict[str, str]:
+def printed_json(log: str) -> dict[str, str]:
     """The JSON that a task's own ``parser.py`` printed: ``{"tests": [{"name", "status"}]}``."""
     start, end = log.find("{"), log.rfind("}")
     try:
@@ -122,8 +99,8 @@ def swe_bench_pro(log: str) -> dict[str, str]:
 
 
 _OWN: Mapping[str, Callable[[str], dict[str, str]]] = {
-    "swesmith_pytest": swesmith_pytest,
+    swe_smith.PARSER: swesmith_pytest,
     "swesmith_gotest": swesmith_gotest,
-    "r2e_pytest": r2e_pytest,
-    "swe_bench_pro": swe_bench_pro,
+    r2e_gym.PARSER: r2e_gym.parse_log,
+    swe_bench_pro.PARSER: printed_json,
 }

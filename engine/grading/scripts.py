@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.datasets import pytest_recorder
+from engine.datasets.importers.evalscript import END, START
 from engine.datasets.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
 from engine.grading import swebench
 from engine.grading.evidence import SEVERITY, Evidence
@@ -127,7 +128,7 @@ def _commands(text: str) -> list[str]:
 
 
 def _marked(command: str) -> bool:
-    return swebench.START in command and swebench.END in command
+    return START in command and END in command
 
 
 def prepare(command: str, nonces: _Nonces) -> str:
@@ -147,9 +148,9 @@ def prepare(command: str, nonces: _Nonces) -> str:
     if not _marked(command):
         lines.append(f"{{ {hand_over}:; }} 2>/dev/null")
     for line in command.replace(JUNIT, nonces.junit).split("\n"):
-        if swebench.START in line:
+        if START in line:
             lines.append(begin)
-        elif swebench.END in line:
+        elif END in line:
             lines.append(finish)
         else:
             lines.append(line)
@@ -224,11 +225,11 @@ def _published(shown: str, exit_code: int | None, before: str = "", after: str =
     """The log in the official shape, where constant markers that tests printed mean nothing."""
     code = "" if exit_code is None else f"{swebench.EXIT_CODE}: {exit_code}\n"
     body = shown if shown.endswith("\n") else f"{shown}\n"
-    return f"{_neutral(before)}{swebench.START}\n{_neutral(body)}{swebench.END}\n{code}{_neutral(after)}"
+    return f"{_neutral(before)}{START}\n{_neutral(body)}{END}\n{code}{_neutral(after)}"
 
 
 def _neutral(text: str) -> str:
-    for marker in (swebench.START, swebench.END, swebench.EXIT_CODE):
+    for marker in (START, END, swebench.EXIT_CODE):
         text = text.replace(marker, marker.replace(">>>>>", "> > >"))
     return text
 

@@ -20,8 +20,6 @@ from engine.grading.bare import import_bare
 
 FAIL_TO_PASS, PASS_TO_PASS = "FAIL_TO_PASS", "PASS_TO_PASS"
 PASS_AND_FAIL, FAIL_ONLY = "pass_and_fail", "fail_only"
-START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
-"""What evaluation scripts print around the tests."""
 EXIT_CODE = ">>>>> Test Exit Code"
 
 StatusMap = Mapping[str, str]

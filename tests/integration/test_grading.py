@@ -181,6 +181,16 @@ async def test_identical_patches_share_one_sandbox(home: Path, row: TaskRow) -> 
     assert (later.reused, later.verdict) == (True, Verdict.PASSED)
 
 
+async def test_what_is_kept_of_a_verdict_is_small(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.grading.grader._LOG_CHARS", 100)
+    grader = make_grader(LocalBackend(home))
+    first, second = [await grader.grade(row, row.answer.gold_patch) for _ in range(2)]
+    assert first.whole_log
+    assert (second.reused, second.whole_log, second.log) == (True, b"", first.log)
+
+
 async def test_verdicts_are_reused_only_for_deterministic_tasks_and_on_request(
     home: Path, row: TaskRow
 ) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
+from engine.datasets.importers.r2e_gym import PARSER, plain_name
 from engine.grading.evidence import (
     Evidence,
     Judgement,
@@ -19,16 +20,13 @@ from engine.grading.evidence import (
     outcome_of,
     statuses_of,
 )
-from engine.grading.parsers import r2e_name
 from engine.types import TaskRow, TestKind, TestResult
-
-_PARSER = "r2e_pytest"
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     """See the module."""
     answer = row.answer
-    parser = answer.log_parser or _PARSER
+    parser = answer.log_parser or PARSER
     statuses = _comparable(statuses_of(row, evidence.shown, parser))
     expected = _comparable(answer.expected)
     wrong = differences(statuses, expected, strict=config.map_rule == "strict")
@@ -66,6 +64,6 @@ def differences(statuses: Mapping[str, str], expected: Mapping[str, str], *, str
 
 def _comparable(statuses: Mapping[str, str]) -> dict[str, str]:
     """Names without colours and messages; lines without a name count nothing, as published."""
-    cleaned = {r2e_name(test): status for test, status in statuses.items()}
+    cleaned = {plain_name(test): status for test, status in statuses.items()}
     cleaned.pop("", None)
     return cleaned

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from engine.config.rollout import GradingConfig
+from engine.datasets.importers.evalscript import END, START
 from engine.datasets.testrun import Record, parse_junit, read_record
 from engine.errors import DatasetError, HostileInputError
 from engine.grading import apart
@@ -21,7 +22,7 @@ from engine.grading.evidence import Evidence, Judgement
 from engine.grading.grader import judge
 from engine.grading.parsers import check_parser, parse_log
 from engine.grading.rules.reward_file import parse_rewards
-from engine.grading.swebench import END, START, Instance
+from engine.grading.swebench import Instance
 from engine.types import GradeRule, TaskAnswer, TaskRow, TestOutcome
 from tests.rollout_builders import make_row
 

@@ -13,6 +13,7 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.datasets import pytest_recorder
+from engine.datasets.importers.evalscript import END, START
 from engine.datasets.testrun import Record, parse_junit
 from engine.errors import DatasetError, PreflightError
 from engine.grading.evidence import Evidence, Judgement
@@ -22,7 +23,6 @@ from engine.grading.rules.map_equal import differences
 from engine.grading.rules.multi_swe import problem_of
 from engine.grading.rules.reward_file import parse_rewards
 from engine.grading.scripts import _Nonces, _sessions, prepare, read_log
-from engine.grading.swebench import END, START
 from engine.sandbox.base import ExecResult
 from engine.types import GradeRule, TaskAnswer, TestOutcome
 from tests.rollout_builders import make_row
