@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import structlog
 
 from engine.environments.base import EnvironmentFactory
-from engine.errors import SandboxError
+from engine.errors import TrainyardError
 from engine.types import TaskRow
 
 HEAD_START_S = 1.0
@@ -42,5 +42,5 @@ class Prefetch:
     async def _prepare(self, rows: Sequence[TaskRow]) -> None:
         try:
             await self._environments.prepare(rows, group_size=self._group_size)
-        except (SandboxError, OSError) as error:
+        except (TrainyardError, OSError) as error:
             log.warning("prefetch_failed", why=str(error))
