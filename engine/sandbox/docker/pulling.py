@@ -83,7 +83,8 @@ def pull(
             _pull_once(daemon.client, image, config, report)
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
             said = str(getattr(error, "explanation", None) or error)
-            if _FINAL.search(said) and not _BUSY.search(said):
+            words = _without_name(said, image)
+            if _FINAL.search(words) and not _BUSY.search(words):
                 raise ImageError(_refusal(image, said)) from error
             if attempt == config.pull_retries:
                 raise ImageError(
@@ -95,6 +96,14 @@ def pull(
             pause = min(2 * pause, _MAX_PAUSE_S)
         else:
             return
+
+
+def _without_name(said: str, image: str) -> str:
+    """A registry's words without the image's name, which may hold ``429`` or ``unknown`` itself."""
+    repository, _ = docker.utils.parse_repository_tag(image)
+    for name in (image, repository, repository.partition("/")[2]):
+        said = said.replace(name, "") if name else said
+    return said
 
 
 def _refusal(image: str, said: str) -> str:
