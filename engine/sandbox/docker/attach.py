@@ -18,6 +18,8 @@ from engine.sandbox.docker.daemon import Address
 _HEADER = 8
 _STDERR = 2
 _KEPT = 4096
+_MAX_STDERR = 1 << 20
+"""An agent says a few lines there; what says more is none, and is not listened to."""
 _ANSWER_S = 60.0
 _LIMIT = 1 << 20
 
@@ -35,12 +37,19 @@ class AttachedStream(asyncio.StreamReaderProtocol):
         loop = asyncio.get_running_loop()
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.stderr = b""
+        self._stderr_bytes = 0
+        self._link: asyncio.BaseTransport | None = None
         self._loop_here = loop
         self._ended = ended
         self._pending = b""
         self._left = 0
         self._kind = 0
         self._ending: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the connection, so that it can be cut."""
+        self._link = transport
+        super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the answer or of the stream."""
@@ -79,9 +88,15 @@ class AttachedStream(asyncio.StreamReaderProtocol):
             self._left -= len(part)
             at += len(part)
             if self._kind == _STDERR:
-                self.stderr += part[: _KEPT - len(self.stderr)]
+                self._complained(part)
             else:
                 super().data_received(part)
+
+    def _complained(self, part: bytes) -> None:
+        self.stderr += part[: _KEPT - len(self.stderr)]
+        self._stderr_bytes += len(part)
+        if self._stderr_bytes > _MAX_STDERR and isinstance(self._link, asyncio.WriteTransport):
+            self._link.abort()
 
     def eof_received(self) -> bool:
         """Close: half a connection is of no use."""

@@ -20,7 +20,9 @@ Ended = Callable[[], Awaitable[None]]
 _LIMIT = 1 << 20
 _CONNECT_S = 5.0
 _MESSAGE = 1 << 15
-_STDIN, _STDOUT, _STATUS, _HALF_CLOSE = 0, 1, 3, 255
+_STDIN, _STDOUT, _STDERR, _STATUS, _HALF_CLOSE = 0, 1, 2, 3, 255
+_MAX_STDERR = 1 << 20
+"""An agent says a few lines there; what says more is none, and is not listened to."""
 _pumps: set[asyncio.Task[None]] = set()
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 
@@ -96,6 +98,7 @@ async def _pump(
 ) -> None:
     """Carry bytes between a socket and an exec's websocket until either ends."""
     outward = asyncio.create_task(_to_stdin(reader, websocket))
+    complained = 0
     try:
         async for message in websocket:
             if message.type is not aiohttp.WSMsgType.BINARY or not message.data:
@@ -104,7 +107,9 @@ async def _pump(
             if channel == _STDOUT and data:
                 writer.write(data)
                 await writer.drain()
-            elif channel == _STATUS:
+            elif channel == _STDERR:
+                complained += len(data)
+            if channel == _STATUS or complained > _MAX_STDERR:
                 break
     except (OSError, aiohttp.ClientError):
         pass  # whoever reads sees the end
