@@ -15,6 +15,7 @@
     │   │   └── SandboxEvictedError    the node or the cluster took it away
     │   ├── SandboxTransportError
     │   └── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
+    ├── RolloutsLostError      infrastructure lost every rollout that was asked for
     ├── PatchError             a patch does not apply
     ├── HostileInputError      what a sandbox left behind cannot be read within limits: the agent's doing
     ├── ModelError             the policy could not produce a completion
@@ -127,6 +128,10 @@ class SandboxResourceError(SandboxError):
     """A limit of the sandbox made the protocol itself impossible (e.g. no process slot left)."""
 
     kind = "resource"
+
+
+class RolloutsLostError(TrainyardError):
+    """Infrastructure lost every rollout of a collection: going on would count zeros that nobody earned."""
 
 
 class PatchError(TrainyardError):

@@ -17,6 +17,7 @@ from engine.orchestrator.selection import run_rows
 from engine.orchestrator.stage import (
     announce,
     build_scheduler,
+    collect_groups,
     open_environments,
     peak_memory_mb,
 )
@@ -40,7 +41,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
             task_ids=[request.row.task.id for request in requests],
         )
         scheduler = build_scheduler(config, run, environments, policy)
-        groups = await run.interruptible(scheduler.collect(requests))
+        groups = await collect_groups(run, scheduler, requests)
     finally:
         await policy.close()
     seconds = time.monotonic() - started

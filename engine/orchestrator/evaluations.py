@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from engine.evaluation.metrics import EvaluationSummary, summarise
 from engine.events.types import EvaluationFinished
 from engine.orchestrator.context import RunContext
+from engine.orchestrator.stage import collect_groups
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.types import TaskRow
 
@@ -35,7 +36,7 @@ async def run_evaluation(
     policy_version: int,
 ) -> EvaluationSummary:
     """Collect the requests and record the result as one event."""
-    groups = await run.interruptible(scheduler.collect(requests))
+    groups = await collect_groups(run, scheduler, requests)
     summary = summarise([trajectory for group in groups for trajectory in group.trajectories])
     run.sink.emit(
         EvaluationFinished,

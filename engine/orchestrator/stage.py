@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import socket
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,17 +23,18 @@ from engine.datasets.store import dataset_path, load_dataset, save_dataset
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake import FrozenLakeEnvironments
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
-from engine.errors import PreflightError
+from engine.errors import PreflightError, RolloutsLostError
 from engine.events.types import RunStarted
 from engine.grading.grader import Grader
 from engine.inference.base import Policy, SamplingParams
 from engine.orchestrator.context import RunContext
+from engine.orchestrator.metrics import is_infrastructure
 from engine.orchestrator.projection import EventObserver
 from engine.rollout.environments import SweEnvironments
-from engine.rollout.scheduler import RolloutScheduler
+from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool import SandboxPool
-from engine.types import TaskRow
+from engine.types import Group, TaskRow, Trajectory
 
 log = structlog.get_logger("orchestrator")
 ActingRun = TrainRun | RolloutRun | EvaluateRun
@@ -133,3 +135,29 @@ def peak_memory_mb() -> float:
     Children are left out: Linux counts a forked child at its parent's size, which would count it twice.
     """
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+async def collect_groups(
+    run: RunContext, scheduler: RolloutScheduler, requests: Sequence[GroupRequest]
+) -> list[Group]:
+    """Roll out and grade the requested groups, in their order.
+
+    Raises:
+        RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
+        RolloutsLostError: not one rollout could run and be graded; names the most frequent reason.
+    """
+    groups = await run.interruptible(scheduler.collect(requests))
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    if trajectories and all(is_infrastructure(trajectory) for trajectory in trajectories):
+        whys = Counter(_why_lost(trajectory) for trajectory in trajectories)
+        ((why, _),) = whys.most_common(1)
+        where = f"iteration {requests[0].iteration} ({requests[0].phase})"
+        raise RolloutsLostError(
+            f"infrastructure lost all {len(trajectories)} rollouts of {where}: {why}; "
+            "the run goes on from its last checkpoint when it is resumed"
+        )
+    return groups
+
+
+def _why_lost(trajectory: Trajectory) -> str:
+    return trajectory.error or (trajectory.grade.detail if trajectory.grade is not None else "")

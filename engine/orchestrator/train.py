@@ -43,6 +43,7 @@ from engine.orchestrator.selection import evaluation_rows, run_rows
 from engine.orchestrator.stage import (
     announce,
     build_scheduler,
+    collect_groups,
     open_environments,
 )
 from engine.orchestrator.warm_start import with_start_policy
@@ -179,7 +180,7 @@ class TrainingLoop:
     async def _sample(self, rows: Sequence[TaskRow]) -> list[Group]:
         size, iteration = self._config.rollout.group_size, self.progress.iteration
         requests = [GroupRequest(row=row, iteration=iteration, phase=TRAIN_PHASE, size=size) for row in rows]
-        return await self._run.interruptible(self._scheduler.collect(requests))
+        return await collect_groups(self._run, self._scheduler, requests)
 
     def _publish(self, result: UpdateResult) -> None:
         """Let the sampler use the changed weights, under a new version if they did change."""

@@ -92,7 +92,7 @@ def load_image(home: Path, name: str) -> Image:
             rootfs=rootfs.resolve(),
             workdir=described["workdir"],
             env=described.get("env", {}),
-            binds=described.get("binds", {}),
+            binds=_present(home, described.get("binds", {})),
             layers=tuple(sorted(entry.name for entry in rootfs.iterdir())),
             uid=owner.st_uid,
             gid=owner.st_gid,
@@ -123,7 +123,7 @@ def build_image(
         tree: content of the workdir (symlinks and modes are kept).
         workdir: absolute path in the sandbox, not below a folder of the base system.
         env: environment of every command.
-        binds: read-only mounts, path in the sandbox to path on this machine.
+        binds: read-only mounts, path in the sandbox to path on this machine, below ``home`` moving with it.
     """
     if not workdir.startswith("/") or workdir.split("/")[1] in BASE_FOLDERS | {""}:
         raise ValueError(f"workdir '{workdir}' must be an absolute path outside of the base system's folders")
@@ -136,11 +136,25 @@ def build_image(
         shutil.copytree(tree, target, symlinks=True)
         if os.geteuid() == 0:
             _give_away(staging / "rootfs")
-        description = {"workdir": workdir, "env": dict(env or {}), "binds": dict(binds or {})}
+        kept = {target: _relative(home, source) for target, source in (binds or {}).items()}
+        description = {"workdir": workdir, "env": dict(env or {}), "binds": kept}
         (staging / "image.json").write_text(json.dumps(description, indent=2, sort_keys=True))
         _swap(staging, folder)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _relative(home: Path, source: str) -> str:
+    path, root = Path(source).absolute(), home.absolute()
+    return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+
+def _present(home: Path, binds: Mapping[str, str]) -> dict[str, str]:
+    """Mounts with absolute paths. Raises FileNotFoundError where one is missing."""
+    paths = {target: home.absolute() / source for target, source in binds.items()}
+    for path in paths.values():
+        path.stat()
+    return {target: str(path) for target, path in paths.items()}
 
 
 def _give_away(folder: Path) -> None:

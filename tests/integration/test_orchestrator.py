@@ -7,7 +7,9 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
+import subprocess
 import time
 from collections import Counter
 from pathlib import Path
@@ -120,6 +122,23 @@ def test_the_oracle_solves_what_doing_nothing_does_not(home: Path, policy: Any, 
     assert summary["solve_rate_last"] == rate
     assert of_type(run.run_dir, "iteration_finished")[0]["metrics"]["infra/rate"] == 0
     assert_told_about_sandboxes(run.run_dir, rollouts=2)
+
+
+def test_a_run_fails_when_infrastructure_loses_every_rollout(home: Path, tmp_path: Path) -> None:
+    """Not one graded rollout is no solve rate of 0; a data folder that was moved complete is fine."""
+    moved = tmp_path / "moved"
+    subprocess.run(["cp", "-a", str(home), str(moved)], check=True)
+    config = toy_yard.sampling(OraclePolicyConfig())
+    with open_context(moved, "complete", config) as run:
+        assert execute(config, run) == 0
+    shutil.rmtree(moved / "toolchain")
+    with open_context(moved, "broken", config) as run:
+        assert execute(config, run) == 1
+    last = events(run.run_dir)[-1]
+    assert last["state"] == "failed"
+    assert "infrastructure lost all 2 rollouts of iteration 0" in last["reason"]
+    assert "toolchain" in last["reason"]
+    assert "is missing" in last["reason"]
 
 
 def assert_told_about_sandboxes(run_dir: Path, *, rollouts: int) -> None:
