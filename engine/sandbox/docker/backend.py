@@ -251,10 +251,14 @@ class DockerBackend:
         await self._free(box, box.end())
 
     async def _free(self, box: Box, ending: Awaitable[bool]) -> None:
-        if await ending:
-            del self._boxes[box.entry.id]
-        else:
-            self._leftovers.append(box)
+        gone = False
+        try:
+            gone = await ending
+        finally:  # cancelled in the middle of it as well
+            if gone:
+                self._boxes.pop(box.entry.id, None)
+            else:
+                self._leftovers.append(box)
 
     async def _free_leftovers(self) -> None:
         """Try again to remove what the daemon could not, because it was busy or away."""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import IO
 
 import pytest
@@ -17,6 +18,8 @@ from engine.config.sandbox import DockerConfig
 from engine.sandbox.agent.wire import decode, frame
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.docker.attach import AttachedStream
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.docker.box import Box
 from engine.sandbox.docker.container import (
     DEADLINE,
     OWNER,
@@ -30,6 +33,7 @@ from engine.sandbox.docker.container import (
 from engine.sandbox.docker.images import DockerImage
 from engine.sandbox.docker.pulling import PullProgress
 from engine.sandbox.docker.reaper import orphaned
+from engine.sandbox.ledger import LedgerEntry
 
 SPEC = SandboxSpec(
     image="repo/image:tag",
@@ -211,3 +215,22 @@ async def test_a_refused_attachment_says_why() -> None:
     stream.data_received(b"HTTP/1.1 404 Not Found\r\n\r\n{no such container}")
     with pytest.raises(Exception, match="no such container"):
         await stream.accepted
+
+
+async def test_a_removal_that_was_cancelled_is_made_up_for(tmp_path: Path) -> None:
+    backend = DockerBackend(DockerConfig(host="unix:///nowhere"), tmp_path)
+    entry = LedgerEntry.of_this_process("sb-1", SandboxSpec(image="i"))
+    box = backend._boxes["sb-1"] = Box(backend.daemon, backend.ledger, entry, SandboxSpec(image="i"))
+
+    async def interrupted() -> bool:
+        raise asyncio.CancelledError
+
+    async def gone() -> bool:
+        return True
+
+    with pytest.raises(asyncio.CancelledError):
+        await backend._free(box, interrupted())
+    assert backend.population().existing == 1
+    assert backend._leftovers == [box], "the next one who comes by tries again"
+    await backend._free(box, gone())
+    assert backend.population().existing == 0
