@@ -146,6 +146,25 @@ def test_a_validation_is_started_and_watched_live(rows: list[TaskRow]) -> None:
     )
     post(claim, stream, 3)
     assert "data-live-page" not in text(operator, "/datasets/d/health/")
+    told = [row.text for row in operator.get(f"/runs/{run.pk}/").context["panel"].rows]
+    assert told[0] == "succeeded"
+    assert told[1].startswith(f"{rows[6].task.id} · flaky")
+    kinds = dict(operator.get(f"/runs/{run.pk}/").context["panel"].kinds)
+    assert "task_validated" in kinds
+    assert not kinds.keys() & {"validation", "decision"}, "records are no events"
+
+
+def test_a_task_with_many_tests_says_how_many(rows: list[TaskRow], tmp_path: Path) -> None:
+    many = make_row("many", fail_to_pass=tuple(f"t::{n}" for n in range(500)), test_command="t " * 9_999)
+    save_dataset(tmp_path, "e", [many], {})
+    datasets.sync(name="e")
+    page = text(client(Role.OPERATOR), f"/datasets/e/tasks/{many.task.id}/")
+    assert "500 tests" in page
+    assert "showing 200 of 500" in page
+    assert "t::199<" in page
+    assert "t::200<" not in page
+    seen = text(client(Role.VIEWER), f"/datasets/e/tasks/{many.task.id}/")
+    assert "t::1<" not in seen
 
 
 def launched_again(run: Run) -> Any:

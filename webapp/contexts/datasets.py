@@ -25,7 +25,7 @@ from webapp.selectors.paging import Page
 from webapp.selectors.trajectories import TrajectoryFilters
 
 MAX_EXPECTED = 200
-"""Expected outcomes shown of a task; the page says of how many."""
+"""Tests of each kind shown of a task; the page says of how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,6 +161,8 @@ class TaskContext:
     answer: TaskAnswer | None
     gold: Diff | None
     test_files: tuple[str, ...]
+    must_pass: tuple[str, ...]
+    """The first tests that must start to pass."""
     expected: tuple[tuple[str, str], ...]
     """The first expected outcomes (test, outcome), where the whole map decides."""
     shows_answer: bool
@@ -191,6 +193,7 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
         answer=answer,
         gold=patch_diff(answer.gold_patch) if answer else None,
         test_files=tuple(sorted(answer.test_files)) if answer else (),
+        must_pass=tuple(answer.fail_to_pass[:MAX_EXPECTED]) if answer else (),
         expected=tuple(sorted(answer.expected.items())[:MAX_EXPECTED]) if answer else (),
         shows_answer=shows_answer,
         runs=tuple(reads.runs_on_task(task)),

@@ -231,7 +231,7 @@ def _words(run_id: int, event: Event) -> tuple[str, str]:
     if isinstance(ref, dict):
         url = trajectory_url(run_id, ref["phase"], ref["iteration"], ref["task_id"], ref["index"])
         parts.append(f"{ref['phase']} {ref['iteration']} · {ref['task_id']} #{ref['index']}")
-    for key in ("message", "reason", "name", "path", "tool", "termination", "verdict"):
+    for key in ("message", "state", "reason", "name", "path", "tool", "termination", "verdict"):
         if payload.get(key):
             parts.append(str(payload[key])[:200])
     for key in (
@@ -246,6 +246,8 @@ def _words(run_id: int, event: Event) -> tuple[str, str]:
     ):
         if isinstance(payload.get(key), int | float):
             parts.append(f"{key.replace('_', ' ')} {payload[key]:g}")
+    if found := payload.get("record"):
+        parts += [str(found[key])[:200] for key in ("task_id", "status", "reason") if found.get(key)]
     states = Counter(record["state"] for record in payload.get("records", ()))
     parts += [f"{count} {state}" for state, count in states.items()]
     return " · ".join(parts), url
