@@ -1,8 +1,11 @@
-"""512 rollouts through the Kubernetes backend, on the fake cluster, with faults injected.
+"""512 graded rollouts through the Kubernetes backend, on the fake cluster, with faults injected.
 
 A scripted agent edits a file, runs it and submits, in a pod of its own, through the real scheduler, pool,
-agent loop and tools; the API server fails, drops watches, lists stale things and evicts pods meanwhile. Every
-pod is two real local sandboxes, so that two cores and a shared machine are felt.
+agent loop and tools; the grader then runs the task's tests on its patch in a fresh pod of the same pool.
+Every other sibling's edit is wrong. Half of the tasks are proven deterministic: there the verdict of an
+identical patch is re-used, as in training; on the other half every patch is graded. Meanwhile the API server
+fails, drops watches, lists stale things and evicts pods. Pods are real local sandboxes (an agent's is two,
+because what it changed is compared with the original), so that two cores and a shared machine are felt.
 Run: ``python -m bench.kubernetes [--quick]``; results go to ``bench/results/kubernetes.json``.
 """
 
@@ -10,34 +13,38 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import platform
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bench.harness import store
 from engine.config.kubernetes import KubernetesConfig
-from engine.config.rollout import RolloutConfig
+from engine.config.rollout import GradingConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
+from engine.grading.grader import Grader
+from engine.inference.base import GenerationContext
 from engine.rollout import GroupRequest
-from engine.sandbox.images import build_image
 from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.owner import leases_path
+from engine.sandbox.pool import SandboxPool
+from engine.types import TaskRow, Trajectory
+from tests.dataset_builders import BROKEN, broken_task, write_toy
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind
-from tests.kubernetes_builders import apply, kubernetes_config
-from tests.rollout_builders import Recorder, TextPolicy, make_row, quick_agent, respond, swe_scheduler
+from tests.kubernetes_builders import NAMESPACE, apply, kubernetes_config
+from tests.rollout_builders import Recorder, TextPolicy, quick_agent, respond, swe_scheduler
 
 BAR_S, BAR_LIVE, BAR_WRITES = 180.0, 1.1, 4.0
-MAX_LIVE, MAX_STARTING, GROUP = 32, 12, 8
+MAX_LIVE, MAX_STARTING, MAX_GRADING, GROUP = 32, 12, 12, 8
 PODS = ("pods",)
-TURNS = [
-    respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a - 1", new_str="a + 1"),
-    respond("execute_bash", cmd="python3 -c 'import pkg.m; print(pkg.m.f(1))'"),
-    respond("finish", command="submit"),
-]
+RUN_ID = "bench"
+RIGHT, WRONG = BROKEN[0], BROKEN[1].replace("<", "==")
 
 
 def faults() -> list[Fault]:
@@ -55,26 +62,50 @@ def faults() -> list[Fault]:
     ]
 
 
+def turn(context: GenerationContext) -> str:
+    """What the agent says next: siblings with an even number mend the bug, the others do not."""
+    edit = RIGHT if context.key.index % 2 == 0 else WRONG
+    turns = [
+        respond("file_editor", command="str_replace", path="toy/numbers.py", old_str=BROKEN[1], new_str=edit),
+        respond("execute_bash", cmd="python3 -c 'import toy.numbers; print(toy.numbers.clamp(5, 0, 10))'"),
+        respond("finish", command="submit"),
+    ]
+    return turns[len(context.steps)]
+
+
+def tasks(home: Path, count: int) -> list[TaskRow]:
+    """So many tasks on one broken package; every other one is not known to be deterministic."""
+    row = broken_task(home, write_toy(home / "source"))
+    return [
+        replace(
+            row,
+            task=replace(row.task, id=f"task-{number}", instance_id=f"toy__numbers-{number}"),
+            answer=replace(row.answer, deterministic=number % 2 == 0),
+        )
+        for number in range(count)
+    ]
+
+
 async def measure(rollouts: int) -> dict[str, Any]:
     """Collect so many rollouts and count everything."""
     with tempfile.TemporaryDirectory(prefix="bench-kubernetes-") as folder:
         home = Path(folder)
-        tree = home / "tree"
-        (tree / "pkg").mkdir(parents=True)
-        (tree / "pkg" / "m.py").write_text("def f(a):\n    return a - 1\n")
-        build_image(home, "bench", tree)
+        rows = await asyncio.to_thread(tasks, home, rollouts // GROUP)
         async with FakeCluster(home, seed=1, pod_pids_limit=64) as cluster:
             admin = await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))
             await apply(admin)
-            await admin.close()
             for fault in faults():
                 cluster.faults.add(fault)
             cluster.counters.reset()
-            return await collect(cluster, rollouts)
+            found = await collect(cluster, rows)
+            cluster.faults.clear()
+            found["left"]["leases"] = len((await admin.list(leases_path(NAMESPACE)))["items"])
+            await admin.close()
+            return found
 
 
-async def collect(cluster: FakeCluster, rollouts: int) -> dict[str, Any]:
-    """Roll out on a prepared cluster, then wait until nothing is left."""
+async def collect(cluster: FakeCluster, rows: Sequence[TaskRow]) -> dict[str, Any]:
+    """Roll out and grade on a prepared cluster, then wait until nothing is left."""
     config = SandboxConfig(
         backend="kubernetes",
         kubernetes=kubernetes_config(cluster, heartbeat_s=15.0, owner_timeout_s=60.0),
@@ -84,42 +115,56 @@ async def collect(cluster: FakeCluster, rollouts: int) -> dict[str, Any]:
         disk_mb=32,
         start_retries=4,
     )
-    backend, recorder = KubernetesBackend(config), Recorder()
+    pool, recorder = SandboxPool(KubernetesBackend(config), config), Recorder()
+    grading = GradingConfig(timeout_s=60.0, max_parallel=MAX_GRADING)
     scheduler = swe_scheduler(
-        backend,
-        TextPolicy(lambda context: TURNS[len(context.steps)]),
+        pool,
+        TextPolicy(turn),
         agent=quick_agent(),
         sandbox=config,
+        grader=Grader(backend=pool, config=grading, sandbox=config, run_id=RUN_ID),
         rollout=RolloutConfig(max_concurrent=2 * MAX_LIVE),
         observer=recorder,
     )
-    rows = [make_row(f"task-{number}", image="local:bench") for number in range(rollouts // GROUP)]
-    requests = [GroupRequest(row=row, iteration=0, phase="train", size=GROUP) for row in rows]
     began = time.perf_counter()
-    await scheduler.collect(requests)
+    await scheduler.collect([GroupRequest(row=row, iteration=0, phase="train", size=GROUP) for row in rows])
     wall = time.perf_counter() - began
-    await backend.close()
-    leaked = 0
+    left = {"pods": 0, "sandboxes": 0}
     try:
-        await cluster.settled(60)
+        await cluster.settled(60)  # before the backend is closed, which would remove what was forgotten
     except TimeoutError:
-        leaked = cluster.counters.pods_live
-    keys = Counter(trajectory.key for trajectory in recorder.finished)
-    ended = Counter(str(trajectory.termination) for trajectory in recorder.finished)
+        left = {"pods": cluster.counters.pods_live, "sandboxes": cluster.kubelet.boxes}
+    await pool.close()
+    counters = cluster.counters
     return {
-        "rollouts": rollouts,
         "wall_s": round(wall, 1),
         "bar_s": BAR_S,
-        "lost": rollouts - len(keys),
-        "duplicated": sum(count - 1 for count in keys.values()),
-        "ended": dict(ended),
-        "leaked_pods": leaked,
-        "pods_created": cluster.counters.pods_created,
-        "pods_peak": cluster.counters.pods_peak,
+        **outcomes(len(rows) * GROUP, recorder.finished),
+        "left": left,
+        "pods_created": counters.pods_created,
+        "pods_peak": counters.pods_peak,
         "wanted": MAX_LIVE,
-        "writes_per_rollout": round(cluster.counters.writes / rollouts, 2),
-        "reads_per_rollout": round(cluster.counters.reads / rollouts, 2),
+        "writes_per_rollout": round(counters.writes / len(rows) / GROUP, 2),
+        "writes_per_pod": round(counters.writes / counters.pods_created, 2),
+        "reads_per_rollout": round(counters.reads / len(rows) / GROUP, 2),
         "faults": {fault.kind.value: fault.hits for fault in cluster.faults.all()},
+    }
+
+
+def outcomes(rollouts: int, finished: Sequence[Trajectory]) -> dict[str, Any]:
+    """What became of the rollouts: how they ended, what was lost, told twice or judged wrongly."""
+    keys = Counter(trajectory.key for trajectory in finished)
+    grades = [(one.key.index, one.grade) for one in finished if one.grade is not None]
+    expected = ("passed", "failed")
+    return {
+        "rollouts": rollouts,
+        "lost": rollouts - len(keys),
+        "duplicated": keys.total() - len(keys),
+        "ended": dict(Counter(str(one.termination) for one in finished)),
+        "verdicts": dict(Counter(str(grade.verdict) for _, grade in grades)),
+        "misjudged": rollouts - sum(str(grade.verdict) == expected[index % 2] for index, grade in grades),
+        "graded_in_a_pod": sum(not grade.reused for _, grade in grades),
+        "verdicts_reused": sum(grade.reused for _, grade in grades),
     }
 
 
@@ -133,17 +178,31 @@ def main() -> None:
     rows = [
         ("wall", f"{found['wall_s']} s", f"{BAR_S:g} s"),
         ("pods at once / wanted", f"{found['pods_peak']} / {MAX_LIVE}", f"{BAR_LIVE:g} ×"),
-        ("API writes per rollout", found["writes_per_rollout"], f"{BAR_WRITES:g}"),
-        ("pods leaked", found["leaked_pods"], "0"),
+        (
+            "API writes per rollout / pod",
+            f"{found['writes_per_rollout']} / {found['writes_per_pod']}",
+            f"{BAR_WRITES:g} / –",
+        ),
+        (
+            "left: pods, sandboxes, leases",
+            ", ".join(str(count) for count in found["left"].values()),
+            "0, 0, 0",
+        ),
         ("trajectories lost / duplicated", f"{found['lost']} / {found['duplicated']}", "0 / 0"),
+        ("verdicts missing or wrong", found["misjudged"], "0"),
     ]
-    print(f"{found['rollouts']} rollouts ended {found['ended']}; faults {found['faults']}; load {load:.1f}")
+    print(f"{found['rollouts']} rollouts ended {found['ended']}; verdicts {found['verdicts']}")
+    print(f"graded in a pod {found['graded_in_a_pod']}, verdicts re-used {found['verdicts_reused']}")
+    print(f"faults {found['faults']}; load {load:.1f}")
     for what, value, bar in rows:
         print(f"{what:<34}{value!s:>16}{bar:>10}")
-    machine = {"cores": os.cpu_count(), "python": platform.python_version(), "load_before": round(load, 1)}
-    results = Path(__file__).parent / "results" / "kubernetes.json"
-    results.parent.mkdir(exist_ok=True)
-    results.write_text(json.dumps({"machine": machine, **found}, indent=2) + "\n")
+    machine = {
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "load_before": round(load, 1),
+        "load_after": round(os.getloadavg()[0], 1),
+    }
+    store("kubernetes", {"machine": machine, **found}, quick=quick)
 
 
 if __name__ == "__main__":
