@@ -92,7 +92,7 @@ def observed(client: docker.DockerClient, image: str, script: str) -> str:
 
 
 def main() -> int:
-    """Build and write; returns 0."""
+    """Build and write; 1 with a line on stderr where this machine cannot."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -102,10 +102,30 @@ def main() -> int:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     host = options.docker or os.environ.get("DOCKER_HOST")
-    client = docker.DockerClient(base_url=host, version="auto", timeout=600)
+    try:
+        client = docker.DockerClient(base_url=host, version="auto", timeout=600)
+        images = known(client, options.out) or make(client, options.out, options.base)
+    except (docker.errors.DockerException, subprocess.CalledProcessError) as error:
+        print(f"the example images cannot be built here: {error}", file=sys.stderr)
+        return 1
+    print(json.dumps(images))
+    return 0
+
+
+def known(client: docker.DockerClient, out: Path) -> dict[str, str]:
+    """The images of an earlier call, if daemon and folder have everything."""
+    try:
+        images: dict[str, str] = json.loads((out / "images.json").read_text())
+    except FileNotFoundError:
+        return {}
+    return images if all(exists(client, image) for image in images.values()) else {}
+
+
+def make(client: docker.DockerClient, out: Path, base: Path | None) -> dict[str, str]:
+    """Build what is missing, observe the tests in the images, write the rows."""
     if not exists(client, BASE):
-        import_base(client, options.base or base_rootfs(options.out))
-    source = layout.fetch(options.out / "source")
+        import_base(client, base or base_rootfs(out))
+    source = layout.fetch(out / "source")
     images = {
         "r2e": f"trainyard/parse_final:{source.new_commit}",
         "swe": f"sweb.eval.x86_64.{source.instance_id}:latest",
@@ -114,7 +134,7 @@ def main() -> int:
     for kind, image in images.items():
         if not exists(client, image):
             print(f"building {image} …", flush=True)
-            build(client, image, makers[kind](source, options.out / f"tree-{kind}"))
+            build(client, image, makers[kind](source, out / f"tree-{kind}"))
 
     def run(kind: str, script: str) -> str:
         return observed(client, images[kind], script)
@@ -123,10 +143,9 @@ def main() -> int:
         ("r2e_gym", rows.r2e_row(source, images["r2e"], run)),
         ("swe_bench", rows.swe_row(source, images["swe"], run)),
     ):
-        (options.out / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    (options.out / "images.json").write_text(json.dumps(images, indent=2) + "\n")
-    print(json.dumps(images))
-    return 0
+        (out / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
+    (out / "images.json").write_text(json.dumps(images, indent=2) + "\n")  # last: then all of it is there
+    return images
 
 
 if __name__ == "__main__":
