@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import docker
@@ -24,7 +26,8 @@ from engine.orchestrator import execute
 from tests.docker_daemon import docker_host
 from tests.integration.toy_yard import events, open_context
 
-EXAMPLES = Path(__file__).parents[2] / ".trainyard" / "examples"
+REPO = Path(__file__).parents[2]
+EXAMPLES = REPO / ".trainyard" / "examples"
 FORMATS = {"r2e-gym": ("r2e", "r2e_gym.jsonl"), "swe-bench": ("swe", "swe_bench.jsonl")}
 
 
@@ -39,6 +42,20 @@ def host() -> str:
     except (FileNotFoundError, docker.errors.ImageNotFound) as error:
         pytest.skip(f"the example images are not here ({error}); `make docker-examples` builds them")
     return host
+
+
+def test_a_machine_without_a_daemon_is_told_in_one_line(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "deploy/images/build_examples.py",
+        str(tmp_path),
+        "--docker",
+        "unix:///nowhere",
+    ]
+    done = subprocess.run(command, cwd=REPO, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.startswith("the example images cannot be built here: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
