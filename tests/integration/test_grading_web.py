@@ -241,6 +241,8 @@ def test_the_oracles_rollouts_are_answers(viewer: Client, operator: Client) -> N
     assert not viewer.get("/trajectories/?q=line").context["rows"]
     for tab in TABS:
         assert "the gold\n" not in viewer.get(f"{pages}/?tab={tab}").content.decode()
+    assert "predictions.jsonl" not in viewer.get(f"{pages}/?tab=trajectories").content.decode()
+    assert "predictions.jsonl" in operator.get(f"{pages}/?tab=trajectories").content.decode()
     listed = viewer.get(f"/api/v1{pages}/trajectories").content.decode()
     assert "the gold" not in listed
     assert viewer.get(f"{pages}/harness-report.json").status_code == 200
