@@ -228,7 +228,11 @@ async def test_a_failed_start_says_why_and_leaves_nothing(home: Path, tmp_path: 
             pass
     (tmp_path / "file").touch()
     build_image(home, "broken", tmp_path, binds={"/opt/tool": str(tmp_path / "missing")})
-    with pytest.raises(SandboxStartError, match="No such file"):
+    with pytest.raises(SandboxStartError, match="image 'broken' is not built here: .*missing is missing"):
+        async with backend.open(SandboxSpec(image="broken")):
+            pass
+    build_image(home, "broken", tmp_path, binds={"/opt/tool": str(tmp_path / "file")})
+    with pytest.raises(SandboxStartError, match="did not start: .*Not a directory"):
         async with backend.open(SandboxSpec(image="broken")):
             pass
     assert leftovers(backend) == []
