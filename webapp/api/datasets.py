@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
-from itertools import chain, islice
 from typing import Any, Literal
 
-from asgiref.sync import sync_to_async
 from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
@@ -23,7 +20,6 @@ from webapp.services import datasets as writes
 from webapp.services import imports, quarantine, validations
 
 router = Router(tags=["datasets"])
-_LINES_A_PART = 50
 
 
 class DatasetOut(Schema):
@@ -240,21 +236,10 @@ def list_left_out(
 @router.get("/datasets/{name}/export", auth=operator)
 def export_dataset(request: HttpRequest, name: str) -> StreamingHttpResponse:
     """The dataset with its answers, one JSON object a line; the format ``trainyard`` of imports."""
-    lines = writes.export_lines(name=find(name).name)
-    first = next(lines, "")  # what is wrong with the folder is said before the answer begins
-    response = StreamingHttpResponse(_in_parts(chain([first], lines)), content_type="application/x-ndjson")
+    parts = writes.export_parts(name=find(name).name)
+    response = StreamingHttpResponse(parts, content_type="application/x-ndjson")
     response["Content-Disposition"] = f'attachment; filename="{name}.jsonl"'
     return response
-
-
-async def _in_parts(lines: Iterator[str]) -> AsyncIterator[str]:
-    """Some lines at a time, read in a thread: a server that is asynchronous keeps no more than these."""
-
-    def some() -> str:
-        return "".join(islice(lines, _LINES_A_PART))
-
-    while part := await sync_to_async(some)():
-        yield part
 
 
 @router.get("/datasets/{name}", auth=viewer, response=DatasetOut)

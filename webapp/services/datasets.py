@@ -11,12 +11,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import islice, zip_longest
+from itertools import chain, islice, zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import connection, transaction
@@ -39,6 +40,7 @@ _ANSWER_FIELDS = (
     "metadata",
 )  # fmt: skip
 _BATCH = 500
+_LINES_A_PART = 50
 Row = Mapping[str, Any]
 
 
@@ -105,6 +107,24 @@ def export_lines(*, name: str) -> Iterator[str]:
                 yield json.dumps({"task": visible, "answer": hidden, "split": task.get("split", "")}) + "\n"
     except OSError as error:
         raise DatasetError(f"cannot read the dataset '{name}' in {folder}: {error.strerror}") from error
+
+
+def export_parts(*, name: str) -> AsyncIterator[str]:
+    """``export_lines`` for a server that is asynchronous: some lines at a time, read in threads.
+
+    Raises DatasetError at once where the folder is missing.
+    """
+    lines = export_lines(name=name)
+    whole = chain([next(lines, "")], lines)
+
+    def some() -> str:
+        return "".join(islice(whole, _LINES_A_PART))
+
+    async def parts() -> AsyncIterator[str]:
+        while part := await sync_to_async(some)():
+            yield part
+
+    return parts()
 
 
 def _checksum(files: Sequence[BinaryIO]) -> str:
