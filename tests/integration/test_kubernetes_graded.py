@@ -54,9 +54,9 @@ async def failing_cluster(home: Path) -> AsyncIterator[FakeCluster]:
         faults = [
             Fault(FaultKind.EVICT, count=3, delay_s=0.3),
             Fault(FaultKind.CUT, count=2, delay_s=0.3, name="sb-"),
-            Fault(FaultKind.CREATED_BUT_ERROR, verbs={"create"}, resources=PODS, count=3, probability=0.3),
-            Fault(FaultKind.SERVER_ERROR, verbs={"create", "delete"}, resources=PODS, count=4),
-            Fault(FaultKind.TOO_MANY_REQUESTS, verbs={"create"}, resources=PODS, count=3),
+            Fault(FaultKind.CREATED_BUT_ERROR, verbs={"create"}, resources=PODS, count=2),
+            Fault(FaultKind.SERVER_ERROR, verbs={"create", "delete"}, resources=PODS, count=3),
+            Fault(FaultKind.TOO_MANY_REQUESTS, verbs={"create"}, resources=PODS, count=2),
             Fault(FaultKind.DROP_WATCH, resources=PODS, delay_s=1.5),
             Fault(FaultKind.STALE_LIST, resources=PODS, probability=0.5),
         ]
