@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from xml.parsers import expat
 
-from engine.datasets.toolchain import DRIVER, MOUNT
+from engine.datasets.toolchain import DRIVER, MOUNT, runner_scripts
+from engine.errors import ImageError
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import TestOutcome
 
@@ -105,6 +106,7 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
 
     Raises:
         SandboxError: the sandbox failed; a failing, hanging or vanishing test process is a result.
+        ImageError: the image's test tools are of another version and report in another format.
     """
     secret = secrets.token_hex(16)
     report = f"/tmp/trainyard-{secrets.token_hex(8)}.json"  # noqa: S108  inside the sandbox
@@ -125,7 +127,25 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
     except OSError:
         problem = f"the test process ended without a report (exit code {result.exit_code})"
         return TestRun(problem=problem, log=log, seconds=result.seconds)
-    return await asyncio.to_thread(_read_report, data, secret, log, result.seconds)
+    try:
+        return await asyncio.to_thread(_read_report, data, secret, log, result.seconds)
+    except (ValueError, KeyError) as error:
+        if await _has_other_tools(sandbox):
+            raise ImageError(
+                f"image '{sandbox.spec.image}' has test tools of another version, which report otherwise "
+                f"({error}): make its dataset again"
+            ) from error
+        problem = f"the test runner's report was damaged while it ran: {error}"
+        return TestRun(forged=True, problem=problem, log=log, seconds=result.seconds)
+
+
+async def _has_other_tools(sandbox: Sandbox) -> bool:
+    """Whether the toolchain that the image mounts, read-only, is not of this version."""
+    try:
+        found = {name: await sandbox.read_file(f"{MOUNT}/{name}") for name in runner_scripts()}
+    except OSError:
+        return True
+    return found != runner_scripts()
 
 
 def log_text(result: ExecResult) -> str:

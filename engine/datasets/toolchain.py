@@ -31,10 +31,7 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
         PreflightError: pip could not install it (no network, no pure-Python distribution).
     """
     wanted = [PYTEST, *sorted(requirements)]
-    scripts = {
-        "trainyard_driver.py": Path(pytest_driver.__file__).read_bytes(),
-        "trainyard_recorder.py": Path(pytest_recorder.__file__).read_bytes(),
-    }
+    scripts = runner_scripts()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     digest = hashlib.sha256(repr((wanted, version)).encode() + b"".join(scripts.values())).hexdigest()[:16]
     target = home / "toolchain" / digest
@@ -57,6 +54,14 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return target
+
+
+def runner_scripts() -> dict[str, bytes]:
+    """Our own files of a toolchain."""
+    return {
+        "trainyard_driver.py": Path(pytest_driver.__file__).read_bytes(),
+        "trainyard_recorder.py": Path(pytest_recorder.__file__).read_bytes(),
+    }
 
 
 def run_pip(arguments: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.datasets import testrun
 from engine.datasets.patches import make_patch
 from engine.errors import DatasetError, SandboxStartError
 from engine.sandbox.base import Sandbox, SandboxSpec
@@ -219,6 +220,22 @@ async def test_infrastructure_that_stays_broken_is_no_reward_and_is_not_remember
     assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
     assert "no room" in grade.detail
     assert (await grader.grade(row, row.answer.gold_patch)).verdict is Verdict.PASSED
+
+
+async def test_an_image_with_other_test_tools_is_told_from_a_damaged_report(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(_payload: bytes) -> testrun.Record:
+        raise ValueError("not a line of a record")
+
+    monkeypatch.setattr(testrun, "read_record", unreadable)
+    grade = await make_grader(LocalBackend(home)).grade(row, row.answer.gold_patch)
+    assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
+    monkeypatch.setattr(testrun, "runner_scripts", lambda: {"trainyard_driver.py": b"of tomorrow"})
+    grade = await make_grader(LocalBackend(home)).grade(row, row.answer.gold_patch)
+    assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
+    assert "test tools of another version" in grade.detail
+    assert "make its dataset again" in grade.detail
 
 
 async def test_a_cancelled_grading_does_not_take_its_siblings_along(home: Path, row: TaskRow) -> None:
