@@ -23,7 +23,7 @@ test: $(STAMP) system-test ## every test
 .PHONY: test-here
 test-here: # with the Docker daemon that answers, if one does; the first time two example images are built in it
 	@if host=$$(deploy/setup/docker.sh status); then \
-		DOCKER_HOST=$$host timeout 1200 $(BIN)/python deploy/images/build_examples.py .trainyard/examples || true; fi
+		DOCKER_HOST=$$host timeout 300 $(BIN)/python deploy/images/build_examples.py .trainyard/examples || true; fi
 	@$(BIN)/python -m pytest
 
 .PHONY: test-cluster
