@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import PatchError
-from engine.sandbox.patches import FileState, Tree, _git, _private, _read, _write
+from engine.sandbox.patches import FileState, Tree, private_folder, read_tree, run_git, write_tree
 
 HARNESS_COMMANDS = (
     "git apply --verbose",
@@ -42,20 +42,20 @@ def apply_as_harness(
     """
     if any(".git" in name.lower().split("/") for name in before):
         raise PatchError("the patch reaches into .git")
-    with _private() as name:
+    with private_folder() as name:
         folder, tree = Path(name), Path(name) / "tree"
         (folder / "patch.diff").write_bytes(patch.encode("utf-8", "surrogateescape"))
-        _write(tree, before)
+        write_tree(tree, before)
         _make_repository(folder, blobs)
         for command in HARNESS_COMMANDS[1:]:
-            _git(folder, *_REPOSITORY, "checkout", "--", ".")
-            _git(folder, *_REPOSITORY, "clean", "-fd")
+            run_git(folder, *_REPOSITORY, "checkout", "--", ".")
+            run_git(folder, *_REPOSITORY, "clean", "-fd")
             if _succeeds(folder, command):
-                return _kept(_read(tree), before), _HOW[command.split()[0]]
+                return _kept(read_tree(tree), before), _HOW[command.split()[0]]
         check = ["apply", "--check", "--reverse", "../patch.diff"]
-        if _git(folder, *check).returncode != 0:
+        if run_git(folder, *check).returncode != 0:
             raise PatchError("the patch does not apply in any way of the official harness")
-        return _kept(_read(tree), before), "the patch was there already, or the rest of it was"
+        return _kept(read_tree(tree), before), "the patch was there already, or the rest of it was"
 
 
 def _make_repository(folder: Path, blobs: Sequence[bytes]) -> None:
@@ -69,7 +69,7 @@ def _make_repository(folder: Path, blobs: Sequence[bytes]) -> None:
         (["add", "--all", "--force", "."], ""),
         (["hash-object", "-w", "--no-filters", "--stdin-paths"], paths),
     ):
-        done = _git(folder, *_REPOSITORY, *command, stdin=stdin.encode())
+        done = run_git(folder, *_REPOSITORY, *command, stdin=stdin.encode())
         if done.returncode != 0:
             raise PatchError(f"no repository of the patch's files: {done.stderr.decode(errors='replace')}")
 
@@ -77,7 +77,7 @@ def _make_repository(folder: Path, blobs: Sequence[bytes]) -> None:
 def _succeeds(folder: Path, command: str) -> bool:
     program, *arguments = command.split()
     if program == "git":
-        return _git(folder, *_REPOSITORY, *arguments, "../patch.diff").returncode == 0
+        return run_git(folder, *_REPOSITORY, *arguments, "../patch.diff").returncode == 0
     path = os.environ.get("PATH", os.defpath)
     try:
         done = subprocess.run(

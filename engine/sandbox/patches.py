@@ -2,8 +2,8 @@
 
 Only file states (mode and content) come in and go out; git itself works on copies in a private temporary
 folder with no configuration, no repository and no attributes but ours. Contents that are not UTF-8 travel as
-git's binary patches, so a patch is always clean text. To support another kind of file, extend ``_write`` and
-``_read``.
+git's binary patches, so a patch is always clean text. To support another kind of file, extend ``write_tree``
+and ``read_tree``.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class FileState(NamedTuple):
 Tree = Mapping[str, FileState]
 
 
-def _git(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def run_git(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run git in a ``private_folder``'s tree, without anybody's configuration. Raises PatchError."""
     env = {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(folder),
@@ -75,14 +76,15 @@ def _git(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.Comple
         raise PatchError(f"git took more than {_GIT_S:g} s over the files") from None
 
 
-def _private(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
+def private_folder(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
+    """A folder for ``run_git``: an empty ``tree`` and git's attributes."""
     folder = tempfile.TemporaryDirectory(prefix="trainyard-patch-")
     (Path(folder.name) / "tree").mkdir()
     (Path(folder.name) / "attributes").write_text(attributes)
     return folder
 
 
-def _write(folder: Path, tree: Tree) -> None:
+def write_tree(folder: Path, tree: Tree) -> None:
     """Put files below an empty folder. Raises PatchError where that would lead out of it, or cannot be."""
     folder.mkdir(exist_ok=True)
     for name, state in tree.items():
@@ -107,7 +109,8 @@ def _write_one(path: Path, state: FileState) -> None:
         path.chmod(0o755 if state.git_mode == 0o100755 else 0o644)
 
 
-def _read(folder: Path) -> dict[str, FileState]:
+def read_tree(folder: Path) -> dict[str, FileState]:
+    """Every file and symlink below a folder, by its path relative to it."""
     tree: dict[str, FileState] = {}
     for parent, folders, names in os.walk(folder):
         for name in names + [name for name in folders if os.path.islink(os.path.join(parent, name))]:
@@ -148,12 +151,12 @@ def make_patch(before: Tree, after: Tree) -> str:
 
 
 def _diff(before: Tree, after: Tree, attributes: str) -> str:
-    with _private(attributes) as name:
+    with private_folder(attributes) as name:
         folder = Path(name)
-        _write(folder / "tree" / "a", before)
-        _write(folder / "tree" / "b", after)
+        write_tree(folder / "tree" / "a", before)
+        write_tree(folder / "tree" / "b", after)
         options = ["--no-index", "--binary", "--full-index", "--no-renames", "--no-prefix", "--no-color"]
-        done = _git(folder, "diff", *options, "--no-ext-diff", "--no-textconv", "a", "b")
+        done = run_git(folder, "diff", *options, "--no-ext-diff", "--no-textconv", "a", "b")
     if done.returncode not in (0, 1):
         raise PatchError(f"git could not compare the files: {done.stderr.decode(errors='replace')[:_SAID]}")
     return _SAME_SIDE.sub(_both_sides, done.stdout.decode())
@@ -219,16 +222,16 @@ def apply_to(before: Tree, patch: str) -> tuple[dict[str, FileState], list[str]]
     Raises:
         PatchError: it does not apply, or leads out of the tree; git's own words are in the message.
     """
-    with _private() as name:
+    with private_folder() as name:
         folder = Path(name)
-        _write(folder / "tree", before)
-        done = _git(
+        write_tree(folder / "tree", before)
+        done = run_git(
             folder, "apply", "--whitespace=nowarn", "-", stdin=patch.encode("utf-8", "surrogateescape")
         )
         if done.returncode != 0:
             raise PatchError(
                 f"the patch does not apply: {done.stderr.decode(errors='replace').strip()[:_SAID]}"
             )
-        after = _read(folder / "tree")
+        after = read_tree(folder / "tree")
     changed = {name: state for name, state in after.items() if not state.same(before.get(name))}
     return changed, sorted(set(before) - set(after))
