@@ -7,6 +7,7 @@ cluster's own words; give it a line in the tables when it deserves a kind of its
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -158,12 +159,21 @@ def _ended(pod: Json, container: str, terminated: Json) -> SandboxError:
 
 
 def _hopeless(pod: Json, state: Json) -> SandboxError | None:
-    reason, words = str(state.get("reason") or ""), str(state.get("message") or "")
+    reason, words = str(state.get("reason") or ""), _without_image(str(state.get("message") or ""), pod)
     if reason in _NEVER_PULLS or (reason in _PULL and any(word in words.lower() for word in _HOPELESS)):
         return ImageError(f"image '{_image(pod)}' cannot be pulled: {_words(state)}")
     if reason in _CANNOT_RUN:
         return SandboxStartError(f"pod {pod['metadata']['name']} cannot run: {_words(state)}")
     return None
+
+
+def _without_image(words: str, pod: Json) -> str:
+    """What a kubelet says without the image's name, which may hold ``forbidden`` itself."""
+    image = str(pod["spec"]["containers"][0].get("image"))
+    repository = re.sub(r"(@[^@]+|:[^:/]+)$", "", image)
+    for name in (image, repository, repository.partition("/")[2]):
+        words = words.replace(name, "") if name else words
+    return words
 
 
 def _image(pod: Json) -> str:

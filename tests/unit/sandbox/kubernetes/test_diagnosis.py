@@ -100,6 +100,13 @@ def test_what_may_still_become_a_sandbox_is_no_failure(found: Json) -> None:
     assert diagnosis.failure(found) is None
 
 
+def test_an_images_own_name_is_no_answer_of_its_registry() -> None:
+    image = "registry.local/forbidden/unauthorized:1"
+    found = pod(state=waits("ErrImagePull", f'failed to pull "{image}": i/o timeout'))
+    found["spec"]["containers"][0]["image"] = image
+    assert diagnosis.failure(found) is None
+
+
 def test_a_pod_that_is_being_deleted_is_lost() -> None:
     found = pod(state={"running": {}}, podIP="10.0.0.1")
     found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
