@@ -21,23 +21,31 @@ def test_a_daemon_started_for_a_command_ends_with_it_even_by_an_interrupt() -> N
     if Path("/var/run/docker.sock").is_socket():
         pytest.skip("the system's daemon answers, so none is started")
     folder = Path(tempfile.mkdtemp(prefix="trainyard-docker-"))
-    socket, pid_file = folder / "docker" / "docker.sock", folder / "docker" / "dockerd.pid"
+    script, socket = str(REPO / "deploy/setup/docker.sh"), folder / "docker" / "docker.sock"
     env = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
-    command = [str(REPO / "deploy/setup/docker.sh"), "run", "sh", "-c", "echo started; sleep 600"]
-    with subprocess.Popen(
-        command,
-        env={**env, "TRAINYARD_HOME": str(folder)},
+    env["TRAINYARD_HOME"] = str(folder)
+    process = subprocess.Popen(
+        [script, "run", "sh", "-c", "echo started; sleep 600"],
+        env=env,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    ) as process:
+        # A shell cannot trap what was ignored when it began, as it is in background jobs.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    try:
         assert process.stdout is not None
         assert process.stdout.readline() == "started\n"
         if not socket.is_socket():
             pytest.skip("no second Docker daemon starts here")
-        daemon = int(pid_file.read_text())
+        daemon = int((folder / "docker" / "dockerd.pid").read_text())
         os.killpg(process.pid, signal.SIGINT)
         assert process.wait(_PATIENCE_S) == 130
-    assert not socket.exists()
-    assert not Path(f"/proc/{daemon}").exists()
-    shutil.rmtree(folder)
+        assert not socket.exists()
+        assert not Path(f"/proc/{daemon}").exists()
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        subprocess.run([script, "stop"], env=env, check=False)
+        shutil.rmtree(folder)
