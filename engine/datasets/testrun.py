@@ -141,11 +141,11 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
 
 async def _has_other_tools(sandbox: Sandbox) -> bool:
     """Whether the toolchain that the image mounts, read-only, is not of this version."""
+    ours = runner_scripts()
     try:
-        found = {name: await sandbox.read_file(f"{MOUNT}/{name}") for name in runner_scripts()}
+        return ours != {name: await sandbox.read_file(f"{MOUNT}/{name}") for name in ours}
     except OSError:
         return True
-    return found != runner_scripts()
 
 
 def log_text(result: ExecResult) -> str:
@@ -178,8 +178,6 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
 
 def _alterations(envelope: Mapping[str, Any], cases: Mapping[tuple[str, str], TestCase]) -> list[str]:
     """What the driver noticed, and tests that passed in one of its two reports only."""
-    if "record" not in envelope:  # an image whose toolchain is older than the recorder
-        return ["functions of pytest were replaced"] if envelope["altered"] else []
     record = read_record(envelope["record"].encode())
     seen: dict[tuple[str, str], bool] = {}
     for node_id, status in record.outcomes.items():

@@ -1,7 +1,6 @@
 """Builds what rollouts need from a configuration: tasks, environments, sandbox backend, scheduler.
 
-To add an environment: a case in ``load_rows`` and
-``open_environments``.
+To add an environment: a case in ``load_rows`` and ``open_environments``.
 """
 
 from __future__ import annotations

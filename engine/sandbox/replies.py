@@ -22,6 +22,8 @@ Reply = dict[str, Any]
 Stamp = tuple[int, int, int]
 """Mode, size and change time in nanoseconds: the same only if nobody touched the file."""
 
+STDERR_BYTES = 1 << 20
+"""An agent says a few lines there; what says more is none, and is not listened to."""
 GREETING_BYTES = 4 << 20
 GREETING_VALUES = 16_384
 MAX_FILES = 1_000_000

@@ -14,12 +14,11 @@ from collections.abc import Awaitable, Callable
 
 from engine.errors import SandboxTransportError
 from engine.sandbox.docker.daemon import Address
+from engine.sandbox.replies import STDERR_BYTES
 
 _HEADER = 8
 _STDERR = 2
 _KEPT = 4096
-_MAX_STDERR = 1 << 20
-"""An agent says a few lines there; what says more is none, and is not listened to."""
 _ANSWER_S = 60.0
 _LIMIT = 1 << 20
 
@@ -95,7 +94,7 @@ class AttachedStream(asyncio.StreamReaderProtocol):
     def _complained(self, part: bytes) -> None:
         self.stderr += part[: _KEPT - len(self.stderr)]
         self._stderr_bytes += len(part)
-        if self._stderr_bytes > _MAX_STDERR and isinstance(self._link, asyncio.WriteTransport):
+        if self._stderr_bytes > STDERR_BYTES and isinstance(self._link, asyncio.WriteTransport):
             self._link.abort()
 
     def eof_received(self) -> bool:

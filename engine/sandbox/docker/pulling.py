@@ -23,6 +23,7 @@ import requests
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError
 from engine.sandbox.docker.daemon import Daemon
+from engine.sandbox.registries import without_image
 
 _MAX_PAUSE_S = 120.0
 _REPORT_S = 5.0
@@ -83,7 +84,7 @@ def pull(
             _pull_once(daemon.client, image, config, report)
         except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
             said = str(getattr(error, "explanation", None) or error)
-            words = _without_name(said, image)
+            words = without_image(said, image)
             if _FINAL.search(words) and not _BUSY.search(words):
                 raise ImageError(_refusal(image, said)) from error
             if attempt == config.pull_retries:
@@ -96,14 +97,6 @@ def pull(
             pause = min(2 * pause, _MAX_PAUSE_S)
         else:
             return
-
-
-def _without_name(said: str, image: str) -> str:
-    """A registry's words without the image's name, which may hold ``429`` or ``unknown`` itself."""
-    repository, _ = docker.utils.parse_repository_tag(image)
-    for name in (image, repository, repository.partition("/")[2]):
-        said = said.replace(name, "") if name else said
-    return said
 
 
 def _refusal(image: str, said: str) -> str:

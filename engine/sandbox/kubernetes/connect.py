@@ -14,6 +14,7 @@ import aiohttp
 
 from engine.sandbox.agent.wire import frame
 from engine.sandbox.kubernetes.api import EXEC_PROTOCOLS, KubeApi
+from engine.sandbox.replies import STDERR_BYTES
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Ended = Callable[[], Awaitable[None]]
@@ -21,8 +22,6 @@ _LIMIT = 1 << 20
 _CONNECT_S = 5.0
 _MESSAGE = 1 << 15
 _STDIN, _STDOUT, _STDERR, _STATUS, _HALF_CLOSE = 0, 1, 2, 3, 255
-_MAX_STDERR = 1 << 20
-"""An agent says a few lines there; what says more is none, and is not listened to."""
 _pumps: set[asyncio.Task[None]] = set()
 _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 
@@ -109,7 +108,7 @@ async def _pump(
                 await writer.drain()
             elif channel == _STDERR:
                 complained += len(data)
-            if channel == _STATUS or complained > _MAX_STDERR:
+            if channel == _STATUS or complained > STDERR_BYTES:
                 break
     except (OSError, aiohttp.ClientError):
         pass  # whoever reads sees the end

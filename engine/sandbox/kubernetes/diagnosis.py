@@ -7,7 +7,6 @@ cluster's own words; give it a line in the tables when it deserves a kind of its
 from __future__ import annotations
 
 import datetime
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from engine.errors import (
 from engine.sandbox.agent.interpreters import NO_PYTHON_STATUS
 from engine.sandbox.kubernetes.labels import IMAGE
 from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
+from engine.sandbox.registries import without_image
 
 Json = dict[str, Any]
 _PULL = frozenset(("ErrImagePull", "ImagePullBackOff", "RegistryUnavailable", "ImageInspectError"))
@@ -159,21 +159,13 @@ def _ended(pod: Json, container: str, terminated: Json) -> SandboxError:
 
 
 def _hopeless(pod: Json, state: Json) -> SandboxError | None:
-    reason, words = str(state.get("reason") or ""), _without_image(str(state.get("message") or ""), pod)
+    image = str(pod["spec"]["containers"][0].get("image"))
+    reason, words = str(state.get("reason") or ""), without_image(str(state.get("message") or ""), image)
     if reason in _NEVER_PULLS or (reason in _PULL and any(word in words.lower() for word in _HOPELESS)):
         return ImageError(f"image '{_image(pod)}' cannot be pulled: {_words(state)}")
     if reason in _CANNOT_RUN:
         return SandboxStartError(f"pod {pod['metadata']['name']} cannot run: {_words(state)}")
     return None
-
-
-def _without_image(words: str, pod: Json) -> str:
-    """What a kubelet says without the image's name, which may hold ``forbidden`` itself."""
-    image = str(pod["spec"]["containers"][0].get("image"))
-    repository = re.sub(r"(@[^@]+|:[^:/]+)$", "", image)
-    for name in (image, repository, repository.partition("/")[2]):
-        words = words.replace(name, "") if name else words
-    return words
 
 
 def _image(pod: Json) -> str:
