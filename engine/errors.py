@@ -27,6 +27,7 @@ A command that fails, times out or prints too much is not an error: it is an ``E
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -34,8 +35,29 @@ class TrainyardError(Exception):
     """Base of every error the engine raises on purpose."""
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong with a configuration."""
+
+    message: str
+    """What is wrong and what to do, without the setting's name."""
+    setting: str = ""
+    """Dotted name of the setting to change; empty when no single setting is to blame."""
+
+    def __str__(self) -> str:
+        return f"{self.setting}: {self.message}" if self.setting else self.message
+
+
 class ConfigError(TrainyardError):
-    """The run's configuration is wrong; the message names the setting and what to do."""
+    """The run's configuration is wrong; the message lists every problem.
+
+    Args:
+        problems: what is wrong; a text is a problem of no single setting.
+    """
+
+    def __init__(self, *problems: Problem | str) -> None:
+        self.problems = tuple(Problem(one) if isinstance(one, str) else one for one in problems)
+        super().__init__("; ".join(map(str, self.problems)))
 
 
 class DatasetError(TrainyardError):

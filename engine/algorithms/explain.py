@@ -27,7 +27,7 @@ from engine.algorithms.arithmetic import SampledTokens, kl_estimates, token_loss
 from engine.algorithms.terms import has_kl_reward, needs_entropy, needs_reference
 from engine.algorithms.weights import trajectory_weights
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.base import explain_errors
+from engine.config.base import config_error
 from engine.errors import ConfigError
 from engine.types import TerminationReason
 
@@ -86,7 +86,7 @@ def parse_group(data: Any) -> GroupDocument:
     try:
         return GroupDocument.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(explain_errors(error, what="field")) from None
+        raise config_error(error, what="field") from None
 
 
 def explain(group: GroupDocument, config: AlgorithmConfig) -> dict[str, Any]:

@@ -48,15 +48,11 @@ def lint_data(data: Mapping[str, Any]) -> list[Finding]:
     try:
         run = parse_run_config(data)
     except ConfigError as error:
-        return [_as_finding(part) for part in str(error).split("; ")]
+        return [
+            Finding(severity="error", setting=problem.setting, message=problem.message)
+            for problem in error.problems
+        ]
     return lint(run) if isinstance(run, TrainRun) else []
-
-
-def _as_finding(part: str) -> Finding:
-    setting, separator, message = part.partition(": ")
-    if separator and " " not in setting:
-        return Finding(severity="error", setting=setting, message=message)
-    return Finding(severity="error", setting=part.partition("'")[2].partition("'")[0], message=part)
 
 
 def _clip(run: TrainRun) -> Iterable[Warned]:

@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from engine.config.base import Section, explain_errors
+from engine.config.base import Section, config_error
 from engine.config.presets import PRESETS, PresetName
-from engine.errors import ConfigError
 from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 
 
@@ -126,4 +125,4 @@ def parse_algorithm(settings: Mapping[str, Any], *, base: AlgorithmConfig | None
     try:
         return AlgorithmConfig.model_validate({**given, **settings})
     except ValidationError as error:
-        raise ConfigError(explain_errors(error)) from None
+        raise config_error(error) from None

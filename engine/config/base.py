@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 
 class Section(BaseModel):
@@ -33,22 +36,38 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     return parsed
 
 
-def explain_errors(error: ValidationError, *, what: str = "setting", skip: int = 0) -> str:
-    """Everything a validation found, as ``place: what is wrong``, joined by semicolons.
+class ImpossibleSettingsError(ValueError):
+    """Raised by a validator that finds several settings wrong at once.
+
+    Args:
+        problems: settings are named relative to the section that is validated.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("; ".join(map(str, self.problems)))
+
+
+def config_error(error: ValidationError, *, what: str = "setting", skip: int = 0) -> ConfigError:
+    """Return everything that a validation found as one ConfigError.
 
     Args:
         error: of a section or document.
         what: the word for a field.
-        skip: leading parts of a place that say nothing, such as a discriminator.
+        skip: leading parts of a place that name no setting, such as a discriminator.
     """
-    lines = []
-    for item in error.errors():
-        place = ".".join(str(part) for part in item["loc"][skip:])
-        if item["type"] == "extra_forbidden":
-            lines.append(f"unknown {what} '{place}'")
-        elif item["type"] == "missing":
-            lines.append(f"{place}: missing {what}")
-        else:
-            message = item["msg"].removeprefix("Value error, ")
-            lines.append(f"{place}: {message}" if place else message)
-    return "; ".join(lines)
+    return ConfigError(*(one for item in error.errors() for one in _problems(item, what, skip)))
+
+
+def _problems(item: ErrorDetails, what: str, skip: int) -> Iterator[Problem]:
+    place = ".".join(str(part) for part in item["loc"][skip:])
+    cause = item.get("ctx", {}).get("error")
+    if item["type"] == "extra_forbidden":
+        yield Problem(f"unknown {what}", place)
+    elif item["type"] == "missing":
+        yield Problem(f"missing {what}", place)
+    elif isinstance(cause, ImpossibleSettingsError):
+        for one in cause.problems:
+            yield Problem(one.message, ".".join(filter(None, (place, one.setting))))
+    else:
+        yield Problem(str(cause) if isinstance(cause, ValueError) else item["msg"], place)

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
 
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.base import Section, explain_errors
+from engine.config.base import ImpossibleSettingsError, Section, config_error
 from engine.config.contradictions import contradictions
 from engine.config.environment import (
     EnvironmentConfig,
@@ -40,7 +40,7 @@ from engine.config.training import (
     SftConfig,
 )
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Problem
 
 PRESET_KEY = "algorithm.preset"
 
@@ -93,7 +93,7 @@ class TrainRun(_ActingRun):
     def _possible(self) -> Self:
         found = contradictions(self)
         if found:
-            raise ValueError("; ".join(f"{finding.setting}: {finding.message}" for finding in found))
+            raise ImpossibleSettingsError(Problem(finding.message, finding.setting) for finding in found)
         return self
 
 
@@ -196,7 +196,7 @@ def parse_run_config(data: Mapping[str, Any]) -> AnyRun:
     try:
         return _ADAPTER.validate_python(dict(data))
     except ValidationError as error:
-        raise ConfigError(explain_errors(error, skip=1)) from None
+        raise config_error(error, skip=1) from None
 
 
 def load_run_config(path: Path) -> AnyRun:
@@ -226,6 +226,6 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
         for parent in parents:
             node = node.setdefault(parent, {}) if isinstance(node, dict) else None
         if not isinstance(node, dict):
-            raise ConfigError(f"unknown setting '{key}'")
+            raise ConfigError(Problem("unknown setting", key))
         node[last] = value
     return result

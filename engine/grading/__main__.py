@@ -17,9 +17,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from engine.config.base import explain_errors, parse_settings
+from engine.config.base import config_error, parse_settings
 from engine.config.run import with_overrides
-from engine.errors import ConfigError, DatasetError, TrainyardError
+from engine.errors import DatasetError, TrainyardError
 from engine.grading.reports import GOLD, regrade
 
 
@@ -44,7 +44,7 @@ def grade_file(options: argparse.Namespace) -> None:
     try:
         settings = PredictionSettings.model_validate(with_overrides({}, parse_settings(options.set)))
     except ValidationError as error:
-        raise ConfigError(explain_errors(error)) from None
+        raise config_error(error) from None
     assignment = Assignment(
         dataset=options.dataset,
         predictions=options.predictions,

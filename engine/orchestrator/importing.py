@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from engine.config.base import explain_errors, parse_settings
+from engine.config.base import config_error, parse_settings
 from engine.config.importing import FORMATS, ImportConfig
 from engine.config.run import ImportRun, with_overrides
 from engine.datasets.importers.run import ImportStopped, import_dataset
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             must_end=lambda: bool(stop),
         )
     except ValidationError as error:
-        return _failed(explain_errors(error))
+        return _failed(str(config_error(error)))
     except (TrainyardError, OSError) as error:
         return _failed(str(error))
     sys.stdout.write(json.dumps(result.counts()) + "\n")

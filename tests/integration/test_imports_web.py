@@ -233,6 +233,7 @@ def test_a_source_that_no_path_holds_is_refused(home: Path, source: str) -> None
         ({"source": "none"}, "is not below an import folder"),
         ({"name": "../x"}, "importing.output"),
         ({"format": "odd"}, "there is no format"),
+        ({"format": "odd; name: b"}, "there is no format &#x27;odd; name: b&#x27;; there are: "),
         ({"limit": "many"}, "importing.limit"),
         ({"where": "patch_lines"}, "is no comparison"),
         ({"reference": "/etc/passwd"}, "is not below an import folder"),

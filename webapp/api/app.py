@@ -5,6 +5,7 @@ Only the schema (``openapi.json``) is served: ninja's documentation page loads i
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from django.db import DataError
@@ -29,6 +30,10 @@ def _answer(status: int, **fields: Any) -> HttpResponse:
 
 
 @api.exception_handler(ConfigError)
+def _wrong_settings(_request: HttpRequest, error: ConfigError) -> HttpResponse:
+    return _answer(422, detail=str(error), problems=[asdict(problem) for problem in error.problems])
+
+
 @api.exception_handler(DatasetError)
 def _unusable(_request: HttpRequest, error: Exception) -> HttpResponse:
     return _answer(422, detail=str(error))

@@ -9,6 +9,7 @@ from typing import Any
 from django.urls import reverse
 
 from engine.config.importing import FORMATS
+from engine.errors import Problem
 from webapp.contexts.frame import Crumb
 from webapp.contexts.runs import page_number
 from webapp.models import Dataset, Run
@@ -44,13 +45,15 @@ class ImportFormContext:
     """What lies in the import folders."""
     folders: tuple[str, ...]
     values: Mapping[str, str]
-    refused: tuple[str, ...]
+    refused: tuple[Problem, ...]
     """Why nothing was started."""
     imports: tuple[Run, ...]
     """Those under way, or ended without a dataset."""
 
 
-def build_import_form(posted: Mapping[str, str] | None = None, error: str = "") -> ImportFormContext:
+def build_import_form(
+    posted: Mapping[str, str] | None = None, refused: tuple[Problem, ...] = ()
+) -> ImportFormContext:
     """The form with what was put in."""
     folders = import_folders()
     # A box that is not ticked is not posted.
@@ -62,7 +65,7 @@ def build_import_form(posted: Mapping[str, str] | None = None, error: str = "") 
         sources=tuple(reads.offered_sources(folders)),
         folders=tuple(str(folder) for folder in folders),
         values=values,
-        refused=tuple(error.split("; ")) if error else (),
+        refused=refused,
         imports=tuple(reads.unfinished_imports()),
     )
 

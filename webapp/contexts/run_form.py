@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal, get_args, get_origin
@@ -23,7 +23,7 @@ from engine.config.contradictions import Finding
 from engine.config.presets import PRESETS
 from engine.config.recipes import RECIPES
 from engine.config.run import PRESET_KEY, parse_run_config, with_overrides
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Problem
 from webapp.contexts.frame import Crumb
 
 HIDDEN = ("kind", "recipe")
@@ -86,7 +86,7 @@ class RunFormContext:
     """The objective's preset whose settings the form holds; empty for kinds without an objective."""
     findings: tuple[Finding, ...]
     """Errors first."""
-    refused: tuple[str, ...]
+    refused: tuple[Problem, ...]
     """Why the run that was asked for was not made."""
     num_changed: int
     experiments: tuple[tuple[int, str], ...]
@@ -165,7 +165,7 @@ def _fields(
     model: BaseModel,
     base: Mapping[str, Any],
     posted: Mapping[str, str],
-    errors: Mapping[str, str],
+    problems: Sequence[Problem],
     datasets: tuple[str, ...],
     preset: str,
 ) -> tuple[FormField, ...]:
@@ -181,10 +181,15 @@ def _fields(
         result.append(
             FormField(
                 key, name.replace("_", " "), widget, _posted(posted, key, text), compared, choices,
-                info.description or "", optional, errors.get(key, ""),
+                info.description or "", optional, _error(key, problems),
             )
         )  # fmt: skip
     return tuple(result)
+
+
+def _error(key: str, problems: Sequence[Problem]) -> str:
+    """Return the message of the problem with a setting, or with one item of its list."""
+    return next((one.message for one in problems if f"{one.setting}.".startswith(f"{key}.")), "")
 
 
 def _widget(key: str, info: FieldInfo, datasets: tuple[str, ...]) -> tuple[str, tuple[str, ...], bool]:
@@ -197,21 +202,11 @@ def _posted(posted: Mapping[str, str], key: str, fallback: str) -> str:
     return posted[key].replace("\r\n", "\n") if key in posted else fallback
 
 
-def errors_by_field(message: str) -> dict[str, str]:
-    """A ConfigError's message (``a.b: what; c: what``) by setting."""
-    found = {}
-    for part in message.split("; "):
-        key, separator, text = part.partition(": ")
-        if separator and " " not in key:
-            found[key] = text
-    return found
-
-
 def form_sections(
     base: Mapping[str, Any],
     *,
     posted: Mapping[str, str],
-    error: str,
+    problems: Sequence[Problem],
     datasets: tuple[str, ...],
     preset: str = "",
 ) -> tuple[FormSection, ...]:
@@ -220,17 +215,16 @@ def form_sections(
     Args:
         base: what the fields are compared with.
         posted: texts by dotted setting.
-        error: a ConfigError's message.
+        problems: what is wrong with what was posted, shown beside the fields.
         datasets: names to suggest.
         preset: the recipe's preset, where ``base`` is already another's (``rebase``).
 
     Raises ConfigError when ``base`` itself is not valid in this version.
     """
     model = parse_run_config(base)
-    errors = errors_by_field(error)
     preset = preset or base.get("algorithm", {}).get("preset", "")
-    general = _fields("", model, base, posted, errors, datasets, preset)
-    nested = _nested("", model, base, posted, errors, datasets, preset)
+    general = _fields("", model, base, posted, problems, datasets, preset)
+    nested = _nested("", model, base, posted, problems, datasets, preset)
     return (FormSection("run", "", general, True), *nested)
 
 
@@ -239,7 +233,7 @@ def _nested(
     model: BaseModel,
     base: Mapping[str, Any],
     posted: Mapping[str, str],
-    errors: Mapping[str, str],
+    problems: Sequence[Problem],
     datasets: tuple[str, ...],
     preset: str,
 ) -> Iterator[FormSection]:
@@ -249,11 +243,11 @@ def _nested(
         if not isinstance(part, Section):
             continue
         key = f"{prefix}{name}"
-        fields = _fields(f"{key}.", part, base[name], posted, errors, datasets, preset)
+        fields = _fields(f"{key}.", part, base[name], posted, problems, datasets, preset)
         help_text = (type(part).__doc__ or "").strip().split("\n")[0]
         opened = key in ("dataset", "trainer", "importing") or any(f.changed or f.error for f in fields)
         yield FormSection(key, help_text, fields, opened)
-        yield from _nested(f"{key}.", part, base[name], posted, errors, datasets, preset)
+        yield from _nested(f"{key}.", part, base[name], posted, problems, datasets, preset)
 
 
 def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
@@ -286,7 +280,7 @@ def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[Fi
     try:
         return lint_data(with_overrides(base, parse_overrides(sections)))
     except ConfigError as error:
-        return [Finding(severity="error", setting="", message=str(error))]
+        return [Finding(severity="error", setting=one.setting, message=one.message) for one in error.problems]
 
 
 def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:

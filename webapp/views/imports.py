@@ -30,7 +30,7 @@ def import_new(request: HttpRequest, person: Person) -> HttpResponse:
             actor=person.user,
         )
     except ConfigError as error:
-        context = build_import_form(posted, str(error))
+        context = build_import_form(posted, error.problems)
         return page(request, person, "datasets/import.html", context, status=422)
     return redirect("run-detail", run.pk)
 

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from engine.config.contradictions import Finding
 from engine.config.run import parse_run_config
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Problem
 from webapp.contexts.frame import Crumb
 from webapp.contexts.run_form import (
     FormSection,
@@ -45,7 +45,7 @@ def run_new(request: HttpRequest, person: Person) -> HttpResponse:
     if request.method != "POST":
         chosen = str(data.get("experiment", ""))
         experiment = int(chosen) if chosen.isdecimal() else None
-        context = _context(recipe, parent, {}, "", parent.experiment_id if parent else experiment)
+        context = _context(recipe, parent, {}, (), parent.experiment_id if parent else experiment)
         return page(request, person, "runs/new.html", context)
     return _create(request, person, recipe, parent)
 
@@ -55,13 +55,14 @@ def _create(request: HttpRequest, person: Person, recipe: str, parent: Run | Non
     chosen = posted.get("experiment", "")
     experiment = Experiment.objects.filter(pk=int(chosen)).first() if chosen.isdecimal() else None
     try:
-        context = _context(recipe, parent, posted, "", experiment.pk if experiment else None)
+        context = _context(recipe, parent, posted, (), experiment.pk if experiment else None)
         if posted.get("then") == "check":
             return page(request, person, "runs/new.html", context)
         overrides = parse_overrides(context.sections)
         run = _make(person, recipe, parent, overrides, experiment, start=posted.get("then") == "start")
     except (ConfigError, IllegalTransitionError) as error:
-        context = _context(recipe, parent, posted, str(error), experiment.pk if experiment else None)
+        problems = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
+        context = _context(recipe, parent, posted, problems, experiment.pk if experiment else None)
         return page(request, person, "runs/new.html", context, status=422)
     return redirect("run-detail", run.pk)
 
@@ -97,7 +98,11 @@ def _base(recipe: str, parent: Run | None) -> dict[str, Any] | None:
 
 
 def _context(
-    recipe: str, parent: Run | None, posted: Mapping[str, str], error: str, experiment: int | None
+    recipe: str,
+    parent: Run | None,
+    posted: Mapping[str, str],
+    refused: tuple[Problem, ...],
+    experiment: int | None,
 ) -> RunFormContext:
     sections: tuple[FormSection, ...] = ()
     shown: dict[str, Any] = {}
@@ -107,8 +112,8 @@ def _context(
         shown, kept = rebase(base, posted)
         datasets = tuple(run_reads.dataset_choices())
         preset = base.get("algorithm", {}).get("preset", "")
-        sections = form_sections(shown, posted=kept, error=error, datasets=datasets, preset=preset)
-        findings = () if error else tuple(check(base, sections))
+        sections = form_sections(shown, posted=kept, problems=refused, datasets=datasets, preset=preset)
+        findings = () if refused else tuple(check(base, sections))
     last = f"clone of run {parent.pk}" if parent else "new"
     return RunFormContext(
         section="runs",
@@ -119,7 +124,7 @@ def _context(
         sections=sections,
         preset=shown.get("algorithm", {}).get("preset", ""),
         findings=findings,
-        refused=tuple(error.split("; ")) if error else (),
+        refused=refused,
         num_changed=sum(field.changed for section in sections for field in section.fields),
         experiments=tuple(run_reads.experiment_choices()),
         experiment=experiment,

@@ -86,6 +86,15 @@ def test_several_contradictions_are_told_at_once() -> None:
     ]  # fmt: skip
 
 
+def test_a_semicolon_in_a_value_does_not_split_a_finding() -> None:
+    (finding,) = findings(algorithm__filtered_reasons=["env_error; policy.seed: x"])
+    assert (finding.severity, finding.setting) == ("error", "algorithm.filtered_reasons.0")
+    config = RECIPES["import-dataset"]().model_dump(mode="json")
+    (finding,) = lint_data(with_overrides(config, {"importing.format": "x; seed: z"}))
+    assert finding.setting == "importing.format"
+    assert finding.message.startswith("there is no format 'x; seed: z'; there are: ")
+
+
 def test_a_group_of_one_is_fine_with_a_batch_wide_baseline() -> None:
     assert findings(rollout__group_size=1, algorithm__preset="reinforce_pp") == []
 

@@ -114,7 +114,7 @@ def test_an_override_of_one_setting_changes_only_that() -> None:
     [
         ({"preset": "ppo"}, "preset: Input should be 'grpo'"),
         ({"preset": ["grpo"]}, "preset: "),
-        ({"clip_hihg": 0.3}, "unknown setting 'clip_hihg'"),
+        ({"clip_hihg": 0.3}, "clip_hihg: unknown setting"),
         ({"clip_low": 0}, "clip_low: "),
         ({"dual_clip": 1.0}, "dual_clip: "),
         ({"kl": "k4"}, "kl: "),

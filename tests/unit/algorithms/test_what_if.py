@@ -84,5 +84,5 @@ def test_what_cannot_be_told_afterwards_is_said() -> None:
 
 
 def test_wrong_settings_are_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown setting 'clip'"):
+    with pytest.raises(ConfigError, match="clip: unknown setting"):
         what_if(GROUP, {"clip": 1}, max_context=100)

@@ -33,7 +33,7 @@ def test_a_recipe_becomes_a_complete_run_folder(tmp_path: Path) -> None:
     ("recipe", "overrides", "message"),
     [
         ("nope", {}, "unknown recipe 'nope'"),
-        ("quickstart", {"trainer.iteration": 3}, "unknown setting 'trainer.iteration'"),
+        ("quickstart", {"trainer.iteration": 3}, "trainer.iteration: unknown setting"),
         ("quickstart", {"rollout.group_size": 1}, "at least 2"),
     ],
 )
@@ -76,7 +76,7 @@ def test_a_wrong_configuration_is_the_runs_reason(tmp_path: Path) -> None:
     events = [json.loads(line.data) for line in read_lines(run_dir / "events.jsonl")]
     assert [event["type"] for event in events] == ["run_finished"]
     assert events[0]["state"] == "failed"
-    assert "unknown setting 'colour'" in events[0]["reason"]
+    assert "colour: unknown setting" in events[0]["reason"]
     failure = json.loads((run_dir / "failure.json").read_text())
     assert failure == {"epoch": 1, "reason": events[0]["reason"]}
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from engine.config.recipes import RECIPES, resolve
+from engine.errors import ConfigError, Problem
 from webapp.contexts.run_form import (
     FormSection,
     check,
-    errors_by_field,
     form_sections,
     parse_overrides,
     rebase,
@@ -19,9 +19,9 @@ from webapp.contexts.run_form import (
 
 
 def sections_of(
-    recipe: str, posted: dict[str, str] | None = None, error: str = ""
+    recipe: str, posted: dict[str, str] | None = None, problems: tuple[Problem, ...] = ()
 ) -> tuple[FormSection, ...]:
-    return form_sections(recipe_base(recipe), posted=posted or {}, error=error, datasets=())
+    return form_sections(recipe_base(recipe), posted=posted or {}, problems=problems, datasets=())
 
 
 def leaves(data: dict[str, Any], prefix: str = "") -> set[str]:
@@ -74,18 +74,19 @@ def test_differences_become_overrides_that_resolve() -> None:
 def test_an_emptied_optional_setting_becomes_none() -> None:
     base = recipe_base("quickstart")
     base["dataset"]["limit"] = 7
-    sections = form_sections(base, posted={"dataset.limit": ""}, error="", datasets=())
+    sections = form_sections(base, posted={"dataset.limit": ""}, problems=(), datasets=())
     assert parse_overrides(sections) == {"dataset.limit": None}
 
 
-def test_an_error_is_put_beside_its_field() -> None:
-    message = "trainer.iterations: Input should be greater than or equal to 1; something general"
-    assert errors_by_field(message) == {"trainer.iterations": "Input should be greater than or equal to 1"}
-    fields = {
-        f.key: f for s in sections_of("quickstart", {"trainer.iterations": "0"}, message) for f in s.fields
-    }
-    assert fields["trainer.iterations"].error.startswith("Input should be")
+def test_an_error_is_put_beside_its_field_in_full() -> None:
+    posted = {"trainer.iterations": "0", "algorithm.preset": "a; trainer.seed: b"}
+    with pytest.raises(ConfigError) as caught:
+        resolve("quickstart", posted)
+    problems = caught.value.problems + (Problem("something general; with: a semicolon"),)
+    fields = {f.key: f for s in sections_of("quickstart", posted, problems) for f in s.fields}
+    assert fields["trainer.iterations"].error == "Input should be greater than or equal to 1"
     assert fields["trainer.iterations"].value == "0"
+    assert {key for key, field in fields.items() if field.error} == {"trainer.iterations", "algorithm.preset"}
 
 
 def posted_form(
@@ -93,7 +94,7 @@ def posted_form(
 ) -> tuple[tuple[FormSection, ...], dict[str, Any]]:
     """The form and the overrides that come of it, as the page makes them."""
     shown, kept = rebase(base, posted)
-    sections = form_sections(shown, posted=kept, error="", datasets=(), preset=base["algorithm"]["preset"])
+    sections = form_sections(shown, posted=kept, problems=(), datasets=(), preset=base["algorithm"]["preset"])
     return sections, parse_overrides(sections)
 
 
