@@ -24,7 +24,7 @@ from engine.errors import DatasetError, HostileInputError, PatchError, SandboxEr
 from engine.grading.apart import call_apart
 from engine.grading.applying import apply_with_fallbacks
 from engine.grading.evidence import Evidence, Judgement, required
-from engine.grading.parsers import check_parser
+from engine.grading.parsers import find_parser
 from engine.grading.rules import RULES
 from engine.grading.scripts import run_script
 from engine.grading.submission import Submission, admit
@@ -234,7 +234,7 @@ def check_gradable(row: TaskRow) -> None:
     if answer.grade_rule in _NEEDS_PARSER and not (signed or answer.log_parser):
         raise DatasetError(f"task {task} names no parser for its test log")
     if answer.log_parser:
-        check_parser(answer.log_parser)
+        find_parser(answer.log_parser)
 
 
 async def _set_up(box: Sandbox, row: TaskRow) -> None:

@@ -20,7 +20,7 @@ _STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
 
 
 def parse_log(parser: str, log: str, instance: swebench.Instance | None = None) -> dict[str, str]:
-    """Statuses by test name.
+    """Read the statuses of a log, by test name.
 
     Args:
         parser: a name, e.g. ``parse_log_pytest`` or ``swesmith_pytest``.
@@ -30,12 +30,7 @@ def parse_log(parser: str, log: str, instance: swebench.Instance | None = None) 
     Raises:
         DatasetError: there is no such parser; names close ones.
     """
-    return _find(parser)(log, swebench.test_spec(instance or swebench.Instance()))
-
-
-def check_parser(name: str) -> None:
-    """Raises DatasetError when there is no parser of that name."""
-    _find(name)
+    return find_parser(parser)(log, swebench.test_spec(instance or swebench.Instance()))
 
 
 def parser_names() -> list[str]:
@@ -43,7 +38,8 @@ def parser_names() -> list[str]:
     return sorted(_registry())
 
 
-def _find(name: str) -> swebench.Parser:
+def find_parser(name: str) -> swebench.Parser:
+    """Return the parser of that name. Raises DatasetError when there is none; names close ones."""
     if name.startswith(PREFIX):
         return _with_spec(multi_swe_parser(name.removeprefix(PREFIX)))
     registry = _registry()
@@ -54,10 +50,8 @@ def _find(name: str) -> swebench.Parser:
 
 
 def _registry() -> dict[str, swebench.Parser]:
-    registry = swebench.parsers()
-    for name, parse in _OWN.items():
-        registry.setdefault(name, _with_spec(parse))
-    return registry
+    own = {name: _with_spec(parse) for name, parse in _OWN.items()}
+    return {**own, **swebench.parsers()}
 
 
 def _with_spec(parse: Callable[[str], dict[str, str]]) -> swebench.Parser:

@@ -18,7 +18,7 @@ from engine.errors import DatasetError
 from engine.events import harness
 from engine.events.harness import Prediction
 from engine.grading import swebench
-from engine.grading.parsers import check_parser
+from engine.grading.parsers import find_parser
 
 GOLD = "gold"
 """In place of a predictions file: every row's own patch."""
@@ -51,8 +51,8 @@ def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
     """
     fields = {key.lower(): value for key, value in row.items()}
     repo, version = str(fields.get("repo") or ""), str(fields.get("version") or "")
-    parser = str(_needed({**fields, "log_parser": _parser(fields, repo, version)}, "log_parser"))
-    check_parser(parser)
+    parser_name = str(_needed({**fields, "log_parser": _parser(fields, repo, version)}, "log_parser"))
+    parser = find_parser(parser_name)
     eval_type = str(fields.get("eval_type") or "")
     if not eval_type:
         eval_type = swebench.FAIL_ONLY if repo in FAIL_ONLY else swebench.PASS_AND_FAIL
@@ -70,13 +70,16 @@ def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
         report = swebench.instance_report(
             log,
             instance=instance,
+            parser_name=parser_name,
             parser=parser,
             eval_type=eval_type,
             model_patch=fields.get("model_patch", ""),
             **lists,
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DatasetError(f"the log parser '{parser}' stumbles over this log or row: {error!r}") from error
+        raise DatasetError(
+            f"the log parser '{parser_name}' stumbles over this log or row: {error!r}"
+        ) from error
     return {instance.instance_id: report}
 
 

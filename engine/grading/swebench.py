@@ -42,8 +42,12 @@ def _module(name: str) -> ModuleType:
 
 
 @functools.cache
-def parsers() -> dict[str, Parser]:
-    """swebench's registry of parsers by name; what is added to it counts in its grading too."""
+def parsers() -> Mapping[str, Parser]:
+    """Return swebench's own parsers by name."""
+    return dict(_registry())
+
+
+def _registry() -> dict[str, Parser]:
     return cast("dict[str, Parser]", _module("log_parsers").PARSER_REGISTRY)
 
 
@@ -65,7 +69,8 @@ def instance_report(
     log: str,
     *,
     instance: Instance,
-    parser: str,
+    parser_name: str,
+    parser: Parser,
     fail_to_pass: Sequence[str],
     pass_to_pass: Sequence[str],
     eval_type: str = PASS_AND_FAIL,
@@ -75,18 +80,21 @@ def instance_report(
 
     Args:
         log: the whole log with its markers; universal newlines are applied as on reading a file.
-        parser: a name in ``parsers()``.
+        parser_name: the row's name of the parser.
+        parser: that parser, which need not be one of swebench's own.
         eval_type: ``pass_and_fail``, or ``fail_only`` for runners that report failures only.
         model_patch: None where the prediction held none.
 
     Raises:
         PreflightError: swebench is not installed.
     """
+    parsers()  # copied before anything is added
+    _registry().setdefault(parser_name, parser)  # get_eval_report finds parsers by name only
     spec = test_spec(
         instance,
         FAIL_TO_PASS=list(fail_to_pass),
         PASS_TO_PASS=list(pass_to_pass),
-        log_parser=parser,
+        log_parser=parser_name,
         eval_type=eval_type,
     )
     prediction = {

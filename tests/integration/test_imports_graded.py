@@ -5,16 +5,21 @@ from __future__ import annotations
 
 import json
 import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.config.importing import ImportConfig
+from engine.datasets.importers.evalscript import END, START
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.patches import make_patch
 from engine.datasets.store import load_dataset
 from engine.datasets.toolchain import MOUNT
+from engine.grading import apart
 from engine.orchestrator.importing import obstacle
 from engine.sandbox.images import build_image
 from engine.sandbox.local import LocalBackend
@@ -28,7 +33,7 @@ from tests.dataset_builders import (
     toolchain_or_skip,
     write_toy,
 )
-from tests.unit.datasets.importers import rows
+from tests.unit.datasets.importers import folders, rows
 
 BROKEN_NUMBERS = NUMBERS.replace(*BROKEN)
 GOLD = make_patch("toy/numbers.py", BROKEN_NUMBERS, NUMBERS)
@@ -40,6 +45,17 @@ TEST_PATCH = make_patch("tests/test_numbers.py", TEST_NUMBERS, CHANGED_TESTS) + 
 F2P = ["tests/test_numbers.py::test_clamp[99-10]", "tests/test_upper.py::test_upper"]
 P2P = ["tests/test_numbers.py::test_positives"]
 PYTEST = "python3 -m pytest --no-header -rA -p no:cacheprovider -c /dev/null --rootdir=/testbed"
+PYTEST_ON_PATH = f'#!/bin/sh\nexec {PYTEST} "$@"\n'
+PATCHED = {"patch": GOLD, "test_patch": TEST_PATCH}
+TESTS = {"FAIL_TO_PASS": F2P, "PASS_TO_PASS": P2P}
+
+
+@pytest.fixture(autouse=True)
+def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Judge every log in a process that has judged nothing before."""
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        monkeypatch.setattr(apart, "_THREADS", threads)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +63,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with two images: ``local:broken``, the task's, and ``local:intact``; both are repositories."""
     folder = tmp_path_factory.mktemp("home")
     binds = {MOUNT: str(toolchain_or_skip(folder))}
-    environment = {"PYTHONPATH": f"/testbed:{MOUNT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {
+        "PATH": "/testbed/bin:/usr/local/bin:/usr/bin:/bin",
+        "PYTHONPATH": f"/testbed:{MOUNT}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     for name, code in (("broken", BROKEN_NUMBERS), ("intact", NUMBERS)):
         tree = write_toy(folder / name)
         (tree / "toy/numbers.py").write_text(code)
         (tree / "r2e_tests").mkdir()
         (tree / "r2e_tests/test_1.py").write_text(NEW_TEST)
         (tree / "run_tests.sh").write_text(f"{PYTEST} r2e_tests\n")
+        (tree / "bin").mkdir()
+        (tree / "bin/pytest").write_text(PYTEST_ON_PATH)
+        (tree / "bin/pytest").chmod(0o755)
         for command in (["init", "-q"], ["add", "."], ["commit", "-qm", "base"]):
             subprocess.run(
                 ["git", "-c", "user.name=a", "-c", "user.email=a@b", *command], cwd=tree, check=True
@@ -78,6 +101,14 @@ def one_row(home: Path, form: str, row: dict[str, Any]) -> TaskRow:
     source = home / f"{form}.jsonl"
     source.write_text(json.dumps(row) + "\n")
     return imported(home, form, source)
+
+
+def relocated(home: Path, row: TaskRow, places: dict[str, str]) -> TaskRow:
+    """The row with other paths: local images have one writable folder, ``/testbed``, beside ``/tmp``."""
+    text = json.dumps(asdict(row))
+    for old, new in places.items():
+        text = text.replace(old, new)
+    return one_row(home, "trainyard", json.loads(text))
 
 
 async def verdicts(home: Path, row: TaskRow, *patches: str) -> list[Verdict]:
@@ -123,3 +154,98 @@ async def test_swe_smith(home: Path) -> None:
     task = one_row(home, "swe-smith", row)
     assert task.answer.gold_patch == GOLD
     assert await verdicts(home, task, "", task.answer.gold_patch) == [Verdict.FAILED, Verdict.PASSED]
+
+
+async def test_swe_smith_by_its_own_default(home: Path) -> None:
+    bug = make_patch("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
+    failing = ["tests/test_numbers.py::test_clamp[11-10]", "tests/test_numbers.py::test_clamp[5-5]"]
+    row = rows.swe_smith(patch=bug, image_name="local:intact", FAIL_TO_PASS=failing, PASS_TO_PASS=P2P)
+    task = one_row(home, "swe-smith", row)
+    assert await verdicts(home, task, "", task.answer.gold_patch) == [Verdict.FAILED, Verdict.PASSED]
+
+
+async def test_swe_bench(home: Path) -> None:
+    commit = commit_of(home, "broken")
+    row = rows.swe_bench(
+        repo="pytest-dev/pytest", version="5.2", base_commit=commit, image="local:broken", **PATCHED, **TESTS
+    )
+    task = one_row(home, "swe-bench", row)
+    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
+
+
+async def test_swe_gym(home: Path) -> None:
+    row = rows.swe_gym(
+        repo="project-monai/monai",
+        base_commit=commit_of(home, "broken"),
+        image="local:broken",
+        **PATCHED,
+        **TESTS,
+    )
+    task = one_row(home, "swe-gym", row)
+    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
+
+
+async def test_a_task_repository_of_swe_bench_5(home: Path) -> None:
+    script = (
+        f"#!/bin/bash\ncd /testbed\ngit apply - <<'EOF'\n{TEST_PATCH}EOF\nset -x\n"
+        f": '{START}'\n{PYTEST} tests\n: '{END}'\n"
+    )
+    folder = folders.task_repo(
+        home / "task-repo",
+        **{
+            "gold.patch": GOLD, "test.patch": TEST_PATCH, "eval.sh": script, "tests.json": json.dumps(TESTS),
+            "task.yaml": f"instance_id: toy__toy-1\nrepo: acme/toy\nversion: 1\nbase_commit: {rows.SHA}\n"
+            "image: local:broken\nlog_parser: parse_log_pytest\neval_type: pass_and_fail\n",
+        },
+    )  # fmt: skip
+    task = imported(home, "swe-bench-v5", folder.parent.parent)
+    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
+
+
+async def test_swe_rebench_v2(home: Path) -> None:
+    config = {"test_cmd": [f"{PYTEST} tests"], "log_parser": "parse_log_pytest"}
+    row = rows.swe_rebench_v2(base_commit=commit_of(home, "broken"), install_config=config, **PATCHED)
+    task = one_row(home, "swe-rebench-v2", {**row, **TESTS, "image_name": "local:broken"})
+    task = relocated(home, task, {"/pkg": "/testbed"})
+    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
+
+
+PRO_PARSER = """
+import json, re, sys
+found = re.findall(r"^(PASSED|FAILED|ERROR) (\\S+)", open(sys.argv[1]).read(), re.MULTILINE)
+tests = [{"name": name, "status": status} for status, name in found]
+json.dump({"tests": tests}, open(sys.argv[3], "w"))
+"""
+
+
+async def test_swe_bench_pro(home: Path) -> None:
+    row = rows.swe_bench_pro(
+        base_commit=commit_of(home, "broken"), image_name="local:broken", before_repo_set_cmd="",
+        fail_to_pass=repr(F2P[:1]), pass_to_pass=repr(P2P), **PATCHED,
+    )  # fmt: skip
+    run = f"cd /app && git apply - <<'EOF'\n{TEST_PATCH}EOF\n{PYTEST} tests\n"
+    task = one_row(home, "swe-bench-pro", row | {"run_script.sh": run, "parser.py": PRO_PARSER})
+    task = relocated(home, task, {"/app": "/testbed", "/workspace": "/tmp/workspace"})
+    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
+
+
+async def test_harbor(home: Path) -> None:
+    toml = folders.HARBOR_TOML.replace("acme/clamp:1", "local:broken").replace('"/work"', '"/testbed"')
+    script = (
+        f"{PYTEST} /tests/test_secret_upper.py\n"
+        "if [ $? -eq 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
+    )
+    changes = {"task.toml": toml, "tests/test.sh": script, "tests/test_secret_upper.py": NEW_TEST}
+    task = imported(home, "harbor", folders.harbor_task(home / "harbor", **changes).parent)
+    task = relocated(home, task, {"/logs/verifier": "/tmp/verifier", "/tests/": "/tmp/tests/"})
+    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
+
+
+async def test_trainyard(home: Path) -> None:
+    row = rows.swe_rebench(
+        base_commit=commit_of(home, "broken"), docker_image="local:broken", **PATCHED, **TESTS,
+        install_config={"test_cmd": PYTEST, "log_parser": "parse_log_pytest"},
+    )  # fmt: skip
+    exported = asdict(one_row(home, "swe-rebench", row))
+    task = one_row(home, "trainyard", exported)
+    assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]

@@ -23,6 +23,7 @@ from engine.grading.evidence import (
     required,
     statuses_of,
 )
+from engine.grading.parsers import find_parser
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult
 
 
@@ -39,7 +40,8 @@ def official_report(row: TaskRow, log: str) -> dict[str, Any]:
     return swebench.instance_report(
         log,
         instance=instance_of(row),
-        parser=answer.log_parser,
+        parser_name=answer.log_parser,
+        parser=find_parser(answer.log_parser),
         fail_to_pass=answer.fail_to_pass,
         pass_to_pass=answer.pass_to_pass,
         eval_type=_eval_type(answer),

@@ -23,7 +23,7 @@ from engine.grading import apart
 from engine.grading.apart import call_apart
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.grader import judge
-from engine.grading.parsers import check_parser, parse_log
+from engine.grading.parsers import find_parser, parse_log
 from engine.grading.rules.reward_file import parse_rewards
 from engine.grading.swebench import Instance
 from engine.types import GradeRule, TaskAnswer, TaskRow, TestOutcome
@@ -55,7 +55,7 @@ async def judged(parser: str, log: str, **more: Any) -> Judgement:
 async def test_calls_answer_and_raise_as_if_they_were_made_here() -> None:
     assert await call_apart(os.getpid) != os.getpid()
     with pytest.raises(DatasetError, match="no log parser 'x'"):
-        await call_apart(check_parser, "x")
+        await call_apart(find_parser, "x")
     with pytest.raises(HostileInputError, match="ValueError: could not convert"):
         await call_apart(parse_rewards, "reward.txt", "much")
 

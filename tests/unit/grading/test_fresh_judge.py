@@ -1,0 +1,93 @@
+"""The process that judges logs starts with nothing: every parser a row may name is found there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config.rollout import GradingConfig
+from engine.datasets.importers.evalscript import END, START
+from engine.grading import apart
+from engine.grading.evidence import Evidence, Judgement
+from engine.grading.grader import judge
+from engine.types import GradeRule, TaskAnswer
+from tests.rollout_builders import make_row
+
+TEST = "test_a.py::test_x"
+LOGS = {
+    "swesmith_pytest": f"{TEST} PASSED [100%]\n",
+    "swesmith_gotest": f"--- PASS: {TEST} (0.00s)\n",
+    "r2e_pytest": f"=== short test summary info ===\nPASSED a/{TEST}\n",
+    "swe_bench_pro": json.dumps({"tests": [{"name": TEST, "status": "PASSED"}]}) + "\n",
+    "parse_log_pytest": f"PASSED {TEST}\n",
+    "multi_swe:acme/toy": f"ok {TEST}\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Judge every log in a process that has judged nothing before."""
+    with ThreadPoolExecutor(max_workers=1) as threads:
+        monkeypatch.setattr(apart, "_THREADS", threads)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def multi_swe_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package's shape, with one repository; the judge alone imports it."""
+    harness = tmp_path / "multi_swe_bench" / "harness"
+    (harness / "repos").mkdir(parents=True)
+    for name in (tmp_path / "multi_swe_bench", harness):
+        (name / "__init__.py").write_text("")
+    simple = "class {0}:\n    def __init__(self, **fields): vars(self).update(fields)\n"
+    (harness / "pull_request.py").write_text(simple.format("Base") + simple.format("PullRequest"))
+    (harness / "image.py").write_text(simple.format("Config"))
+    (harness / "instance.py").write_text(
+        "class Instance:\n    known = {}\n"
+        "    @classmethod\n    def create(cls, request, _): return cls.known[request.org, request.repo]()\n"
+        "    @classmethod\n    def register(cls, org, repo):\n"
+        "        return lambda found: cls.known.setdefault((org, repo), found)\n"
+    )
+    (harness / "repos" / "toy.py").write_text(
+        "import re\nfrom types import SimpleNamespace\n"
+        "from multi_swe_bench.harness.instance import Instance\n"
+        '@Instance.register("acme", "toy")\nclass Toy:\n    def parse_log(self, log):\n'
+        "        passed = re.findall(r'^ok (.*)$', log, re.MULTILINE)\n"
+        "        return SimpleNamespace(passed_tests=passed, failed_tests=[], skipped_tests=[])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+async def judged(rule: GradeRule, parser: str, log: str, **fields: object) -> Judgement:
+    answer = TaskAnswer(gold_patch="", grade_rule=rule, log_parser=parser, fail_to_pass=(TEST,))
+    text = f"{START}\n{log}{END}\n>>>>> Test Exit Code: 0\n"
+    evidence = Evidence(log=text, judged=text, shown=log, exit_code=0)
+    return await judge(replace(make_row(), answer=replace(answer, **fields)), evidence, GradingConfig())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("parser", LOGS)
+async def test_lists_of_tests_are_judged_by_any_parser(parser: str) -> None:
+    test = "test_x" if parser == "r2e_pytest" else TEST
+    found = await judged(GradeRule.F2P_P2P, parser, LOGS[parser], fail_to_pass=(test,))
+    assert (found.passed, found.detail) == (True, "")
+
+
+@pytest.mark.parametrize("parser", LOGS)
+async def test_a_log_without_the_test_fails(parser: str) -> None:
+    found = await judged(GradeRule.F2P_P2P, parser, LOGS[parser], fail_to_pass=("other",))
+    assert not found.passed
+    assert "cannot be read" not in found.detail
+
+
+async def test_maps_and_transitions_too() -> None:
+    found = await judged(GradeRule.MAP_EQUAL, "r2e_pytest", LOGS["r2e_pytest"], expected={"test_x": "PASSED"})
+    assert (found.passed, found.detail) == (True, "")
+    metadata = {"n2p_tests": [TEST]}
+    for parser in ("multi_swe:acme/toy", "swesmith_gotest"):
+        found = await judged(GradeRule.MULTI_SWE, parser, LOGS[parser], metadata=metadata)
+        assert (found.passed, found.detail) == (True, "")
