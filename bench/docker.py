@@ -23,7 +23,7 @@ from engine.config.sandbox import DockerConfig
 from engine.errors import SandboxError
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.docker.daemon import find_daemon
-from engine.sandbox.images import build_image
+from engine.sandbox.local.images import build_image
 
 COMMAND = ["/bin/sh", "-c", "true"]
 
@@ -49,7 +49,7 @@ async def api_seconds(backend: DockerBackend, container: str, commands: int) -> 
 async def commands(backend: DockerBackend, parallel: int, count: int) -> list[Row]:
     """The agent's exec and the exec API's, in turns on the same containers."""
     async with sandboxes(backend, parallel) as boxes:
-        containers = [box.container for box in backend._live.values()]
+        containers = [box.container_id for box in backend._live.values()]
         ours: list[float] = []
         api: list[float] = []
         for _ in range(2):  # in turns, so that a change of the machine's load meets both

@@ -27,8 +27,8 @@ from bench.harness import store
 from bench.sandbox import SPEC, Row, row, seconds_of
 from engine.config.sandbox import DockerConfig
 from engine.sandbox.docker.backend import DockerBackend
-from engine.sandbox.docker.images import DockerImage
-from engine.sandbox.images import build_image
+from engine.sandbox.docker.image import DockerImage
+from engine.sandbox.local.images import build_image
 
 _INSIDE = "/opt/swe-rex"
 

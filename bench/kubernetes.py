@@ -33,7 +33,7 @@ from engine.rollout import GroupRequest
 from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.owner import leases_path
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool.pool import SandboxPool
 from engine.types import TaskRow, Trajectory
 from tests.dataset_builders import BROKEN, broken_task, write_toy
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind

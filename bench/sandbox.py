@@ -19,8 +19,8 @@ from pathlib import Path
 
 from bench.harness import store
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
-from engine.sandbox.images import build_image
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image
 
 Row = dict[str, float | int | str | None]
 SPEC = SandboxSpec(image="local:bench", run_id="bench")

@@ -14,6 +14,7 @@
     │   │   ├── SandboxMemoryError     the kernel ended it for its memory
     │   │   └── SandboxEvictedError    the node or the cluster took it away
     │   ├── SandboxTransportError
+    │   │   └── NoGreetingError        the agent did not greet in time
     │   └── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
     ├── RolloutsLostError      infrastructure lost every rollout that was asked for
     ├── PatchError             a patch does not apply
@@ -117,7 +118,7 @@ class ImageError(SandboxStartError):
 
 
 class SandboxStartTimeoutError(SandboxStartError):
-    """It was not ready in time, pulling apart."""
+    """The sandbox did not become ready in time (image pull excluded)."""
 
     kind = "start_timeout"
 
@@ -144,6 +145,10 @@ class SandboxTransportError(SandboxError):
     """The byte stream to the in-sandbox agent broke or spoke nonsense."""
 
     kind = "transport"
+
+
+class NoGreetingError(SandboxTransportError):
+    """The in-sandbox agent sent no greeting in time."""
 
 
 class SandboxResourceError(SandboxError):

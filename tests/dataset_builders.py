@@ -19,8 +19,9 @@ from engine.datasets.toolchain import MOUNT, ensure_toolchain
 from engine.errors import PreflightError
 from engine.grading.grader import Grader
 from engine.sandbox.base import SandboxBackend
-from engine.sandbox.images import build_image
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image
+from engine.sandbox.preflight import preflight
 from engine.types import Task, TaskAnswer, TaskRow
 
 NUMBERS = '''"""Small functions on numbers."""
@@ -138,7 +139,7 @@ def write_toy(folder: Path) -> Path:
 
 def toolchain_or_skip(home: Path) -> Path:
     """The test toolchain; skips where no package index can be reached, or sandboxes cannot run."""
-    problems = asyncio.run(LocalBackend(home).preflight())
+    problems = asyncio.run(preflight(LocalBackend(home)))
     if problems:
         pytest.skip(f"no local sandboxes here: {problems[0]}")
     try:

@@ -14,7 +14,7 @@ from engine.inference.scripted import ScriptedPolicy
 from engine.rollout import RolloutScheduler, SweEnvironments
 from engine.rollout.environments import RolloutGrader
 from engine.sandbox.base import SandboxBackend
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool.pool import SandboxPool
 from engine.types import (
     Grade,
     RolloutKey,

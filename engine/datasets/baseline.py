@@ -16,7 +16,7 @@ from engine.datasets.testrun import TestRun, driver_command, run_tests
 from engine.datasets.toolchain import MOUNT
 from engine.errors import DatasetError
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
-from engine.sandbox.images import build_image, image_exists
+from engine.sandbox.local.images import build_image, image_exists
 from engine.types import TestOutcome
 
 SLOW_TEST_S = 0.5

@@ -31,7 +31,7 @@ from engine.datasets.testrun import driver_command, run_tests
 from engine.datasets.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PreflightError, SandboxError
 from engine.sandbox.base import SandboxBackend
-from engine.sandbox.images import image_exists
+from engine.sandbox.local.images import image_exists
 from engine.types import TaskRow, TestOutcome
 
 T = TypeVar("T")

@@ -17,7 +17,7 @@ from engine.datasets.statements import Hint, problem_statement
 from engine.datasets.store import with_content_id
 from engine.datasets.testrun import driver_command
 from engine.datasets.toolchain import MOUNT
-from engine.sandbox.images import build_image, image_exists
+from engine.sandbox.local.images import build_image, image_exists
 from engine.types import Task, TaskAnswer, TaskRow
 
 WORKDIR = "/testbed"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Protocol
 
 from engine.agent.schemas import SWE_TOOLS, Tools
 from engine.agent.tools import (
@@ -27,29 +25,12 @@ from engine.environments.base import EnvironmentStep
 from engine.errors import SandboxError
 from engine.sandbox.base import Sandbox, Startup
 from engine.sandbox.integrity import prepare_for_agent
+from engine.sandbox.pool.pool import PooledSandbox
 from engine.types import Grade, ToolCall
 
 _GRACE_S = 30.0
 """What a step may take beyond its command's deadline before the environment counts as hanging."""
 _FILE_COMMAND_S = 20.0
-
-
-class SandboxLease(Protocol):
-    """A sandbox that opens when its turn comes, as ``engine.sandbox.pool`` gives it."""
-
-    queue_seconds: float
-    """Time spent waiting for the turn."""
-    startup: Startup | None
-    """What the start took; None before it."""
-
-    async def __aenter__(self) -> Sandbox: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
 
 
 class SandboxFileStore:
@@ -100,7 +81,7 @@ class SweEnvironment:
     """Implements ``engine.environments.base.Environment`` for one rollout of one task.
 
     Args:
-        lease: the sandbox to open; its workdir is the repository.
+        opening: the sandbox to open; its workdir is the repository.
         agent: command deadline and editor settings.
         style: the prompt's style of observations.
         judge: grades a patch of the task, in a sandbox of its own.
@@ -110,7 +91,7 @@ class SweEnvironment:
 
     def __init__(
         self,
-        lease: SandboxLease,
+        opening: PooledSandbox,
         *,
         agent: AgentConfig,
         style: ObservationStyle,
@@ -120,7 +101,7 @@ class SweEnvironment:
     ) -> None:
         self.tools: Tools = SWE_TOOLS
         self.step_deadline_s = agent.command_timeout_s + _GRACE_S
-        self._lease = lease
+        self._opening = opening
         self._agent = agent
         self._style = style
         self._judge = judge
@@ -134,16 +115,16 @@ class SweEnvironment:
     @property
     def queue_seconds(self) -> float:
         """Time spent waiting for the sandbox's turn."""
-        return self._lease.queue_seconds
+        return self._opening.lease.queue_seconds
 
     @property
     def startup(self) -> Startup | None:
         """What starting the sandbox took."""
-        return self._lease.startup
+        return self._opening.lease.startup
 
     async def reset(self) -> str:
         """Open the sandbox and hide what the agent must not see; it is opened once in this object's life."""
-        sandbox = await self._lease.__aenter__()
+        sandbox = await self._opening.__aenter__()
         workdir = sandbox.spec.workdir
         self._sandbox = sandbox
         with self._noted():
@@ -189,7 +170,7 @@ class SweEnvironment:
         if self._sandbox is not None:
             self._sandbox = None
             failure = self._failure
-            await self._lease.__aexit__(type(failure) if failure else None, failure, None)
+            await self._opening.__aexit__(type(failure) if failure else None, failure, None)
 
     async def grade(self, patch: str) -> Grade:
         """Run the task's hidden tests on the patch."""

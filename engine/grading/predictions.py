@@ -24,7 +24,7 @@ from engine.config.base import Section
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.store import dataset_path, load_dataset
-from engine.errors import DatasetError, HostileInputError, PreflightError
+from engine.errors import DatasetError, HostileInputError
 from engine.events.harness import Prediction
 from engine.grading import swebench
 from engine.grading.apart import call_apart
@@ -32,7 +32,8 @@ from engine.grading.grader import Grader
 from engine.grading.reports import GOLD, InstanceResult, read_predictions, run_report
 from engine.grading.rules.f2p_p2p import official_report
 from engine.sandbox.backends import make_backend
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool.pool import SandboxPool
+from engine.sandbox.preflight import require
 from engine.types import Grade, GradeRule, TaskRow, TestKind, TestOutcome, Verdict
 
 _GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
@@ -75,9 +76,7 @@ async def grade_predictions(
     rows = _rows(home, assignment)
     predictions = _predictions(rows, assignment.predictions)
     backend = make_backend(settings.sandbox, home)
-    lacking = [line for line in await backend.preflight() if not line.startswith("Weaker:")]
-    if lacking:
-        raise PreflightError("; ".join(lacking))
+    await require(backend)
     pool = SandboxPool(backend, settings.sandbox)
     grader = Grader(backend=pool, config=settings.grading, sandbox=settings.sandbox, run_id=assignment.run_id)
     verdicts: Counter[str] = Counter()

@@ -22,7 +22,7 @@ from engine.datasets.store import dataset_path, load_dataset, save_dataset
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake import FrozenLakeEnvironments
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
-from engine.errors import PreflightError, RolloutsLostError
+from engine.errors import RolloutsLostError
 from engine.events.types import RunStarted
 from engine.grading.grader import Grader
 from engine.inference.base import Policy, SamplingParams
@@ -32,7 +32,8 @@ from engine.orchestrator.projection import EventObserver
 from engine.rollout.environments import SweEnvironments
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool.pool import SandboxPool
+from engine.sandbox.preflight import require
 from engine.types import Group, TaskRow, Trajectory
 
 log = structlog.get_logger("orchestrator")
@@ -80,12 +81,8 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
         PreflightError: what the machine lacks, all of it.
     """
     backend = make_backend(config, run.home)
-    findings = await backend.preflight()
-    problems = [line for line in findings if not line.startswith("Weaker:")]
-    if problems:
-        raise PreflightError("; ".join(problems))
-    for line in findings:
-        log.warning(line)
+    for finding in await require(backend):
+        log.warning("sandbox_preflight", finding=finding.message)
     pool = SandboxPool(backend, config, sink=run.sink)
     run.closing.push_async_callback(pool.close)
     await pool.reap(run_id=run.run_id)

@@ -14,7 +14,7 @@ from engine.config.rollout import AgentConfig
 from engine.config.sandbox import SandboxConfig
 from engine.environments.swe import SweEnvironment
 from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, RolloutKey, TaskRow
 
 _LIFETIME_SLACK_S = 120.0

@@ -20,8 +20,9 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError, SandboxError
 from engine.sandbox.backends import make_backend
 from engine.sandbox.base import SandboxSpec
-from engine.sandbox.images import load_image
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import load_image
+from engine.sandbox.preflight import preflight
 from engine.sandbox.reaper import reap_all
 
 BACKENDS: tuple[str, ...] = get_args(SandboxConfig.model_fields["backend"].annotation)
@@ -35,8 +36,8 @@ def _parser() -> argparse.ArgumentParser:
         "--home", type=Path, default=Path(default), help="the data folder (default: %(default)s)"
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    preflight = commands.add_parser("preflight", help="can this machine run sandboxes? exit status 1 if not")
-    preflight.add_argument("--backend", choices=BACKENDS, default="local")
+    checks = commands.add_parser("preflight", help="can this machine run sandboxes? exit status 1 if not")
+    checks.add_argument("--backend", choices=BACKENDS, default="local")
     reap = commands.add_parser("reap", help="remove what dead owners left behind")
     reap.add_argument("--run", help="only sandboxes of this run")
     reap.add_argument(
@@ -63,11 +64,11 @@ async def _run(options: argparse.Namespace) -> int:
         case "preflight":
             backend = make_backend(SandboxConfig(backend=options.backend), options.home)
             try:
-                findings = await backend.preflight()
+                findings = await preflight(backend)
             finally:
                 await backend.close()
-            print("\n".join(findings) or "This machine can run sandboxes.")
-            return int(any(not line.startswith("Weaker:") for line in findings))
+            print("\n".join(map(str, findings)) or "This machine can run sandboxes.")
+            return int(any(finding.severity == "error" for finding in findings))
         case "reap":
             return await _reap(options)
         case _:

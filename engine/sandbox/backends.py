@@ -7,7 +7,7 @@ from pathlib import Path
 from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError
 from engine.sandbox.base import SandboxBackend
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 
 
 def make_backend(config: SandboxConfig, home: Path) -> SandboxBackend:

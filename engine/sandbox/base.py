@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +133,7 @@ class Sandbox(Protocol):
         """
 
     async def adopt(self) -> None:
-        """Take the tree as it is for the pristine one: from here on ``diff`` tells later changes only.
+        """Make the current tree the base of ``diff``: from here on it returns later changes only.
 
         Raises:
             PatchError: as ``diff``.
@@ -164,14 +164,59 @@ class SandboxBackend(Protocol):
             images: image → sandboxes of it that will be wanted at once.
         """
 
-    async def preflight(self) -> list[str]:
-        """What this machine lacks, one sentence with a remedy each; empty when all is well.
-
-        An entry that begins with ``Weaker:`` names a limit that is enforced less strictly; it stops nothing.
-        """
-
     async def reap(self, *, run_id: str | None = None) -> int:
         """Remove orphans (dead owner or past deadline), of one run or of all; returns how many."""
 
     async def close(self) -> None:
         """Free what the backend itself holds (connections, watches, warm sandboxes); safe to call twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Population:
+    """The sandboxes of one run as counted by its backend, whoever created them."""
+
+    existing: int
+    """Sandboxes that exist, idle and closing ones included."""
+    idle: int = 0
+    """Sandboxes started ahead of demand."""
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    """Node → sandboxes on it."""
+
+
+@runtime_checkable
+class Counting(Protocol):
+    """A backend that can count its sandboxes without a request, e.g. from a watch."""
+
+    def population(self) -> Population:
+        """Return the current count."""
+
+
+@runtime_checkable
+class Explaining(Protocol):
+    """A backend that knows why a start is delayed, e.g. because no node has room."""
+
+    def blocked(self) -> Mapping[str, str]:
+        """Return the reason of every sandbox whose start is delayed, by sandbox id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightFinding:
+    """A shortcoming of this machine or cluster, found before sandboxes are started."""
+
+    severity: Literal["error", "warning"]
+    """``error``: sandboxes cannot run. ``warning``: a limit is enforced less strictly; nothing stops."""
+    message: str
+    """What is missing and how to provide it."""
+
+    @classmethod
+    def error(cls, message: str) -> PreflightFinding:
+        """Return a finding that prevents sandboxes from running."""
+        return cls(severity="error", message=message)
+
+    @classmethod
+    def warning(cls, message: str) -> PreflightFinding:
+        """Return a finding that weakens a limit and prevents nothing."""
+        return cls(severity="warning", message=message)
+
+    def __str__(self) -> str:
+        return self.message if self.severity == "error" else f"Weaker: {self.message}"

@@ -2,7 +2,7 @@
 
 Every backend hands over a reader and a writer, whatever carries them. A reply that does not come within the
 request's time plus a grace means a broken transport, and so does one that is larger than its operation allows
-or reads like nothing an agent says (``engine.sandbox.replies``); after that the client refuses all further
+or reads like nothing an agent says (``engine.sandbox.responses``); after that the client refuses all further
 use, because what an unknown state returns cannot be trusted. A cancelled caller leaves a cancellation behind,
 and its late reply is dropped.
 """
@@ -16,10 +16,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from engine.errors import SandboxDiedError, SandboxError, SandboxResourceError, SandboxTransportError
-from engine.sandbox import replies
+from engine.errors import (
+    NoGreetingError,
+    SandboxDiedError,
+    SandboxError,
+    SandboxResourceError,
+    SandboxTransportError,
+)
+from engine.sandbox import responses
 from engine.sandbox.agent.wire import decode, frame
-from engine.sandbox.replies import Answer, Greeting, Reply
+from engine.sandbox.responses import Answer, Greeting, Reply
 
 T = TypeVar("T")
 
@@ -55,14 +61,12 @@ class AgentClient:
         """Wait for the agent's greeting and return it. Raises SandboxError when it does not come."""
         try:
             async with asyncio.timeout(timeout_s):
-                greeting = await self._read_frame(replies.GREETING_BYTES, replies.GREETING_VALUES)
+                greeting = await self._read_frame(responses.GREETING_BYTES, responses.GREETING_VALUES)
         except TimeoutError:
-            raise self._break(
-                SandboxTransportError(f"no greeting from the agent within {timeout_s:g} s")
-            ) from None
+            raise self._break(NoGreetingError(f"no greeting from the agent within {timeout_s:g} s")) from None
         if greeting.get("hello") != 1:
             raise self._break(SandboxTransportError("the agent speaks another protocol version"))
-        return self._understood(replies.greeting, greeting)
+        return self._understood(responses.greeting, greeting)
 
     async def call(self, op: str, answer: Answer[T], *, timeout_s: float = 30.0, **payload: Any) -> T:
         """Perform one operation and return what its reply holds.
@@ -90,7 +94,7 @@ class AgentClient:
                 self._writer.write(frame({"op": "cancel"}))
                 raise
         if "errno" in reply:
-            raise _failure(*self._understood(replies.failure, reply))
+            raise _failure(*self._understood(responses.failure, reply))
         return self._understood(answer.read, reply)
 
     def _understood(self, read: Callable[[Reply], T], reply: Reply) -> T:

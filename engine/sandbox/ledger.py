@@ -4,7 +4,7 @@ gone.
 A file names everything a stranger needs to clean up after a dead owner: who owns it, since when, until when,
 its processes and cgroups. Times are of the monotonic clock together with the boot they belong to, so neither
 a clock jump nor a reboot can confuse the reaper. A new kind of leftover gets a field here and a line in
-``engine.sandbox.local``.
+``engine.sandbox.local.backend``.
 """
 
 from __future__ import annotations

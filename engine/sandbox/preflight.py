@@ -1,86 +1,46 @@
-"""Checks whether this machine can run local sandboxes, by running one, and explains what is missing.
+"""Preflight of the configured backend: finds out, before a run, what sandboxes lack on this machine.
 
-To add a check, append to the list in ``preflight``; say what to do, not only what is wrong.
+Each backend has its own ``preflight`` module. For another backend, add a case in ``preflight``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import shutil
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
-from engine.errors import SandboxError
-from engine.sandbox.base import SandboxSpec
-from engine.sandbox.images import build_image
-
-if TYPE_CHECKING:
-    from engine.sandbox.local import LocalBackend
-
-_SYSCTLS = (
-    ("/proc/sys/user/max_user_namespaces", "0", "user.max_user_namespaces=10000"),
-    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "kernel.unprivileged_userns_clone=1"),
-    (
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
-        "1",
-        "kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
-)
+from engine.errors import PreflightError
+from engine.sandbox.base import PreflightFinding, SandboxBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.preflight import check as check_local
 
 
-async def preflight(backend: LocalBackend) -> list[str]:
-    """What is missing for ``backend``; see ``SandboxBackend.preflight``."""
-    missing = [
-        f"{program} is not installed: apt-get install {package} (or your distribution's equivalent)."
-        for program, package in (("bwrap", "bubblewrap"), ("git", "git"))
-        if shutil.which(program) is None
-    ]
-    if missing:
-        return missing
-    problem = await _probe(backend)
-    if problem is not None:
-        return [f"A sandbox does not start here: {problem}", *_remedies()]
-    weaker = []
-    if backend.groups is None:
-        weaker.append(
-            "Weaker: no writable control groups: memory is limited per process, processes by rlimit, CPU "
-            "not at all; run as root, or with delegated cgroup v2 controllers (systemd Delegate=yes)."
-        )
-    if backend.copies:
-        weaker.append(
-            "Weaker: overlay mounts are not possible here, so every sandbox copies its image: "
-            "use Linux 5.11 or newer, or run as root."
-        )
-    return weaker
+async def preflight(backend: SandboxBackend) -> list[PreflightFinding]:
+    """Return what the machine or the cluster lacks for a backend's sandboxes."""
+    if isinstance(backend, LocalBackend):
+        return await check_local(backend)
+    match backend.name:
+        case "docker":
+            from engine.sandbox.docker.backend import DockerBackend  # the SDK costs start-up time
+            from engine.sandbox.docker.preflight import check as check_docker
+
+            assert isinstance(backend, DockerBackend)
+            return await check_docker(backend)
+        case "kubernetes":
+            from engine.sandbox.kubernetes.backend import KubernetesBackend  # so does the client's
+            from engine.sandbox.kubernetes.preflight import check as check_kubernetes
+
+            assert isinstance(backend, KubernetesBackend)
+            return await check_kubernetes(backend)
+    return []
 
 
-async def _probe(backend: LocalBackend) -> str | None:
-    """Run one command in a sandbox of a throw-away image; what went wrong, if anything."""
-    backend.home.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
-        tree = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-preflight-")))
-        (tree / "file").write_text("content\n")
-        try:
-            name = f"preflight-{tree.name.rpartition('-')[2]}"
-            stack.callback(shutil.rmtree, backend.home / "images" / name, ignore_errors=True)
-            build_image(backend.home, name, tree)
-            async with backend.open(SandboxSpec(image=name, name="preflight")) as sandbox:
-                result = await sandbox.exec("cat file && echo more >> file", timeout_s=20)
-                if result.exit_code != 0 or result.stdout != b"content\n":
-                    return f"a trivial command printed {(result.stdout + result.stderr)[:500]!r}."
-        except (SandboxError, OSError) as error:
-            return f"{error}."
-    return None
+async def require(backend: SandboxBackend) -> Sequence[PreflightFinding]:
+    """Return a backend's preflight warnings.
 
-
-def _remedies() -> list[str]:
-    found = []
-    for path, bad, setting in _SYSCTLS:
-        with contextlib.suppress(OSError):
-            if Path(path).read_text().strip() == bad:
-                found.append(f"User namespaces are restricted: sysctl -w {setting}.")
-    return found or [
-        "If this is a container, start it with --security-opt seccomp=unconfined --cap-add SYS_ADMIN, "
-        "or run on the host itself."
-    ]
+    Raises:
+        PreflightError: sandboxes cannot run; names everything that is missing.
+    """
+    findings = await preflight(backend)
+    errors = [finding.message for finding in findings if finding.severity == "error"]
+    if errors:
+        raise PreflightError(" ".join(errors))
+    return findings

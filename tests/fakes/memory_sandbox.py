@@ -149,9 +149,6 @@ class MemoryBackend:
     async def prepare(self, images: Mapping[str, int]) -> None:
         pass
 
-    async def preflight(self) -> list[str]:
-        return []
-
     async def reap(self, *, run_id: str | None = None) -> int:
         return 0
 

@@ -13,7 +13,7 @@ from engine.datasets.importers.evalscript import END, START
 from engine.datasets.patches import make_patch
 from engine.datasets.toolchain import MOUNT
 from engine.grading.grader import Grader
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 from engine.types import GradeRule, TaskRow, Verdict
 from tests.dataset_builders import (
     BROKEN,

@@ -16,7 +16,7 @@ from engine.datasets.sources import fetch_source
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, PreflightError
 from engine.sandbox.base import SandboxSpec
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
 from tests.dataset_builders import make_grader, toolchain_or_skip, without_reuse, write_toy
 

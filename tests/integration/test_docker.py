@@ -19,7 +19,8 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, files, hostility, reference_tree
 from engine.sandbox.conformance.subject import SECRET
 from engine.sandbox.docker.backend import DockerBackend
-from engine.sandbox.images import build_image
+from engine.sandbox.local.images import build_image
+from engine.sandbox.preflight import preflight
 from tests.docker_daemon import docker_host
 
 
@@ -44,7 +45,7 @@ def quota(host: str, home: Path) -> bool:
 
     async def probe() -> bool:
         backend = DockerBackend(DockerConfig(host=host), home)
-        assert [line for line in await backend.preflight() if not line.startswith("Weaker:")] == []
+        assert [finding for finding in await preflight(backend) if finding.severity == "error"] == []
         await backend.close()
         return backend.quota
 

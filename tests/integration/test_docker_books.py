@@ -10,12 +10,12 @@ import docker
 import pytest
 
 from engine.config.sandbox import DockerConfig, SandboxConfig
-from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.breaker import Breaker
+from engine.sandbox.base import Population, SandboxLimits, SandboxSpec
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.docker.reaper import remove
-from engine.sandbox.images import build_image
-from engine.sandbox.pool import Population, SandboxPool
+from engine.sandbox.local.images import build_image
+from engine.sandbox.pool.breaker import Breaker
+from engine.sandbox.pool.pool import SandboxPool
 from tests.docker_daemon import docker_host
 
 FILES = 150
@@ -61,11 +61,11 @@ async def test_boxes_are_counted_from_their_first_moment_to_their_last(
     box = await starting
     assert backend.population() == Population(existing=1, nodes={node: 1})
     # The daemon is too busy to remove it: nobody holds it any more, and it is there all the same.
-    monkeypatch.setattr("engine.sandbox.docker.box._REMOVE_PAUSES_S", ())
-    monkeypatch.setattr("engine.sandbox.docker.box.remove", lambda _client, _name: False)
+    monkeypatch.setattr("engine.sandbox.docker.container._REMOVE_PAUSES_S", ())
+    monkeypatch.setattr("engine.sandbox.docker.container.remove", lambda _client, _name: False)
     await box.close()
     assert backend.population().existing == 1
-    monkeypatch.setattr("engine.sandbox.docker.box.remove", remove)
+    monkeypatch.setattr("engine.sandbox.docker.container.remove", remove)
     await backend.reap(run_id="books")
     assert backend.population() == Population(existing=0)
 
@@ -87,15 +87,15 @@ async def test_a_pool_notices_boxes_that_docker_does_not_remove(
     backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = SandboxPool(backend, SandboxConfig(), breaker=Breaker(slack=1, patience_s=0.0))
-    monkeypatch.setattr("engine.sandbox.docker.box._REMOVE_PAUSES_S", ())
+    monkeypatch.setattr("engine.sandbox.docker.container._REMOVE_PAUSES_S", ())
     opened = [backend.open(SPEC) for _ in range(2)]
     boxes = await asyncio.gather(*(one.__aenter__() for one in opened))
-    monkeypatch.setattr("engine.sandbox.docker.box.remove", lambda _client, _name: False)
+    monkeypatch.setattr("engine.sandbox.docker.container.remove", lambda _client, _name: False)
     await asyncio.gather(*(box.close() for box in boxes))
     status = pool._inspected()
     assert sum(status["nodes"].values()) == 2
     assert "2 sandboxes exist, but only 0 are wanted" in status["paused_reason"]
-    monkeypatch.setattr("engine.sandbox.docker.box.remove", remove)
+    monkeypatch.setattr("engine.sandbox.docker.container.remove", remove)
 
 
 async def test_a_diff_of_everything_asks_for_one_archive(

@@ -27,7 +27,7 @@ from engine.errors import ImageError, SandboxDiedError, SandboxMemoryError, Sand
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.conformance import reference_tree
 from engine.sandbox.docker.backend import DockerBackend
-from engine.sandbox.docker.container import (
+from engine.sandbox.docker.container_spec import (
     DEADLINE,
     NAME,
     OWNER,
@@ -38,7 +38,8 @@ from engine.sandbox.docker.container import (
     container_config,
     labels,
 )
-from engine.sandbox.images import build_image
+from engine.sandbox.local.images import build_image
+from engine.sandbox.preflight import preflight
 from tests.docker_daemon import docker_host
 
 REPO = Path(__file__).parents[2]
@@ -152,7 +153,7 @@ async def test_a_killed_container_is_a_typed_error(host: str, backend: DockerBac
         await asyncio.sleep(0.2)
         ((_, live),) = backend._live.items()
         force = {"force": True} if way == "remove_container" else {}
-        await asyncio.to_thread(lambda: getattr(client(host), way)(live.container, **force))
+        await asyncio.to_thread(lambda: getattr(client(host), way)(live.container_id, **force))
         with pytest.raises(SandboxDiedError, match=r"status 137|was removed"):
             await task
         with pytest.raises(SandboxDiedError):
@@ -220,7 +221,7 @@ async def test_a_daemon_that_dies_is_a_typed_error_and_its_return_is_noticed(
 async def test_a_container_says_whose_it_is_and_is_limited(host: str, backend: DockerBackend) -> None:
     async with backend.open(spec(run_id="r", name="train/0/t/1")):
         ((sandbox, live),) = backend._live.items()
-        made = client(host).inspect_container(live.container)
+        made = client(host).inspect_container(live.container_id)
         (entry,) = backend.ledger.entries()
         assert (entry.id, entry.run_id, entry.name) == (sandbox, "r", "train/0/t/1")
     found = made["Config"]["Labels"]
@@ -334,8 +335,9 @@ def test_one_backend_serves_one_event_loop_after_another(host: str, home: Path) 
 
 async def test_preflight_names_a_daemon_that_does_not_answer(home: Path) -> None:
     backend = DockerBackend(DockerConfig(host="unix:///nowhere/docker.sock"), home)
-    (finding,) = await backend.preflight()
-    assert "make docker" in finding
+    (finding,) = await preflight(backend)
+    assert finding.severity == "error"
+    assert "make docker" in finding.message
     with pytest.raises(SandboxStartError, match="/nowhere/docker.sock does not answer"):
         async with backend.open(spec()):
             pass

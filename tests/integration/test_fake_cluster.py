@@ -19,8 +19,8 @@ from engine.sandbox.agent.wire import frame
 from engine.sandbox.base import ExecResult
 from engine.sandbox.client import AgentClient
 from engine.sandbox.conformance import reference_tree
-from engine.sandbox.images import build_image
-from engine.sandbox.replies import executed
+from engine.sandbox.local.images import build_image
+from engine.sandbox.responses import executed
 from tests.cluster_builders import api_client, do, eventually, fails, pod
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
 

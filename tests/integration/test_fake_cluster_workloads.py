@@ -15,7 +15,7 @@ from kubernetes import client
 from kubernetes.client import CoreV1Api
 
 from engine.sandbox.conformance import reference_tree
-from engine.sandbox.images import build_image
+from engine.sandbox.local.images import build_image
 from tests.cluster_builders import api_client, do, fails, pod
 from tests.fakes.cluster import ClusterProcess, FakeCluster, Fault, FaultKind, NodeSpec
 

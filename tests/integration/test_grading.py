@@ -13,7 +13,7 @@ from engine.datasets import testrun
 from engine.datasets.patches import make_patch
 from engine.errors import DatasetError, SandboxStartError
 from engine.sandbox.base import Sandbox, SandboxSpec
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskAnswer, TaskRow, TestOutcome, Verdict
 from tests.dataset_builders import (
     BROKEN,

@@ -21,8 +21,8 @@ from engine.datasets.store import load_dataset
 from engine.datasets.toolchain import MOUNT
 from engine.grading import apart
 from engine.orchestrator.importing import obstacle
-from engine.sandbox.images import build_image
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image
 from engine.types import TaskRow, Verdict
 from tests.dataset_builders import (
     BROKEN,

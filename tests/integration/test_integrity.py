@@ -11,9 +11,10 @@ import pytest
 
 from engine.datasets.patches import make_patch
 from engine.sandbox.base import Sandbox, SandboxSpec
-from engine.sandbox.images import build_image
 from engine.sandbox.integrity import prepare_for_agent
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image
+from engine.sandbox.preflight import preflight
 from tests.dataset_builders import new_file
 
 FIXED, BUGGY = "def f():\n    return 1\n", "def f():\n    return 0\n"
@@ -68,7 +69,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 async def box(home: Path) -> AsyncIterator[Sandbox]:
     backend = LocalBackend(home)
-    problems = [problem for problem in await backend.preflight() if not problem.startswith("Weaker:")]
+    problems = [finding for finding in await preflight(backend) if finding.severity == "error"]
     if problems:
         pytest.skip(f"no local sandboxes here: {problems[0]}")
     async with backend.open(SandboxSpec(image="local:repository")) as sandbox:

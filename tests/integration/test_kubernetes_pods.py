@@ -24,6 +24,7 @@ from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.owner import leases_path
 from engine.sandbox.kubernetes.preload import daemon_set
+from engine.sandbox.preflight import preflight
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind
 from tests.kubernetes_builders import (
     IMAGE,
@@ -266,30 +267,30 @@ async def test_a_reaper_ends_pods_past_their_deadline_and_only_those(cluster: Fa
 
 async def test_a_prepared_cluster_passes_preflight(cluster: FakeCluster) -> None:
     async with opened(cluster, preflight_image=IMAGE) as backend:
-        assert await backend.preflight() == []
+        assert await preflight(backend) == []
 
 
 async def test_preflight_names_what_is_missing(cluster: FakeCluster) -> None:
     async with opened(cluster, max_live=5000, runtime_class="gvisor", priority_class="important") as backend:
-        found = await backend.preflight()
-    assert any("Runtime class gvisor" in line for line in found)
-    assert any("Priority class important" in line for line in found)
-    assert any(line.startswith("Weaker: Quota trainyard-sandboxes leaves room for") for line in found)
+        found = await preflight(backend)
+    assert any("Runtime class gvisor" in line.message for line in found)
+    assert any("Priority class important" in line.message for line in found)
+    assert any(str(line).startswith("Weaker: Quota trainyard-sandboxes leaves room for") for line in found)
     stranger = str(cluster.kubeconfig_of_user("stranger"))
     async with opened(cluster, kubeconfig=stranger) as backend:
-        found = await backend.preflight()
-    assert any("may not create pods, get pods" in line for line in found)
+        found = await preflight(backend)
+    assert any("may not create pods, get pods" in line.message for line in found)
     async with opened(cluster, kubeconfig=str(cluster.kubeconfig), namespace="elsewhere") as backend:
-        found = await backend.preflight()
-    assert any("Namespace elsewhere does not exist" in line for line in found)
-    assert any("no network policy" in line for line in found)
+        found = await preflight(backend)
+    assert any("Namespace elsewhere does not exist" in line.message for line in found)
+    assert any("no network policy" in line.message for line in found)
 
 
 async def test_preflight_of_no_cluster_at_all(tmp_path: Path) -> None:
     config = KubernetesConfig(kubeconfig=str(tmp_path / "missing"))
-    found = await KubernetesBackend(SandboxConfig(backend="kubernetes", kubernetes=config)).preflight()
+    found = await preflight(KubernetesBackend(SandboxConfig(backend="kubernetes", kubernetes=config)))
     assert len(found) == 1
-    assert "no usable cluster configuration" in found[0]
+    assert "no usable cluster configuration" in found[0].message
 
 
 async def test_an_open_network_is_refused(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,11 +313,11 @@ async def test_an_open_network_is_refused(cluster: FakeCluster, monkeypatch: pyt
 
 async def test_without_a_route_to_pods_the_agent_is_reached_by_exec(cluster: FakeCluster) -> None:
     async with opened(cluster, connect="exec") as backend:
-        assert "may not create pods/exec, get pods/exec" in (await backend.preflight())[0]
+        assert "may not create pods/exec, get pods/exec" in (await preflight(backend))[0].message
         api = await as_admin(cluster)
         await apply(api, MANIFESTS / "exec")
         await api.close()
-        assert [line[:7] for line in await backend.preflight()] == ["Weaker:"]
+        assert [finding.severity for finding in await preflight(backend)] == ["warning"]
         async with backend.open(SPEC) as box:
             big = bytes(range(256)) * 20_000
             await box.write_file("big", big)

@@ -15,10 +15,10 @@ import pytest
 from engine.config.sandbox import SandboxConfig
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.images import build_image
 from engine.sandbox.ledger import LedgerEntry
-from engine.sandbox.local import LocalBackend
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image
+from engine.sandbox.pool.pool import SandboxPool
 from engine.types import RunState
 from tests.web_builders import launched
 from webapp.models import Pool, Reaper, Sandbox
@@ -33,13 +33,13 @@ from pathlib import Path
 from engine.config.sandbox import SandboxConfig
 from engine.events.spool import SpoolSink
 from engine.events.types import RunStarted
-from engine.sandbox import pool_report
-from engine.sandbox.local import LocalBackend
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool import report
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 
 async def main(home, run_dir, run_id):
-    pool_report.REPORT_S = 0.05
+    report.REPORT_S = 0.05
     sink = SpoolSink(Path(run_dir), epoch=1)
     sink.emit(RunStarted, host="h", pid=1)
     pool = SandboxPool(LocalBackend(Path(home)), SandboxConfig(max_live=3, max_starting=1), sink=sink)

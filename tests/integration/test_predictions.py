@@ -15,7 +15,7 @@ import pytest
 from engine.datasets.patches import make_patch
 from engine.datasets.store import save_dataset, with_content_id
 from engine.grading.reports import regrade
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
 from tests.dataset_builders import (
     BROKEN,

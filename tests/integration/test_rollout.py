@@ -15,9 +15,9 @@ from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.rollout import GroupRequest, RolloutScheduler
 from engine.rollout.serialise import write_trajectories
 from engine.sandbox.base import SandboxSpec
-from engine.sandbox.images import build_image
-from engine.sandbox.local import LocalBackend
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image
+from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, Group, TaskRow, TerminationReason, Verdict
 from tests.rollout_builders import (
     FIXED,

@@ -6,21 +6,26 @@ import asyncio
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
+import stamina
+import tenacity
 
 from engine.errors import SandboxDiedError, SandboxStartError
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, reference_tree
 from engine.sandbox.conformance.subject import SECRET
-from engine.sandbox.images import build_image, image_exists
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image, image_exists
+from engine.sandbox.preflight import preflight
 
 REPO = Path(__file__).parents[2]
 _PATIENCE_S = 60.0
@@ -29,7 +34,7 @@ _OWNER = """
 import asyncio, json, sys
 from pathlib import Path
 from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 
 async def hold(backend, marker, lifetime):
     limits = SandboxLimits(memory_mb=96, processes=16, disk_mb=16, lifetime_s=lifetime)
@@ -71,8 +76,19 @@ async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject:
     await check(subject)
 
 
+@pytest.fixture
+def readable_packages() -> Iterator[Path]:
+    """What the local backend imports besides the standard library, where everybody can read it."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        for module in (stamina, tenacity):
+            shutil.copytree(Path(module.__file__ or "").parent, folder / module.__name__)
+        yield folder
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_conformance_as_an_ordinary_user(tmp_path: Path) -> None:
+def test_conformance_as_an_ordinary_user(readable_packages: Path) -> None:
     python = Path("/usr/bin/python3")  # the one under test may lie in a folder that only root can enter
     folders = [REPO, *REPO.resolve().parents]
     if not python.exists() or any((folder.stat().st_mode & 0o005) != 0o005 for folder in folders):
@@ -84,7 +100,7 @@ def test_conformance_as_an_ordinary_user(tmp_path: Path) -> None:
         user=65532,
         group=65532,
         extra_groups=[],
-        env={"PATH": os.defpath},
+        env={"PATH": os.defpath, "PYTHONPATH": str(readable_packages)},
         capture_output=True,
         text=True,
     )
@@ -261,11 +277,13 @@ async def test_images_bring_environment_binds_and_replace_each_other(home: Path,
 
 async def test_preflight_finds_nothing_fatal_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = LocalBackend(home)
-    assert [line for line in await backend.preflight() if not line.startswith("Weaker:")] == []
+    assert [finding for finding in await preflight(backend) if finding.severity == "error"] == []
     backend.groups = None
-    assert any("control groups" in line for line in await backend.preflight())
+    assert any("control groups" in finding.message for finding in await preflight(backend))
     monkeypatch.setenv("PATH", "/nowhere")
-    assert any("apt-get install bubblewrap" in line for line in await LocalBackend(home).preflight())
+    assert any(
+        "apt-get install bubblewrap" in finding.message for finding in await preflight(LocalBackend(home))
+    )
 
 
 async def test_images_are_copied_where_overlays_are_impossible(home: Path) -> None:

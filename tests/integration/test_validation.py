@@ -29,7 +29,7 @@ from engine.orchestrator.context import RunContext
 from engine.orchestrator.selection import run_rows
 from engine.orchestrator.validate import Validation, validate_dataset
 from engine.sandbox.base import Sandbox, SandboxSpec
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow
 from tests.dataset_builders import broken_task, new_file, patched, toolchain_or_skip, write_toy
 from tests.integration import toy_yard

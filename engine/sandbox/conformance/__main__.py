@@ -14,8 +14,8 @@ from pathlib import Path
 
 from engine.sandbox.conformance import CHECKS, Subject, reference_tree
 from engine.sandbox.conformance.subject import SECRET
-from engine.sandbox.images import build_image
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.local.images import build_image
 
 
 async def _run(home: Path, parts: list[str]) -> int:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from engine.errors import SandboxTransportError
 from engine.sandbox.docker.daemon import Address
-from engine.sandbox.replies import STDERR_BYTES
+from engine.sandbox.responses import STDERR_BYTES
 
 _HEADER = 8
 _STDERR = 2

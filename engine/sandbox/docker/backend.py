@@ -26,25 +26,26 @@ import structlog
 from engine.config.sandbox import DockerConfig
 from engine.errors import (
     ImageError,
+    NoGreetingError,
     SandboxDiedError,
     SandboxError,
     SandboxStartError,
     SandboxStartTimeoutError,
 )
 from engine.sandbox.agent.interpreters import NO_PYTHON
-from engine.sandbox.base import Sandbox, SandboxSpec, Startup
+from engine.sandbox.agent_sandbox import AgentSandbox, list_tree
+from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
 from engine.sandbox.docker.attach import attach
-from engine.sandbox.docker.box import Box
-from engine.sandbox.docker.container import Owner, bootstrap, container_config, labels
+from engine.sandbox.docker.base_files import BaseFiles, BaseTree
+from engine.sandbox.docker.container import Container
+from engine.sandbox.docker.container_spec import Owner, bootstrap, container_config, labels
 from engine.sandbox.docker.daemon import Daemon, find_daemon
 from engine.sandbox.docker.disk import watch
-from engine.sandbox.docker.images import DockerImage, Images
-from engine.sandbox.docker.pristine import Originals, OriginalTree
+from engine.sandbox.docker.image import DockerImage
+from engine.sandbox.docker.images import Images
 from engine.sandbox.docker.reaper import reap
 from engine.sandbox.ledger import Ledger, LedgerEntry
-from engine.sandbox.pool import Population
-from engine.sandbox.remote import AgentSandbox, list_tree
 
 _ATTEMPTS = 3
 _PAUSE_S = 0.5
@@ -74,14 +75,14 @@ class DockerBackend:
         self.images = Images(self.daemon, config, self.home)
         self.quota = True
         """Whether the storage driver limits what a container writes; known after the first start."""
-        self._boxes: dict[str, Box] = {}
+        self._containers: dict[str, Container] = {}
         """From before a container is asked for until the daemon said that it is gone."""
-        self._live: dict[str, Box] = {}
-        self._originals: dict[str, Originals] = {}
+        self._live: dict[str, Container] = {}
+        self._base_files: dict[str, BaseFiles] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._places = asyncio.Semaphore()
         self._watch: asyncio.Task[None] | None = None
-        self._leftovers: list[Box] = []
+        self._leftovers: list[Container] = []
         self._background: set[asyncio.Task[None]] = set()
         self._facts: dict[str, Any] = {}
 
@@ -101,30 +102,22 @@ class DockerBackend:
             if isinstance(result, Exception):
                 _log.warning("image could not be prepared", image=name, error=str(result))
 
-    async def preflight(self) -> list[str]:
-        """See ``SandboxBackend.preflight``."""
-        from engine.sandbox.docker.preflight import (
-            preflight,
-        )  # it probes by opening a sandbox of this backend
-
-        return await preflight(self)
-
     async def reap(self, *, run_id: str | None = None) -> int:
         """See ``SandboxBackend.reap``. Raises SandboxError when the daemon does not answer."""
         await self._free_leftovers()
         return await self.daemon.call(lambda client: reap(client, self.ledger, run_id))
 
     def population(self) -> Population:
-        """See ``engine.sandbox.pool.Counting``; of this process, with those that could not be removed yet."""
-        count, node = len(self._boxes), str(self._facts.get("Name", ""))
+        """See ``engine.sandbox.base.Counting``; of this process, with those that could not be removed yet."""
+        count, node = len(self._containers), str(self._facts.get("Name", ""))
         return Population(existing=count, nodes={node: count} if count and node else {})
 
     async def close(self) -> None:
         """See ``SandboxBackend.close``."""
         await asyncio.gather(*self._background, return_exceptions=True)
         await self._free_leftovers()
-        originals, self._originals = list(self._originals.values()), {}
-        for one in originals:
+        base_files, self._base_files = list(self._base_files.values()), {}
+        for one in base_files:
             with contextlib.suppress(SandboxError):
                 await asyncio.to_thread(one.close)
         self.daemon.close()
@@ -181,18 +174,18 @@ class DockerBackend:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         entry = LedgerEntry.of_this_process(sandbox_id, spec)
         self.ledger.write(entry)
-        box = self._boxes[sandbox_id] = Box(self.daemon, self.ledger, entry, spec)
+        container = self._containers[sandbox_id] = Container(self.daemon, self.ledger, entry, spec)
         try:
-            box.container = await self._create(sandbox_id, spec, image, box)
-            client = await self._connect(box)
-            await self.daemon.call(lambda docker: docker.start(box.container))
+            container.container_id = await self._create(sandbox_id, spec, image, container)
+            client = await self._connect(container)
+            await self.daemon.call(lambda docker: docker.start(container.container_id))
             greeting = await client.hello(self.config.start_timeout_s)
             stamps = await list_tree(client, spec.workdir)
         except BaseException as error:
             # Not even a second cancellation stops the cleaning up.
-            await asyncio.shield(self._in_background(self._free(box, box.abandon())))
-            raise _start_failure(error, spec, box) from error
-        self._enter(box)
+            await asyncio.shield(self._in_background(self._free(container, container.abandon())))
+            raise _start_failure(error, spec, container) from error
+        self._enter(container)
         inside = {name: value for name, value in greeting.env.items() if name not in _NOT_THE_IMAGES}
         return AgentSandbox(
             sandbox_id,
@@ -200,11 +193,13 @@ class DockerBackend:
             client,
             startup=Startup(node=""),
             env={**_DEFAULTS, **inside, **image.env, **spec.env},
-            pristine=OriginalTree(self._originals_of(image), spec.workdir, stamps),
-            end=lambda: self._leave(box),
+            base_tree=BaseTree(self._base_files_of(image), spec.workdir, stamps),
+            end=lambda: self._leave(container),
         )
 
-    async def _create(self, sandbox_id: str, spec: SandboxSpec, image: DockerImage, box: Box) -> str:
+    async def _create(
+        self, sandbox_id: str, spec: SandboxSpec, image: DockerImage, container: Container
+    ) -> str:
         def create(client: docker.APIClient) -> str:
             while True:
                 config = container_config(
@@ -215,55 +210,57 @@ class DockerBackend:
                     quota=self.quota,
                 )
                 try:
-                    created: str = client.create_container_from_config(config, name=box.name)["Id"]
+                    created: str = client.create_container_from_config(config, name=container.name)["Id"]
                     return created
                 except docker.errors.APIError as error:
                     if not self.quota or "storage-opt" not in str(error.explanation).lower():
                         raise
                     self.quota = False
 
-        box.creating = asyncio.ensure_future(self.daemon.call(create))
-        return await asyncio.shield(box.creating)
+        container.creating = asyncio.ensure_future(self.daemon.call(create))
+        return await asyncio.shield(container.creating)
 
-    async def _connect(self, box: Box) -> AgentClient:
+    async def _connect(self, container: Container) -> AgentClient:
         version = self.daemon.client.api_version
-        reader, writer, box.stream = await attach(self.daemon.address, version, box.container, box.ended)
-        client = box.client = AgentClient(reader, writer, post_mortem=box.last_words)
+        reader, writer, container.stream = await attach(
+            self.daemon.address, version, container.container_id, container.ended
+        )
+        client = container.client = AgentClient(reader, writer, post_mortem=container.last_words)
         writer.write(bootstrap())
         return client
 
-    def _originals_of(self, image: DockerImage) -> Originals:
-        return self._originals.setdefault(image.id, Originals(self.daemon, image))
+    def _base_files_of(self, image: DockerImage) -> BaseFiles:
+        return self._base_files.setdefault(image.id, BaseFiles(self.daemon, image))
 
-    def _enter(self, box: Box) -> None:
+    def _enter(self, container: Container) -> None:
         loop = asyncio.get_running_loop()
-        self._live[box.entry.id] = box
+        self._live[container.entry.id] = container
         gone = SandboxDiedError("the sandbox reached the end of its lifetime")
-        left = box.entry.deadline - time.monotonic()
-        box.lifetime = loop.call_later(max(0.0, left), box.fail, gone)
+        left = container.entry.deadline - time.monotonic()
+        container.lifetime = loop.call_later(max(0.0, left), container.fail, gone)
         if not self.quota and (self._watch is None or self._watch.done()):
             self._watch = loop.create_task(watch(self.daemon, lambda: self._live, self.config.disk_check_s))
         if self._leftovers:
             self._in_background(self._free_leftovers())
 
-    async def _leave(self, box: Box) -> None:
-        self._live.pop(box.entry.id, None)
-        await self._free(box, box.end())
+    async def _leave(self, container: Container) -> None:
+        self._live.pop(container.entry.id, None)
+        await self._free(container, container.end())
 
-    async def _free(self, box: Box, ending: Awaitable[bool]) -> None:
+    async def _free(self, container: Container, ending: Awaitable[bool]) -> None:
         gone = False
         try:
             gone = await ending
         finally:  # cancelled in the middle of it as well
             if gone:
-                self._boxes.pop(box.entry.id, None)
+                self._containers.pop(container.entry.id, None)
             else:
-                self._leftovers.append(box)
+                self._leftovers.append(container)
 
     async def _free_leftovers(self) -> None:
         """Try again to remove what the daemon could not, because it was busy or away."""
-        boxes, self._leftovers = self._leftovers, []
-        await asyncio.gather(*(self._free(box, box.end()) for box in boxes))
+        containers, self._leftovers = self._leftovers, []
+        await asyncio.gather(*(self._free(container, container.end()) for container in containers))
 
     def _in_background(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
@@ -272,11 +269,11 @@ class DockerBackend:
         return task
 
 
-def _start_failure(error: BaseException, spec: SandboxSpec, box: Box) -> BaseException:
+def _start_failure(error: BaseException, spec: SandboxSpec, container: Container) -> BaseException:
     """What a failed start says to the caller."""
     if not isinstance(error, Exception):
         return error  # cancelled: whatever the container said, nobody asked
-    said = box.stderr()
+    said = container.stderr()
     if NO_PYTHON in said:
         return ImageError(f"image '{spec.image}': {said}")
     if isinstance(error, FileNotFoundError | NotADirectoryError):
@@ -285,6 +282,6 @@ def _start_failure(error: BaseException, spec: SandboxSpec, box: Box) -> BaseExc
         return ImageError(f"image '{spec.image}' has no /bin/sh: {error}")
     if isinstance(error, SandboxDiedError):
         return SandboxStartError(f"{error}")
-    if isinstance(error, SandboxError) and "no greeting" in str(error):
+    if isinstance(error, NoGreetingError):
         return SandboxStartTimeoutError(f"image '{spec.image}': {error}")
     return error

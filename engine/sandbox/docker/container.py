@@ -1,208 +1,123 @@
-"""What a sandbox is to Docker: the body of its create request, and the labels by which anybody can find it.
-
-``container_config`` is a pure function of its arguments. The agent comes in over stdin (``bootstrap``), so
-that nothing has to be mounted or copied and a daemon on another machine works as well; it is the
-container's init, which is enough of one: it reaps orphans while a command runs and kills whatever is left
-after it, so there is no need for Docker's own ``--init`` (under which it could not use ``kill(-1)``). To
-set another limit, add it to ``_host_config``.
-"""
+"""One sandbox's container with its ledger entry and connection: how it ends, and what is known about why."""
 
 from __future__ import annotations
 
-import functools
-import os
-import socket
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+import asyncio
+import contextlib
 from typing import Any
 
-import engine.sandbox.agent
-from engine.config.sandbox import DockerConfig
-from engine.sandbox.agent.interpreters import launcher
+import docker
+import docker.errors
+
+from engine.errors import SandboxDiedError, SandboxError, SandboxMemoryError, SandboxTransportError
 from engine.sandbox.base import SandboxSpec
-from engine.sandbox.docker.images import DockerImage
-from engine.sandbox.ledger import boot_id, process_start
+from engine.sandbox.client import AgentClient
+from engine.sandbox.docker.attach import AttachedStream
+from engine.sandbox.docker.daemon import Daemon
+from engine.sandbox.docker.reaper import remove
+from engine.sandbox.ledger import Ledger, LedgerEntry
 
-DOMAIN = "trainyard.dev"
-SANDBOX_ID = f"{DOMAIN}/sandbox-id"
-RUN_ID = f"{DOMAIN}/run-id"
-NAME = f"{DOMAIN}/name"
-DEADLINE = f"{DOMAIN}/deadline"
-"""Seconds since the epoch after which anybody may remove it."""
-OWNER = f"{DOMAIN}/owner"
-ROLE = f"{DOMAIN}/role"
-SANDBOX, PRISTINE = "sandbox", "pristine"
-
-_MODULES = ("wire", "processes", "files", "main")
-_BOOT = (
-    "import types; read = lambda size, data=b'': data if len(data) == size else "
-    "read(size, data + (os.read(0, min(size - len(data), 65536)) or sys.exit('no agent came'))); "
-    "package = sys.modules['agent'] = types.ModuleType('agent'); package.__path__ = []; "
-    "text = read(int.from_bytes(read(4), 'big')); exec(compile(text, 'agent', 'exec')); "
-    "sys.modules['agent.main'].main({'env': dict(os.environ)})"
-)
-_LOADER = """
-for name, source in {sources!r}:
-    module = sys.modules["agent." + name] = types.ModuleType("agent." + name)
-    module.__package__ = "agent"
-    exec(compile(source, "agent/" + name + ".py", "exec"), module.__dict__)
-"""
-_OPEN_FILES = 16_384
-_SHM_BYTES = 64 << 20
+_SETTLE_S = 2.0
+_REMOVE_PAUSES_S = (0.2, 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """The process that holds a sandbox, so that others can tell whether it still lives."""
+class Container:
+    """A container on behalf of one ``AgentSandbox``."""
 
-    host: str
-    boot: str
-    namespace: int
-    """Inode of the process namespace in which the pid counts."""
-    pid: int
-    start: int
+    def __init__(self, daemon: Daemon, ledger: Ledger, entry: LedgerEntry, spec: SandboxSpec) -> None:
+        self.daemon = daemon
+        self.ledger = ledger
+        self.entry = entry
+        self.name = f"trainyard-{entry.id}"
+        self.memory_mb = spec.limits.memory_mb
+        self.disk_bytes = spec.limits.disk_mb << 20
+        self.container_id = ""
+        self.creating: asyncio.Future[str] | None = None
+        self.stream: AttachedStream | None = None
+        self.client: AgentClient | None = None
+        self.lifetime: asyncio.TimerHandle | None = None
+        self._expected = False
+        self._background: set[asyncio.Task[None]] = set()
 
-    @classmethod
-    def this(cls) -> Owner:
-        """The calling process."""
-        return cls(
-            host=socket.gethostname(),
-            boot=boot_id(),
-            namespace=os.stat("/proc/self/ns/pid").st_ino,
-            pid=os.getpid(),
-            start=process_start(os.getpid()) or 0,
-        )
+    def stderr(self) -> str:
+        """What the shell or the agent complained about."""
+        return self.stream.stderr.decode(errors="replace").strip() if self.stream else ""
 
-    def label(self) -> str:
-        """As text."""
-        return f"{self.host}/{self.boot}/{self.namespace}/{self.pid}/{self.start}"
+    def last_words(self) -> str:
+        """For an end that nothing else explains."""
+        return self.stderr()
 
-    @classmethod
-    def parse(cls, label: str) -> Owner | None:
-        """The inverse of ``label``; None for anything else."""
-        parts = label.split("/")
-        if len(parts) != 5 or not all(part.isdigit() for part in parts[2:]):
+    def fail(self, error: SandboxError) -> None:
+        """End it with this error: whoever uses it learns why, and nothing in it runs on."""
+        self._expected = True
+        if self.client is not None:
+            self.client.fail(error)
+        task = asyncio.ensure_future(self._kill())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+
+    async def _kill(self) -> None:
+        def kill(client: docker.APIClient) -> None:
+            with contextlib.suppress(docker.errors.APIError):
+                client.kill(self.container_id)
+
+        with contextlib.suppress(SandboxError):
+            await self.daemon.call(kill)
+
+    async def ended(self) -> None:
+        """The connection is gone: find out why before the sandbox's user is told."""
+        if self._expected or self.client is None:
+            return
+        self.client.fail(await self._cause())
+
+    async def _cause(self) -> SandboxError:
+        give_up = asyncio.get_running_loop().time() + _SETTLE_S
+        while True:
+            try:
+                state = await self.daemon.call(self._state)
+            except SandboxError as error:
+                return SandboxDiedError(f"the sandbox ended while it was in use: {error}")
+            if state is None:
+                return SandboxDiedError("the sandbox ended while it was in use: its container was removed")
+            if not state["Running"]:
+                return self._verdict(state)
+            if asyncio.get_running_loop().time() > give_up:
+                return SandboxTransportError("the connection to the sandbox's agent was lost")
+            await asyncio.sleep(0.05)
+
+    def _state(self, client: docker.APIClient) -> dict[str, Any] | None:
+        try:
+            state: dict[str, Any] = client.inspect_container(self.container_id)["State"]
+        except docker.errors.NotFound:
             return None
-        namespace, pid, start = (int(part) for part in parts[2:])
-        return cls(host=parts[0], boot=parts[1], namespace=namespace, pid=pid, start=start)
+        return state
 
-    def alive(self) -> bool | None:
-        """Whether it still runs; None when that cannot be told from here."""
-        here = Owner.this()
-        if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
-            return None
-        return process_start(self.pid) == self.start
+    def _verdict(self, state: dict[str, Any]) -> SandboxError:
+        if state["OOMKilled"] and state["ExitCode"] == 137:
+            return SandboxMemoryError(f"the sandbox went over its memory limit of {self.memory_mb} MiB")
+        said = self.stderr() or state["Error"]
+        detail = f"its container ended with status {state['ExitCode']}" + (f": {said}" if said else "")
+        return SandboxDiedError(f"the sandbox ended while it was in use: {detail}")
 
+    async def abandon(self) -> bool:
+        """Clean up after a start that failed or was cancelled; returns as ``end`` does."""
+        self._expected = True
+        if self.creating is not None:
+            with contextlib.suppress(SandboxError):
+                self.container_id = await self.creating
+        if self.client is not None:
+            await self.client.close()
+        return await self.end()
 
-def labels(sandbox_id: str, spec: SandboxSpec, owner: Owner) -> dict[str, str]:
-    """What a stranger needs to know about a sandbox's container."""
-    return {
-        ROLE: SANDBOX,
-        SANDBOX_ID: sandbox_id,
-        RUN_ID: spec.run_id,
-        NAME: spec.name,
-        DEADLINE: str(int(time.time() + spec.limits.lifetime_s)),
-        OWNER: owner.label(),
-    }
-
-
-@functools.cache
-def bootstrap() -> bytes:
-    """What the container reads first: its agent's modules. Four bytes of length, then Python source."""
-    folder = Path(engine.sandbox.agent.__file__).parent
-    sources = [(name, (folder / f"{name}.py").read_text()) for name in _MODULES]
-    text = _LOADER.format(sources=sources).encode()
-    return len(text).to_bytes(4, "big") + text
-
-
-def container_config(
-    spec: SandboxSpec,
-    image: DockerImage,
-    config: DockerConfig,
-    *,
-    labels: Mapping[str, str],
-    quota: bool,
-) -> dict[str, Any]:
-    """The body of the request that creates a sandbox's container.
-
-    Args:
-        spec: what is wanted.
-        image: the image, present in the daemon.
-        config: the backend's settings.
-        labels: see ``labels``.
-        quota: whether the storage driver can limit what a container writes.
-    """
-    candidates = {"candidates": (image.python,)} if image.python else {}
-    return {
-        "Image": image.id,
-        "Entrypoint": launcher(_BOOT, **candidates),
-        "Cmd": [],
-        "User": image.user if image.user is not None else config.user,
-        "WorkingDir": "/",
-        "Hostname": "sandbox",
-        "Env": [],
-        "Labels": dict(labels),
-        "Tty": False,
-        "OpenStdin": True,
-        "StdinOnce": True,  # the end of our connection is the end of the agent's input, and so of the agent
-        "AttachStdin": True,
-        "AttachStdout": True,
-        "AttachStderr": True,
-        "StopSignal": "SIGKILL",
-        "Healthcheck": {"Test": ["NONE"]},
-        "NetworkDisabled": config.network == "none",
-        "HostConfig": _host_config(spec, image, config, quota=quota),
-    }
-
-
-def _host_config(
-    spec: SandboxSpec, image: DockerImage, config: DockerConfig, *, quota: bool
-) -> dict[str, Any]:
-    limits = spec.limits
-    memory = limits.memory_mb << 20
-    ulimits = [_ulimit("nofile", _OPEN_FILES), _ulimit("core", 0)]
-    if not quota:
-        ulimits.append(_ulimit("fsize", limits.disk_mb << 20))
-    host: dict[str, Any] = {
-        "NetworkMode": config.network,
-        "Memory": memory,
-        "MemorySwap": memory,
-        "NanoCpus": int(limits.cpus * 1e9),
-        "PidsLimit": limits.processes,
-        "ShmSize": min(_SHM_BYTES, limits.disk_mb << 20),
-        "Ulimits": ulimits,
-        "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges"],
-        "Privileged": False,
-        "IpcMode": "private",
-        "Init": False,
-        "LogConfig": {"Type": "none", "Config": {}},
-        "RestartPolicy": {"Name": ""},
-        "Mounts": [
-            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
-            for source, target in image.binds
-        ],
-    }
-    if quota:
-        host["StorageOpt"] = {"size": f"{limits.disk_mb}m"}
-    if config.runtime:
-        host["Runtime"] = config.runtime
-    return host
-
-
-def _ulimit(name: str, value: int) -> dict[str, object]:
-    return {"Name": name, "Soft": value, "Hard": value}
-
-
-def pristine_config(image: DockerImage, owner: Owner, lifetime_s: float) -> dict[str, Any]:
-    """The body of the request that creates the container whose files nobody ever touches: it never starts."""
-    return {
-        "Image": image.id,
-        "Entrypoint": ["/never-started"],
-        "Cmd": [],
-        "NetworkDisabled": True,
-        "Labels": {ROLE: PRISTINE, DEADLINE: str(int(time.time() + lifetime_s)), OWNER: owner.label()},
-        "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none", "Config": {}}},
-    }
+    async def end(self) -> bool:
+        """Kill everything and free everything; False when the daemon could not: then try again later."""
+        self._expected = True
+        if self.lifetime is not None:
+            self.lifetime.cancel()
+        for pause in (0.0, *_REMOVE_PAUSES_S):
+            await asyncio.sleep(pause)
+            with contextlib.suppress(SandboxError):
+                if await self.daemon.call(lambda client: remove(client, self.name)):
+                    self.ledger.remove(self.entry)
+                    return True
+        return False

@@ -15,7 +15,7 @@ import docker
 import structlog
 
 from engine.errors import SandboxError, SandboxResourceError
-from engine.sandbox.docker.container import OWNER, SANDBOX_ID, Owner
+from engine.sandbox.docker.container_spec import OWNER, SANDBOX_ID, Owner
 from engine.sandbox.docker.daemon import Daemon
 
 _log = structlog.get_logger(__name__)
@@ -45,7 +45,7 @@ async def watch(daemon: Daemon, live: Callable[[], Mapping[str, Watched]], pause
         except SandboxError as error:
             _log.warning("cannot see what containers wrote", error=str(error))
             continue
-        for sandbox, box in list(live().items()):
-            if written.get(sandbox, 0) > box.disk_bytes:
-                text = f"the sandbox wrote more than its {box.disk_bytes >> 20} MiB"
-                box.fail(SandboxResourceError(text))
+        for sandbox, container in list(live().items()):
+            if written.get(sandbox, 0) > container.disk_bytes:
+                text = f"the sandbox wrote more than its {container.disk_bytes >> 20} MiB"
+                container.fail(SandboxResourceError(text))

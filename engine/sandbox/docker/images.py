@@ -13,8 +13,6 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +23,13 @@ import structlog
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError, SandboxError, SandboxStartError
 from engine.sandbox.docker.daemon import Daemon
-from engine.sandbox.docker.pulling import pull
-from engine.sandbox.images import load_image
+from engine.sandbox.docker.image import DockerImage
+from engine.sandbox.docker.local_images import import_local
+from engine.sandbox.docker.pull import pull
+from engine.sandbox.local.images import load_image
 
 _LOCAL = "local:"
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DockerImage:
-    """An image that the daemon has."""
-
-    id: str
-    name: str
-    """As the task names it."""
-    user: str | None = None
-    """Whom commands run as; None: as the settings or the image say."""
-    python: str = ""
-    """Runs the agent; empty: it is looked for."""
-    binds: tuple[tuple[str, str], ...] = ()
-    """Read-only mounts: path on this machine, path inside."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Environment beyond what the image itself sets."""
 
 
 class Images:
@@ -104,8 +87,6 @@ class Images:
 
     async def _find(self, name: str) -> DockerImage:
         if name.startswith(_LOCAL):
-            from engine.sandbox.docker.local_images import import_local  # it makes a ``DockerImage``
-
             image = await asyncio.to_thread(import_local, self._daemon, self._home, name)
             self._brought(image)
         else:

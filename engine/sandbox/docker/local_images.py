@@ -19,10 +19,10 @@ import docker.errors
 import docker.utils
 
 from engine.errors import ImageError
-from engine.sandbox.base_system import AGENT, HOME, BaseSystem, prepare
 from engine.sandbox.docker.daemon import Daemon
-from engine.sandbox.docker.images import DockerImage
-from engine.sandbox.images import Image, load_image
+from engine.sandbox.docker.image import DockerImage
+from engine.sandbox.local.base_system import AGENT, HOME, BaseSystem, prepare
+from engine.sandbox.local.images import Image, load_image
 
 REPOSITORY = "trainyard/local"
 _USER = 1000

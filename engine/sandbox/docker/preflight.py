@@ -9,14 +9,12 @@ import contextlib
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from engine.errors import SandboxError
-from engine.sandbox.base import SandboxSpec
-from engine.sandbox.images import build_image, image_folder
-
-if TYPE_CHECKING:
-    from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.base import PreflightFinding, SandboxSpec
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.local.images import build_image, image_folder
 
 _OLDEST = (1, 40)
 _LIMITS = (
@@ -26,45 +24,52 @@ _LIMITS = (
 )
 
 
-async def preflight(backend: DockerBackend) -> list[str]:
-    """What is missing for ``backend``; see ``SandboxBackend.preflight``."""
+async def check(backend: DockerBackend) -> list[PreflightFinding]:
+    """Return what the daemon lacks for sandboxes, by starting one; empty when nothing is missing."""
+    problem = await _problem(backend)
+    if problem is not None:
+        return [PreflightFinding.error(problem)]
+    return [PreflightFinding.warning(message) for message in _weaker(backend, await backend.facts())]
+
+
+async def _problem(backend: DockerBackend) -> str | None:
     try:
         facts = await backend.facts()
     except SandboxError as error:
-        return [f"{error}."]
+        return f"{error}."
     version = backend.daemon.client.api_version
     if tuple(int(part) for part in version.split(".")) < _OLDEST:
-        return [f"The Docker daemon speaks API {version}; at least 1.40 (Docker 19.03) is needed: update it."]
+        return f"The Docker daemon speaks API {version}; at least 1.40 (Docker 19.03) is needed: update it."
     if facts.get("OSType") != "linux":
-        return [f"The Docker daemon runs {facts.get('OSType')} containers; Linux ones are needed."]
+        return f"The Docker daemon runs {facts.get('OSType')} containers; Linux ones are needed."
     if backend.daemon.address.local:
         problem = await _probe(backend)
         if problem is not None:
-            return [f"A sandbox does not start in Docker: {problem}"]
-    return _weaker(backend, facts)
+            return f"A sandbox does not start in Docker: {problem}"
+    return None
 
 
 def _weaker(backend: DockerBackend, facts: dict[str, Any]) -> list[str]:
     found = [
-        f"Weaker: this kernel does not let Docker limit {what}; enable the control group for it."
+        f"this kernel does not let Docker limit {what}; enable the control group for it."
         for key, what in _LIMITS
         if not facts.get(key)
     ]
     if backend.daemon.address.local and not backend.quota:
         found.append(
-            f"Weaker: Docker's storage ({facts.get('Driver')}) cannot limit what a container writes; a file "
+            f"Docker's storage ({facts.get('Driver')}) cannot limit what a container writes; a file "
             f"is limited in size, and the sum is checked every {backend.config.disk_check_s:g} s. "
             "Put Docker's data folder on XFS mounted with pquota."
         )
     if not any("seccomp" in option for option in facts.get("SecurityOptions") or ()):
-        found.append("Weaker: the daemon has no seccomp filter; use a kernel and a Docker with seccomp.")
+        found.append("the daemon has no seccomp filter; use a kernel and a Docker with seccomp.")
     if backend.config.network != "none":
-        found.append(f"Weaker: sandbox.docker.network is '{backend.config.network}': agents can reach it.")
+        found.append(f"sandbox.docker.network is '{backend.config.network}': agents can reach it.")
     return found
 
 
 async def _probe(backend: DockerBackend) -> str | None:
-    """Run one command in a sandbox of a throw-away image; what went wrong, if anything."""
+    """Run one command in a sandbox of a throw-away image; return what went wrong, None if nothing."""
     backend.home.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         tree = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="trainyard-preflight-")))

@@ -14,7 +14,7 @@ from typing import Any
 import docker
 import docker.errors
 
-from engine.sandbox.docker.container import DEADLINE, OWNER, ROLE, RUN_ID, SANDBOX, SANDBOX_ID, Owner
+from engine.sandbox.docker.container_spec import DEADLINE, OWNER, ROLE, RUN_ID, SANDBOX, SANDBOX_ID, Owner
 from engine.sandbox.ledger import Ledger
 
 _STOPPED = ("exited", "dead")

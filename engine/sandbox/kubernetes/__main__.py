@@ -16,6 +16,7 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import TrainyardError
 from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.preflight import check
 from engine.sandbox.kubernetes.preload import daemon_set
 
 
@@ -32,11 +33,11 @@ def _parser() -> argparse.ArgumentParser:
 async def _preflight(config: KubernetesConfig) -> int:
     backend = KubernetesBackend(SandboxConfig(backend="kubernetes", kubernetes=config))
     try:
-        findings = await backend.preflight()
+        findings = await check(backend)
     finally:
         await backend.close()
-    print("\n".join(findings) or "This cluster can run sandboxes.")
-    return int(any(not line.startswith("Weaker:") for line in findings))
+    print("\n".join(map(str, findings)) or "This cluster can run sandboxes.")
+    return int(any(finding.severity == "error" for finding in findings))
 
 
 def main(arguments: list[str] | None = None) -> int:

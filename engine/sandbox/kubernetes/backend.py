@@ -16,7 +16,8 @@ import structlog
 
 from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxDiedError, SandboxError
-from engine.sandbox.base import Sandbox, SandboxSpec, Startup
+from engine.sandbox.agent_sandbox import AgentSandbox
+from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
 from engine.sandbox.kubernetes.api import ApiError, KubeApi
 from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.fleet import Fleet
@@ -26,8 +27,6 @@ from engine.sandbox.kubernetes.reaper import reap
 from engine.sandbox.kubernetes.spec import agent_config_map
 from engine.sandbox.kubernetes.tree import PodTree, take_stamps
 from engine.sandbox.kubernetes.warm import WarmPool
-from engine.sandbox.pool import Population
-from engine.sandbox.remote import AgentSandbox
 
 _CLOSE_S = 20.0
 _DEFAULT_ENV = {
@@ -85,12 +84,6 @@ class KubernetesBackend:
         """See ``SandboxBackend.prepare``; starts up to ``warm_per_image`` sandboxes of each image."""
         (await self._open_session()).warm.prepare(images)
 
-    async def preflight(self) -> list[str]:
-        """See ``SandboxBackend.preflight``."""
-        from engine.sandbox.kubernetes.preflight import preflight  # it opens a sandbox of this very backend
-
-        return await preflight(self)
-
     async def reap(self, *, run_id: str | None = None) -> int:
         """See ``SandboxBackend.reap``. Raises ApiError."""
         if self._session is not None:
@@ -102,7 +95,7 @@ class KubernetesBackend:
             await api.close()
 
     def population(self) -> Population:
-        """See ``engine.sandbox.pool.Counting``."""
+        """See ``engine.sandbox.base.Counting``."""
         if self._session is None:
             return Population(existing=0)
         fleet = self._session.fleet
@@ -166,7 +159,7 @@ class KubernetesBackend:
             box.agent,
             startup=replace(startup, pull=0.0) if startup.warm else startup,
             env={**_DEFAULT_ENV, **box.env, **spec.env},
-            pristine=PodTree(stamps, spec.workdir, box.pristine),
+            base_tree=PodTree(stamps, spec.workdir, box.pristine),
             end=end,
         )
 

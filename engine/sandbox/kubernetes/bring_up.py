@@ -21,7 +21,7 @@ from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.connect import Stream
 from engine.sandbox.kubernetes.informer import PodInformer
 from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
-from engine.sandbox.replies import Greeting
+from engine.sandbox.responses import Greeting
 
 Json = dict[str, Any]
 Dial = Callable[[str], Awaitable[Stream]]

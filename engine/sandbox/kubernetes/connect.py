@@ -14,7 +14,7 @@ import aiohttp
 
 from engine.sandbox.agent.wire import frame
 from engine.sandbox.kubernetes.api import EXEC_PROTOCOLS, KubeApi
-from engine.sandbox.replies import STDERR_BYTES
+from engine.sandbox.responses import STDERR_BYTES
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Ended = Callable[[], Awaitable[None]]

@@ -13,7 +13,7 @@ import structlog
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.errors import PreflightError
-from engine.sandbox import replies
+from engine.sandbox import responses
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.spec import python_command
@@ -93,7 +93,7 @@ async def _try(config: KubernetesConfig, agent: AgentClient, targets: Sequence[T
     script = f"TARGETS = {list(targets)!r}\n{_PROBE}"
     result = await agent.call(
         "exec",
-        replies.executed(_OUTPUT_CAP),
+        responses.executed(_OUTPUT_CAP),
         timeout_s=20.0,
         argv=python_command(config, f"exec({script!r})"),
         cwd="/",

@@ -1,7 +1,7 @@
 """What the cluster lacks for sandboxes, each with a remedy: reach, version, rights, policy, quota, classes.
 
 Questions that the account may not ask are left out: only what is known to be missing is reported. To add a
-check, write a coroutine that returns sentences and list it in ``_CHECKS``.
+check, write a coroutine that returns findings and list it in ``_CHECKS``.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 from kubernetes.utils.quantity import parse_quantity
 
 from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError, SandboxError
-from engine.sandbox.base import SandboxLimits, SandboxSpec
+from engine.sandbox.base import PreflightFinding, SandboxLimits, SandboxSpec
 from engine.sandbox.kubernetes import labels, spec
 from engine.sandbox.kubernetes.api import ApiError, KubeApi
-
-if TYPE_CHECKING:
-    from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.backend import KubernetesBackend
 
 Json = dict[str, Any]
 _OLDEST = (1, 25)
@@ -33,20 +31,22 @@ _RIGHTS: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-async def preflight(backend: KubernetesBackend) -> list[str]:
-    """What is missing for ``backend``; see ``SandboxBackend.preflight``."""
+async def check(backend: KubernetesBackend) -> list[PreflightFinding]:
+    """Return what the cluster lacks for sandboxes; empty when nothing is missing."""
     config = backend.config
     try:
         api = await KubeApi.connect(config.kubernetes)
     except ApiError as error:
-        return [f"{error}. Set sandbox.kubernetes.kubeconfig, or run inside the cluster."]
+        return [
+            PreflightFinding.error(f"{error}. Set sandbox.kubernetes.kubeconfig, or run inside the cluster.")
+        ]
     try:
         problems = await _version(api)
         if not problems:
             found = await asyncio.gather(*(check(api, config) for check in _CHECKS))
             problems = [problem for problems in found for problem in problems]
     except ApiError as error:
-        return [f"The cluster at {api.host} does not answer as it should: {error}."]
+        return [PreflightFinding.error(f"The cluster at {api.host} does not answer as it should: {error}.")]
     finally:
         await api.close()
     if not problems and config.kubernetes.preflight_image:
@@ -54,30 +54,41 @@ async def preflight(backend: KubernetesBackend) -> list[str]:
     return problems
 
 
-async def _version(api: KubeApi) -> list[str]:
+async def _version(api: KubeApi) -> list[PreflightFinding]:
     try:
         version = await api.get("/version", patience_s=5.0)
     except ApiError as error:
         if error.status in (401, 403):
-            return [f"The cluster at {api.host} does not accept these credentials: {error}."]
+            return [
+                PreflightFinding.error(
+                    f"The cluster at {api.host} does not accept these credentials: {error}."
+                )
+            ]
         return [
-            f"The cluster at {api.host} does not answer: {error}. Is the address right, with a route to it?"
+            PreflightFinding.error(
+                f"The cluster at {api.host} does not answer: {error}. "
+                "Is the address right, with a route to it?"
+            )
         ]
     numbers = tuple(int(re.sub(r"\D.*", "", version[key]) or 0) for key in ("major", "minor"))
     if numbers < _OLDEST:
         oldest = ".".join(map(str, _OLDEST))
-        return [f"The cluster runs Kubernetes {version.get('gitVersion')}; {oldest} or newer is needed."]
+        return [
+            PreflightFinding.error(
+                f"The cluster runs Kubernetes {version.get('gitVersion')}; {oldest} or newer is needed."
+            )
+        ]
     return []
 
 
-async def _namespace(api: KubeApi, config: SandboxConfig) -> list[str]:
+async def _namespace(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     name = config.kubernetes.namespace
     if await _lacks(api, f"/api/v1/namespaces/{name}"):
-        return [f"Namespace {name} does not exist: {_APPLY}."]
+        return [PreflightFinding.error(f"Namespace {name} does not exist: {_APPLY}.")]
     return []
 
 
-async def _rights(api: KubeApi, config: SandboxConfig) -> list[str]:
+async def _rights(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     wanted = [(group, resource, verb) for (group, resource), verbs in _RIGHTS.items() for verb in verbs]
     if config.kubernetes.connect == "exec":
         wanted += [("", "pods/exec", verb) for verb in ("create", "get")]  # servers ask for either
@@ -88,8 +99,10 @@ async def _rights(api: KubeApi, config: SandboxConfig) -> list[str]:
     if not denied:
         return []
     return [
-        f"This account may not {', '.join(denied)} in namespace {config.kubernetes.namespace}: {_APPLY} and "
-        "bind its role trainyard-sandbox-controller to the account."
+        PreflightFinding.error(
+            f"This account may not {', '.join(denied)} in namespace {config.kubernetes.namespace}: "
+            f"{_APPLY} and bind its role trainyard-sandbox-controller to the account."
+        )
     ]
 
 
@@ -113,30 +126,36 @@ async def _may(api: KubeApi, config: SandboxConfig, group: str, resource: str, v
     return bool(review.get("status", {}).get("allowed"))
 
 
-async def _exec_is_weaker(_: KubeApi, config: SandboxConfig) -> list[str]:
+async def _exec_is_weaker(_: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     if config.kubernetes.connect == "network":
         return []
     return [
-        "Weaker: connect=exec: agents are no init, so that a command can end its own sandbox (never "
-        "another), and pods of a killed engine run until a reaper or their deadline ends them."
+        PreflightFinding.warning(
+            "connect=exec: agents are no init, so that a command can end its own sandbox (never "
+            "another), and pods of a killed engine run until a reaper or their deadline ends them."
+        )
     ]
 
 
-async def _classes(api: KubeApi, config: SandboxConfig) -> list[str]:
+async def _classes(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     problems = []
     name = config.kubernetes.runtime_class
     if name and await _lacks(api, f"/apis/node.k8s.io/v1/runtimeclasses/{name}"):
         problems.append(
-            f"Runtime class {name} does not exist: install it on the nodes, or change "
-            "sandbox.kubernetes.runtime_class."
+            PreflightFinding.error(
+                f"Runtime class {name} does not exist: install it on the nodes, or change "
+                "sandbox.kubernetes.runtime_class."
+            )
         )
     name = config.kubernetes.priority_class
     if name and await _lacks(api, f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"):
-        problems.append(f"Priority class {name} does not exist: {_APPLY}, or change the setting.")
+        problems.append(
+            PreflightFinding.error(f"Priority class {name} does not exist: {_APPLY}, or change the setting.")
+        )
     return problems
 
 
-async def _policy(api: KubeApi, config: SandboxConfig) -> list[str]:
+async def _policy(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     path = f"/apis/networking.k8s.io/v1/namespaces/{config.kubernetes.namespace}/networkpolicies"
     try:
         found = await api.list(path)
@@ -150,8 +169,9 @@ async def _policy(api: KubeApi, config: SandboxConfig) -> list[str]:
     if denied and not opened:
         return []
     what = "lets sandboxes open connections" if denied else "has no network policy that cuts sandboxes off"
-    prefix = "" if config.kubernetes.require_network_policy else "Weaker: "
-    return [f"{prefix}Namespace {config.kubernetes.namespace} {what}: {_APPLY}."]
+    severity: Literal["error", "warning"] = "error" if config.kubernetes.require_network_policy else "warning"
+    message = f"Namespace {config.kubernetes.namespace} {what}: {_APPLY}."
+    return [PreflightFinding(severity=severity, message=message)]
 
 
 def _selects_sandboxes(policy: Json) -> bool:
@@ -162,7 +182,7 @@ def _selects_sandboxes(policy: Json) -> bool:
     )
 
 
-async def _quota(api: KubeApi, config: SandboxConfig) -> list[str]:
+async def _quota(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
     try:
         found = await api.list(f"/api/v1/namespaces/{config.kubernetes.namespace}/resourcequotas")
     except ApiError as error:
@@ -179,10 +199,13 @@ async def _quota(api: KubeApi, config: SandboxConfig) -> list[str]:
                 continue
             room = int((parse_quantity(hard[resource]) - parse_quantity(used.get(resource, "0"))) / amount)
             if room < config.max_live:
-                problems.append(
-                    f"{'' if room < 1 else 'Weaker: '}Quota {quota['metadata']['name']} leaves room for "
+                message = (
+                    f"Quota {quota['metadata']['name']} leaves room for "
                     f"{max(0, room)} of {config.max_live} sandboxes ({resource} {hard[resource]}, "
                     f"{used.get(resource, 0)} used): raise it, or lower sandbox.max_live."
+                )
+                problems.append(
+                    PreflightFinding.error(message) if room < 1 else PreflightFinding.warning(message)
                 )
     return problems
 
@@ -201,16 +224,17 @@ def _needs(config: SandboxConfig) -> dict[str, Decimal]:
     return needs
 
 
-async def _try_one(backend: KubernetesBackend) -> list[str]:
+async def _try_one(backend: KubernetesBackend) -> list[PreflightFinding]:
     """Start a sandbox of the configured image, run a command, and see what it reaches."""
     image = backend.config.kubernetes.preflight_image
     try:
         async with backend.open(SandboxSpec(image=image, workdir="/tmp", name="preflight")) as box:
             result = await box.exec("echo works", timeout_s=30)
             if result.stdout != b"works\n":
-                return [f"A trivial command printed {(result.stdout + result.stderr)[:500]!r}."]
+                printed = result.stdout + result.stderr
+                return [PreflightFinding.error(f"A trivial command printed {printed[:500]!r}.")]
     except (SandboxError, PreflightError) as error:
-        return [f"A sandbox of {image} does not start: {error}."]
+        return [PreflightFinding.error(f"A sandbox of {image} does not start: {error}.")]
     return []
 
 
@@ -225,7 +249,7 @@ async def _lacks(api: KubeApi, path: str) -> bool:
     return False
 
 
-_CHECKS: tuple[Callable[[KubeApi, SandboxConfig], Awaitable[list[str]]], ...] = (
+_CHECKS: tuple[Callable[[KubeApi, SandboxConfig], Awaitable[list[PreflightFinding]]], ...] = (
     _namespace,
     _rights,
     _classes,

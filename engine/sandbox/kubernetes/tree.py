@@ -9,14 +9,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from engine.errors import SandboxStartError
+from engine.sandbox.agent_sandbox import batches, fetch_files, list_tree
 from engine.sandbox.client import AgentClient
 from engine.sandbox.patches import FileState
-from engine.sandbox.remote import batches, fetch_files, list_tree
-from engine.sandbox.replies import Stamp
+from engine.sandbox.responses import Stamp
 
 
 class PodTree:
-    """Implements ``engine.sandbox.remote.PristineTree``."""
+    """Implements ``engine.sandbox.agent_sandbox.PristineTree``."""
 
     def __init__(self, stamps: Mapping[str, Stamp], workdir: str, pristine: AgentClient) -> None:
         self._stamps = stamps

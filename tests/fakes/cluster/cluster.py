@@ -15,7 +15,7 @@ from typing import Self
 import trustme
 import yaml
 
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 from tests.fakes.cluster import objects
 from tests.fakes.cluster.admission import Admission
 from tests.fakes.cluster.auth import Auth

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.sandbox.images import image_exists
+from engine.sandbox.local.images import image_exists
 
 _LOCAL = "local:"
 

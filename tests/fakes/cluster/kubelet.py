@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 from tests.fakes.cluster import deletion
 from tests.fakes.cluster.bridge import Addresses
 from tests.fakes.cluster.counters import Counters

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.sandbox.local import LocalBackend
+from engine.sandbox.local.backend import LocalBackend
 
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
 _NAMESPACES = ("--user", "--mount", "--pid", "--net", "--ipc", "--uts")

@@ -18,7 +18,7 @@ from engine.errors import ModelError, SandboxDiedError
 from engine.inference.base import GenerationContext, Policy, SamplingParams
 from engine.inference.bytes_tokenizer import BytesTokenizer
 from engine.sandbox.base import ExecResult, SandboxSpec
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Step, TerminationReason
 from tests.fakes.memory_sandbox import Command, MemoryBackend, printed, silent
 from tests.rollout_builders import (
@@ -41,9 +41,9 @@ async def roll(
 ) -> tuple[AgentOutcome, list[Step]]:
     """One rollout on a tiny repository in memory."""
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()}, command=command)
-    lease = SandboxPool(backend, SandboxConfig()).open(SandboxSpec(image="local:pkg"))
+    opening = SandboxPool(backend, SandboxConfig()).open(SandboxSpec(image="local:pkg"))
     environment = SweEnvironment(
-        lease, agent=config, style="compact", judge=partial(PatchGrader().grade, make_row())
+        opening, agent=config, style="compact", judge=partial(PatchGrader().grade, make_row())
     )
     if deadline_s is not None:
         environment.step_deadline_s = deadline_s

@@ -17,7 +17,7 @@ from engine.orchestrator.metrics import is_infrastructure
 from engine.rollout import GroupRequest
 from engine.sandbox.base import ExecResult
 from engine.sandbox.failures import Decision, decide
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, TaskRow, TerminationReason, Trajectory, Verdict
 from tests.fakes.memory_sandbox import MemoryBackend, MemorySandbox, printed
 from tests.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler

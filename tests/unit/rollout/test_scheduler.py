@@ -15,7 +15,7 @@ from engine.inference.base import GenerationContext, GenerationRequest, Policy
 from engine.inference.scripted import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
-from engine.sandbox.pool import SandboxPool
+from engine.sandbox.pool.pool import SandboxPool
 from engine.types import RolloutKey, Step, TerminationReason, Trajectory, Verdict
 from tests.fakes.memory_sandbox import MemoryBackend, printed, start_fault
 from tests.rollout_builders import (

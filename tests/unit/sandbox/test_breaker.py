@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.sandbox.breaker import Breaker, ImageHealth
+from engine.sandbox.pool.breaker import Breaker, ImageHealth
 
 
 def test_failed_starts_in_a_row_pause_and_one_success_ends_it() -> None:

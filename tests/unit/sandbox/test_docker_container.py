@@ -19,8 +19,8 @@ from engine.sandbox.agent.wire import decode, frame
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.docker.attach import AttachedStream
 from engine.sandbox.docker.backend import DockerBackend
-from engine.sandbox.docker.box import Box
-from engine.sandbox.docker.container import (
+from engine.sandbox.docker.container import Container
+from engine.sandbox.docker.container_spec import (
     DEADLINE,
     OWNER,
     RUN_ID,
@@ -30,8 +30,8 @@ from engine.sandbox.docker.container import (
     container_config,
     labels,
 )
-from engine.sandbox.docker.images import DockerImage
-from engine.sandbox.docker.pulling import PullProgress
+from engine.sandbox.docker.image import DockerImage
+from engine.sandbox.docker.pull import PullProgress
 from engine.sandbox.docker.reaper import orphaned
 from engine.sandbox.ledger import LedgerEntry
 
@@ -220,7 +220,9 @@ async def test_a_refused_attachment_says_why() -> None:
 async def test_a_removal_that_was_cancelled_is_made_up_for(tmp_path: Path) -> None:
     backend = DockerBackend(DockerConfig(host="unix:///nowhere"), tmp_path)
     entry = LedgerEntry.of_this_process("sb-1", SandboxSpec(image="i"))
-    box = backend._boxes["sb-1"] = Box(backend.daemon, backend.ledger, entry, SandboxSpec(image="i"))
+    box = backend._containers["sb-1"] = Container(
+        backend.daemon, backend.ledger, entry, SandboxSpec(image="i")
+    )
 
     async def interrupted() -> bool:
         raise asyncio.CancelledError

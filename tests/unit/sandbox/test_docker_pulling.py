@@ -10,7 +10,7 @@ import pytest
 
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError
-from engine.sandbox.docker.pulling import pull
+from engine.sandbox.docker.pull import pull
 
 
 def refused(image: str, said: str) -> tuple[int, str]:

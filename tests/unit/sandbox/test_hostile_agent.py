@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from engine.errors import PatchError, SandboxError, SandboxTransportError
-from engine.sandbox import replies
+from engine.sandbox import responses
 from engine.sandbox.agent.wire import decode, encode, frame
+from engine.sandbox.agent_sandbox import AgentSandbox, batches
 from engine.sandbox.base import SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
 from engine.sandbox.patches import FileState
-from engine.sandbox.remote import AgentSandbox, batches
-from engine.sandbox.replies import Stamp, parse_tree
+from engine.sandbox.responses import Stamp, parse_tree
 
 FILE, LINK = stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777
 Answers = Mapping[str, Callable[[dict[str, Any]], Any]]
 
 
-class Pristine:
+class FixedTree:
     """A workdir with these files."""
 
     def __init__(self, files: Mapping[str, Stamp]) -> None:
@@ -46,7 +46,7 @@ def tree(*files: tuple[str, int, int]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def sandbox(
-    answers: Answers, pristine: Mapping[str, Stamp] | None = None
+    answers: Answers, base_tree: Mapping[str, Stamp] | None = None
 ) -> AsyncIterator[AgentSandbox]:
     """A sandbox whose agent says what ``answers`` makes of a request; bytes are sent as they are."""
     ours, theirs = socket.socketpair()
@@ -73,7 +73,7 @@ async def sandbox(
         AgentClient(*await asyncio.open_connection(sock=ours)),
         startup=Startup(node=""),
         env={},
-        pristine=Pristine(pristine or {}),
+        base_tree=FixedTree(base_tree or {}),
         end=end,
     )
     try:
@@ -132,7 +132,7 @@ async def test_an_errors_message_is_short_and_clean() -> None:
     async with sandbox({"read": lambda _: {"errno": 2, "message": "\udcff" * 30_000}}) as box:
         with pytest.raises(FileNotFoundError):
             await box.read_file("a")
-    assert replies.failure({"errno": 2, "message": "\udcff" * 9999}) == (2, "?" * 500, False)
+    assert responses.failure({"errno": 2, "message": "\udcff" * 9999}) == (2, "?" * 500, False)
 
 
 async def test_content_is_no_larger_than_was_asked_for() -> None:
@@ -281,7 +281,7 @@ async def test_contents_that_no_file_has(files: object) -> None:
 
 async def test_sizes_that_are_lies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that claim to be empty, with 640 KiB in every portion: the second one is too much."""
-    monkeypatch.setattr("engine.sandbox.remote._MAX_CHANGES_BYTES", 1 << 20)
+    monkeypatch.setattr("engine.sandbox.agent_sandbox._MAX_CHANGES_BYTES", 1 << 20)
     asked: list[str] = []
 
     def fetch(request: dict[str, Any]) -> dict[str, Any]:
@@ -298,11 +298,11 @@ async def test_sizes_that_are_lies_do_not_fill_the_memory(monkeypatch: pytest.Mo
 async def test_what_was_removed_counts_as_well() -> None:
     """The image's content is the host's to load, so removing much of it is bounded like adding much."""
     large = {"data.bin": (FILE, 65 << 20, 7)}
-    async with sandbox({"tree": lambda _: tree()}, pristine=large) as box:
+    async with sandbox({"tree": lambda _: tree()}, base_tree=large) as box:
         with pytest.raises(PatchError, match="more than 64 MiB"):
             await box.diff()
     many = {f"f{number}": (FILE, 1, 7) for number in range(50_001)}
-    async with sandbox({"tree": lambda _: tree()}, pristine=many) as box:
+    async with sandbox({"tree": lambda _: tree()}, base_tree=many) as box:
         with pytest.raises(PatchError, match="more than 50000 files"):
             await box.diff()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ImageError
-from engine.sandbox.images import build_image, load_image
+from engine.sandbox.local.images import build_image, load_image
 
 
 def test_mounts_below_the_data_folder_move_with_it(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from engine.sandbox import cgroups
 from engine.sandbox.base import SandboxLimits
+from engine.sandbox.local import cgroups
 
 LIMITS = SandboxLimits(memory_mb=100, disk_mb=28, processes=10, cpus=0.5)
 

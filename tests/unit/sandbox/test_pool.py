@@ -20,10 +20,10 @@ from engine.errors import (
 )
 from engine.events.sandboxes import CLOCK_BOUNDS_S, PoolStatus, SandboxesChanged
 from engine.events.types import Alert
-from engine.sandbox import pool_report
-from engine.sandbox.base import Sandbox, SandboxSpec, Startup
-from engine.sandbox.breaker import Breaker, ImageHealth
-from engine.sandbox.pool import Population, SandboxPool
+from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
+from engine.sandbox.pool import report
+from engine.sandbox.pool.breaker import Breaker, ImageHealth
+from engine.sandbox.pool.pool import SandboxPool
 from tests.fakes.memory_sandbox import MemoryBackend
 
 
@@ -87,7 +87,7 @@ def config(**changes: Any) -> SandboxConfig:
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports follow at once."""
-    monkeypatch.setattr(pool_report, "REPORT_S", 0.001)
+    monkeypatch.setattr(report, "REPORT_S", 0.001)
 
 
 async def hold(pool: SandboxPool, wanted: SandboxSpec, until: asyncio.Event, order: list[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from engine.errors import SandboxDiedError, SandboxResourceError, SandboxTransportError
 from engine.sandbox.agent.wire import MAX_FRAME, decode, encode, frame
 from engine.sandbox.client import AgentClient
-from engine.sandbox.replies import content
+from engine.sandbox.responses import content
 
 VALUE: dict[str, object] = {
     "none": None, "yes": True, "no": False, "zero": 0, "one": 1, "large": -(2**62), "text": "h\u00e9\n\udcff",

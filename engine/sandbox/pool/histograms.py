@@ -13,8 +13,8 @@ from engine.events.sandboxes import CLOCK_BOUNDS_S, CLOCKS
 
 
 @dataclass(slots=True)
-class Clock:
-    """One histogram; bucket i counts up to ``CLOCK_BOUNDS_S[i]`` seconds, the last one everything longer."""
+class Histogram:
+    """Counts of durations: bucket i up to ``CLOCK_BOUNDS_S[i]`` seconds, the last one everything longer."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(CLOCK_BOUNDS_S) + 1))
     total: float = 0.0
@@ -26,20 +26,20 @@ class Clock:
         self.total += seconds
 
 
-class Clocks:
+class Histograms:
     """One histogram of every name in ``CLOCKS``."""
 
     def __init__(self) -> None:
-        self._clocks = {name: Clock() for name in CLOCKS}
+        self._histograms = {name: Histogram() for name in CLOCKS}
 
     def observe(self, name: str, seconds: float) -> None:
-        """Count one duration of the clock ``name``. Raises KeyError for a name that is not in ``CLOCKS``."""
-        self._clocks[name].observe(seconds)
+        """Count one duration. Raises KeyError for a ``name`` that is not in ``CLOCKS``."""
+        self._histograms[name].observe(seconds)
 
     def records(self) -> dict[str, dict[str, Any]]:
-        """Fields of ``ClockRecord`` of every clock that measured something."""
+        """Return the fields of ``ClockRecord`` of every histogram that is not empty."""
         return {
-            name: {"counts": list(clock.counts), "total": clock.total}
-            for name, clock in self._clocks.items()
-            if any(clock.counts)
+            name: {"counts": list(histogram.counts), "total": histogram.total}
+            for name, histogram in self._histograms.items()
+            if any(histogram.counts)
         }

@@ -14,49 +14,30 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any
 
 from engine.config.sandbox import SandboxConfig
 from engine.errors import ImageError, SandboxError, SandboxQueueTimeoutError
 from engine.events.sink import EventSink
-from engine.sandbox.base import SandboxBackend, SandboxSpec, Startup
-from engine.sandbox.breaker import Breaker, ImageHealth
-from engine.sandbox.clocks import Clocks
-from engine.sandbox.lease import Lease, plain
-from engine.sandbox.pool_report import PoolReporter
-from engine.sandbox.turns import Ticket, Turns
+from engine.sandbox.base import (
+    Counting,
+    Explaining,
+    Population,
+    Sandbox,
+    SandboxBackend,
+    SandboxSpec,
+    Startup,
+)
+from engine.sandbox.pool.breaker import Breaker, ImageHealth
+from engine.sandbox.pool.fair_queue import FairQueue, Ticket
+from engine.sandbox.pool.histograms import Histograms
+from engine.sandbox.pool.lease import Lease, one_line
+from engine.sandbox.pool.report import PoolReporter
 
 _MAX_REASONS = 10
 """Reasons for blocked starts that a snapshot names, the most frequent first."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Population:
-    """What a backend sees of this run in its own books, whoever made it."""
-
-    existing: int
-    """Boxes, idle and closing ones included."""
-    idle: int = 0
-    """Started before anybody asked."""
-    nodes: Mapping[str, int] = field(default_factory=dict)
-    """Node → boxes on it."""
-
-
-@runtime_checkable
-class Counting(Protocol):
-    """A backend that can count its boxes without asking anybody, e.g. from a watch."""
-
-    def population(self) -> Population:
-        """The count now."""
-
-
-@runtime_checkable
-class Explaining(Protocol):
-    """A backend that knows why a start takes its time, e.g. because no node has room."""
-
-    def blocked(self) -> Mapping[str, str]:
-        """Sandbox → why it does not come up yet."""
 
 
 class SandboxPool:
@@ -80,14 +61,14 @@ class SandboxPool:
     ) -> None:
         self.name = backend.name
         self.backend = backend
-        self.clocks = Clocks()
+        self.histograms = Histograms()
         self.starting = 0
         self.live = 0
         """Started and not yet closed."""
         self._config = config
         self._breaker = breaker or Breaker()
         self._images = images or ImageHealth()
-        self._turns = Turns()
+        self._queue = FairQueue()
         self._nodes: Counter[str] = Counter()
         self._failures: Counter[str] = Counter()
         self._opened = 0
@@ -97,9 +78,9 @@ class SandboxPool:
         self._wake: asyncio.TimerHandle | None = None
         self._reporter = PoolReporter(sink, self._inspected)
 
-    def open(self, spec: SandboxSpec) -> Lease:
-        """A sandbox when its turn comes; see ``Lease`` for what entering it raises."""
-        return Lease(self, spec)
+    def open(self, spec: SandboxSpec) -> PooledSandbox:
+        """Request a sandbox; see ``PooledSandbox`` for what entering the returned context raises."""
+        return PooledSandbox(self, spec)
 
     async def prepare(self, images: Mapping[str, int]) -> None:
         """Let the backend make ready for what is wanted next: within the budget, no refused image."""
@@ -111,10 +92,6 @@ class SandboxPool:
                 room -= wanted[image]
         self._prepared = sum(wanted.values())
         await self.backend.prepare(wanted)
-
-    async def preflight(self) -> list[str]:
-        """What the backend lacks."""
-        return await self.backend.preflight()
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """Remove the backend's orphans; they are counted in the snapshots."""
@@ -131,9 +108,9 @@ class SandboxPool:
         self._reporter.close()
         await self.backend.close()
 
-    def observe(self, clock: str, seconds: float) -> None:
+    def observe(self, name: str, seconds: float) -> None:
         """Count a duration that only the pool's users know: ``exec``, ``grade``."""
-        self.clocks.observe(clock, seconds)
+        self.histograms.observe(name, seconds)
         self._reporter.touch()
 
     def status(self) -> dict[str, Any]:
@@ -152,7 +129,7 @@ class SandboxPool:
             "failures": dict(self._failures),
             "images": self._images.troubled(now=time.monotonic()),
             "nodes": dict(seen.nodes if seen else self._nodes),
-            "clocks": self.clocks.records(),
+            "clocks": self.histograms.records(),
             "orphans": self._orphans,
             "paused_reason": self._breaker.reason,
             "blocked": self._blocked(),
@@ -161,7 +138,7 @@ class SandboxPool:
     @property
     def waiting(self) -> int:
         """Leases without a place."""
-        return len(self._turns)
+        return len(self._queue)
 
     @property
     def wanted(self) -> int:
@@ -183,12 +160,12 @@ class SandboxPool:
             self._failures[error.kind] += 1
             raise
         ticket = Ticket(lease, asyncio.get_running_loop().create_future())
-        self._turns.add(ticket)
+        self._queue.add(ticket)
         began = time.monotonic()
         self._admit_soon()
         try:
             async with asyncio.timeout(self._config.queue_timeout_s):
-                await ticket.turn
+                await ticket.admitted
         except TimeoutError:
             self._withdraw(ticket)
             self._failures[SandboxQueueTimeoutError.kind] += 1
@@ -196,40 +173,40 @@ class SandboxPool:
         except BaseException:
             self._withdraw(ticket)
             raise
-        self.clocks.observe("queue", time.monotonic() - began)
+        self.histograms.observe("queue", time.monotonic() - began)
 
     def started(self, lease: Lease, startup: Startup) -> None:
-        """The lease's sandbox is up."""
+        """Record that the lease's sandbox is ready."""
         self.starting -= 1
         self.live += 1
         self._nodes[startup.node] += 1
         if startup.pull:
-            self.clocks.observe("pull", startup.pull)
-        self.clocks.observe("start", startup.start)
+            self.histograms.observe("pull", startup.pull)
+        self.histograms.observe("start", startup.start)
         self._images.started(lease.spec.image)
         self._breaker.started()
         self._reporter.changed(lease.record("started"))
         self._admit_soon()
 
     def not_started(self, lease: Lease, error: BaseException) -> None:
-        """The lease's sandbox did not come up, or nobody wants it any more."""
+        """Record that the lease's sandbox did not start, or was cancelled before it was ready."""
         self.starting -= 1
         now = time.monotonic()
         if isinstance(error, ImageError):
             if not self._images.refusal(lease.spec.image, now=now) and self._images.failed(
-                lease.spec.image, plain(error), now=now
+                lease.spec.image, one_line(error), now=now
             ):
                 message = self._images.refusal(lease.spec.image, now=now)
                 self._reporter.alert("warning", "sandbox_image", f"{message}; further ones fail at once")
         elif isinstance(error, SandboxError):
-            self._pause_if(self._breaker.failed(plain(error), now=now))
+            self._pause_if(self._breaker.failed(one_line(error), now=now))
         self._count_failure(error)
         failed = isinstance(error, SandboxError)
         self._reporter.changed(lease.record("failed" if failed else "closed", error=error))
         self._admit_soon()
 
     def ended(self, lease: Lease, error: BaseException | None) -> None:
-        """The lease's sandbox is gone; ``error`` is what ended its use."""
+        """Record that the lease's sandbox is gone; ``error`` is what ended its use."""
         self.live -= 1
         if lease.startup is not None:
             self._nodes[lease.startup.node] -= 1
@@ -251,8 +228,8 @@ class SandboxPool:
         self._admission = None
         admitted: list[Ticket] = []
         while self.waiting and self._has_room():
-            ticket = self._turns.next()
-            if ticket.turn.done():  # cancelled a moment ago
+            ticket = self._queue.next()
+            if ticket.admitted.done():  # cancelled a moment ago
                 continue
             self.starting += 1
             ticket.lease.leased_at = time.time()
@@ -265,10 +242,10 @@ class SandboxPool:
         except Exception as error:  # a fenced run, a full disk: nothing may be created
             self.starting -= len(admitted)
             for ticket in admitted:
-                ticket.turn.set_exception(error)
+                ticket.admitted.set_exception(error)
             return
         for ticket in admitted:
-            ticket.turn.set_result(None)
+            ticket.admitted.set_result(None)
 
     def _has_room(self) -> bool:
         config, now = self._config, time.monotonic()
@@ -286,9 +263,9 @@ class SandboxPool:
 
     def _withdraw(self, ticket: Ticket) -> None:
         """Its lease gave up: leave the queue, or give the place back when it had just been given one."""
-        if self._turns.remove(ticket):
+        if self._queue.remove(ticket):
             self._reporter.touch()
-        elif not ticket.turn.cancelled() and ticket.turn.exception() is None:
+        elif not ticket.admitted.cancelled() and ticket.admitted.exception() is None:
             self.not_started(ticket.lease, asyncio.CancelledError())
 
     def _why_waiting(self) -> str:
@@ -327,3 +304,50 @@ class SandboxPool:
     def _count_failure(self, error: BaseException | None) -> None:
         if isinstance(error, SandboxError):
             self._failures[error.kind] += 1
+
+
+class PooledSandbox(AbstractAsyncContextManager[Sandbox]):
+    """One sandbox of the pool; entering the context waits for admission and starts it.
+
+    Entering raises:
+        SandboxQueueTimeoutError: it was not admitted in time.
+        SandboxStartError: it did not start; an ``ImageError`` at once while its image is refused.
+    """
+
+    def __init__(self, pool: SandboxPool, spec: SandboxSpec) -> None:
+        self.lease = Lease(spec, pool.name)
+        self._pool = pool
+        self._inner: AbstractAsyncContextManager[Sandbox] | None = None
+
+    async def __aenter__(self) -> Sandbox:
+        pool, lease = self._pool, self.lease
+        began = time.monotonic()
+        try:
+            await pool.take_place(lease)
+        finally:
+            lease.queue_seconds = time.monotonic() - began
+        try:
+            pool.check_image(lease.spec.image)
+            self._inner = pool.backend.open(lease.spec)
+            sandbox = await self._inner.__aenter__()
+        except BaseException as error:
+            pool.not_started(lease, error)
+            raise
+        lease.sandbox_id, lease.startup, lease.started_at = sandbox.id, sandbox.startup, time.time()
+        pool.started(lease, sandbox.startup)
+        return sandbox
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._inner is not None, "a sandbox is left only after it was entered"
+        try:
+            await self._inner.__aexit__(None, None, None)
+        except SandboxError as problem:
+            error = error or problem
+            raise
+        finally:
+            self._pool.ended(self.lease, error)

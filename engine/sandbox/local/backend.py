@@ -20,18 +20,21 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import stamina
+
 from engine.errors import ImageError, SandboxDiedError, SandboxError, SandboxStartError
-from engine.sandbox import cgroups
+from engine.sandbox.agent_sandbox import AgentSandbox
 from engine.sandbox.base import Sandbox, SandboxSpec, Startup
-from engine.sandbox.base_system import HOME, WRITABLE, BaseSystem, prepare
 from engine.sandbox.client import AgentClient
-from engine.sandbox.images import Image, load_image
 from engine.sandbox.ledger import Ledger, LedgerEntry
-from engine.sandbox.local_reaper import reap
+from engine.sandbox.local import cgroups
+from engine.sandbox.local.base_system import HOME, WRITABLE, BaseSystem, prepare
+from engine.sandbox.local.images import Image, load_image
+from engine.sandbox.local.reaper import reap
+from engine.sandbox.local.spawn_client import Spawner
+from engine.sandbox.local.spawn_server import NO_OVERLAY
 from engine.sandbox.patches import IGNORED, FileState
-from engine.sandbox.remote import AgentSandbox
-from engine.sandbox.replies import Stamp
-from engine.sandbox.spawning import Spawner
+from engine.sandbox.responses import Stamp
 
 _START_S = 30.0
 _ATTEMPTS = 3
@@ -40,8 +43,12 @@ _INODES_PER_MB = 64
 _STREAM_LIMIT = 1 << 20
 
 
-class _Box:
-    """One running sandbox: the processes, the ledger entry and the groups behind an ``AgentSandbox``."""
+class _NoOverlayError(SandboxStartError):
+    """The image could not be overlaid on this machine."""
+
+
+class _Processes:
+    """Processes, ledger entry and control groups of one running sandbox."""
 
     def __init__(self, spawner: Spawner, ledger: Ledger, entry: LedgerEntry, errors: int) -> None:
         self.spawner = spawner
@@ -49,6 +56,8 @@ class _Box:
         self.entry = entry
         self.errors = errors
         self.lifetime: asyncio.TimerHandle | None = None
+        self.status: int | None = None
+        """Exit status; None while the sandbox runs, or when it is unknown."""
 
     def post_mortem(self) -> str:
         """What is known about an unexpected end."""
@@ -72,7 +81,7 @@ class _Box:
             async with asyncio.timeout(_CLOSE_S):
                 if not self.spawner.is_gone(sandbox):
                     self.spawner.kill(sandbox)
-                    await self.spawner.gone(sandbox)
+                self.status = await self.spawner.gone(sandbox)
         except TimeoutError:
             pass  # its groups are killed below, and the ledger keeps what stays
         self.spawner.forget(sandbox)
@@ -159,12 +168,6 @@ class LocalBackend:
         finally:
             await sandbox.close()
 
-    async def preflight(self) -> list[str]:
-        """See ``SandboxBackend.preflight``; entries that begin with ``Weaker:`` do not prevent a start."""
-        from engine.sandbox.preflight import preflight  # it probes by opening a sandbox of this very backend
-
-        return await preflight(self)
-
     async def prepare(self, images: Mapping[str, int]) -> None:
         """Nothing to do: images are folders of this machine and a start takes milliseconds."""
 
@@ -176,22 +179,23 @@ class LocalBackend:
         """Nothing to free: the spawner process ends with this one."""
 
     async def _start(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
-        attempt = 1
-        while True:
-            try:
-                return await self._start_once(spec, image)
-            except SandboxError as error:
-                if "mount overlay" in str(error) and not self.copies:
-                    self.copies = True
-                    continue
-                if attempt == _ATTEMPTS:
-                    raise SandboxStartError(
-                        f"sandbox of image '{image.name}' did not start: {error}"
-                    ) from error
-            await asyncio.sleep(0.05 * 2**attempt)
-            attempt += 1
+        start = stamina.AsyncRetryingCaller(attempts=_ATTEMPTS, wait_initial=0.1, wait_jitter=0.1)
+        try:
+            return await start.on(SandboxError)(self._start_once, spec, image)
+        except SandboxError as error:
+            raise SandboxStartError(f"sandbox of image '{image.name}' did not start: {error}") from error
 
     async def _start_once(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
+        copies = self.copies
+        try:
+            return await self._spawn(spec, image)
+        except _NoOverlayError:
+            if copies:
+                raise
+        self.copies = True
+        return await self._spawn(spec, image)
+
+    async def _spawn(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
         began = time.monotonic()
         spawner = await self._live_spawner()
         sandbox_id = f"sb-{secrets.token_hex(6)}"
@@ -200,32 +204,34 @@ class LocalBackend:
         self.ledger.write(entry)
         errors, errors_write = os.pipe()
         os.set_blocking(errors, False)
-        box = _Box(spawner, self.ledger, entry, errors)
+        processes = _Processes(spawner, self.ledger, entry, errors)
         ours, theirs = socket.socketpair()
         writer: asyncio.StreamWriter | None = None
         try:
             if self.groups is not None:
                 self.groups.create(sandbox_id, spec.limits)
             pid = await spawner.spawn(self._request(entry, spec, image), theirs, errors_write)
-            box.entry = self.ledger.started(entry, pid)
+            processes.entry = self.ledger.started(entry, pid)
             theirs.close()
             os.close(errors_write)
             errors_write = -1
             reader, writer = await asyncio.open_connection(sock=ours, limit=_STREAM_LIMIT)
-            client = AgentClient(reader, writer, post_mortem=box.post_mortem)
+            client = AgentClient(reader, writer, post_mortem=processes.post_mortem)
             await client.hello(_START_S)
-        except BaseException:
+        except BaseException as error:
             if writer is not None:
                 writer.transport.abort()  # the event loop still knows the descriptor
             else:
                 ours.close()
-            await box.end()
+            await processes.end()
+            if processes.status == NO_OVERLAY and isinstance(error, SandboxError):
+                raise _NoOverlayError(str(error)) from error
             raise
         finally:
             theirs.close()
             if errors_write >= 0:
                 os.close(errors_write)
-        box.lifetime = spawner.loop.call_later(spec.limits.lifetime_s, _expire, box, client)
+        processes.lifetime = spawner.loop.call_later(spec.limits.lifetime_s, _expire, processes, client)
         env = {**self._env(), **image.env, **spec.env}
         return AgentSandbox(
             sandbox_id,
@@ -233,8 +239,8 @@ class LocalBackend:
             client,
             startup=Startup(node=socket.gethostname(), start=time.monotonic() - began),
             env=env,
-            pristine=self._tree(image, spec.workdir),
-            end=box.end,
+            base_tree=self._tree(image, spec.workdir),
+            end=processes.end,
         )
 
     def _env(self) -> dict[str, str]:
@@ -282,6 +288,6 @@ class LocalBackend:
             return spawner
 
 
-def _expire(box: _Box, client: AgentClient) -> None:
+def _expire(processes: _Processes, client: AgentClient) -> None:
     client.fail(SandboxDiedError("the sandbox reached the end of its lifetime"))
-    box.spawner.kill(box.entry.id)
+    processes.spawner.kill(processes.entry.id)

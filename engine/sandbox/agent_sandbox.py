@@ -1,7 +1,7 @@
 """A sandbox seen through its agent: everything of the ``Sandbox`` protocol that does not depend on the
 backend.
 
-A backend starts the box, hands over the stream and the pristine tree, and says how to end it; see
+A backend starts the sandbox, hands over the stream and the base tree, and says how to end it; see
 ``engine.sandbox.local.LocalBackend`` for the whole of that and ``engine.sandbox.conformance`` for what it
 must pass.
 """
@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from engine.errors import PatchError, SandboxError, SandboxTransportError
-from engine.sandbox import replies
+from engine.sandbox import responses
 from engine.sandbox.base import ExecResult, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
 from engine.sandbox.patches import IGNORED, FileState, apply_to, make_patch, touched
-from engine.sandbox.replies import Stamp
+from engine.sandbox.responses import Stamp
 
 _BATCH_BYTES, _BATCH_FILES = 8 << 20, 1000
 _MAX_CHANGED = 50_000
@@ -30,7 +30,7 @@ _MAX_PATCH_CHARS = 8 << 20
 _FILES_S = 60.0
 
 
-class PristineTree(Protocol):
+class BaseTree(Protocol):
     """What the workdir held when the sandbox started."""
 
     def stamps(self) -> Mapping[str, Stamp]:
@@ -46,7 +46,7 @@ class AgentSandbox:
     Args:
         startup: where it runs and what its start took.
         env: complete environment of every command.
-        pristine: what to compare with in ``diff``.
+        base_tree: what to compare with in ``diff``.
         end: frees the box; called once.
     """
 
@@ -58,7 +58,7 @@ class AgentSandbox:
         *,
         startup: Startup,
         env: Mapping[str, str],
-        pristine: PristineTree,
+        base_tree: BaseTree,
         end: Callable[[], Awaitable[None]],
     ) -> None:
         self.id = sandbox_id
@@ -66,7 +66,7 @@ class AgentSandbox:
         self.startup = startup
         self._client = client
         self._env = dict(env)
-        self._pristine = pristine
+        self._base_tree = base_tree
         self._end = end
         self._hidden: set[str] = set()
         self._closing: asyncio.Future[None] | None = None
@@ -87,7 +87,7 @@ class AgentSandbox:
         """See ``Sandbox.exec``."""
         return await self._client.call(
             "exec",
-            replies.executed(output_cap),
+            responses.executed(output_cap),
             timeout_s=timeout_s,
             argv=["/bin/sh", "-c", command] if isinstance(command, str) else command,
             cwd=self._path(cwd or ""),
@@ -102,7 +102,7 @@ class AgentSandbox:
         try:
             return await self._client.call(
                 "read",
-                replies.content(max_bytes),
+                responses.content(max_bytes),
                 timeout_s=_FILES_S,
                 path=self._path(path),
                 max_bytes=max_bytes,
@@ -116,7 +116,7 @@ class AgentSandbox:
         """See ``Sandbox.write_file``."""
         try:
             await self._client.call(
-                "write", replies.NOTHING, timeout_s=_FILES_S, path=self._path(path), data=data, mode=mode
+                "write", responses.NOTHING, timeout_s=_FILES_S, path=self._path(path), data=data, mode=mode
             )
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
@@ -125,7 +125,7 @@ class AgentSandbox:
         """See ``Sandbox.list_dir``."""
         try:
             return await self._client.call(
-                "list", replies.LISTED, timeout_s=_FILES_S, path=self._path(path), depth=depth
+                "list", responses.LISTED, timeout_s=_FILES_S, path=self._path(path), depth=depth
             )
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
@@ -137,7 +137,7 @@ class AgentSandbox:
 
     async def adopt(self) -> None:
         """See ``Sandbox.adopt``. Raises PatchError beyond 50,000 files or 64 MiB of content."""
-        self._pristine = _AdoptedTree(self._pristine, await self._changes())
+        self._base_tree = _AdoptedTree(self._base_tree, await self._changes())
 
     async def _changes(self) -> _Changes:
         workdir = self.spec.workdir
@@ -151,27 +151,25 @@ class AgentSandbox:
         except OSError as error:
             raise PatchError(f"what is below {workdir} cannot be read: {error.strerror}") from error
         # Only what was listed is looked up: a new name may lead through what used to be a symlink.
-        pristine = self._pristine.stamps()
-        known = [name for name in suspects if name in pristine] + gone
-        _check_size(workdir, sum(pristine[name][1] for name in known))
+        base = self._base_tree.stamps()
+        known = [name for name in suspects if name in base] + gone
+        _check_size(workdir, sum(base[name][1] for name in known))
         return _Changes(current=current, known=known, after=after)
 
     def _differing(self, current: Mapping[str, Stamp]) -> tuple[list[str], list[str]]:
         """Files that are new or may have changed, and those that are gone. Raises PatchError."""
-        pristine = self._pristine.stamps()
+        base = self._base_tree.stamps()
         suspects = [
-            name
-            for name, stamp in current.items()
-            if pristine.get(name) != stamp and not self._is_hidden(name)
+            name for name, stamp in current.items() if base.get(name) != stamp and not self._is_hidden(name)
         ]
-        gone = [name for name in pristine if name not in current and not self._is_hidden(name)]
+        gone = [name for name in base if name not in current and not self._is_hidden(name)]
         if len(suspects) + len(gone) > _MAX_CHANGED:
             raise PatchError(f"more than {_MAX_CHANGED} files changed below {self.spec.workdir}")
         _check_size(self.spec.workdir, sum(current[name][1] for name in suspects))
         return suspects, gone
 
     def _compare(self, names: list[str], after: dict[str, FileState]) -> str:
-        patch = make_patch(self._pristine.states(names), after)
+        patch = make_patch(self._base_tree.states(names), after)
         if len(patch) > _MAX_PATCH_CHARS:
             raise PatchError(f"the patch is longer than {_MAX_PATCH_CHARS >> 20} MiB")
         return patch
@@ -187,7 +185,7 @@ class AgentSandbox:
             files = [[name, state.git_mode & ~0o022 | 0o444, state.data] for name, state in changed.items()]
             await self._client.call(
                 "commit",
-                replies.NOTHING,
+                responses.NOTHING,
                 timeout_s=_FILES_S,
                 path=self.spec.workdir,
                 files=files,
@@ -221,19 +219,19 @@ class AgentSandbox:
 
 
 class _Changes(NamedTuple):
-    """How the workdir differs from its pristine tree."""
+    """How the workdir differs from its base tree."""
 
     current: dict[str, Stamp]
     known: list[str]
-    """Files of the pristine tree that changed or are gone."""
+    """Files of the base tree that changed or are gone."""
     after: dict[str, FileState]
     """Files that are new or changed, as they are."""
 
 
 class _AdoptedTree:
-    """A pristine tree with later changes in it."""
+    """A base tree with later changes in it."""
 
-    def __init__(self, base: PristineTree, changes: _Changes) -> None:
+    def __init__(self, base: BaseTree, changes: _Changes) -> None:
         self._base = base
         self._changes = changes
 
@@ -253,9 +251,9 @@ async def list_tree(client: AgentClient, folder: str) -> dict[str, Stamp]:
         OSError: as the file system says.
         SandboxError: the sandbox itself failed.
     """
-    blob = await client.call("tree", replies.TREE, timeout_s=_FILES_S, path=folder, skip=list(IGNORED))
+    blob = await client.call("tree", responses.TREE, timeout_s=_FILES_S, path=folder, skip=list(IGNORED))
     try:
-        return await asyncio.to_thread(replies.parse_tree, blob)
+        return await asyncio.to_thread(responses.parse_tree, blob)
     except ValueError as error:
         failed = SandboxTransportError(f"the agent sent nonsense: {error}")
         client.fail(failed)
@@ -265,7 +263,7 @@ async def list_tree(client: AgentClient, folder: str) -> dict[str, Stamp]:
 async def fetch_files(client: AgentClient, folder: str, names: Sequence[str]) -> dict[str, FileState]:
     """Files below a folder as they are, but for those that are not there; raises as ``list_tree``."""
     files = await client.call(
-        "fetch", replies.fetched(len(names)), timeout_s=_FILES_S, path=folder, names=list(names)
+        "fetch", responses.fetched(len(names)), timeout_s=_FILES_S, path=folder, names=list(names)
     )
     return {name: state for name, state in zip(names, files, strict=True) if state is not None}
 

@@ -1,8 +1,8 @@
 """Removes what dead owners of local sandboxes left behind: processes, control groups, ledger files.
 
 Mounts need no care: they live in the sandbox's own namespace and vanish with its last process. The death of
-an owner normally ends its sandboxes within milliseconds (see ``engine.sandbox.spawner``); this is for the
-rest, and for deadlines.
+an owner normally ends its sandboxes within milliseconds (see ``spawn_server``); this is for the rest, and for
+deadlines.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import os
 import signal
 import time
 
-from engine.sandbox import cgroups
 from engine.sandbox.ledger import Ledger, LedgerEntry
+from engine.sandbox.local import cgroups
 
 _KILL_S = 2.0
 

@@ -5,7 +5,7 @@ single-threaded process can make cheaply; ``--die-with-parent`` is bound to a th
 exactly one, which lives as long as its owner does (a pidfd tells); and forking it costs nothing, whereas the
 owner may hold gigabytes of model. Requests and events are JSON messages on a SOCK_SEQPACKET socket; a spawn
 request carries two descriptors: the agent's stream and its error output. The host side is
-``engine.sandbox.spawning``. To give sandboxes another mount, add it to ``_populate``.
+``engine.sandbox.local.spawn_client``. To give sandboxes another mount, add it to ``_populate``.
 """
 
 from __future__ import annotations
@@ -24,6 +24,13 @@ _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
 _libc = ctypes.CDLL(None, use_errno=True)
+
+NO_OVERLAY = 97
+"""Exit status of a sandbox whose image could not be overlaid; the request's ``copy`` avoids overlays."""
+
+
+class _OverlayError(OSError):
+    """Overlay mounts are not possible here."""
 
 
 def _check(result: int, what: str) -> None:
@@ -79,9 +86,11 @@ def _layer(request: dict[str, Any], stage: str, name: str, *, ordinary: bool) ->
     _writable(upper, mode, request)
     if not request["copy"]:
         options = f"lowerdir={_escape(lower)},upperdir={upper},workdir={work},volatile"
-        _mount(
-            "overlay", merged, "overlay", _MS_NODEV | _MS_NOSUID, options + (",userxattr" if ordinary else "")
-        )
+        flags = _MS_NODEV | _MS_NOSUID
+        try:
+            _mount("overlay", merged, "overlay", flags, options + (",userxattr" if ordinary else ""))
+        except OSError as error:
+            raise _OverlayError(error.errno, error.strerror) from error
         return
     code = os.spawnv(os.P_WAIT, "/bin/cp", ["cp", "-a", lower + "/.", merged])
     if code != 0:
@@ -135,6 +144,7 @@ def _stage_for(request: dict[str, Any]) -> str:
 def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> None:
     """In the forked child: build the file system and turn into bubblewrap."""
     stream, errors = fds
+    status = 1
     try:
         os.dup2(errors, 2)
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -157,9 +167,10 @@ def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> No
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execve(request["bwrap"], _arguments(request, stage), {})
     except BaseException as error:
+        status = NO_OVERLAY if isinstance(error, _OverlayError) else 1
         os.write(2, f"{type(error).__name__}: {error}\n".encode())
     finally:
-        os._exit(1)
+        os._exit(status)
 
 
 class Spawner:
@@ -211,8 +222,8 @@ class Spawner:
         spawner = os.getpid()
         try:
             pid = os.fork()
-        except OSError as error:
-            self._send({"id": request["id"], "event": "gone", "detail": str(error)})
+        except OSError:
+            self._send({"id": request["id"], "event": "gone", "status": 1})
         else:
             if pid == 0:
                 _become_sandbox(request, fds, spawner)
@@ -265,7 +276,7 @@ class Spawner:
             del self.dying[inner]
         waiting = set(self.dying.values())
         for sandbox in [name for name in self.ended if name not in waiting]:
-            self._send({"id": sandbox, "event": "gone", "detail": f"status {self.ended.pop(sandbox)}"})
+            self._send({"id": sandbox, "event": "gone", "status": self.ended.pop(sandbox)})
 
     def _send(self, event: dict[str, Any]) -> None:
         try:

@@ -18,11 +18,11 @@ from typing import Any
 import docker
 import docker.errors
 
-from engine.sandbox.docker.container import Owner, pristine_config
+from engine.sandbox.docker.container_spec import Owner, base_files_config
 from engine.sandbox.docker.daemon import Daemon
-from engine.sandbox.docker.images import DockerImage
+from engine.sandbox.docker.image import DockerImage
 from engine.sandbox.patches import FileState
-from engine.sandbox.replies import Stamp
+from engine.sandbox.responses import Stamp
 
 _LIFETIME_S = 86_400.0
 _KEPT_BYTES = 64 << 20
@@ -30,7 +30,7 @@ _ONE_BY_ONE = 10
 """So many files are asked for by name: each takes a request."""
 
 
-class Originals:
+class BaseFiles:
     """Files of one image. Methods block: they are called in threads."""
 
     def __init__(self, daemon: Daemon, image: DockerImage) -> None:
@@ -95,7 +95,7 @@ class Originals:
     def _archive(self, client: docker.APIClient, path: str) -> Iterable[bytes] | None:
         for attempt in (1, 2):
             if self._container is None:
-                config = pristine_config(self._image, Owner.this(), _LIFETIME_S)
+                config = base_files_config(self._image, Owner.this(), _LIFETIME_S)
                 self._container = client.create_container_from_config(config)["Id"]
             try:
                 parts: Iterable[bytes] = client.get_archive(self._container, path)[0]
@@ -158,11 +158,11 @@ class _Parts(io.RawIOBase):
         return size
 
 
-class OriginalTree:
+class BaseTree:
     """The workdir of one sandbox as it was at its start."""
 
-    def __init__(self, originals: Originals, workdir: str, stamps: Mapping[str, Stamp]) -> None:
-        self._originals = originals
+    def __init__(self, base_files: BaseFiles, workdir: str, stamps: Mapping[str, Stamp]) -> None:
+        self._base_files = base_files
         self._workdir = workdir
         self._stamps = stamps
 
@@ -172,4 +172,4 @@ class OriginalTree:
 
     def states(self, names: Sequence[str]) -> dict[str, FileState]:
         """Mode and content of files of ``stamps``."""
-        return self._originals.states(self._workdir, names)
+        return self._base_files.states(self._workdir, names)

@@ -1,4 +1,4 @@
-"""Whose turn it is for a place in the pool: lanes take turns, each is first come, first served."""
+"""Fair queue of sandbox requests: round-robin over lanes, first in first out within a lane."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 from collections import OrderedDict, deque
 from dataclasses import dataclass
 
-from engine.sandbox.lease import Lease
+from engine.sandbox.pool.lease import Lease
 
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """A lease that waits; ``turn`` is done when it may go on."""
+    """A waiting lease; ``admitted`` is done when its sandbox may start."""
 
     lease: Lease
-    turn: asyncio.Future[None]
+    admitted: asyncio.Future[None]
 
 
-class Turns:
-    """The tickets that wait, by the lane of their sandbox."""
+class FairQueue:
+    """Waiting tickets by the lane of their sandbox."""
 
     def __init__(self) -> None:
         self._lanes: OrderedDict[str, deque[Ticket]] = OrderedDict()
@@ -28,12 +28,12 @@ class Turns:
         return self._count
 
     def add(self, ticket: Ticket) -> None:
-        """Stand at the end of its lane."""
+        """Append a ticket to its lane."""
         self._lanes.setdefault(ticket.lease.spec.lane, deque()).append(ticket)
         self._count += 1
 
     def next(self) -> Ticket:
-        """Take the first ticket of the lane whose turn it is; there must be one."""
+        """Remove and return the first ticket of the next lane; the queue must not be empty."""
         lane, tickets = next(iter(self._lanes.items()))
         self._count -= 1
         ticket = tickets.popleft()
@@ -44,7 +44,7 @@ class Turns:
         return ticket
 
     def remove(self, ticket: Ticket) -> bool:
-        """Leave the queue; False when it no longer waited."""
+        """Remove a ticket; return False when it was not in the queue."""
         lane = ticket.lease.spec.lane
         tickets = self._lanes.get(lane)
         if tickets is None or ticket not in tickets:

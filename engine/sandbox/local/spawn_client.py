@@ -1,7 +1,7 @@
 """The owner's end of the spawner process: asks for sandboxes, hears when they are gone.
 
 Bound to one event loop and one spawner; when either ends, ``alive`` turns false and the backend makes a new
-one. ``engine.sandbox.spawner`` is the other end; a new request needs a branch there and a method here.
+one. ``spawn_server`` is the other end; a new request needs a branch there and a method here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 from engine.errors import SandboxStartError
 
-_SCRIPT = Path(__file__).with_name("spawner.py")
+_SCRIPT = Path(__file__).with_name("spawn_server.py")
 _REPLY_S = 30.0
 
 
@@ -29,7 +29,7 @@ class Spawner:
         self.alive = True
         self._control = control
         self._started: dict[str, asyncio.Future[int]] = {}
-        self._gone: dict[str, asyncio.Future[str]] = {}
+        self._gone: dict[str, asyncio.Future[int | None]] = {}
         self.loop.add_reader(control, self._receive)
 
     @classmethod
@@ -79,9 +79,10 @@ class Spawner:
         """Whether nothing of the sandbox runs any more."""
         return sandbox not in self._gone or self._gone[sandbox].done()
 
-    async def gone(self, sandbox: str) -> str:
-        """Wait until nothing of the sandbox runs any more; returns what is known about its end."""
-        return await asyncio.shield(self._gone[sandbox])
+    async def gone(self, sandbox: str) -> int | None:
+        """Wait until nothing of the sandbox runs any more; return its exit status, None when unknown."""
+        future = self._gone.get(sandbox)
+        return None if future is None else await asyncio.shield(future)
 
     def forget(self, sandbox: str) -> None:
         """Drop the record of a sandbox that is gone."""
@@ -102,14 +103,14 @@ class Spawner:
         if event["event"] == "started":
             _resolve(self._started.get(sandbox), event["pid"])
         else:
-            _resolve(self._gone.get(sandbox), event["detail"])
+            _resolve(self._gone.get(sandbox), event["status"])
             _resolve(self._started.get(sandbox), 0)
 
     def _lost(self) -> None:
         self.alive = False
         self.loop.remove_reader(self._control)
         for future in self._gone.values():
-            _resolve(future, "the spawner process ended")
+            _resolve(future, None)
         for started in self._started.values():
             _resolve(started, 0)
 

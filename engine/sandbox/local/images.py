@@ -4,7 +4,7 @@ base system.
 ``rootfs`` must hold at least the workdir; each of its top-level folders becomes a writable layer of the
 sandbox. It is never written to afterwards. Files belong to an unprivileged user, so that even the superuser's
 sandboxes are nobody outside. To let images carry something else, add a field to ``Image`` and use it in
-``engine.sandbox.local``.
+``engine.sandbox.local.backend``.
 """
 
 from __future__ import annotations

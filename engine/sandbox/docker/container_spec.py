@@ -1,0 +1,208 @@
+"""What a sandbox is to Docker: the body of its create request, and the labels by which anybody can find it.
+
+``container_config`` is a pure function of its arguments. The agent comes in over stdin (``bootstrap``), so
+that nothing has to be mounted or copied and a daemon on another machine works as well; it is the
+container's init, which is enough of one: it reaps orphans while a command runs and kills whatever is left
+after it, so there is no need for Docker's own ``--init`` (under which it could not use ``kill(-1)``). To
+set another limit, add it to ``_host_config``.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import engine.sandbox.agent
+from engine.config.sandbox import DockerConfig
+from engine.sandbox.agent.interpreters import launcher
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.docker.image import DockerImage
+from engine.sandbox.ledger import boot_id, process_start
+
+DOMAIN = "trainyard.dev"
+SANDBOX_ID = f"{DOMAIN}/sandbox-id"
+RUN_ID = f"{DOMAIN}/run-id"
+NAME = f"{DOMAIN}/name"
+DEADLINE = f"{DOMAIN}/deadline"
+"""Seconds since the epoch after which anybody may remove it."""
+OWNER = f"{DOMAIN}/owner"
+ROLE = f"{DOMAIN}/role"
+SANDBOX, PRISTINE = "sandbox", "pristine"
+
+_MODULES = ("wire", "processes", "files", "main")
+_BOOT = (
+    "import types; read = lambda size, data=b'': data if len(data) == size else "
+    "read(size, data + (os.read(0, min(size - len(data), 65536)) or sys.exit('no agent came'))); "
+    "package = sys.modules['agent'] = types.ModuleType('agent'); package.__path__ = []; "
+    "text = read(int.from_bytes(read(4), 'big')); exec(compile(text, 'agent', 'exec')); "
+    "sys.modules['agent.main'].main({'env': dict(os.environ)})"
+)
+_LOADER = """
+for name, source in {sources!r}:
+    module = sys.modules["agent." + name] = types.ModuleType("agent." + name)
+    module.__package__ = "agent"
+    exec(compile(source, "agent/" + name + ".py", "exec"), module.__dict__)
+"""
+_OPEN_FILES = 16_384
+_SHM_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Owner:
+    """The process that holds a sandbox, so that others can tell whether it still lives."""
+
+    host: str
+    boot: str
+    namespace: int
+    """Inode of the process namespace in which the pid counts."""
+    pid: int
+    start: int
+
+    @classmethod
+    def this(cls) -> Owner:
+        """The calling process."""
+        return cls(
+            host=socket.gethostname(),
+            boot=boot_id(),
+            namespace=os.stat("/proc/self/ns/pid").st_ino,
+            pid=os.getpid(),
+            start=process_start(os.getpid()) or 0,
+        )
+
+    def label(self) -> str:
+        """As text."""
+        return f"{self.host}/{self.boot}/{self.namespace}/{self.pid}/{self.start}"
+
+    @classmethod
+    def parse(cls, label: str) -> Owner | None:
+        """The inverse of ``label``; None for anything else."""
+        parts = label.split("/")
+        if len(parts) != 5 or not all(part.isdigit() for part in parts[2:]):
+            return None
+        namespace, pid, start = (int(part) for part in parts[2:])
+        return cls(host=parts[0], boot=parts[1], namespace=namespace, pid=pid, start=start)
+
+    def alive(self) -> bool | None:
+        """Whether it still runs; None when that cannot be told from here."""
+        here = Owner.this()
+        if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
+            return None
+        return process_start(self.pid) == self.start
+
+
+def labels(sandbox_id: str, spec: SandboxSpec, owner: Owner) -> dict[str, str]:
+    """What a stranger needs to know about a sandbox's container."""
+    return {
+        ROLE: SANDBOX,
+        SANDBOX_ID: sandbox_id,
+        RUN_ID: spec.run_id,
+        NAME: spec.name,
+        DEADLINE: str(int(time.time() + spec.limits.lifetime_s)),
+        OWNER: owner.label(),
+    }
+
+
+@functools.cache
+def bootstrap() -> bytes:
+    """What the container reads first: its agent's modules. Four bytes of length, then Python source."""
+    folder = Path(engine.sandbox.agent.__file__).parent
+    sources = [(name, (folder / f"{name}.py").read_text()) for name in _MODULES]
+    text = _LOADER.format(sources=sources).encode()
+    return len(text).to_bytes(4, "big") + text
+
+
+def container_config(
+    spec: SandboxSpec,
+    image: DockerImage,
+    config: DockerConfig,
+    *,
+    labels: Mapping[str, str],
+    quota: bool,
+) -> dict[str, Any]:
+    """The body of the request that creates a sandbox's container.
+
+    Args:
+        spec: what is wanted.
+        image: the image, present in the daemon.
+        config: the backend's settings.
+        labels: see ``labels``.
+        quota: whether the storage driver can limit what a container writes.
+    """
+    candidates = {"candidates": (image.python,)} if image.python else {}
+    return {
+        "Image": image.id,
+        "Entrypoint": launcher(_BOOT, **candidates),
+        "Cmd": [],
+        "User": image.user if image.user is not None else config.user,
+        "WorkingDir": "/",
+        "Hostname": "sandbox",
+        "Env": [],
+        "Labels": dict(labels),
+        "Tty": False,
+        "OpenStdin": True,
+        "StdinOnce": True,  # the end of our connection is the end of the agent's input, and so of the agent
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "StopSignal": "SIGKILL",
+        "Healthcheck": {"Test": ["NONE"]},
+        "NetworkDisabled": config.network == "none",
+        "HostConfig": _host_config(spec, image, config, quota=quota),
+    }
+
+
+def _host_config(
+    spec: SandboxSpec, image: DockerImage, config: DockerConfig, *, quota: bool
+) -> dict[str, Any]:
+    limits = spec.limits
+    memory = limits.memory_mb << 20
+    ulimits = [_ulimit("nofile", _OPEN_FILES), _ulimit("core", 0)]
+    if not quota:
+        ulimits.append(_ulimit("fsize", limits.disk_mb << 20))
+    host: dict[str, Any] = {
+        "NetworkMode": config.network,
+        "Memory": memory,
+        "MemorySwap": memory,
+        "NanoCpus": int(limits.cpus * 1e9),
+        "PidsLimit": limits.processes,
+        "ShmSize": min(_SHM_BYTES, limits.disk_mb << 20),
+        "Ulimits": ulimits,
+        "CapDrop": ["ALL"],
+        "SecurityOpt": ["no-new-privileges"],
+        "Privileged": False,
+        "IpcMode": "private",
+        "Init": False,
+        "LogConfig": {"Type": "none", "Config": {}},
+        "RestartPolicy": {"Name": ""},
+        "Mounts": [
+            {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True}
+            for source, target in image.binds
+        ],
+    }
+    if quota:
+        host["StorageOpt"] = {"size": f"{limits.disk_mb}m"}
+    if config.runtime:
+        host["Runtime"] = config.runtime
+    return host
+
+
+def _ulimit(name: str, value: int) -> dict[str, object]:
+    return {"Name": name, "Soft": value, "Hard": value}
+
+
+def base_files_config(image: DockerImage, owner: Owner, lifetime_s: float) -> dict[str, Any]:
+    """The body of the request that creates the container whose files nobody ever touches: it never starts."""
+    return {
+        "Image": image.id,
+        "Entrypoint": ["/never-started"],
+        "Cmd": [],
+        "NetworkDisabled": True,
+        "Labels": {ROLE: PRISTINE, DEADLINE: str(int(time.time() + lifetime_s)), OWNER: owner.label()},
+        "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none", "Config": {}}},
+    }
