@@ -11,13 +11,13 @@ import pytest
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.baseline import image_environment
-from engine.datasets.patches import make_patch
 from engine.datasets.sources import Source, fetch_source
 from engine.datasets.store import with_content_id
 from engine.datasets.testrun import driver_command
 from engine.datasets.toolchain import MOUNT, ensure_toolchain
 from engine.errors import PreflightError
 from engine.grading.grader import Grader
+from engine.patches.diff import diff_texts
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
@@ -163,7 +163,7 @@ def broken_task(home: Path, tree: Path) -> TaskRow:
         image="local:toy-broken",
     )  # fmt: skip
     answer = TaskAnswer(
-        gold_patch=make_patch("toy/numbers.py", broken, NUMBERS),
+        gold_patch=diff_texts("toy/numbers.py", broken, NUMBERS),
         fail_to_pass=failing,
         pass_to_pass=passing,
         test_command=driver_command(["tests/test_numbers.py"], source.roots),
@@ -179,7 +179,7 @@ def without_reuse(row: TaskRow) -> TaskRow:
 
 def patched(content: str, path: str = "toy/numbers.py") -> str:
     """A patch that gives the broken module another content."""
-    return make_patch(path, NUMBERS.replace(*BROKEN), content)
+    return diff_texts(path, NUMBERS.replace(*BROKEN), content)
 
 
 def new_file(path: str, content: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
-from engine.datasets.patches import is_test_path
+from engine.datasets.paths import is_test_path
 from engine.datasets.sources import Source
 from engine.datasets.testrun import TestRun, driver_command, run_tests
 from engine.datasets.toolchain import MOUNT

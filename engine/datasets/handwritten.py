@@ -11,13 +11,14 @@ from pathlib import Path
 
 from engine.datasets.baseline import ensure_image
 from engine.datasets.importers.swe_row import read_row
-from engine.datasets.patches import split_patch
 from engine.datasets.sources import Source, fetch_source
 from engine.datasets.store import with_content_id
 from engine.datasets.testrun import driver_command
 from engine.datasets.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PatchError
-from engine.sandbox.patches import FileState, apply_to
+from engine.patches.apply import apply_patch
+from engine.patches.sections import split_patch
+from engine.patches.trees import FileState
 from engine.types import TaskRow
 
 _FOLDER = Path(__file__).parent / "handwritten"
@@ -64,7 +65,7 @@ def _patched(source: Source, patch: str, name: str) -> dict[str, str]:
             if file.is_file():
                 before[path] = FileState(0o100644, file.read_bytes())
     try:
-        changed, _ = apply_to(before, patch)
+        changed, _ = apply_patch(before, patch)
     except PatchError as error:
         raise DatasetError(f"hand-written task '{name}' does not fit {source.spec}: {error}") from error
     return {path: state.data.decode() for path, state in changed.items()}

@@ -12,11 +12,12 @@ from typing import Any
 
 from engine.datasets.baseline import image_environment
 from engine.datasets.candidates import Candidate
-from engine.datasets.patches import count_changed_lines, make_patch
 from engine.datasets.statements import Hint, problem_statement
 from engine.datasets.store import with_content_id
 from engine.datasets.testrun import driver_command
 from engine.datasets.toolchain import MOUNT
+from engine.patches.diff import diff_texts
+from engine.patches.sections import count_changed_lines
 from engine.sandbox.local.images import build_image, image_exists
 from engine.types import Task, TaskAnswer, TaskRow
 
@@ -45,7 +46,7 @@ def make_row(noticed: Noticed, split: str, names: set[str], *, hint: Hint, home:
     """
     candidate = noticed.candidate
     fault, source = candidate.fault, candidate.baseline.source
-    gold = make_patch(candidate.path, candidate.mutated, candidate.source)
+    gold = diff_texts(candidate.path, candidate.mutated, candidate.source)
     name = _unique_name(candidate, names)
     task = Task(
         id="",

@@ -17,17 +17,17 @@ from dataclasses import replace
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.patches import patch_hash
 from engine.datasets.testrun import run_tests
 from engine.datasets.toolchain import DRIVER
 from engine.errors import DatasetError, HostileInputError, PatchError, SandboxError
 from engine.grading.apart import call_apart
-from engine.grading.applying import apply_with_fallbacks
 from engine.grading.evidence import Evidence, Judgement, required
 from engine.grading.parsers import find_parser
+from engine.grading.patch_apply import apply_with_fallbacks
+from engine.grading.patch_filter import Submission, admit
 from engine.grading.rules import RULES
 from engine.grading.scripts import run_script
-from engine.grading.submission import Submission, admit
+from engine.patches.sections import patch_hash
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.failures import Decision, decide, own_doing
 from engine.types import (

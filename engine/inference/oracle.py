@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import Any
 
 from engine.errors import ModelError, PatchError
-from engine.inference.unified_diff import FileChange, Hunk, parse_patch
+from engine.patches.structure import FileChange, Hunk, parse_patch
 from engine.types import Step, TaskRow, ToolCall
 
 Plan = Generator[tuple[str, ToolCall], Step, None]

@@ -15,10 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from engine.errors import PatchError, SandboxError, SandboxTransportError
+from engine.patches.apply import apply_patch, touched
+from engine.patches.diff import diff_trees
+from engine.patches.trees import IGNORED, FileState
 from engine.sandbox import responses
 from engine.sandbox.base import ExecResult, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
-from engine.sandbox.patches import IGNORED, FileState, apply_to, make_patch, touched
 from engine.sandbox.responses import Stamp
 
 _BATCH_BYTES, _BATCH_FILES = 8 << 20, 1000
@@ -169,7 +171,7 @@ class AgentSandbox:
         return suspects, gone
 
     def _compare(self, names: list[str], after: dict[str, FileState]) -> str:
-        patch = make_patch(self._base_tree.states(names), after)
+        patch = diff_trees(self._base_tree.states(names), after)
         if len(patch) > _MAX_PATCH_CHARS:
             raise PatchError(f"the patch is longer than {_MAX_PATCH_CHARS >> 20} MiB")
         return patch
@@ -181,7 +183,7 @@ class AgentSandbox:
         try:
             names = await asyncio.to_thread(touched, patch)
             before = await fetch_files(self._client, self.spec.workdir, names)
-            changed, deleted = await asyncio.to_thread(apply_to, before, patch)
+            changed, deleted = await asyncio.to_thread(apply_patch, before, patch)
             files = [[name, state.git_mode & ~0o022 | 0o444, state.data] for name, state in changed.items()]
             await self._client.call(
                 "commit",

@@ -12,8 +12,8 @@ import posixpath
 from collections.abc import Sequence
 
 from engine.errors import PatchError, SandboxError
+from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox
-from engine.sandbox.patches import touched
 
 _SCRUB_S = 300.0
 _SCRUB = r"""

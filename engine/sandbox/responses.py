@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from engine.patches.trees import FileState, is_plain
 from engine.sandbox.agent.wire import MAX_FRAME
 from engine.sandbox.base import ExecResult
-from engine.sandbox.patches import FileState, is_plain
 
 T = TypeVar("T")
 Reply = dict[str, Any]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from engine.datasets.importers.evalscript import END, START
-from engine.datasets.patches import make_patch
 from engine.datasets.toolchain import MOUNT
 from engine.grading.grader import Grader
+from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import GradeRule, TaskRow, Verdict
 from tests.dataset_builders import (
@@ -205,7 +205,7 @@ EXPLOITS = {
     "reports of its own and exit": code(WRITE_REPORTS + SAY + "os._exit(0)\n"),
     "stolen key": code(STEAL_KEY),
     "daemon": code(DAEMON),
-    "edited tests": make_patch("tests/test_numbers.py", TEST_NUMBERS, "def test_clamp(): pass\n"),
+    "edited tests": diff_texts("tests/test_numbers.py", TEST_NUMBERS, "def test_clamp(): pass\n"),
     "tests as a link": "diff --git a/tests b/tests\nnew file mode 120000\n--- /dev/null\n+++ b/tests\n"
     "@@ -0,0 +1 @@\n+/tmp\n\\ No newline at end of file\n",
     "out of the tree": new_file("../../tmp/verifier/reward.txt", "1\n"),

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from engine.datasets import testrun
-from engine.datasets.patches import make_patch
 from engine.errors import DatasetError, SandboxStartError
+from engine.patches.diff import diff_texts
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskAnswer, TaskRow, TestOutcome, Verdict
@@ -88,7 +88,7 @@ async def test_code_that_cannot_be_imported_fails(home: Path, row: TaskRow) -> N
     assert {test.outcome for test in grade.tests} == {TestOutcome.MISSING}
 
 
-@pytest.mark.parametrize("patch", ["garbage", make_patch("toy/numbers.py", "not there\n", "x\n")])
+@pytest.mark.parametrize("patch", ["garbage", diff_texts("toy/numbers.py", "not there\n", "x\n")])
 async def test_a_patch_that_does_not_apply(home: Path, row: TaskRow, patch: str) -> None:
     grade = await make_grader(LocalBackend(home)).grade(row, patch)
     assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
@@ -122,7 +122,7 @@ WATCHER = (
     " start_new_session=True)\n"
 )
 CHEATS = {
-    "edited tests": make_patch("tests/test_numbers.py", TEST_NUMBERS, "def test_clamp(): pass\n"),
+    "edited tests": diff_texts("tests/test_numbers.py", TEST_NUMBERS, "def test_clamp(): pass\n"),
     "conftest forges reports": new_file("conftest.py", FORGE),
     "conftest skips": new_file("tests/conftest.py", SKIP),
     "configuration deselects": new_file("pytest.ini", "[pytest]\naddopts = --deselect tests\n"),

@@ -16,11 +16,11 @@ import pytest
 from engine.config.importing import ImportConfig
 from engine.datasets.importers.evalscript import END, START
 from engine.datasets.importers.run import import_dataset
-from engine.datasets.patches import make_patch
 from engine.datasets.store import load_dataset
 from engine.datasets.toolchain import MOUNT
 from engine.grading import apart
 from engine.orchestrator.importing import obstacle
+from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.types import TaskRow, Verdict
@@ -36,10 +36,10 @@ from tests.dataset_builders import (
 from tests.unit.datasets.importers import folders, rows
 
 BROKEN_NUMBERS = NUMBERS.replace(*BROKEN)
-GOLD = make_patch("toy/numbers.py", BROKEN_NUMBERS, NUMBERS)
+GOLD = diff_texts("toy/numbers.py", BROKEN_NUMBERS, NUMBERS)
 NEW_TEST = "from toy.numbers import clamp\n\n\ndef test_upper():\n    assert clamp(11, 0, 10) == 10\n"
 CHANGED_TESTS = TEST_NUMBERS.replace("(0, 0)", "(0, 0), (99, 10)")
-TEST_PATCH = make_patch("tests/test_numbers.py", TEST_NUMBERS, CHANGED_TESTS) + new_file(
+TEST_PATCH = diff_texts("tests/test_numbers.py", TEST_NUMBERS, CHANGED_TESTS) + new_file(
     "tests/test_upper.py", NEW_TEST
 )
 F2P = ["tests/test_numbers.py::test_clamp[99-10]", "tests/test_upper.py::test_upper"]
@@ -125,7 +125,7 @@ async def test_swe_rebench(home: Path) -> None:
         docker_image="local:broken", install_config={"test_cmd": PYTEST, "log_parser": "parse_log_pytest"},
     )  # fmt: skip
     task = one_row(home, "swe-rebench", row)
-    edited = GOLD + make_patch("tests/test_numbers.py", TEST_NUMBERS, "")
+    edited = GOLD + diff_texts("tests/test_numbers.py", TEST_NUMBERS, "")
     assert await verdicts(home, task, "", edited, GOLD) == [Verdict.FAILED, Verdict.PASSED, Verdict.PASSED]
 
 
@@ -145,7 +145,7 @@ async def test_r2e_gym(home: Path) -> None:
 
 
 async def test_swe_smith(home: Path) -> None:
-    bug = make_patch("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
+    bug = diff_texts("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
     failing = ["tests/test_numbers.py::test_clamp[11-10]", "tests/test_numbers.py::test_clamp[5-5]"]
     row = rows.swe_smith(
         patch=bug, image_name="local:intact", FAIL_TO_PASS=failing, PASS_TO_PASS=P2P,
@@ -157,7 +157,7 @@ async def test_swe_smith(home: Path) -> None:
 
 
 async def test_swe_smith_by_its_own_default(home: Path) -> None:
-    bug = make_patch("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
+    bug = diff_texts("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
     failing = ["tests/test_numbers.py::test_clamp[11-10]", "tests/test_numbers.py::test_clamp[5-5]"]
     row = rows.swe_smith(patch=bug, image_name="local:intact", FAIL_TO_PASS=failing, PASS_TO_PASS=P2P)
     task = one_row(home, "swe-smith", row)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets.patches import make_patch
+from engine.patches.diff import diff_texts
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.integrity import prepare_for_agent
 from engine.sandbox.local.backend import LocalBackend
@@ -115,7 +115,7 @@ async def test_hidden_tests_are_neither_in_the_tree_nor_in_the_commit(box: Sandb
 
 
 async def test_the_setup_patch_is_the_task_and_no_change(box: Sandbox) -> None:
-    bug = make_patch("code.py", BUGGY, "def f():\n    return None\n") + new_file("extra.py", "x = 1\n")
+    bug = diff_texts("code.py", BUGGY, "def f():\n    return None\n") + new_file("extra.py", "x = 1\n")
     await prepare_for_agent(box, setup_patch=bug)
     assert await run(box, "git status --porcelain; git diff HEAD; cat extra.py") == "x = 1"
     assert await run(box, "git log --all -p | grep -c 'return 0'") == "0"

@@ -14,11 +14,11 @@ import pytest
 from engine.config.rollout import GradingConfig
 from engine.config.run import ValidateRun
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.patches import make_patch
 from engine.datasets.store import dataset_path, save_dataset, with_content_id
 from engine.events.health import ValidationRecord, read
 from engine.grading.predictions import Assignment, PredictionSettings, grade_predictions
 from engine.orchestrator.validate import validate_dataset
+from engine.patches.diff import diff_texts
 from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.owner import leases_path
 from engine.types import TaskRow
@@ -138,7 +138,7 @@ async def test_predictions_get_in_pods_the_reports_they_get_here(
         "signed": row.answer.gold_patch,
         "log": row.answer.gold_patch,
         "cheats": EXPLOITS["forged lines and exit"],
-        "unapplied": make_patch("toy/numbers.py", "not there\n", "x\n"),
+        "unapplied": diff_texts("toy/numbers.py", "not there\n", "x\n"),
         "empty": "",
     }
     lines = [

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from engine.datasets.patches import make_patch
 from engine.datasets.store import save_dataset, with_content_id
 from engine.grading.reports import regrade
+from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
 from tests.dataset_builders import (
@@ -72,7 +72,7 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
         "log": gold,
         "solved": gold,
         "cheats": EXPLOITS["forged lines and exit"],
-        "unapplied": make_patch("toy/numbers.py", "not there\n", "x\n"),
+        "unapplied": diff_texts("toy/numbers.py", "not there\n", "x\n"),
         "empty": "",
     }
     file = tmp_path / "predictions.jsonl"
@@ -150,8 +150,8 @@ async def test_a_setup_patch_comes_first(home: Path, row: TaskRow) -> None:
     worse = STILL_BROKEN.replace("return total / count", "return total")
     answer = replace(
         row.answer,
-        setup_patch=make_patch("toy/numbers.py", STILL_BROKEN, worse),
-        gold_patch=make_patch("toy/numbers.py", worse, NUMBERS),
+        setup_patch=diff_texts("toy/numbers.py", STILL_BROKEN, worse),
+        gold_patch=diff_texts("toy/numbers.py", worse, NUMBERS),
     )
     task_row = replace(row, answer=answer)
     grader = make_grader(LocalBackend(home), timeout_s=60.0)

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.datasets.importers.fields import Row, number
-from engine.datasets.patches import count_changed_lines, is_test_path, keep_files, split_patch
+from engine.datasets.paths import is_test_path
+from engine.patches.sections import count_changed_lines, keep_files, split_patch
 from engine.types import Task, TaskAnswer
 
 _DOCUMENTATION = (".md", ".rst", ".txt")

@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from engine.datasets.patches import split_patch
+from engine.patches.sections import split_patch
 
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
 CONDA = ("source /opt/miniconda3/bin/activate", "conda activate testbed")

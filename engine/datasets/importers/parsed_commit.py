@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 
-from engine.datasets.patches import make_patch
 from engine.errors import DatasetError
+from engine.patches.diff import diff_texts
 
 _SIGNS = {"context": " ", "added": "+", "deleted": "-", "note": "\\ "}
 _TEST_FOLDERS = frozenset({"tests", "Tests", "test", "Test"})
@@ -86,7 +86,7 @@ def _file_patch(path: str, difference: Mapping[str, Any]) -> str:
     before, after = _content(difference, "old_file_content"), _content(difference, "new_file_content")
     if before is None or after is None or not hunks or _same(_applied(before, hunks), after):
         return "\n".join(lines) + "\n"
-    remade = make_patch(path, before, after)
+    remade = diff_texts(path, before, after)
     header, _, body = remade.partition("--- ")
     extra = f"{misc}\n" if misc and "file mode" in str(misc) else ""
     return f"{header}{extra}--- {body}" if body else ""

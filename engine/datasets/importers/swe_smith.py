@@ -16,8 +16,8 @@ from typing import Any
 from engine.datasets.importers.base import Imported, difficulty
 from engine.datasets.importers.evalscript import make_script
 from engine.datasets.importers.fields import Row, find, kept, names, optional_text, text, texts
-from engine.datasets.importers.reverse import reverse_patch
 from engine.errors import DatasetError, PatchError
+from engine.patches.reverse import reverse_patch
 from engine.types import Task, TaskAnswer
 
 WORKDIR = "/testbed"

@@ -18,10 +18,10 @@ from typing import Any
 import docker
 import docker.errors
 
+from engine.patches.trees import FileState
 from engine.sandbox.docker.container_spec import Owner, base_files_config
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.image import DockerImage
-from engine.sandbox.patches import FileState
 from engine.sandbox.responses import Stamp
 
 _LIFETIME_S = 86_400.0

@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from engine.errors import SandboxStartError
+from engine.patches.trees import FileState
 from engine.sandbox.agent_sandbox import batches, fetch_files, list_tree
 from engine.sandbox.client import AgentClient
-from engine.sandbox.patches import FileState
 from engine.sandbox.responses import Stamp
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import stamina
 
 from engine.errors import ImageError, SandboxDiedError, SandboxError, SandboxStartError
+from engine.patches.trees import IGNORED, FileState
 from engine.sandbox.agent_sandbox import AgentSandbox
 from engine.sandbox.base import Sandbox, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
@@ -33,7 +34,6 @@ from engine.sandbox.local.images import Image, load_image
 from engine.sandbox.local.reaper import reap
 from engine.sandbox.local.spawn_client import Spawner
 from engine.sandbox.local.spawn_server import NO_OVERLAY
-from engine.sandbox.patches import IGNORED, FileState
 from engine.sandbox.responses import Stamp
 
 _START_S = 30.0

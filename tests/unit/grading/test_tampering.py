@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from engine.datasets.patches import make_patch
-from engine.grading.submission import admit
+from engine.grading.patch_filter import admit
 from engine.grading.tampering import find_tampering
+from engine.patches.diff import diff_texts
 from engine.types import FindingKind, Step, TaskAnswer, ToolCall
 from tests.dataset_builders import new_file
 
@@ -106,18 +106,18 @@ def test_a_flood_of_signs_is_bounded() -> None:
     ],
 )
 def test_what_a_patch_may_not_touch_is_left_out_and_named(path: str, kind: FindingKind) -> None:
-    honest = make_patch("src/a.py", "x\n", "y\n")
+    honest = diff_texts("src/a.py", "x\n", "y\n")
     submission = admit(honest + new_file(path, "z\n"), ANSWER)
     assert (submission.patch, submission.left_out) == (honest, (path,))
     assert [(finding.kind, finding.detail) for finding in submission.findings] == [(kind, path)]
 
 
 def test_files_of_the_gold_patch_are_code_whatever_their_name() -> None:
-    gold = make_patch("django/test/client.py", "a\n", "b\n")
-    other = make_patch("django/test/client.py", "a\n", "c\n")
+    gold = diff_texts("django/test/client.py", "a\n", "b\n")
+    other = diff_texts("django/test/client.py", "a\n", "c\n")
     answer = TaskAnswer(gold_patch=gold)
     assert admit(other, answer).patch == other
-    assert admit(make_patch("django/test/runner.py", "a\n", "c\n"), answer).left_out == (
+    assert admit(diff_texts("django/test/runner.py", "a\n", "c\n"), answer).left_out == (
         "django/test/runner.py",
     )
 
@@ -130,17 +130,17 @@ def test_a_link_in_place_of_the_hidden_tests_is_left_out() -> None:
 
 
 def test_code_that_smells_is_admitted_but_named() -> None:
-    patch = make_patch("src/a.py", "x\n", "import os; os._exit(0)\n")
+    patch = diff_texts("src/a.py", "x\n", "import os; os._exit(0)\n")
     submission = admit(patch, ANSWER)
     assert submission.patch == patch
     assert [finding.kind for finding in submission.findings] == [FindingKind.SUSPICIOUS_CODE]
-    assert admit(make_patch("src/a.py", "x\n", "import os\n"), ANSWER).findings == ()
+    assert admit(diff_texts("src/a.py", "x\n", "import os\n"), ANSWER).findings == ()
 
 
 def test_names_of_the_standard_library_are_free_inside_packages_and_where_they_are_already() -> None:
     for patch in (
         new_file("toy/json.py", "x\n"),
-        make_patch("json.py", "x\n", "y\n"),
+        diff_texts("json.py", "x\n", "y\n"),
         new_file("json.md", "x\n"),
     ):
         assert admit(patch, ANSWER).patch == patch

@@ -13,7 +13,7 @@ from engine.errors import ModelError, PatchError
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
 from engine.inference.oracle import plan
 from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy, ScriptedPolicy
-from engine.inference.unified_diff import FileChange, parse_patch
+from engine.patches.structure import FileChange, parse_patch
 from engine.types import Step, ToolCall
 from tests.rollout_builders import make_key, make_row
 

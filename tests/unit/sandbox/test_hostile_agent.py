@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 from engine.errors import PatchError, SandboxError, SandboxTransportError
+from engine.patches.trees import FileState
 from engine.sandbox import responses
 from engine.sandbox.agent.wire import decode, encode, frame
 from engine.sandbox.agent_sandbox import AgentSandbox, batches
 from engine.sandbox.base import SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
-from engine.sandbox.patches import FileState
 from engine.sandbox.responses import Stamp, parse_tree
 
 FILE, LINK = stat.S_IFREG | 0o644, stat.S_IFLNK | 0o777

@@ -19,8 +19,9 @@ from engine.datasets.importers.base import Imported
 from engine.datasets.importers.formats import FORMATS
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
+from engine.patches.apply import apply_patch
+from engine.patches.trees import FileState
 from engine.sandbox.base import SandboxSpec
-from engine.sandbox.patches import FileState, apply_to
 from engine.types import GradeRule, TaskRow
 from tests.unit.datasets.importers import folders, rows
 
@@ -196,7 +197,7 @@ def test_r2e_rebuilds_the_gold_patch_and_compares_the_whole_map() -> None:
     )
     assert task.problem_statement == rows.STATEMENT
     before = {"pkg/core.py": FileState(0o100644, rows.OLD_CODE.encode())}
-    changed, _ = apply_to(before, answer.gold_patch)
+    changed, _ = apply_patch(before, answer.gold_patch)
     assert changed["pkg/core.py"].data.decode() == rows.NEW_CODE
     assert "test_core" not in answer.gold_patch
     assert "+def test_secret_new():" in answer.test_patch
@@ -220,7 +221,7 @@ def test_r2e_hunks_that_do_not_fit_are_made_anew_from_the_texts() -> None:
     commit = rows.parsed_commit()
     commit["file_diffs"][0]["hunks"][0]["line_group"]["all_lines"][1]["content"] = "something else"
     imported = convert("r2e-gym", rows.r2e_gym(parsed_commit_content=json.dumps(commit)))
-    changed, _ = apply_to(
+    changed, _ = apply_patch(
         {"pkg/core.py": FileState(0o100644, rows.OLD_CODE.encode())}, imported.answer.gold_patch
     )
     assert changed["pkg/core.py"].data.decode() == rows.NEW_CODE
@@ -254,9 +255,9 @@ def test_swe_smith_turns_the_bug_around() -> None:
     assert (task.repo, task.base_commit) == ("acme/pkg", "01234567")
     intact = {"pkg/core.py": FileState(0o100644, b"def clamp(value, low, high):\n    if value < low:\n        return low\n"
                                                  b"    if value > high_secret_gold_line:\n        return high\n")}  # fmt: skip
-    broken, _ = apply_to(intact, answer.setup_patch)
+    broken, _ = apply_patch(intact, answer.setup_patch)
     assert b"if value < high:" in broken["pkg/core.py"].data
-    mended, _ = apply_to(broken, answer.gold_patch)
+    mended, _ = apply_patch(broken, answer.gold_patch)
     assert mended["pkg/core.py"].data == intact["pkg/core.py"].data
     assert answer.hidden_paths == ("tests/test_core.py", "tests/test_new.py")
     assert answer.log_parser == "swesmith_pytest"

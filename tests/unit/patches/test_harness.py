@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from engine.errors import PatchError
-from engine.sandbox.fallbacks import HARNESS_COMMANDS, apply_as_harness
-from engine.sandbox.patches import FileState, make_patch, touched
+from engine.patches.apply import touched
+from engine.patches.diff import diff_trees
+from engine.patches.harness import HARNESS_COMMANDS, apply_as_harness
+from engine.patches.trees import FileState
 
 BASE = "".join(f"line {number}\n" for number in range(40))
 REGULAR, LINK = 0o100644, 0o120777
@@ -106,17 +108,17 @@ class Repository:
 
 
 def simple(before: str, after: str, name: str = "a.py") -> str:
-    return make_patch({name: file(before)}, {name: file(after)})
+    return diff_trees({name: file(before)}, {name: file(after)})
 
 
 NEW = changed(BASE, _20="new 20", _21="new 21")
-MADE = make_patch({"a.py": file(BASE)}, {"a.py": file(NEW)})
-TWO = make_patch(
+MADE = diff_trees({"a.py": file(BASE)}, {"a.py": file(NEW)})
+TWO = diff_trees(
     {"a.py": file(BASE), "b.py": file(BASE)}, {"a.py": file(NEW), "b.py": file(changed(BASE, _5="new 5"))}
 )
-CREATE = make_patch({"a.py": file(BASE)}, {"a.py": file(NEW), "new.py": file("made\n")})
-MODE = make_patch({"a.sh": file("x\n")}, {"a.sh": file("x\n", 0o100755)})
-BINARY = make_patch({"a.bin": file(b"\xff\x00\x01" * 50)}, {"a.bin": file(b"\xff\x00\x02" * 50)})
+CREATE = diff_trees({"a.py": file(BASE)}, {"a.py": file(NEW), "new.py": file("made\n")})
+MODE = diff_trees({"a.sh": file("x\n")}, {"a.sh": file("x\n", 0o100755)})
+BINARY = diff_trees({"a.bin": file(b"\xff\x00\x01" * 50)}, {"a.bin": file(b"\xff\x00\x02" * 50)})
 RENAME = (
     "diff --git a/old.py b/fresh.py\nsimilarity index 90%\nrename from old.py\nrename to fresh.py\n"
     + MADE.split("\n", 1)[1].replace("a/a.py", "a/old.py").replace("b/a.py", "b/fresh.py")

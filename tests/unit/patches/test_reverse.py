@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.datasets.importers.reverse import reverse_patch
 from engine.errors import PatchError
-from engine.sandbox.patches import FileState, apply_to, make_patch
+from engine.patches.apply import apply_patch
+from engine.patches.diff import diff_trees
+from engine.patches.reverse import reverse_patch
+from engine.patches.trees import FileState
 
 Tree = dict[str, FileState]
 TEXTS = st.lists(st.sampled_from(["a", "b", "c", "-x", "+y", "--- d", "@@ e", "\\ f", ""]), max_size=8)
@@ -20,7 +22,7 @@ def state(lines: list[str], *, end: bool = True, mode: int = 0o100644) -> FileSt
 
 
 def undone(before: Tree, after: Tree) -> Tree:
-    changed, gone = apply_to(after, reverse_patch(make_patch(before, after)))
+    changed, gone = apply_patch(after, reverse_patch(diff_trees(before, after)))
     return {path: found for path, found in {**after, **changed}.items() if path not in gone}
 
 
@@ -64,7 +66,7 @@ def test_renames_are_undone() -> None:
         "diff --git a/old.py b/new.py\nsimilarity index 50%\nrename from old.py\nrename to new.py\n"
         "index 1111111..2222222 100644\n--- a/old.py\n+++ b/new.py\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
     )
-    changed, gone = apply_to({"new.py": state(["a", "c"])}, reverse_patch(patch))
+    changed, gone = apply_patch({"new.py": state(["a", "c"])}, reverse_patch(patch))
     assert (contents(changed), gone) == (contents({"old.py": state(["a", "b"])}), ["new.py"])
 
 

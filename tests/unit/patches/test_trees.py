@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import PatchError
-from engine.sandbox.patches import FileState, apply_to, make_patch, touched
+from engine.patches.apply import apply_patch, touched
+from engine.patches.diff import diff_trees
+from engine.patches.trees import FileState
 
 Files = dict[str, FileState]
 _NAMES = [
@@ -38,7 +40,7 @@ def link(target: str) -> FileState:
 
 def applied(before: Files, patch: str) -> Files:
     names = touched(patch)
-    changed, deleted = apply_to({name: before[name] for name in names if name in before}, patch)
+    changed, deleted = apply_patch({name: before[name] for name in names if name in before}, patch)
     after = {**before, **changed}
     for name in deleted:
         del after[name]
@@ -71,17 +73,17 @@ def some_files(generator: random.Random) -> Files:
 def test_a_patch_turns_any_tree_into_any_other(seed: int) -> None:
     generator = random.Random(seed)
     before, after = some_files(generator), some_files(generator)
-    patch = make_patch(before, after)
+    patch = diff_trees(before, after)
     patch.encode()
     assert same(applied(before, patch), after)
 
 
 def test_no_difference_is_no_patch() -> None:
-    assert make_patch({"a": regular(b"x", 0o600)}, {"a": regular(b"x", 0o664)}) == ""
+    assert diff_trees({"a": regular(b"x", 0o600)}, {"a": regular(b"x", 0o664)}) == ""
 
 
 def test_added_and_deleted_files_have_the_usual_headers() -> None:
-    patch = make_patch(
+    patch = diff_trees(
         {"old": regular(b"x\n")}, {"new file": regular(b"y\n"), "t\u00e9": regular(b"", 0o755)}
     )
     assert "diff --git a/new file b/new file\nnew file mode 100644\n" in patch
@@ -91,7 +93,7 @@ def test_added_and_deleted_files_have_the_usual_headers() -> None:
 
 def test_attribute_files_in_the_tree_change_nothing() -> None:
     attributes = {".gitattributes": regular(b"* text eol=crlf -diff filter=evil\n")}
-    patch = make_patch({"f": regular(b"a\r\nb\n")}, {**attributes, "f": regular(b"a\r\nc\n")})
+    patch = diff_trees({"f": regular(b"a\r\nb\n")}, {**attributes, "f": regular(b"a\r\nc\n")})
     assert "-b\n+c\n" in patch
     assert same(applied({"f": regular(b"a\r\nb\n")}, patch), {**attributes, "f": regular(b"a\r\nc\n")})
 
@@ -107,18 +109,18 @@ def test_names_that_lead_out_are_refused(name: str) -> None:
 def test_a_patch_does_not_write_through_a_link() -> None:
     patch = "--- /dev/null\n+++ b/a/x\n@@ -0,0 +1 @@\n+x\n"
     with pytest.raises(PatchError):
-        apply_to({"a": link("/tmp")}, patch)
+        apply_patch({"a": link("/tmp")}, patch)
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "a//b", "."])
 def test_no_name_leads_out_of_the_hosts_own_folder(name: str) -> None:
     with pytest.raises(PatchError, match="no file can be at"):
-        make_patch({}, {name: regular(b"x\n")})
+        diff_trees({}, {name: regular(b"x\n")})
     with pytest.raises(PatchError, match="no file can be at"):
-        apply_to({name: regular(b"x\n")}, "--- a/a\n+++ b/a\n@@ -0,0 +1 @@\n+y\n")
+        apply_patch({name: regular(b"x\n")}, "--- a/a\n+++ b/a\n@@ -0,0 +1 @@\n+y\n")
 
 
 def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(PatchError, match="no file can be at"):
-        make_patch({}, {"a": link(str(tmp_path)), "a/b": regular(b"x\n")})
+        diff_trees({}, {"a": link(str(tmp_path)), "a/b": regular(b"x\n")})
     assert list(tmp_path.iterdir()) == []

@@ -1,6 +1,6 @@
 """Puts a patch onto a grading sandbox's tree, with the fallbacks of the official harness.
 
-``git apply`` first, then what swebench tries: ``engine.sandbox.fallbacks``. All of it happens on the host, on
+``git apply`` first, then what swebench tries: ``engine.patches.harness``. All of it happens on the host, on
 copies of the few files a patch touches; the sandbox's tree changes completely or not at all. Contents that
 the patch names as what it was made from come out of the sandbox's repository, as ``--3way`` needs them.
 
@@ -16,9 +16,11 @@ import re
 import stat
 
 from engine.errors import PatchError
+from engine.patches.apply import touched
+from engine.patches.diff import diff_trees
+from engine.patches.harness import apply_as_harness
+from engine.patches.trees import FileState
 from engine.sandbox.base import Sandbox
-from engine.sandbox.fallbacks import apply_as_harness
-from engine.sandbox.patches import FileState, make_patch, touched
 
 MAX_FILES = 500
 _COMMAND_S = 30.0
@@ -45,7 +47,7 @@ async def apply_with_fallbacks(box: Sandbox, patch: str) -> str:
             after, how = await asyncio.to_thread(apply_as_harness, before, patch, blobs)
         except PatchError:
             raise error from None
-        await box.apply_patch(await asyncio.to_thread(make_patch, before, after))
+        await box.apply_patch(await asyncio.to_thread(diff_trees, before, after))
         return how
     return ""
 

@@ -12,7 +12,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from engine.datasets.patches import FilePatch, is_test_path, split_patch
+from engine.datasets.paths import is_test_path
+from engine.patches.sections import FilePatch, split_patch
 from engine.types import Finding, FindingKind, TaskAnswer
 
 _CONFIGURATION = (

@@ -7,14 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets.patches import (
-    count_changed_lines,
-    is_test_path,
-    keep_files,
-    make_patch,
-    patch_hash,
-    split_patch,
-)
+from engine.datasets.paths import is_test_path
+from engine.patches.diff import diff_texts
+from engine.patches.sections import count_changed_lines, keep_files, patch_hash, split_patch
 
 
 @pytest.mark.parametrize(
@@ -29,33 +24,33 @@ from engine.datasets.patches import (
 def test_git_applies_what_was_made(tmp_path: Path, before: str, after: str) -> None:
     file = tmp_path / "f.py"
     file.write_bytes(before.encode())
-    patch = make_patch("f.py", before, after)
+    patch = diff_texts("f.py", before, after)
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=patch.encode(), check=True)
     assert file.read_bytes() == after.encode()
     assert count_changed_lines(patch) == 2
 
 
 def test_equal_texts_make_no_patch() -> None:
-    assert make_patch("f.py", "a\n", "a\n") == ""
+    assert diff_texts("f.py", "a\n", "a\n") == ""
 
 
 def test_parts_keep_their_text_and_name_every_path() -> None:
     header = "diff --git a/old.py b/tests/new.py\nsimilarity index 100%\n"
     rename = header + "rename from old.py\nrename to tests/new.py\n"
-    patch = make_patch("a.py", "x\n", "y\n") + rename
+    patch = diff_texts("a.py", "x\n", "y\n") + rename
     parts = split_patch(patch)
     assert [part.paths for part in parts] == [("a.py",), ("old.py", "tests/new.py")]
     assert "".join(part.text for part in parts) == patch
 
 
 def test_dropped_lines_that_look_like_headers_stay_content() -> None:
-    patch = make_patch("a.sql", "-- a/tests/x\n++ b\nz\n", "z\n")
+    patch = diff_texts("a.sql", "-- a/tests/x\n++ b\nz\n", "z\n")
     assert [part.paths for part in split_patch(patch)] == [("a.sql",)]
 
 
 def test_a_second_header_hidden_in_a_part_is_seen() -> None:
     hidden = "--- a/conftest.py\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+forge()\n"
-    kept, dropped = keep_files(make_patch("a.py", "x\n", "y\n") + hidden, lambda path: not is_test_path(path))
+    kept, dropped = keep_files(diff_texts("a.py", "x\n", "y\n") + hidden, lambda path: not is_test_path(path))
     assert kept == ""
     assert dropped == ["a.py", "conftest.py"]
 
@@ -82,7 +77,7 @@ def test_other_files_are_not(path: str) -> None:
 
 
 def test_the_hash_ignores_blob_hashes_but_not_content() -> None:
-    patch = make_patch("a.py", "x\n", "y\n")
+    patch = diff_texts("a.py", "x\n", "y\n")
     with_index = patch.replace("--- a", "index 1234567..89abcde 100644\n--- a")
     assert patch_hash(with_index) == patch_hash(patch + "\n")
-    assert patch_hash(patch) != patch_hash(make_patch("a.py", "x\n", "z\n"))
+    assert patch_hash(patch) != patch_hash(diff_texts("a.py", "x\n", "z\n"))

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.errors import PatchError
-from engine.sandbox.patches import FileState, Tree, private_folder, read_tree, run_git, write_tree
+from engine.patches.commands import private_folder, run_git
+from engine.patches.trees import FileState, Tree, read_tree, write_tree
 
 HARNESS_COMMANDS = (
     "git apply --verbose",

@@ -1,21 +1,11 @@
-"""Git-format patches as text: made from two texts, taken apart by file, filtered by path."""
+"""Git-format patches as text: taken apart by file, filtered by path, hashed, counted."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import PurePosixPath
-
-_TEST_FOLDERS = frozenset({"tests", "test", "r2e_tests"})
-_CONFIGURATION = frozenset(
-    {
-        "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
-        "sitecustomize.py", "usercustomize.py",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,34 +15,6 @@ class FilePatch:
     paths: tuple[str, ...]
     """Every path it names: one, or old and new of a rename."""
     text: str
-
-
-def is_test_path(path: str) -> bool:
-    """Whether a path holds tests or configures the test runner: agents' versions of it never count."""
-    parts = PurePosixPath(path).parts
-    name = parts[-1] if parts else ""
-    return (
-        name in _CONFIGURATION
-        or name.endswith((".pth", "_test.py"))
-        or (name.startswith("test_") and name.endswith(".py"))
-        or any(part in _TEST_FOLDERS for part in parts[:-1])
-    )
-
-
-def make_patch(path: str, before: str, after: str) -> str:
-    """A git-format patch that turns ``before`` into ``after``; empty when they are equal."""
-    if before == after:
-        return ""
-    lines = [f"diff --git a/{path} b/{path}\n"]
-    differences = difflib.unified_diff(
-        _split(before),
-        _split(after),
-        f"a/{path}",
-        f"b/{path}",
-    )
-    for line in differences:
-        lines.append(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n")
-    return "".join(lines)
 
 
 def split_patch(patch: str) -> list[FilePatch]:
@@ -110,10 +72,6 @@ def patch_hash(patch: str) -> str:
 def count_changed_lines(patch: str) -> int:
     """Added plus removed lines."""
     return sum(1 for line in patch.split("\n") if re.match(r"[+-](?![+-]{2} )", line))
-
-
-def _split(text: str) -> list[str]:
-    return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _header_paths(line: str) -> list[str]:

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from engine.errors import PatchError
-from engine.grading.applying import MAX_FILES, apply_with_fallbacks
+from engine.grading.patch_apply import MAX_FILES, apply_with_fallbacks
+from engine.patches.apply import apply_patch, touched
+from engine.patches.diff import diff_trees
+from engine.patches.trees import FileState
 from engine.sandbox.base import ExecResult
-from engine.sandbox.patches import FileState, apply_to, make_patch, touched
 
 BASE = "".join(f"line {number}\n" for number in range(40))
 THEIRS = BASE.replace("line 18\n", "other\n").replace("line 20\n", "new\n")
 OURS = BASE.replace("line 20\n", "new\n").replace("line 30\n", "new 30\n")
-MADE = make_patch({"a.py": FileState(0o100644, BASE.encode())}, {"a.py": FileState(0o100644, OURS.encode())})
+MADE = diff_trees({"a.py": FileState(0o100644, BASE.encode())}, {"a.py": FileState(0o100644, OURS.encode())})
 
 
 class Box:
@@ -50,7 +52,7 @@ class Box:
             for name in touched(patch)
             if (self.folder / name).is_file()
         }
-        changed, deleted = apply_to(before, patch)
+        changed, deleted = apply_patch(before, patch)
         for name, state in changed.items():
             (self.folder / name).write_bytes(state.data)
         for name in deleted:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from engine.datasets.patches import line_count, split_patch
 from engine.errors import PatchError
+from engine.patches.sections import line_count, split_patch
 
 _HUNK = re.compile(r"@@ -(\d+(?:,\d+)?) \+(\d+(?:,\d+)?) @@(.*)")
 _SWAPPED = {"new file mode ": "deleted file mode ", "deleted file mode ": "new file mode "}

@@ -1,0 +1,25 @@
+"""Tells paths of tests and their configuration from paths of code."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+_TEST_FOLDERS = frozenset({"tests", "test", "r2e_tests"})
+_CONFIGURATION = frozenset(
+    {
+        "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
+        "sitecustomize.py", "usercustomize.py",
+    }
+)  # fmt: skip
+
+
+def is_test_path(path: str) -> bool:
+    """Whether a path holds tests or configures the test runner: agents' versions of it never count."""
+    parts = PurePosixPath(path).parts
+    name = parts[-1] if parts else ""
+    return (
+        name in _CONFIGURATION
+        or name.endswith((".pth", "_test.py"))
+        or (name.startswith("test_") and name.endswith(".py"))
+        or any(part in _TEST_FOLDERS for part in parts[:-1])
+    )

@@ -1,0 +1,89 @@
+"""Files as git sees them, on the host and out of reach of anything inside a sandbox.
+
+To support another kind of file, extend ``write_tree`` and ``read_tree``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.errors import PatchError
+
+IGNORED = (".git", "__pycache__", ".pytest_cache")
+"""Folders that are never part of a patch, at any depth."""
+_SHOWN, _SAID = 200, 2000
+_NOT_A_FILE = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL, errno.EILSEQ})
+"""Of a name or a link's target that no file system takes; other errors are this machine's."""
+
+
+class FileState(NamedTuple):
+    """A file as git sees it."""
+
+    mode: int
+    """``st_mode``; of the permissions only the owner's execute bit counts."""
+    data: bytes
+    """Content, or a symlink's target."""
+
+    @property
+    def git_mode(self) -> int:
+        """0o100644, 0o100755 or 0o120000."""
+        if stat.S_ISLNK(self.mode):
+            return 0o120000
+        return 0o100755 if self.mode & 0o100 else 0o100644
+
+    def same(self, other: FileState | None) -> bool:
+        """Whether git would see no difference."""
+        return other is not None and self.git_mode == other.git_mode and self.data == other.data
+
+
+Tree = Mapping[str, FileState]
+
+
+def is_plain(name: str) -> bool:
+    """Whether a name stays below the folder that it is put into."""
+    return bool(name) and "\0" not in name and not any(part in ("", ".", "..") for part in name.split("/"))
+
+
+def write_tree(folder: Path, tree: Tree) -> None:
+    """Put files below an empty folder. Raises PatchError where that would lead out of it, or cannot be."""
+    folder.mkdir(exist_ok=True)
+    for name, state in tree.items():
+        parts = name.split("/")
+        above = ("/".join(parts[:count]) for count in range(1, len(parts)))
+        if not is_plain(name) or any(parent in tree for parent in above):  # a parent may be a symlink
+            raise PatchError(f"no file can be at {name[:_SHOWN]!r}")
+        try:
+            _write_one(folder / name, state)
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno not in _NOT_A_FILE:
+                raise
+            raise PatchError(f"no file can be as {name[:_SHOWN]!r} is: {error}"[:_SAID]) from None
+
+
+def _write_one(path: Path, state: FileState) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISLNK(state.mode):
+        path.symlink_to(os.fsdecode(state.data))
+    else:
+        path.write_bytes(state.data)
+        path.chmod(0o755 if state.git_mode == 0o100755 else 0o644)
+
+
+def read_tree(folder: Path) -> dict[str, FileState]:
+    """Every file and symlink below a folder, by its path relative to it."""
+    tree: dict[str, FileState] = {}
+    for parent, folders, names in os.walk(folder):
+        for name in [*names, *folders]:
+            path = Path(parent, name)
+            mode = path.lstat().st_mode
+            if stat.S_ISLNK(mode):
+                target = os.readlink(path)  # noqa: PTH115  a Path would be normalised
+                tree[str(path.relative_to(folder))] = FileState(mode, os.fsencode(target))
+            elif stat.S_ISREG(mode):
+                tree[str(path.relative_to(folder))] = FileState(mode, path.read_bytes())
+    return tree
