@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from engine.config.base import Section
+from engine.config.source_spec import parse_source
 
 FaultKind = Literal[
     "added_not",
@@ -80,7 +81,7 @@ class CurationConfig(Section):
     """Makes tasks from a Python source tree with tests by injecting one fault at a time."""
 
     sources: tuple[str, ...] = Field(min_length=1)
-    """Folders, git repositories, or ``pip:NAME==VERSION`` source distributions."""
+    """Source distributions ``pip:NAME==VERSION``, git repositories ``https://HOST/PATH``, or folders."""
     output: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the dataset to write."""
     train_tasks: int = Field(default=48, ge=1)
@@ -101,3 +102,10 @@ class CurationConfig(Section):
     """Hand-written tasks to add, by name: ``wcmatch-45``."""
     workers: int = Field(default=2, ge=1)
     """Sandboxes used at once."""
+
+    @field_validator("sources")
+    @classmethod
+    def _known(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
+        for source in sources:
+            parse_source(source)
+        return sources

@@ -2,7 +2,7 @@
 
 ``fetch_source`` copies the tree into ``home/sources/`` (cached), without documentation and
 repository data, and finds its packages, import roots, tests and runtime dependencies. To add a kind
-of source: a branch in ``_obtain``.
+of source: see ``engine.config.source_spec``, and a branch in ``_obtain``.
 """
 
 from __future__ import annotations
@@ -10,16 +10,23 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import subprocess
-import tarfile
 import tempfile
 import tomllib
 from dataclasses import dataclass
 from email.parser import HeaderParser
 from pathlib import Path
 
-from engine.datasets.toolchain import run_pip
-from engine.errors import DatasetError, PreflightError
+from packaging.requirements import InvalidRequirement, Requirement
+
+from engine.config.source_spec import (
+    FolderSource,
+    PackageSource,
+    RepositorySource,
+    SourceSpec,
+    parse_source,
+)
+from engine.datasets.downloads import clone, run_pip_files, unpack
+from engine.errors import DatasetError
 
 _LEFT_OUT = frozenset(
     {
@@ -52,74 +59,61 @@ class Source:
 def fetch_source(spec: str, home: Path) -> Source:
     """Obtain and inspect a source; cached under ``home/sources/``.
 
+    Nothing of it is run here: it is only downloaded, and unpacked in a sandbox.
+
     Raises:
         PreflightError: it cannot be fetched (no network, no such version, no git).
-        DatasetError: there is no package or there are no tests in it.
+        DatasetError: it is of no known kind, is damaged or hostile, or has no package or no tests.
     """
+    try:
+        parsed = parse_source(spec)
+    except ValueError as error:
+        raise DatasetError(str(error)) from None
     cache = home / "sources"
     cache.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".fetch-", dir=cache))
     try:
-        pinned = re.fullmatch(r"pip:([A-Za-z0-9._-]+)==([A-Za-z0-9.!+]+)", spec)
-        if pinned:
-            target, name, revision = cache / f"{pinned[1]}-{pinned[2]}", pinned[1], pinned[2]
+        if isinstance(parsed, PackageSource):
+            name, revision = parsed.name, parsed.version
+            target = cache / f"{name}-{revision}"
+            if not target.exists():
+                _obtain(parsed, staging, home)
         else:
-            _obtain(spec, staging)
+            _obtain(parsed, staging, home)
             revision = _tree_hash(staging / "tree")
             name = re.sub(r"\.git$", "", spec.rstrip("/")).rsplit("/", 1)[-1]
             target = cache / f"{name}-{revision}"
         if not target.exists():
-            if pinned:
-                _obtain(spec, staging)
             (staging / "tree").rename(target)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
     return _inspect(spec, name, revision, target)
 
 
-def _obtain(spec: str, staging: Path) -> None:
-    """Put the wanted files of ``spec`` in ``staging/tree``."""
+def _obtain(spec: SourceSpec, staging: Path, home: Path) -> None:
+    """Put the wanted files of a source in ``staging/tree``."""
     raw = staging / "raw"
-    if spec.startswith("pip:"):
-        download = staging / "download"
-        run_pip(
-            ["download", "--no-binary", ":all:", "--no-deps", "-d", str(download), spec.removeprefix("pip:")]
-        )
-        _unpack(next(iter(sorted(download.iterdir()))), raw)
-        raw = next(path for path in sorted(raw.iterdir()) if path.is_dir())
-    elif re.match(r"[a-z+]+://|git@", spec) or (Path(spec).expanduser() / ".git").exists():
-        _clone(spec, raw)
-    elif Path(spec).expanduser().is_dir():
-        raw = Path(spec).expanduser()
-    else:
-        raise DatasetError(
-            f"source '{spec}' is no folder, no repository and not of the form pip:NAME==VERSION"
-        )
+    raw.mkdir()
+    match spec:
+        case FolderSource(path):
+            folder = Path(path).expanduser()
+            if not folder.is_dir():
+                raise DatasetError(f"source '{path}' is no folder of this machine")
+        case PackageSource(name, version):
+            download = staging / "download"
+            download.mkdir()
+            run_pip_files("sdist", name, version, str(download))
+            archive = next(download.iterdir())
+            folder = unpack("sdist", archive, raw, home=home, what=f"{name} {version}")
+        case RepositorySource(url):
+            clone(url, staging / "repository")
+            folder = unpack("repository", staging / "repository", raw, home=home, what=url)
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         inside = [name for name in names if name in _LEFT_OUT or name.endswith((".pyc", ".egg-info", ".so"))]
         return inside + [name for name in names if (Path(folder) / name).is_symlink()]
 
-    shutil.copytree(raw, staging / "tree", ignore=left_out)
-
-
-def _unpack(archive: Path, target: Path) -> None:
-    try:
-        with tarfile.open(archive) as tar:
-            tar.extractall(target, filter="data")
-    except (tarfile.TarError, OSError) as error:
-        raise DatasetError(f"cannot unpack {archive.name}: {error}") from error
-
-
-def _clone(spec: str, target: Path) -> None:
-    command = ["git", "clone", "-q", "--depth", "1", "--", spec, str(target)]
-    try:
-        subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    except FileNotFoundError:
-        raise PreflightError("git is not installed; give the source as a folder instead") from None
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        said = (error.stderr or "").strip() if isinstance(error.stderr, str) else ""
-        raise PreflightError(f"cannot clone '{spec}': {said or error}") from error
+    shutil.copytree(folder, staging / "tree", ignore=left_out)
 
 
 def _tree_hash(tree: Path) -> str:
@@ -172,4 +166,17 @@ def _requirements(tree: Path) -> tuple[str, ...]:
             found = tomllib.loads(project.read_text()).get("project", {}).get("dependencies", [])
         except tomllib.TOMLDecodeError as error:
             raise DatasetError(f"{project.name} of the source is malformed: {error}") from error
-    return tuple(sorted(text for text in found if ";" not in text))
+    return tuple(sorted(text for text in found if ";" not in text and _is_named(text)))
+
+
+def _is_named(text: str) -> bool:
+    """Check that a requirement names a package of the index. Raises DatasetError for anything else."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        requirement = None
+    if requirement is None or requirement.url is not None:
+        raise DatasetError(
+            f"the source requires '{text[:200]}': expected a package of the index, NAME with versions"
+        )
+    return True

@@ -1,22 +1,20 @@
 """The test toolchain of images: pytest, the signing driver and a source's pure-Python dependencies.
 
-``home/toolchain/<hash>/`` is installed once with pip and bound read-only into every sandbox whose
-image names it, at ``MOUNT``.
+``home/toolchain/<hash>/`` is made once of wheels that pip downloads, and bound read-only into every sandbox
+whose image names it, at ``MOUNT``.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from engine.datasets import pytest_driver, pytest_recorder
-from engine.errors import PreflightError
+from engine.datasets.downloads import run_pip_files, unpack
 
 PYTEST = "pytest==9.1.0"
 MOUNT = "/opt/trainyard"
@@ -28,7 +26,8 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
     """Folder with pytest, the driver and ``requirements``; installed on first use.
 
     Raises:
-        PreflightError: pip could not install it (no network, no pure-Python distribution).
+        PreflightError: pip could not get it (no network, no pure-Python distribution).
+        DatasetError: a wheel is damaged or hostile.
     """
     wanted = [PYTEST, *sorted(requirements)]
     scripts = runner_scripts()
@@ -40,14 +39,16 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=f".{digest}-", dir=target.parent))
     try:
-        # "any" admits pure-Python wheels only: the folder serves every interpreter a sandbox may have.
-        pure = ["--only-binary", ":all:", "--platform", "any", "--target", str(staging)]
-        run_pip(["install", *pure, *wanted])
+        (staging / "wheels").mkdir()
+        (staging / "unpacked").mkdir()
+        run_pip_files("wheels", str(staging / "wheels"), *wanted)
+        folder = unpack(
+            "wheels", staging / "wheels", staging / "unpacked", home=home, what="the test toolchain"
+        )
         for name, script in scripts.items():
-            (staging / name).write_bytes(script)
-        (staging / "pytest.ini").write_text("[pytest]\n")
-        staging.chmod(0o755)
-        staging.rename(target)
+            (folder / name).write_bytes(script)
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        folder.rename(target)
     except OSError:
         if not target.exists():
             raise
@@ -62,15 +63,3 @@ def runner_scripts() -> dict[str, bytes]:
         "trainyard_driver.py": Path(pytest_driver.__file__).read_bytes(),
         "trainyard_recorder.py": Path(pytest_recorder.__file__).read_bytes(),
     }
-
-
-def run_pip(arguments: Sequence[str]) -> None:
-    """Run pip quietly. Raises PreflightError with the last line of what it said."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", *arguments]
-    environment = {**os.environ, "PIP_NO_INPUT": "1"}
-    result = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=600, env=environment
-    )
-    if result.returncode != 0:
-        said = [line for line in result.stderr.strip().split("\n") if line.strip()] or ["no output"]
-        raise PreflightError(f"pip {arguments[0]} failed: {said[-1].strip()} (is a package index reachable?)")

@@ -23,7 +23,7 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Sources, name, overrides."""
         parser.add_argument(
-            "--source", action="append", required=True, help="folder, git repository or pip:NAME==VERSION"
+            "--source", action="append", required=True, help="folder, https://HOST/PATH or pip:NAME==VERSION"
         )
         parser.add_argument("--output", required=True, help="name of the dataset")
         add_overrides(parser)

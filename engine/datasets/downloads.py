@@ -1,0 +1,130 @@
+"""Getting strangers' packages and repositories: downloaded here, unpacked in a sandbox, never run or built.
+
+pip and git read the network with nothing that could start a program of the other side's choice; ``unpack``
+hands what they brought to ``engine.datasets.unpacking`` in a sandbox of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+from engine.datasets import unpacking
+from engine.errors import DatasetError, HostileInputError, PreflightError
+from engine.sandbox.local.contained import check_tree, run_contained
+
+_NETWORK_S = 600.0
+_REPOSITORY_BYTES = 1 << 30
+_GIT_OPTIONS = (
+    "protocol.allow=never",
+    "protocol.https.allow=always",
+    "http.followRedirects=false",
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "credential.helper=",
+    "transfer.fsckObjects=true",
+    "submodule.recurse=false",
+    "fetch.recurseSubmodules=false",
+)
+_PASSED_ON = frozenset(
+    {"PATH", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "GIT_SSL_CAINFO", "SSL_CERT_FILE"}
+)
+"""What git needs of the environment to reach the network; credentials are not among it."""
+
+
+def run_pip_files(*arguments: str) -> None:
+    """Run ``engine.datasets.pip_files``. Raises PreflightError with the last line of what it said."""
+    command = [sys.executable, "-m", "engine.datasets.pip_files", *arguments]
+    environment = {**os.environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    root = str(Path(__file__).resolve().parent.parent.parent)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_NETWORK_S, env=environment, cwd=root
+        )
+    except subprocess.TimeoutExpired:
+        raise PreflightError(f"pip took more than {_NETWORK_S:g} s to download {arguments[1]}") from None
+    if done.returncode != 0:
+        said = [line.strip() for line in done.stderr.split("\n") if line.strip()] or ["no output"]
+        raise PreflightError(f"pip download failed: {said[-1][:500]} (is a package index reachable?)")
+
+
+def clone(url: str, target: Path) -> None:
+    """Fetch the newest commit of a repository over https, as a bare repository without hooks.
+
+    Redirects are refused (the host is the one that was allowed), and so are other transports, submodules and
+    everybody's configuration and credentials.
+
+    Raises:
+        PreflightError: git is missing, or the repository cannot be fetched.
+    """
+    options = [part for option in _GIT_OPTIONS for part in ("-c", option)]
+    git = [
+        "git",
+        *options,
+        "clone",
+        "-q",
+        "--bare",
+        "--depth=1",
+        "--single-branch",
+        "--no-tags",
+        "--template=",
+    ]
+    environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON} | {
+        "HOME": str(target.parent),
+        "LC_ALL": "C",
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_ALLOW_PROTOCOL": "https",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_ASKPASS": "/bin/false",
+    }
+    # In units of 512 bytes: no file, the repository's pack among them, gets larger.
+    limited = ["/bin/sh", "-c", f'ulimit -f {_REPOSITORY_BYTES // 512}; exec "$@"', "sh"]
+    try:
+        subprocess.run(
+            [*limited, *git, "--", url, str(target)],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_NETWORK_S,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        raise PreflightError(f"cloning '{url}' took more than {_NETWORK_S:g} s") from None
+    except subprocess.CalledProcessError as error:
+        if error.returncode == 127:
+            raise PreflightError("git is not installed; give the source as a folder instead") from None
+        raise PreflightError(f"cannot clone '{url}': {error.stderr.strip()[-500:]}") from None
+
+
+def unpack(
+    kind: Literal["sdist", "wheels", "repository"], packed: Path, target: Path, *, home: Path, what: str
+) -> Path:
+    """Unpack a download in a sandbox and return the folder of its files.
+
+    Args:
+        kind: see ``engine.datasets.unpacking``.
+        packed: archive, folder of wheels, or bare repository.
+        target: an empty folder of this process's own.
+        home: the data folder.
+        what: its name, for people.
+
+    Raises:
+        DatasetError: it is damaged, or more than files within limits.
+        PreflightError: there are no sandboxes on this machine.
+    """
+    inside = f"/in/{packed.name}"
+    try:
+        run_contained(
+            Path(unpacking.__file__), [kind, inside], home=home, reads={inside: packed}, writes=target
+        )
+        check_tree(target, max_entries=2 * unpacking.MAX_FILES, max_bytes=2 * unpacking.MAX_BYTES)
+        if not (target / "tree").is_dir():
+            raise HostileInputError("it is empty")
+    except HostileInputError as error:
+        raise DatasetError(f"{what} is not usable: {error}") from None
+    return target / "tree"

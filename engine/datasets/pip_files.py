@@ -1,0 +1,83 @@
+"""Program that downloads files of pip's configured index without running anything of theirs.
+
+    python -m engine.datasets.pip_files sdist NAME VERSION FOLDER
+    python -m engine.datasets.pip_files wheels FOLDER REQUIREMENT...
+
+pip builds every source distribution that it downloads, only to read its metadata (pypa/pip#1884), and has no
+public way to leave that out. So its own finder and session are used, which honour its whole configuration:
+indexes, folders, credentials, certificates, proxies. A process of its own keeps pip's internals apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+MAX_BYTES = 256 << 20
+_CHUNK = 1 << 20
+_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
+
+
+def fetch_sdist(name: str, version: str, folder: Path) -> None:
+    """Download the source distribution of one version into an existing folder."""
+    command = _pip("_internal.commands").create_command("download")
+    options, _ = command.parse_args(["--no-deps", "--no-binary", ":all:"])
+    with command.main_context():
+        session = command.get_default_session(options)
+        finder = command._build_package_finder(options=options, session=session)
+        specifier = _pip("_vendor.packaging.specifiers").SpecifierSet(f"=={version}")
+        best = finder.find_best_candidate(name, specifier).best_candidate
+        if best is None:
+            sys.exit(f"the index has no source distribution of {name} {version}")
+        _save(session, best.link, folder)
+
+
+def _save(session: Any, link: Any, folder: Path) -> None:
+    suffix = next((suffix for suffix in _SUFFIXES if link.filename.endswith(suffix)), None)
+    if suffix is None:
+        sys.exit(f"{link.filename} is no source distribution")
+    response = session.get(link.url_without_fragment, headers={"Accept-Encoding": "identity"}, stream=True)
+    response.raise_for_status()
+    digest = hashlib.new(link.hash_name) if link.hash_name else None
+    size = 0
+    with (folder / f"sdist{suffix}").open("wb") as file:
+        for chunk in response.iter_content(_CHUNK):
+            size += len(chunk)
+            if size > MAX_BYTES:
+                sys.exit(f"{link.filename} is larger than {MAX_BYTES >> 20} MiB")
+            file.write(chunk)
+            if digest is not None:
+                digest.update(chunk)
+    if digest is not None and digest.hexdigest() != link.hash:
+        sys.exit(f"{link.filename} does not have the hash that the index says")
+
+
+def fetch_wheels(folder: Path, requirements: Sequence[str]) -> None:
+    """Download pure-Python wheels and those they depend on."""
+
+    def refuse(*_arguments: Any, **_options: Any) -> NoReturn:
+        sys.exit("a dependency is an address and no package of the index")
+
+    # Dependencies of a wheel may be addresses, which ``--only-binary`` lets pass and would be built.
+    _pip("_internal.operations.prepare").unpack_vcs_link = refuse
+    _pip("_internal.distributions.sdist").SourceDistribution.prepare_distribution_metadata = refuse
+    # "any" admits pure-Python wheels only: the folder serves every interpreter a sandbox may have.
+    pure = ["--only-binary", ":all:", "--platform", "any", "-d", str(folder)]
+    command = _pip("_internal.commands").create_command("download")
+    sys.exit(command.main(["-q", *pure, "--", *requirements]))
+
+
+def _pip(module: str) -> Any:
+    return importlib.import_module(f"pip.{module}")
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    if what == "sdist":
+        fetch_sdist(rest[0], rest[1], Path(rest[2]))
+    else:
+        fetch_wheels(Path(rest[0]), rest[1:])
