@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from engine.agent import render_response
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.inference.base import GenerationContext, Policy
@@ -15,6 +14,7 @@ from engine.rollout import RolloutScheduler, SweEnvironments
 from engine.rollout.environments import RolloutGrader
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.pool.pool import SandboxPool
+from engine.tools.rendering import render_response
 from engine.types import (
     Grade,
     RolloutKey,

@@ -13,9 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from engine.agent.conversation import Conversation, count_thinking_tokens
-from engine.agent.parser import ParsedResponse, parse
 from engine.agent.prompts import Prompt
-from engine.agent.tools import cap_characters, printable
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentStep
 from engine.errors import ModelError, SandboxError
@@ -26,6 +24,8 @@ from engine.inference.base import (
     Policy,
     SamplingParams,
 )
+from engine.tools import cap_characters, printable
+from engine.tools.parser import ParsedResponse, parse
 from engine.types import RolloutKey, Step, TaskRow, TerminationReason, TokenRecord
 
 _MIN_COMMAND_S = 0.1

@@ -7,10 +7,35 @@ To add one: a condition and a ``Finding`` in the function of its subject.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, Protocol
 
-if TYPE_CHECKING:
-    from engine.config.run import TrainRun
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.rollout import AgentConfig, RolloutConfig, TransformerPolicyConfig
+from engine.config.trainer import TrainerConfig
+
+
+class TrainSettings(Protocol):
+    """The sections of a training run that can contradict each other."""
+
+    @property
+    def agent(self) -> AgentConfig:
+        """Limits of the agent loop."""
+
+    @property
+    def policy(self) -> TransformerPolicyConfig:
+        """Sampling."""
+
+    @property
+    def rollout(self) -> RolloutConfig:
+        """Groups."""
+
+    @property
+    def algorithm(self) -> AlgorithmConfig:
+        """The objective."""
+
+    @property
+    def trainer(self) -> TrainerConfig:
+        """Batches and optimizer steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,15 +49,15 @@ class Finding:
     """What is wrong and what to do, without the setting's name."""
 
 
-def contradictions(run: TrainRun) -> list[Finding]:
-    """Everything about a training run that makes it impossible or pointless."""
+def contradictions(run: TrainSettings) -> list[Finding]:
+    """Return every combination of settings that makes a training run impossible or pointless."""
     return [
         Finding(severity="error", setting=setting, message=message)
         for setting, message in (*_sampling(run), *_groups(run), *_lengths(run))
     ]
 
 
-def _sampling(run: TrainRun) -> list[tuple[str, str]]:
+def _sampling(run: TrainSettings) -> list[tuple[str, str]]:
     found = []
     if run.policy.temperature == 0:
         found.append(("policy.temperature", "0 makes greedy siblings identical, so nothing is learned"))
@@ -47,7 +72,7 @@ def _sampling(run: TrainRun) -> list[tuple[str, str]]:
     return found
 
 
-def _groups(run: TrainRun) -> list[tuple[str, str]]:
+def _groups(run: TrainSettings) -> list[tuple[str, str]]:
     found = []
     if run.rollout.group_size < 2 and run.algorithm.baseline in ("leave_one_out", "group_mean"):
         found.append(
@@ -75,7 +100,7 @@ def _groups(run: TrainRun) -> list[tuple[str, str]]:
     return found
 
 
-def _lengths(run: TrainRun) -> list[tuple[str, str]]:
+def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
     found = []
     if run.agent.max_response > run.agent.max_context:
         found.append(

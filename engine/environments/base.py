@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.agent.schemas import Tools
 from engine.sandbox.base import Startup
+from engine.tools.schemas import Tools
 from engine.types import Grade, RolloutKey, TaskRow, ToolCall
 
 

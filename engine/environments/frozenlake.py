@@ -8,28 +8,21 @@ tasks or rollouts.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar
 
-from engine.agent.parser import parse
-from engine.agent.prompts import observation_style
-from engine.agent.schemas import LAKE_TOOLS, MOVE, Tools
-from engine.agent.tools import ObservationStyle
-from engine.config.rollout import AgentConfig
 from engine.environments.base import EnvironmentStep
 from engine.environments.frozenlake_maps import (
     DIRECTIONS,
     GOAL,
     HOLE,
     ICE,
-    LARGEST,
     PLAYER,
     Square,
     positions,
     squares,
 )
-from engine.types import Grade, RolloutKey, TaskRow, ToolCall, Verdict
+from engine.tools import ObservationStyle
+from engine.tools.schemas import LAKE_TOOLS, Tools
+from engine.types import Grade, TaskRow, ToolCall, Verdict
 
 _DROWNED, _ARRIVED = "X", "√"
 _SIDEWAYS = {
@@ -39,25 +32,6 @@ _SIDEWAYS = {
     "right": ("up", "down"),
 }
 _STEP_DEADLINE_S = 10.0
-
-
-def lake_phrases() -> list[str]:
-    """What a tokenizer for the ``words`` format best holds as one token each, squares apart.
-
-    A turn is then the lake's squares and line ends, four tokens of positions, six of markup and, of the
-    model, any number of directions it thinks of, a move, the end.
-    """
-    errors = (parse(text, "words", LAKE_TOOLS).error for text in ("", "move up move up"))
-    return [
-        "user\n",
-        "assistant\n",
-        f"\n{PLAYER} ",
-        f" {GOAL} ",
-        *(f"{row},{column}" for row in range(LARGEST) for column in range(LARGEST)),
-        *(f"{direction} " for direction in DIRECTIONS),
-        *(f"{MOVE.name} {direction}" for direction in DIRECTIONS),
-        *(f"ERROR: {error}" for error in errors),
-    ]
 
 
 class Lake:
@@ -180,20 +154,3 @@ class FrozenLakeEnvironment:
 
     def _shortest(self) -> int:
         return int(self._row.answer.metadata["shortest_path"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenLakeEnvironments:
-    """Implements ``engine.environments.base.EnvironmentFactory``; there is nothing that could fail."""
-
-    agent: AgentConfig
-    tools: ClassVar[Tools] = LAKE_TOOLS
-    retries: ClassVar[int] = 0
-    clocks: ClassVar[None] = None
-
-    async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
-        """Nothing to do."""
-
-    def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> FrozenLakeEnvironment:  # noqa: ARG002
-        """A lake with the player on the start."""
-        return FrozenLakeEnvironment(row, style=observation_style(self.agent.prompt), seed=seed)

@@ -8,8 +8,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from engine.agent.schemas import SWE_TOOLS, Tools
-from engine.agent.tools import (
+from engine.config.rollout import AgentConfig
+from engine.environments.base import EnvironmentStep
+from engine.errors import SandboxError
+from engine.sandbox.base import Sandbox, Startup
+from engine.sandbox.integrity import prepare_for_agent
+from engine.sandbox.pool.pool import PooledSandbox
+from engine.tools import (
     CommandResult,
     ExecuteBash,
     FileEditor,
@@ -20,12 +25,7 @@ from engine.agent.tools import (
     printable,
     to_text,
 )
-from engine.config.rollout import AgentConfig
-from engine.environments.base import EnvironmentStep
-from engine.errors import SandboxError
-from engine.sandbox.base import Sandbox, Startup
-from engine.sandbox.integrity import prepare_for_agent
-from engine.sandbox.pool.pool import PooledSandbox
+from engine.tools.schemas import SWE_TOOLS, Tools
 from engine.types import Grade, ToolCall
 
 _GRACE_S = 30.0
@@ -34,7 +34,7 @@ _FILE_COMMAND_S = 20.0
 
 
 class SandboxFileStore:
-    """``engine.agent.tools.FileStore`` over a sandbox."""
+    """``engine.tools.FileStore`` over a sandbox."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         self._sandbox = sandbox
@@ -59,7 +59,7 @@ class SandboxFileStore:
 
 
 class SandboxShell:
-    """``engine.agent.tools.Shell`` over a sandbox."""
+    """``engine.tools.Shell`` over a sandbox."""
 
     def __init__(self, sandbox: Sandbox, *, timeout_s: float, env: Mapping[str, str] | None = None) -> None:
         self._sandbox = sandbox

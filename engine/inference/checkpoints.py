@@ -18,7 +18,6 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from engine.environments.frozenlake import lake_phrases
 from engine.errors import CheckpointError
 from engine.inference.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
 from engine.inference.transformer import ARCHITECTURES, Transformer, TransformerConfig
@@ -47,7 +46,8 @@ def load_policy_checkpoint(ref: str, *, home: Path) -> tuple[Transformer, BpeTok
 def fresh_tokenizer(architecture: str) -> BpeTokenizer:
     """The tokenizer that goes with an architecture's random weights."""
     if architecture == "frozenlake":
-        return phrase_tokenizer(lake_phrases())
+        phrases = json.loads((BUILTIN / "frozenlake" / "phrases.json").read_text())
+        return phrase_tokenizer(phrases)
     return load_tokenizer(BUILTIN / "quickstart")
 
 

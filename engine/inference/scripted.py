@@ -11,12 +11,13 @@ import json
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from engine.agent.parser import ToolFormat
-from engine.agent.rendering import render_response, response_ids
 from engine.errors import ModelError
 from engine.inference.base import Generation, GenerationContext, GenerationRequest, Tokenizer
 from engine.inference.bytes_tokenizer import BytesTokenizer
 from engine.inference.oracle import plan
+from engine.inference.response_ids import response_ids
+from engine.tools.parser import ToolFormat
+from engine.tools.rendering import render_response
 from engine.types import ToolCall
 
 

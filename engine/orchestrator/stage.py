@@ -20,7 +20,6 @@ from engine.config.run import EvaluateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
 from engine.environments.base import EnvironmentFactory
-from engine.environments.frozenlake import FrozenLakeEnvironments
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
 from engine.errors import RolloutsLostError
 from engine.events.types import RunStarted
@@ -29,7 +28,7 @@ from engine.inference.base import Policy, SamplingParams
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.metrics import is_infrastructure
 from engine.orchestrator.projection import EventObserver
-from engine.rollout.environments import SweEnvironments
+from engine.rollout.environments import FrozenLakeEnvironments, SweEnvironments
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool

@@ -1,4 +1,4 @@
-"""Environments of software-engineering tasks: a sandbox per attempt under the run's budget, graded apart."""
+"""Factories of environments: SWE tasks in a fresh sandbox per attempt, and FrozenLake."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from functools import partial
 from typing import ClassVar, Protocol
 
 from engine.agent.prompts import observation_style
-from engine.agent.schemas import SWE_TOOLS, Tools
 from engine.config.rollout import AgentConfig
 from engine.config.sandbox import SandboxConfig
+from engine.environments.frozenlake import FrozenLakeEnvironment
 from engine.environments.swe import SweEnvironment
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
+from engine.tools.schemas import LAKE_TOOLS, SWE_TOOLS, Tools
 from engine.types import Grade, RolloutKey, TaskRow
 
 _LIFETIME_SLACK_S = 120.0
@@ -81,3 +82,20 @@ class SweEnvironments:
                 lifetime_s=self.agent.rollout_timeout_s + _LIFETIME_SLACK_S,
             ),
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrozenLakeEnvironments:
+    """Implements ``engine.environments.base.EnvironmentFactory``; there is nothing that could fail."""
+
+    agent: AgentConfig
+    tools: ClassVar[Tools] = LAKE_TOOLS
+    retries: ClassVar[int] = 0
+    clocks: ClassVar[None] = None
+
+    async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
+        """Nothing to do."""
+
+    def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> FrozenLakeEnvironment:  # noqa: ARG002
+        """A lake with the player on the start."""
+        return FrozenLakeEnvironment(row, style=observation_style(self.agent.prompt), seed=seed)

@@ -22,11 +22,12 @@ from pathlib import Path
 from typing import Literal
 
 from engine.agent.conversation import Conversation
-from engine.agent.rendering import render_response, response_ids
-from engine.agent.tools import FileEditor, MemoryFileStore, run_immediately
 from engine.datasets.faults import Fault, apply_fault, enumerate_faults
 from engine.datasets.statements import Hint, problem_statement
 from engine.inference.base import Generation, Tokenizer
+from engine.inference.response_ids import response_ids
+from engine.tools import FileEditor, MemoryFileStore, run_immediately
+from engine.tools.rendering import render_response
 from engine.trainer.sft_statements import failing_tests, raised_exception
 from engine.types import ToolCall
 

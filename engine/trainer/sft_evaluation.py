@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.agent.conversation import Conversation
-from engine.agent.parser import parse
-from engine.agent.tools import MemoryFileStore
 from engine.inference.base import GenerationContext, GenerationRequest, Policy, SamplingParams
+from engine.tools import MemoryFileStore
+from engine.tools.parser import parse
 from engine.trainer.sft_data import Episode, editor
 from engine.types import RolloutKey, Task, TaskAnswer, TaskRow
 

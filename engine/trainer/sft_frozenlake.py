@@ -24,11 +24,9 @@ from torch.nn import functional
 
 from engine.agent.loop import AgentLoop
 from engine.agent.prompts import load_prompt
-from engine.agent.rendering import render_response
-from engine.agent.schemas import LAKE_TOOLS, MOVE
 from engine.config.environment import FrozenLakeConfig
 from engine.config.rollout import AgentConfig
-from engine.environments.frozenlake import FrozenLakeEnvironments, Lake
+from engine.environments.frozenlake import Lake
 from engine.environments.frozenlake_maps import (
     DIRECTIONS,
     draw_grid,
@@ -40,6 +38,9 @@ from engine.inference.base import GenerationContext, SamplingParams, Tokenizer
 from engine.inference.checkpoints import fresh_tokenizer, save_policy_checkpoint
 from engine.inference.scripted import ScriptedPolicy
 from engine.inference.transformer import ARCHITECTURES, Transformer
+from engine.rollout.environments import FrozenLakeEnvironments
+from engine.tools.rendering import render_response
+from engine.tools.schemas import LAKE_TOOLS, MOVE
 from engine.trainer.muon import MuonWithAdam
 from engine.trainer.sft import collate
 from engine.types import RolloutKey, TokenRecord, ToolCall

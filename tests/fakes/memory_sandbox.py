@@ -10,9 +10,9 @@ import difflib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from engine.agent.tools import MemoryFileStore
 from engine.errors import SandboxDiedError, SandboxError
 from engine.sandbox.base import ExecResult, Sandbox, SandboxSpec, Startup
+from engine.tools import MemoryFileStore
 
 Command = Callable[[str], Awaitable[ExecResult]]
 

@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.agent.parser import ToolFormat
-from engine.agent.schemas import SWE_TOOLS, Tools
-from engine.agent.tools import ObservationStyle
 from engine.errors import ConfigError
+from engine.tools import ObservationStyle
+from engine.tools.parser import ToolFormat
+from engine.tools.schemas import SWE_TOOLS, Tools
 from engine.types import Task
 
 _FOLDER = Path(__file__).parent

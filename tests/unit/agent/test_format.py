@@ -6,9 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.agent import ToolFormat, parse, render_call, render_response, response_ids
-from engine.agent.schemas import SWE_TOOLS, ToolSchema
 from engine.inference.bytes_tokenizer import BytesTokenizer
+from engine.inference.response_ids import response_ids
+from engine.tools.parser import ToolFormat, parse
+from engine.tools.rendering import render_call, render_response
+from engine.tools.schemas import SWE_TOOLS, ToolSchema
 from engine.types import ToolCall
 
 _HOSTILE = (

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.agent.tools import (
+from engine.tools import (
     CommandResult,
     ExecuteBash,
     FileEditor,

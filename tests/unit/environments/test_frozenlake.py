@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 
 import pytest
 
-from engine.agent import parse, render_response, response_ids
 from engine.agent.prompts import load_prompt
-from engine.agent.schemas import LAKE_TOOLS, SWE_TOOLS
-from engine.agent.tools import ObservationStyle
-from engine.environments.frozenlake import FrozenLakeEnvironment, Lake, lake_phrases
+from engine.environments.frozenlake import FrozenLakeEnvironment, Lake
+from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, LARGEST, PLAYER
 from engine.errors import ConfigError
-from engine.inference.checkpoints import fresh_tokenizer
+from engine.inference.checkpoints import BUILTIN, fresh_tokenizer
+from engine.inference.response_ids import response_ids
 from engine.inference.transformer import ARCHITECTURES
+from engine.tools import ObservationStyle
+from engine.tools.parser import parse
+from engine.tools.rendering import render_response
+from engine.tools.schemas import LAKE_TOOLS, MOVE, SWE_TOOLS
 from engine.types import ToolCall, Verdict
 from tests.unit.environments.lake_builders import AGENT, MAP, row_of
 
@@ -134,6 +138,25 @@ def test_anything_but_one_move_is_an_error(text: str, error: str) -> None:
 def test_words_cannot_express_free_text() -> None:
     with pytest.raises(ConfigError, match="'words' cannot express calls of file_editor, execute_bash"):
         load_prompt("compact_v1", "words", SWE_TOOLS)
+
+
+def lake_phrases() -> list[str]:
+    """The texts of a turn that the tokenizer holds as one token each, squares excepted."""
+    errors = (parse(text, "words", LAKE_TOOLS).error for text in ("", "move up move up"))
+    return [
+        "user\n",
+        "assistant\n",
+        f"\n{PLAYER} ",
+        f" {GOAL} ",
+        *(f"{row},{column}" for row in range(LARGEST) for column in range(LARGEST)),
+        *(f"{direction} " for direction in DIRECTIONS),
+        *(f"{MOVE.name} {direction}" for direction in DIRECTIONS),
+        *(f"ERROR: {error}" for error in errors),
+    ]
+
+
+def test_the_tokenizer_knows_the_phrases_of_a_turn() -> None:
+    assert json.loads((BUILTIN / "frozenlake" / "phrases.json").read_text()) == lake_phrases()
 
 
 def test_the_compact_protocol_is_short() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from engine.config.rollout import RolloutConfig
-from engine.environments.frozenlake import FrozenLakeEnvironments
 from engine.environments.frozenlake_maps import DIRECTIONS, goal_distances, squares
 from engine.inference.base import GenerationContext
 from engine.rollout import GroupRequest, RolloutScheduler
+from engine.rollout.environments import FrozenLakeEnvironments
 from engine.types import Group, TaskRow, TerminationReason, Verdict
 from tests.rollout_builders import Recorder, TextPolicy
 from tests.unit.environments.lake_builders import AGENT, MAP, row_of

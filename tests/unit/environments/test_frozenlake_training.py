@@ -12,7 +12,6 @@ import torch
 
 from bench import frozenlake as bench
 from bench.frozenlake_report import LEVEL, Curve, bootstrap, write_report
-from engine.agent.schemas import LAKE_TOOLS
 from engine.config.environment import FrozenLakeConfig
 from engine.config.recipes import resolve
 from engine.config.run import TrainRun
@@ -22,6 +21,7 @@ from engine.events.spool import SpoolSink
 from engine.inference.checkpoints import fresh_tokenizer, load_policy_checkpoint
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
+from engine.tools.schemas import LAKE_TOOLS
 from engine.trainer.sft_frozenlake import Episodes, warm_start
 from tests.unit.environments.lake_builders import AGENT, LAKE, SMALL, small_run
 

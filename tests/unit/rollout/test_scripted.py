@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.agent.parser import ToolFormat, parse
-from engine.agent.tools import FileEditor, MemoryFileStore, ObservationStyle, run_immediately
 from engine.errors import ModelError, PatchError
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
 from engine.inference.oracle import plan
 from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy, ScriptedPolicy
 from engine.patches.structure import FileChange, parse_patch
+from engine.tools import FileEditor, MemoryFileStore, ObservationStyle, run_immediately
+from engine.tools.parser import ToolFormat, parse
 from engine.types import Step, ToolCall
 from tests.rollout_builders import make_key, make_row
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.agent.parser import parse
-from engine.agent.tools import MemoryFileStore, run_immediately
 from engine.config.run import SftRun
 from engine.inference.base import Generation, GenerationRequest, Tokenizer
 from engine.inference.bytes_tokenizer import BytesTokenizer
 from engine.inference.checkpoints import load_policy_checkpoint
 from engine.inference.transformer import Transformer
+from engine.tools import MemoryFileStore, run_immediately
+from engine.tools.parser import parse
 from engine.trainer.muon import Muon, orthogonalise
 from engine.trainer.sft import collate, learning_rate_factor, token_losses, train_sft
 from engine.trainer.sft_data import (

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from engine.agent.tools.base import ObservationStyle, Shell, ToolResult, refusal
-from engine.agent.tools.truncate import condense_lines
+from engine.tools.base import ObservationStyle, Shell, ToolResult, refusal
+from engine.tools.truncate import condense_lines
 
 _MAX_COMMAND_BYTES = 100_000
 """Linux passes no argument longer than 128 KiB to a program."""

@@ -2,7 +2,7 @@
 
 Tools run on the host over these small protocols; nothing is installed inside a sandbox, and the
 warm start runs the same ``file_editor`` on files in memory. To add a tool: a class with
-``async run(arguments) -> ToolResult`` here, its schema in ``engine.agent.schemas``.
+``async run(arguments) -> ToolResult`` here, its schema in ``engine.tools.schemas``.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.agent.tools.base import ToolResult
+from engine.tools.base import ToolResult
 
 
 class Finish:

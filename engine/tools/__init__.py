@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.agent.tools.base import (
+from engine.tools.base import (
     CommandResult,
     FileStore,
     ObservationStyle,
@@ -13,12 +13,12 @@ from engine.agent.tools.base import (
     refusal,
     to_text,
 )
-from engine.agent.tools.execute_bash import ExecuteBash
-from engine.agent.tools.file_editor import FileEditor
-from engine.agent.tools.finish import Finish
-from engine.agent.tools.memory import MemoryFileStore, run_immediately
-from engine.agent.tools.search import Search
-from engine.agent.tools.truncate import cap_characters
+from engine.tools.execute_bash import ExecuteBash
+from engine.tools.file_editor import FileEditor
+from engine.tools.finish import Finish
+from engine.tools.memory import MemoryFileStore, run_immediately
+from engine.tools.search import Search
+from engine.tools.truncate import cap_characters
 
 __all__ = [
     "CommandResult",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from engine.agent.tools.base import CommandResult, ObservationStyle, Shell, ToolResult, refusal, resolve
-from engine.agent.tools.truncate import condense_lines
+from engine.tools.base import CommandResult, ObservationStyle, Shell, ToolResult, refusal, resolve
+from engine.tools.truncate import condense_lines
 
 MAX_FILES = 100
 # $1 folder, $2 name pattern, $3 term. -H names the file even when there is one, -I skips binaries.

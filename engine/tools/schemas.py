@@ -1,7 +1,7 @@
 """Schemas of the tools: one table that feeds validation, function calling and the prompts' text.
 
 The four tools and their parameters are those R2E-Gym trained on. To add a tool: a ``ToolSchema``
-here, its class in ``engine.agent.tools``, and an entry in the environment that offers it.
+here, its class in ``engine.tools``, and an entry in the environment that offers it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a response's text to one validated tool call; the inverse is ``engine.agent.rendering``.
+"""From a response's text to one validated tool call; the inverse is ``engine.tools.rendering``.
 
 Values are lossless. In XML exactly one newline after ``<parameter=K>`` and one before
 ``</parameter>`` are layout when both are there; nothing else is ever stripped. A parameter ends at
@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.agent.schemas import SWE_TOOLS, CallError, Tools, ToolSchema, validate_call
+from engine.tools.schemas import SWE_TOOLS, CallError, Tools, ToolSchema, validate_call
 from engine.types import ToolCall
 
 ToolFormat = Literal["xml", "function_calling", "words"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from engine.agent.tools.base import (
+from engine.tools.base import (
     FileStore,
     ObservationStyle,
     ToolResult,
@@ -19,7 +19,7 @@ from engine.agent.tools.base import (
     to_bytes,
     to_text,
 )
-from engine.agent.tools.elide import elided_lines
+from engine.tools.elide import elided_lines
 
 _ELIDE_ABOVE_LINES = 110
 _LISTED_LINES = 10

@@ -1,7 +1,7 @@
-"""From a tool call to the text a model writes; ``engine.agent.parser`` reads it back without loss.
+"""From a tool call to the text a model writes; ``engine.tools.parser`` reads it back without loss.
 
 Used where responses are made rather than sampled: scripted policies and the warm start.
-To add a format: see ``engine.agent.parser``.
+To add a format: see ``engine.tools.parser``.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import re
 
-from engine.agent.parser import PARAMETER_END, THINK_END, THINK_START, ToolFormat
-from engine.inference.base import Tokenizer
+from engine.tools.parser import PARAMETER_END, THINK_END, THINK_START, ToolFormat
 from engine.types import ToolCall
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -42,22 +41,6 @@ def render_response(thought: str, call: ToolCall, tool_format: ToolFormat) -> st
     if tool_format == "words":
         return f"{thought} {render_call(call, tool_format)}".lstrip()
     return f"{THINK_START}\n{thought}\n{THINK_END}\n\n{render_call(call, tool_format)}"
-
-
-def response_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Ids a policy would have sampled for a turn's text, the turn's end included.
-
-    A leading ``<think>`` and the first ``</think>`` after it become the special ids; everything
-    else is plain text.
-    """
-    head, opened, rest = text.partition(THINK_START) if text.startswith(THINK_START) else ("", "", text)
-    ids = tokenizer.encode(head)
-    if opened:
-        thinking, closed, rest = rest.partition(THINK_END)
-        ids += [tokenizer.think_start, *tokenizer.encode(thinking)]
-        if closed:
-            ids.append(tokenizer.think_end)
-    return [*ids, *tokenizer.encode(rest), tokenizer.im_end]
 
 
 def _xml_value(key: str, value: object) -> str:
