@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 
 from engine.datasets.baseline import ensure_image
-from engine.datasets.importers.swe_row import read_row
+from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.sources import Source, fetch_source
 from engine.datasets.store import with_content_id
 from engine.datasets.testrun import driver_command

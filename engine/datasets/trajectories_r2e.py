@@ -25,7 +25,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from engine.datasets.importers.swe_row import read_row
+from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
 from engine.events.types import (

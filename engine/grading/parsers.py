@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from engine.datasets.importers import r2e_gym, swe_bench_pro, swe_smith
+from engine.datasets.importers.formats import r2e_gym, swe_bench_pro, swe_smith
 from engine.errors import DatasetError
 from engine.grading import swebench
 from engine.grading.multi_swe_logs import PREFIX, multi_swe_parser

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.datasets.importers import swe_smith
-from engine.datasets.importers.evalscript import FAIL_ONLY, find_spec
 from engine.datasets.importers.fields import structure
+from engine.datasets.importers.formats import swe_smith
+from engine.datasets.importers.formats.evalscript import FAIL_ONLY, find_spec
 from engine.errors import DatasetError
 from engine.events import harness
 from engine.events.harness import Prediction

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from engine.datasets import pytest_recorder
-from engine.datasets.importers.evalscript import END, START
+from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
 from engine.grading import swebench
 from engine.grading.evidence import SEVERITY, Evidence

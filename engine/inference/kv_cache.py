@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-if TYPE_CHECKING:
-    from engine.inference.transformer import TransformerConfig
-
 _GROWTH = 256
 """Positions a cache grows by: doubling would hold twice what the longest sequence needs, in every row."""
+
+
+class CacheShape(Protocol):
+    """The sizes of a model that its cache depends on."""
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Layers, each with keys and values of its own."""
+
+    @property
+    def num_key_value_heads(self) -> int:
+        """Heads of keys and values; query heads share them."""
+
+    @property
+    def head_dim(self) -> int:
+        """Elements of one key or value."""
 
 
 class KVCache:
     """Keys and values of ``rows`` sequences, ``[layers, rows, kv_heads, capacity, head_dim]`` each."""
 
     def __init__(
-        self, config: TransformerConfig, rows: int, *, device: torch.device, dtype: torch.dtype
+        self, config: CacheShape, rows: int, *, device: torch.device, dtype: torch.dtype
     ) -> None:
         shape = (config.num_hidden_layers, rows, config.num_key_value_heads, 0, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)

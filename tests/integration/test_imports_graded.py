@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from engine.config.importing import ImportConfig
-from engine.datasets.importers.evalscript import END, START
+from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset
 from engine.datasets.toolchain import MOUNT

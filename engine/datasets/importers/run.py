@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.importing import ImportConfig
-from engine.datasets.decontamination import Decontamination
-from engine.datasets.filters import Exclusion, Filters
-from engine.datasets.hub import fetch
 from engine.datasets.importers.base import Format, Imported
-from engine.datasets.importers.formats import FORMATS
+from engine.datasets.importers.decontamination import Decontamination
+from engine.datasets.importers.filters import Exclusion, Filters
+from engine.datasets.importers.hub import fetch
 from engine.datasets.importers.reading import Item, Source, count_rows, read_items
 from engine.datasets.importers.records import COUNTED, existing_header, fingerprint_of, provenance_of
+from engine.datasets.importers.registry import FORMATS
 from engine.datasets.importers.staging import EXCLUDED, REJECTS, Staging
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError, TrainyardError

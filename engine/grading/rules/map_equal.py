@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.importers.r2e_gym import PARSER, plain_name
+from engine.datasets.importers.formats.r2e_gym import PARSER, plain_name
 from engine.grading.evidence import (
     Evidence,
     Judgement,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.importers.evalscript import END, START
+from engine.datasets.importers.formats.evalscript import END, START
 from engine.grading import apart
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.grader import judge

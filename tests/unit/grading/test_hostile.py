@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.importers.evalscript import END, START
+from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testrun import Record, parse_junit, read_record
 from engine.errors import DatasetError, HostileInputError
 from engine.grading import apart

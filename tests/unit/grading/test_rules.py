@@ -13,7 +13,7 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.datasets import pytest_recorder
-from engine.datasets.importers.evalscript import END, START
+from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testrun import Record, parse_junit
 from engine.errors import DatasetError, PreflightError
 from engine.grading.evidence import Evidence, Judgement

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from engine.agent.prompts import load_prompt
 from engine.datasets.importers.base import Imported
-from engine.datasets.importers.formats import FORMATS
+from engine.datasets.importers.registry import FORMATS
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
 from engine.patches.apply import apply_patch

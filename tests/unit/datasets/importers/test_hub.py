@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.config.importing import ImportConfig
-from engine.datasets.hub import choose_files
+from engine.datasets.importers.hub import choose_files
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset
 from engine.errors import DatasetError, PreflightError

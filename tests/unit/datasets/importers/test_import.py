@@ -18,7 +18,7 @@ import pytest
 
 from engine.config.importing import FORMATS
 from engine.datasets.importers import run as importing
-from engine.datasets.importers.formats import FORMATS as CONVERTERS
+from engine.datasets.importers.registry import FORMATS as CONVERTERS
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.importing import FilterConfig
-from engine.datasets.importers.formats import FORMATS as CONVERTERS
+from engine.datasets.importers.registry import FORMATS as CONVERTERS
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import load_dataset
 from engine.errors import DatasetError

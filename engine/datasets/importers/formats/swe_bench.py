@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import Any
 
 from engine.datasets.importers.base import Imported, with_difficulty
-from engine.datasets.importers.evalscript import FAIL_ONLY, Spec, find_spec, make_script, spec_script
 from engine.datasets.importers.fields import Row, find, kept, optional_text
-from engine.datasets.importers.swe_row import SweRow, read_row
+from engine.datasets.importers.formats.evalscript import FAIL_ONLY, Spec, find_spec, make_script, spec_script
+from engine.datasets.importers.formats.swe_row import SweRow, read_row
 from engine.errors import DatasetError
 
 WORKDIR = "/testbed"

@@ -14,8 +14,8 @@ import shlex
 from typing import Any
 
 from engine.datasets.importers.base import Imported, difficulty
-from engine.datasets.importers.evalscript import make_script
 from engine.datasets.importers.fields import Row, find, kept, names, optional_text, text, texts
+from engine.datasets.importers.formats.evalscript import make_script
 from engine.errors import DatasetError, PatchError
 from engine.patches.reverse import reverse_patch
 from engine.types import Task, TaskAnswer

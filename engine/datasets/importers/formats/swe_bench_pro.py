@@ -13,9 +13,9 @@ import re
 import shlex
 
 from engine.datasets.importers.base import Imported
-from engine.datasets.importers.evalscript import END, START
 from engine.datasets.importers.fields import Row, kept, names, optional_text
-from engine.datasets.importers.swe_row import SweRow, read_row
+from engine.datasets.importers.formats.evalscript import END, START
+from engine.datasets.importers.formats.swe_row import SweRow, read_row
 
 WORKDIR = "/app"
 PARSER = "swe_bench_pro"

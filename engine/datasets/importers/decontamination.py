@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from engine.config.importing import DecontaminationConfig
-from engine.datasets.filters import Exclusion
 from engine.datasets.importers.base import Imported
-from engine.datasets.repositories import VERIFIED_REPOSITORIES, canonical, same_repository
+from engine.datasets.importers.filters import Exclusion
+from engine.datasets.importers.repositories import VERIFIED_REPOSITORIES, canonical, same_repository
 
 _MIN_LINES = 3
 """Fixes that add fewer telling lines are not compared: they are alike by chance."""

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.datasets.importers.base import Imported, with_difficulty
-from engine.datasets.importers.evalscript import directives, make_script
 from engine.datasets.importers.fields import Row, find, kept, mapping, optional_mapping, optional_text, texts
-from engine.datasets.importers.swe_bench import image_name
-from engine.datasets.importers.swe_row import read_row
+from engine.datasets.importers.formats.evalscript import directives, make_script
+from engine.datasets.importers.formats.swe_bench import image_name
+from engine.datasets.importers.formats.swe_row import read_row
 from engine.errors import DatasetError
 
 _ANSI = re.compile(r"\x1b(?:[@-Z\\-_]|\[[0-?]*[ -/]*[@-~])")

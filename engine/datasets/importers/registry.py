@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.datasets.importers import (
+from engine.datasets.importers.base import Format
+from engine.datasets.importers.formats import (
     harbor,
     multi_swe,
     r2e_gym,
@@ -15,7 +16,6 @@ from engine.datasets.importers import (
     task_repo,
     trainyard,
 )
-from engine.datasets.importers.base import Format
 
 _FOLDERS = (
     Format(

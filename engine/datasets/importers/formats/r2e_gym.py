@@ -12,7 +12,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from engine.datasets.importers import swe_bench
 from engine.datasets.importers.base import Imported, difficulty, with_difficulty
 from engine.datasets.importers.fields import (
     Row,
@@ -25,7 +24,8 @@ from engine.datasets.importers.fields import (
     plain,
     text,
 )
-from engine.datasets.importers.parsed_commit import CommitPatches, read_commit
+from engine.datasets.importers.formats import swe_bench
+from engine.datasets.importers.formats.parsed_commit import CommitPatches, read_commit
 from engine.errors import DatasetError
 from engine.types import GradeRule, Task, TaskAnswer
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from engine.config.importing import COMPARISON, FilterConfig
 from engine.datasets.importers.base import Imported
-from engine.datasets.repositories import same_repository
+from engine.datasets.importers.repositories import same_repository
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,

@@ -1,0 +1,1 @@
+"""Published dataset formats: one module each, from a row of the format to our task."""
