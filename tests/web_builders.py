@@ -51,6 +51,13 @@ def launched(run: Run | None = None) -> tuple[Run, attempts.Claim]:
     return run, claim
 
 
+def relaunched(run: Run, claim: attempts.Claim) -> attempts.Claim:
+    """The attempt after ``claim``'s, which was lost."""
+    newer = attempts.claim_relaunch(run_id=run.pk, epoch=claim.epoch, reason="test")
+    assert newer is not None
+    return newer
+
+
 def post(claim: attempts.Claim, stream: Stream, start: int = 0, stop: int | None = None) -> ingest.Receipt:
     """Ingest lines ``start … stop-1`` of a stream."""
     return ingest.ingest(run_id=claim.run_id, token=claim.token, body=stream.body(start, stop))

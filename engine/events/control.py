@@ -125,13 +125,16 @@ class Heartbeat:
 
     def _beat(self) -> None:
         response = self._client.post(self._url, json={**self._body, "seq": self.last_seq()})
-        if response.status_code != 409:
+        if response.status_code not in (409, 410):
             response.raise_for_status()
         answer = response.json()
         if not isinstance(answer, dict):
             raise ValueError("the heartbeat's answer is not an object")
         if response.status_code == 409:
             self._control.fence(str(answer.get("detail") or "a newer attempt of this run exists"))
+            return
+        if response.status_code == 410:
+            self._control.stop(str(answer.get("detail") or "the run has ended on the server"))
             return
         desired = answer.get("desired")
         if desired in ("run", "pause", "stop"):

@@ -7,11 +7,11 @@ The server stores an event once per ``seq``, so shipping is at-least-once with a
 * connection errors, 5xx, 429: wait (exponential, jittered, ``Retry-After``) and send again;
 * 409 with ``expected_seq``: the cursor moves to that event, backwards or forwards;
 * 409 with ``epoch``: a newer attempt exists, ``fenced`` is set and nothing more is sent;
+* 410: the run has ended on the server; the same, unless all of the batch is stored;
 * anything else (400, 401, 403, 422, one event too large): the events can never be delivered in
   order, so ``failure`` says why and the run must fail: losing an event silently is forbidden.
 
-Events that an earlier attempt left unshipped are sent under this attempt's epoch: it vouches for
-them, since the server refuses the old one.
+Events that an earlier attempt left unshipped are sent as that attempt wrote them, with this attempt's token.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class Shipper:
         return batch
 
     def _ship(self, batch: list[SpoolLine]) -> None:
-        body = b"".join(_restamped(line.data, self._sink.epoch) + b"\n" for line in batch)
+        body = b"".join(line.data + b"\n" for line in batch)
         headers = {}
         if len(body) > _GZIP_FROM_BYTES:
             body = gzip.compress(body, compresslevel=1)
@@ -147,9 +147,11 @@ class Shipper:
             self._advance(acked, batch)
         elif status == 409 and isinstance(expected, int):
             self._move_to(expected)
-        elif status == 409 and "epoch" in answer:
+        elif status == 410 and isinstance(acked, int) and acked >= _seq(batch[-1].data):
+            self._advance(acked, batch)
+        elif status == 410 or (status == 409 and "epoch" in answer):
             self.fenced = True
-            self._on_fenced(str(answer.get("detail") or f"attempt {answer['epoch']} of this run exists"))
+            self._on_fenced(str(answer.get("detail") or "the server says that this attempt is over"))
         elif status == 413 and len(batch) > 1:
             self._batch_events = max(1, len(batch) // 2)
         elif status in _RETRIED or status >= 500 or 200 <= status < 400:
@@ -219,20 +221,12 @@ def load_cursor(path: Path, spool: Path) -> Cursor:
     return cursor if fits else Cursor()
 
 
-def _restamped(data: bytes, epoch: int) -> bytes:
-    return b'{"seq":%d,"epoch":%d,' % (_seq(data), epoch) + data[_prefix(data).end() :]
-
-
 def _seq(data: bytes) -> int:
-    return int(_prefix(data).group(1))
-
-
-def _prefix(data: bytes) -> re.Match[bytes]:
-    """How every line the spool writes begins; parsing whole lines would cost as much as writing them."""
+    """Read ``seq`` from the start of a line; parsing whole lines would cost as much as writing them."""
     match = _PREFIX.match(data)
     if match is None:
         raise TrainyardError(f"not an event of our own: {data[:80]!r}")
-    return match
+    return int(match.group(1))
 
 
 def _json_object(response: httpx.Response) -> dict[str, object]:

@@ -33,7 +33,7 @@ class RunStarted(RunEvent):
     type: Literal["run_started"] = "run_started"
     host: str
     pid: int
-    resumed_from: int | None = None
+    resumed_from: int | None = Field(default=None, ge=0)
     """Iteration of the checkpoint it resumed from."""
     total_iterations: int = 0
 

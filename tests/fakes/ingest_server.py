@@ -40,7 +40,10 @@ class IngestServer:
         self.events: list[dict[str, Any]] = []
         self.epoch = 1
         self.desired = "run"
+        self.over = ""
+        """The state the run ended in; empty while it is open."""
         self.token = "secret"
+        """Attempt n sends ``secret.n``."""
         self.faults: list[Answer | None] = []
         self.requests = 0
         self.heartbeats: list[dict[str, Any]] = []
@@ -59,15 +62,25 @@ class IngestServer:
             rows = _project(rows, event)
         return rows
 
+    def refusal(self, header: str) -> Answer | None:
+        token, _, epoch = header.removeprefix("Bearer ").rpartition(".")
+        if token != self.token:
+            return Answer(401, {"detail": "wrong token"})
+        if int(epoch) < self.epoch:
+            return Answer(409, {"detail": f"attempt {self.epoch} exists", "epoch": self.epoch})
+        if self.over:
+            return Answer(410, {"detail": f"the run is {self.over}", "acked_seq": self.acked})
+        return None
+
     def post_events(self, body: bytes) -> Answer:
         records = [json.loads(line) for line in body.splitlines()]
-        if any(record["epoch"] < self.epoch for record in records):
-            return Answer(409, {"detail": f"attempt {self.epoch} exists", "epoch": self.epoch})
-        assert len({record["epoch"] for record in records}) == 1
         assert [r["seq"] for r in records] == list(range(records[0]["seq"], records[0]["seq"] + len(records)))
         fresh = [record for record in records if record["seq"] > self.acked]
         if fresh and fresh[0]["seq"] != self.acked + 1:
             return Answer(409, {"detail": "gap", "expected_seq": self.acked + 1})
+        epochs = [event["epoch"] for event in self.events[-1:] + fresh]
+        assert epochs == sorted(epochs)
+        assert max(epochs, default=0) <= self.epoch
         self.events += fresh
         return Answer(
             200,
@@ -77,8 +90,6 @@ class IngestServer:
     def post_heartbeat(self, body: bytes) -> Answer:
         beat = json.loads(body)
         self.heartbeats.append(beat)
-        if beat["epoch"] < self.epoch:
-            return Answer(409, {"detail": f"attempt {self.epoch} exists", "epoch": self.epoch})
         return Answer(200, {"desired": self.desired, "epoch": self.epoch, "acked_seq": self.acked})
 
 
@@ -117,8 +128,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(payload)
 
     def _answer(self, body: bytes) -> Answer:
-        if self.headers["Authorization"] != f"Bearer {self.app.token}":
-            return Answer(401, {"detail": "wrong token"})
+        refusal = self.app.refusal(self.headers["Authorization"])
+        if refusal is not None:
+            return refusal
         if self.path.endswith("/heartbeat"):
             return self.app.post_heartbeat(body)
         self.app.requests += 1

@@ -11,7 +11,7 @@ from django.utils import timezone
 from engine.types import RunState
 from tests.event_builders import Stream, ref
 from tests.sandbox_builders import lease, pool
-from tests.web_builders import launched, post
+from tests.web_builders import launched, post, relaunched
 from webapp.models import AuditEntry, Event, Pool, Run, Sandbox, Trajectory
 from webapp.selectors import sandboxes as reads
 from webapp.services import attempts, heartbeats, ingest, sandboxes, states
@@ -60,9 +60,11 @@ def test_rows_do_not_depend_on_how_events_are_batched(size: int) -> None:
 def test_a_new_attempt_loses_what_the_one_before_held() -> None:
     run, claim, stream = running()
     life(stream)
+    newer = relaunched(run, claim)
+    stream.epoch = newer.epoch
     stream.started(resumed_from=0)
     stream.add("sandboxes_changed", records=[lease(9, "leased")])
-    post(claim, stream)
+    post(newer, stream)
     assert [row["state"] for row in rows(run)] == ["closed", "failed", "lost", "leased"]
     assert not Pool.objects.filter(run=run).exists(), "its pool is gone until the new one reports"
 

@@ -204,7 +204,13 @@ def make_run_dir(
     run_dir = home / "runs" / name
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.json").write_text(config.model_dump_json())
-    launch = {"run_id": name, "epoch": epoch, "ingest_url": ingest_url, "token": "secret", "home": str(home)}
+    launch = {
+        "run_id": name,
+        "epoch": epoch,
+        "ingest_url": ingest_url,
+        "token": f"secret.{epoch}",
+        "home": str(home),
+    }
     (run_dir / "launch.json").write_text(json.dumps(launch))
     return run_dir
 

@@ -26,7 +26,6 @@ class RunAdmin(RecordAdmin[Run]):
     list_filter = ("state", "kind", "recipe", "experiment", "dataset")
     search_fields = ("name", "recipe")
     list_select_related = ("dataset", "experiment", "created_by")
-    exclude = ("token_hash",)
 
 
 @admin.register(Alert, site=site)

@@ -69,6 +69,11 @@ def _gap(_request: HttpRequest, error: ingest_service.GapError) -> HttpResponse:
     return _answer(409, detail=str(error), expected_seq=error.expected_seq)
 
 
+@api.exception_handler(ingest_service.RunOverError)
+def _over(_request: HttpRequest, error: ingest_service.RunOverError) -> HttpResponse:
+    return _answer(410, detail=str(error), state=error.state, acked_seq=error.acked_seq)
+
+
 @api.exception_handler(ingest_service.StaleEpochError)
 def _fenced(_request: HttpRequest, error: ingest_service.StaleEpochError) -> HttpResponse:
     return _answer(409, detail=str(error), epoch=error.epoch)

@@ -51,8 +51,6 @@ class Run(models.Model):
     engine_seq = models.BigIntegerField(default=0)
     """The last event the engine had written at its last heartbeat; ``last_seq`` lags behind it."""
     heartbeat_at = models.DateTimeField(null=True, blank=True)
-    token_hash = models.CharField(max_length=64, blank=True, default="")
-    """SHA-256 of the newest attempt's ingest token."""
     run_dir = models.CharField(max_length=1000, blank=True, default="")
 
     total_iterations = models.IntegerField(default=0)
@@ -109,6 +107,8 @@ class RunAttempt(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
     reason = models.TextField(blank=True, default="")
     """Why this attempt was made or given up."""
+    token_hash = models.CharField(max_length=64, blank=True, default="")
+    """SHA-256 of its ingest token; a finished attempt keeps it, to be told that it is over."""
 
     class Meta:
         ordering = ["run_id", "epoch"]

@@ -6,14 +6,12 @@ its events and heartbeats are refused from then on.
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
+import secrets
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
@@ -35,12 +33,6 @@ class Claim:
     epoch: int
     token: str
     config: dict[str, Any]
-
-
-def ingest_token(run_id: int) -> str:
-    """The run's ingest token: the same for every attempt, so that an old one learns it is fenced."""
-    digest = hmac.new(settings.SECRET_KEY.encode(), f"ingest:{run_id}".encode(), hashlib.sha256).digest()
-    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 @transaction.atomic
@@ -67,14 +59,12 @@ def claim_relaunch(*, run_id: int, epoch: int, reason: str, launcher: str = "loc
 
 
 def _new_attempt(run_id: int, launcher: str, reason: str) -> Claim:
-    token = ingest_token(run_id)
-    Run.objects.filter(pk=run_id).update(
-        epoch=F("epoch") + 1,
-        token_hash=hashlib.sha256(token.encode()).hexdigest(),
-        heartbeat_at=None,
-    )
+    token = secrets.token_urlsafe(32)
+    Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1, heartbeat_at=None)
     run = Run.objects.get(pk=run_id)
-    RunAttempt.objects.create(run=run, epoch=run.epoch, launcher=launcher, reason=reason)
+    RunAttempt.objects.create(
+        run=run, epoch=run.epoch, launcher=launcher, reason=reason, token_hash=token_hash(token)
+    )
     notifications.run_changed(run_id, run.last_seq)
     return Claim(run_id=run_id, epoch=run.epoch, token=token, config=run.config)
 
@@ -110,6 +100,11 @@ def give_up(*, run_id: int, to: RunState, reason: str) -> bool:
 def nudged(*, run_id: int) -> None:
     """Note that a task was just sent again for this run."""
     Run.objects.filter(pk=run_id).update(nudged_at=timezone.now())
+
+
+def token_hash(token: str) -> str:
+    """Return what is stored of an ingest token."""
+    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def _end(run_id: int, reason: str) -> None:

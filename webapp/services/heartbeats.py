@@ -25,10 +25,11 @@ def beat(*, run_id: int, token: str, epoch: int, seq: int = 0) -> Answer:
     Raises:
         BadTokenError: not this run's token.
         StaleEpochError: a newer attempt exists.
+        RunOverError: the run has ended.
     """
     run = ingest.authenticate(run_id=run_id, token=token)
     if epoch != run.epoch:
         raise ingest.StaleEpochError(run.epoch)
     Run.objects.filter(pk=run_id, epoch=epoch).update(heartbeat_at=timezone.now(), engine_seq=seq)
-    over = run.state in states.TERMINAL or run.state == states.S.STOPPING
-    return Answer("stop" if over else run.desired, run.epoch, run.last_seq)
+    stopping = run.state == states.S.STOPPING
+    return Answer("stop" if stopping else run.desired, run.epoch, run.last_seq)

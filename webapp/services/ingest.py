@@ -1,16 +1,16 @@
 """Stores a run's events exactly once: one transaction holds the events, their projections, the cursor.
 
-    body ─▶ token ─▶ parse every line ─▶ lock the run ─▶ fence? gap? ─▶ COPY ─▶ project ─▶ last_seq
-                                                                            commit ─▶ notify
+    body ─▶ token ─▶ parse every line ─▶ lock the run ─▶ over? fenced? gap? ─▶ COPY ─▶ project ─▶ last_seq
+                                                                                  commit ─▶ notify
 
-The run's row lock puts batches of one run in line; different runs do not wait for each other.
+The run's row lock puts batches of one run in line; different runs do not wait for each other. A token belongs
+to one attempt and is good while that attempt is the run's newest and the run has not ended. What ``Event``
+holds is never changed, and what was projected from it is removed only by the start of a later attempt.
 """
 
 from __future__ import annotations
 
 import gzip
-import hashlib
-import hmac
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,8 +26,9 @@ from pydantic import ValidationError
 
 from engine.errors import TrainyardError
 from engine.events.types import EVENT_ADAPTER, AnyEvent
-from webapp.models import Event, Run
-from webapp.services import notifications
+from webapp.models import Event, Run, RunAttempt
+from webapp.services import notifications, states
+from webapp.services.attempts import token_hash
 from webapp.services.cleaning import without_nul
 from webapp.services.copying import copy_rows
 from webapp.services.projections import Projection
@@ -71,6 +72,17 @@ class StaleEpochError(TrainyardError):
         super().__init__(f"attempt {epoch} of this run exists: an older one may not write any more")
 
 
+class RunOverError(TrainyardError):
+    """The run has ended, or waits for its next attempt: it accepts no events."""
+
+    def __init__(self, run: Run) -> None:
+        self.state = run.state
+        self.acked_seq = run.last_seq
+        super().__init__(
+            f"run {run.pk} is {run.state} and accepts no more events; the last one stored is {run.last_seq}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What became of a batch."""
@@ -88,86 +100,129 @@ class ParsedLine(NamedTuple):
 
 
 def authenticate(*, run_id: int, token: str) -> Run:
-    """The run, if ``token`` is its ingest token. Raises BadTokenError."""
-    run = Run.objects.filter(pk=run_id).defer("config", "summary").first()
-    digest = hashlib.sha256(token.encode()).hexdigest()
-    if run is None or not run.token_hash or not hmac.compare_digest(run.token_hash, digest):
+    """Return the run whose newest attempt has the ingest token ``token``.
+
+    Raises:
+        BadTokenError: no attempt of the run has it.
+        StaleEpochError: an older attempt has it.
+        RunOverError: the run has ended.
+    """
+    found = RunAttempt.objects.filter(run_id=run_id, token_hash=token_hash(token)).select_related("run")
+    attempt = found.defer("run__config", "run__summary").first()
+    if attempt is None:
         raise BadTokenError("this token does not belong to this run")
-    return run
+    _check_open(attempt.run, attempt.epoch)
+    return attempt.run
+
+
+def _check_open(run: Run, epoch: int) -> None:
+    if epoch < run.epoch:
+        raise StaleEpochError(run.epoch)
+    if run.state not in states.LIVE:
+        raise RunOverError(run)
 
 
 def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Receipt:
     """Check and store one batch of NDJSON lines.
 
     Raises:
-        BadTokenError, TooLargeError, MalformedError, GapError, StaleEpochError: nothing was stored.
+        BadTokenError, TooLargeError, MalformedError, GapError, StaleEpochError, RunOverError: nothing was
+            stored.
     """
     run = authenticate(run_id=run_id, token=token)
-    lines = parse_lines(_decode(body, encoding).split(b"\n"))
-    if lines and lines[0].event.epoch < run.epoch:
-        raise StaleEpochError(run.epoch)
-    return store(run_id=run_id, lines=lines)
+    return store(run_id=run_id, lines=parse_lines(_decode(body, encoding).split(b"\n")), attempt=run.epoch)
 
 
 def ingest_spool(*, run_id: int, path: Path) -> Receipt:
     """Store what a spool file has beyond the server's cursor, e.g. after the engine died.
 
-    The events are taken under the run's current epoch, as a new attempt would send them. A torn last
-    line is left out. Raises MalformedError, GapError.
+    A run that the yard ended (because it fell silent, say) stays as it ended and its record is completed;
+    after a run's own ``run_finished`` nothing is accepted. A torn last line is left out.
+
+    Raises MalformedError, GapError.
     """
-    run = Run.objects.only("epoch", "last_seq").get(pk=run_id)
+    run = Run.objects.only("last_seq").get(pk=run_id)
     accepted = 0
     with path.open("rb") as stream:
         fresh = (line for line in stream if line.endswith(b"\n") and _seq(line) > run.last_seq)
         while batch := list(islice(fresh, _SPOOL_BATCH)):
-            lines = parse_lines(batch, epoch=run.epoch)
-            accepted += store(run_id=run_id, lines=lines).accepted
+            accepted += store(run_id=run_id, lines=parse_lines(batch)).accepted
     run.refresh_from_db(fields=["last_seq"])
     return Receipt(run.last_seq, accepted, 0)
 
 
-def parse_lines(raw: Iterable[bytes], *, epoch: int | None = None) -> list[ParsedLine]:
-    """Validate lines of one epoch (replaced by ``epoch``) with consecutive ``seq``. Raises MalformedError."""
+def parse_lines(raw: Iterable[bytes]) -> list[ParsedLine]:
+    """Validate lines with consecutive ``seq``. Raises MalformedError."""
     parsed: list[ParsedLine] = []
     for number, line in enumerate(raw, start=1):
         if not line.strip():
             continue
         try:
-            parsed.append(_parse(line, epoch))
-        except (ValueError, OverflowError) as error:
+            parsed.append(_parse(line))
+        except (ValueError, OverflowError, RecursionError) as error:
             raise MalformedError(_explain(error), number) from None
         first, last = parsed[0].event, parsed[-1].event
-        if last.epoch != first.epoch:
-            raise MalformedError("a batch must be of one epoch", number)
         if last.seq != first.seq + len(parsed) - 1:
             raise MalformedError(f"seq {last.seq} does not follow {last.seq - 1}", number)
     return parsed
 
 
 @transaction.atomic
-def store(*, run_id: int, lines: Sequence[ParsedLine]) -> Receipt:
-    """Store parsed events and project them. Raises GapError, StaleEpochError, MalformedError."""
+def store(*, run_id: int, lines: Sequence[ParsedLine], attempt: int | None = None) -> Receipt:
+    """Store parsed events and project them.
+
+    Args:
+        run_id: the run.
+        lines: with consecutive ``seq``.
+        attempt: the attempt that sends them; None for a spool that is read where it lies.
+
+    Raises:
+        StaleEpochError, RunOverError: the attempt may not send any more.
+        GapError, MalformedError: these events cannot follow what is stored.
+    """
     run = Run.objects.select_for_update().get(pk=run_id)
+    if attempt is not None:
+        _check_open(run, attempt)
     if not lines:
         return Receipt(run.last_seq, 0, 0)
-    epoch = lines[0].event.epoch
-    if epoch < run.epoch:
-        raise StaleEpochError(run.epoch)
-    if epoch > run.epoch:
-        raise MalformedError(f"attempt {epoch} was never started", 1)
     if lines[0].event.seq > run.last_seq + 1:
         raise GapError(run.last_seq + 1)
     fresh = lines[run.last_seq + 1 - lines[0].event.seq :]
     if fresh:
         last_seq = fresh[-1].event.seq
+        _check_order(run, fresh)
         try:
             copy_rows(Event, _EVENT_COLUMNS, _event_rows(run_id, fresh))
             Projection(run).apply(line.event for line in fresh)
         except (DataError, ValueError, OverflowError) as error:
             raise MalformedError(f"a value in this batch cannot be stored: {error}", 1) from error
+        if run.state not in states.LIVE:
+            states.close(run_id=run_id)
         Run.objects.filter(pk=run_id).update(last_seq=last_seq, heartbeat_at=timezone.now())
         notifications.run_changed(run_id, last_seq)
     return Receipt(lines[-1].event.seq if fresh else run.last_seq, len(fresh), len(lines) - len(fresh))
+
+
+def _check_order(run: Run, fresh: Sequence[ParsedLine]) -> None:
+    """Check that the server started every attempt, that it starts once and first and is silent after its end.
+
+    Raises MalformedError.
+    """
+    epoch, type_ = 0, ""
+    if run.last_seq:
+        epoch, type_ = Event.objects.values_list("epoch", "type").get(run=run, seq=run.last_seq)
+    for number, (event, _) in enumerate(fresh, start=1):
+        if event.epoch > run.epoch:
+            raise MalformedError(f"attempt {event.epoch} was never started", number)
+        if event.epoch < epoch:
+            raise MalformedError(
+                f"attempt {epoch} has written already, so attempt {event.epoch} is over", number
+            )
+        if event.epoch == epoch and event.type == "run_started":
+            raise MalformedError(f"run_started must be the first event of attempt {epoch}", number)
+        if event.epoch == epoch and type_ == "run_finished":
+            raise MalformedError(f"attempt {epoch} has written run_finished: nothing may follow it", number)
+        epoch, type_ = event.epoch, event.type
 
 
 def _event_rows(run_id: int, lines: Sequence[ParsedLine]) -> Iterator[tuple[object, ...]]:
@@ -175,11 +230,9 @@ def _event_rows(run_id: int, lines: Sequence[ParsedLine]) -> Iterator[tuple[obje
         yield (run_id, event.seq, event.epoch, event.type, moment(event.time), text)
 
 
-def _parse(line: bytes, epoch: int | None) -> ParsedLine:
-    if epoch is not None or any(mark in line for mark in _SUSPECT):
+def _parse(line: bytes) -> ParsedLine:
+    if any(mark in line for mark in _SUSPECT):
         record = json.loads(line, parse_constant=_refuse_constant)
-        if isinstance(record, dict) and epoch is not None:
-            record["epoch"] = epoch
         line = json.dumps(without_nul(record), ensure_ascii=False).encode()
     event = EVENT_ADAPTER.validate_json(line)
     moment(event.time)

@@ -2,7 +2,9 @@
 
 ``Projection`` walks a batch in order. Trajectory events are buffered and written in bulk
 (``trajectory_store``); everything rare is written at once, after the buffer. The result does not
-depend on how the events were cut into batches, and replaying the log gives the same rows.
+depend on how the events were cut into batches, and replaying the log gives the same rows. Whatever is
+complete (an iteration, an evaluation, a checkpoint, a trajectory) stays as it is until a later attempt starts
+before it, and only the newest attempt moves the run's state.
 To project a new event type: a ``case`` in ``_apply`` and a method here.
 """
 
@@ -75,13 +77,13 @@ class Projection:
                     "progress_total": event.total,
                 }
             case e.TaskValidated():
-                self._validated.append(event.record)
+                self._task_validated(event)
             case e.TasksSelected():
                 self._tasks_selected(event)
             case e.RunPaused():
-                states.move(run_id=self._run.pk, to=RunState.PAUSED)
+                self._move(event, RunState.PAUSED)
             case e.RunResumed():
-                states.move(run_id=self._run.pk, to=RunState.RUNNING, only_from=RunState.PAUSED)
+                self._move(event, RunState.RUNNING, only_from=RunState.PAUSED)
             case e.RunFinished():
                 self._run_finished(event)
             case e.IterationStarted():
@@ -95,6 +97,10 @@ class Projection:
             case e.Alert():
                 self._alert(event)
 
+    def _move(self, event: e.AnyEvent, to: RunState, **fields: Any) -> bool:
+        """Move the run as its newest attempt says; what an older one says is history."""
+        return event.epoch == self._run.epoch and states.move(run_id=self._run.pk, to=to, **fields)
+
     def _run_started(self, event: e.RunStarted) -> None:
         self._trajectories.flush()
         self._sandboxes.begin()
@@ -107,17 +113,22 @@ class Projection:
             "progress_done": 0,
             "progress_total": 0,
         }
-        states.move(run_id=self._run.pk, to=RunState.RUNNING)
+        self._move(event, RunState.RUNNING)
 
     def _run_finished(self, event: e.RunFinished) -> None:
         self._trajectories.flush()
         self._sandboxes.flush()
-        states.move(run_id=self._run.pk, to=RunState(event.state), reason=event.reason, summary=event.summary)
-        if event.state == "succeeded" and self._run.kind == RunKind.CURATE:
+        moved = self._move(event, RunState(event.state), reason=event.reason, summary=event.summary)
+        if moved and event.state == "succeeded" and self._run.kind == RunKind.CURATE:
             config = self._run.config
             made = next((config[part]["output"] for part in _MAKERS if part in config), "")
-            name = str(event.summary.get("dataset") or made)
+            name = made or config["dataset"]["name"]
             send_on_commit(TaskName.SYNC_DATASET, name, *([self._run.pk] if made else []))
+
+    def _task_validated(self, event: e.TaskValidated) -> None:
+        own = f"{self._run.pk}/{event.record.task_id}"
+        if "validation" in self._run.config and event.record.id == own:
+            self._validated.append(event.record)
 
     def _tasks_selected(self, event: e.TasksSelected) -> None:
         counts = event.model_dump(exclude={"type", "seq", "epoch", "time", "dataset", "split"})
@@ -132,34 +143,31 @@ class Projection:
     def _iteration_started(self, event: e.IterationStarted) -> None:
         if event.iteration == 0:
             self._sync_generated_tasks()
-        Iteration.objects.update_or_create(
+        Iteration.objects.get_or_create(
             run=self._run,
             index=event.iteration,
             defaults={
                 "policy_version": event.policy_version,
                 "num_tasks": len(event.task_ids),
                 "started_at": moment(event.time),
-                "finished_at": None,
-                "metrics": {},
-                "profile": {},
             },
         )
         self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}
 
     def _iteration_finished(self, event: e.IterationFinished) -> None:
         self._trajectories.flush()
-        found = {
-            "policy_version": event.policy_version,
-            "finished_at": moment(event.time),
-            "metrics": event.metrics,
-            "profile": iteration_profile(self._run.pk, event.iteration),
-        }
-        Iteration.objects.update_or_create(
+        row, _ = Iteration.objects.get_or_create(
             run=self._run,
             index=event.iteration,
-            defaults=found,
-            create_defaults=found | {"started_at": moment(event.time)},
+            defaults={"policy_version": event.policy_version, "started_at": moment(event.time)},
         )
+        if row.finished_at is not None:
+            return
+        row.policy_version = event.policy_version
+        row.finished_at = moment(event.time)
+        row.metrics = event.metrics
+        row.profile = iteration_profile(self._run.pk, event.iteration)
+        row.save()
         self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}
 
     def _evaluation_finished(self, event: e.EvaluationFinished) -> None:
@@ -169,7 +177,7 @@ class Projection:
             "policy_version", "num_samples", "num_tasks", "num_solved", "solve_rate",
             "interval_low", "interval_high",
         )  # fmt: skip
-        Evaluation.objects.update_or_create(
+        Evaluation.objects.get_or_create(
             run=self._run,
             iteration=event.iteration,
             name=event.name[:64],
@@ -181,7 +189,7 @@ class Projection:
         )
 
     def _checkpoint_saved(self, event: e.CheckpointSaved) -> None:
-        Checkpoint.objects.update_or_create(
+        Checkpoint.objects.get_or_create(
             run=self._run,
             iteration=event.iteration,
             defaults={

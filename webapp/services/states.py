@@ -98,7 +98,7 @@ def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fiel
         times[_SET_ALWAYS[to]] = now
     moved = Run.objects.filter(pk=run_id, state__in=sources).update(state=to.value, **(times | fields))
     if moved and to in TERMINAL:
-        _close(run_id)
+        close(run_id=run_id)
     return bool(moved)
 
 
@@ -109,8 +109,8 @@ def require(*, run_id: int, to: RunState, only_from: RunState | None = None, **f
         raise IllegalTransitionError(run_id, state, to.value)
 
 
-def _close(run_id: int) -> None:
-    """Nothing of an ended run is live any more."""
+def close(*, run_id: int) -> None:
+    """End everything of an ended run that is still marked as live."""
     now = timezone.now()
     Run.objects.filter(pk=run_id).update(desired="run")
     RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(ended_at=now)

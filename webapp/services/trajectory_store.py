@@ -1,8 +1,9 @@
 """Collects a batch's trajectory events and writes them in a handful of statements.
 
-Events are folded per trajectory key in the order they came: a start forgets what came before it,
-steps accumulate, the first terminal record stays. ``flush`` then costs the same number of queries
-for one trajectory as for a thousand. The caller holds the run's row lock, so nobody else inserts.
+Events are folded per trajectory key in the order they came: a start forgets what came before it unless
+its own attempt had finished the trajectory, steps accumulate, the first terminal record stays. ``flush``
+then costs the same number of queries for one trajectory as for a thousand. The caller holds the run's row
+lock, so nobody else inserts.
 """
 
 from __future__ import annotations
@@ -49,12 +50,17 @@ class TrajectoryStore:
         self._pending: dict[Key, _Pending] = {}
 
     def started(self, event: TrajectoryStarted) -> None:
-        """A rollout was admitted; whatever was under its key is replaced."""
-        self._pending[_key(event.ref)] = _Pending(event.time, event.epoch, started=event)
+        """A rollout was admitted; it replaces what is unfinished or of an older attempt under its key."""
+        key = _key(event.ref)
+        known = self._pending.get(key)
+        if known is None or known.finished is None or known.epoch < event.epoch:
+            self._pending[key] = _Pending(event.time, event.epoch, started=event)
 
     def step(self, event: StepFinished) -> None:
         """One more turn."""
-        self._of(event.ref, event.time, event.epoch).steps[event.index] = event
+        pending = self._of(event.ref, event.time, event.epoch)
+        if pending.finished is None:
+            pending.steps[event.index] = event
 
     def finished(self, event: TrajectoryFinished) -> None:
         """The terminal record; a second one under the same key changes nothing."""
@@ -140,10 +146,12 @@ def _only_steps(pending: _Pending) -> bool:
 
 
 def _drop_late(pending: _Pending, existing: Trajectory | None) -> None:
-    """Nothing but a new start changes a finished trajectory."""
-    if existing is not None and existing.state == Trajectory.State.FINISHED and not pending.started:
+    """Nothing but a start by a later attempt changes a finished trajectory."""
+    if existing is None or existing.state != Trajectory.State.FINISHED:
+        return
+    if pending.started is None or pending.epoch <= existing.epoch:
+        pending.started = pending.finished = None
         pending.steps.clear()
-        pending.finished = None
 
 
 def _fold(pending: _Pending, trajectory: Trajectory) -> Trajectory:

@@ -28,7 +28,9 @@ def server() -> Iterator[IngestServer]:
 @contextmanager
 def shipping(run_dir: Path, server: IngestServer, *, epoch: int = 1) -> Iterator[tuple[SpoolSink, Shipper]]:
     sink = SpoolSink(run_dir, epoch=epoch)
-    shipper = Shipper(sink, url=f"{server.url}/api/v1/runs/r1/events", token="secret", on_fenced=sink.fence)
+    shipper = Shipper(
+        sink, url=f"{server.url}/api/v1/runs/r1/events", token=f"secret.{epoch}", on_fenced=sink.fence
+    )
     try:
         yield sink, shipper
     finally:
@@ -151,6 +153,30 @@ def test_a_fenced_attempt_stops_writing(tmp_path: Path, server: IngestServer) ->
     assert seqs(server) == [1, 2, 3]
 
 
+def test_a_run_that_is_over_ends_the_attempt_that_still_writes(tmp_path: Path, server: IngestServer) -> None:
+    with shipping(tmp_path, server) as (sink, shipper):
+        emit(sink, 3)
+        assert shipper.drain(30)
+        server.over = "stopped"
+        sink.emit(RunPaused)
+        until(lambda: shipper.fenced)
+        with pytest.raises(FencedError, match="the run is stopped"):
+            emit(sink, 1)
+        assert shipper.failure == ""
+    assert seqs(server) == [1, 2, 3]
+
+
+def test_a_run_that_is_over_with_all_events_stored_is_delivered(tmp_path: Path, server: IngestServer) -> None:
+    with shipping(tmp_path, server) as (sink, shipper):
+        server.faults = [Answer(200, drop=True, store_first=True)]
+        emit(sink, 3)
+        sink.sync()
+        until(lambda: server.acked == 3)
+        server.over = "succeeded"
+        assert shipper.drain(30)
+        assert not shipper.fenced
+
+
 def test_a_rejected_event_fails_the_run_and_is_not_skipped(tmp_path: Path, server: IngestServer) -> None:
     with shipping(tmp_path, server) as (sink, shipper):
         emit(sink, 3)
@@ -190,10 +216,21 @@ def test_a_server_that_is_down_is_waited_for(tmp_path: Path) -> None:
         assert json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])["seq"] == 5
 
 
+def test_a_heartbeat_of_a_run_that_is_over_stops_it(server: IngestServer) -> None:
+    control = Control()
+    server.over = "succeeded"
+    heartbeat = Heartbeat(control, url=f"{server.url}/api/v1/runs/r1/heartbeat", token="secret.1", epoch=1)
+    try:
+        until(lambda: control.desired() == "stop")
+        assert (control.stop_reason, control.fence_reason) == ("the run is succeeded", "")
+    finally:
+        heartbeat.close()
+
+
 def test_heartbeats_bring_what_is_wanted_and_fence(server: IngestServer) -> None:
     control = Control()
     server.desired = "pause"
-    heartbeat = Heartbeat(control, url=f"{server.url}/api/v1/runs/r1/heartbeat", token="secret", epoch=1)
+    heartbeat = Heartbeat(control, url=f"{server.url}/api/v1/runs/r1/heartbeat", token="secret.1", epoch=1)
     try:
         until(lambda: control.desired() == "pause")
         assert server.heartbeats[0]["pid"] > 0
