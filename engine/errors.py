@@ -21,7 +21,8 @@
     ├── HostileInputError      what a sandbox left behind cannot be read within limits: the agent's doing
     ├── ModelError             the policy could not produce a completion
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
-    └── TrainerError           a rank of the trainer failed or ended
+    └── TrainerError           an update failed, or a rank of the trainer ended
+        └── UpdateAbandonedError   it was told to end an update early, and cannot go on
 
 A command that fails, times out or prints too much is not an error: it is an ``ExecResult``.
 """
@@ -178,4 +179,8 @@ class CheckpointError(TrainyardError):
 
 
 class TrainerError(TrainyardError):
-    """A rank of the trainer failed or ended; the message says which and why."""
+    """An update failed or a rank of the trainer ended; the message says which and why."""
+
+
+class UpdateAbandonedError(TrainerError):
+    """The trainer was told to abandon an update; some of its optimizer steps may have been made."""

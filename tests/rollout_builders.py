@@ -110,7 +110,7 @@ class Recorder:
     def step_finished(self, key: RolloutKey, step: Step) -> None:
         self.told.append((f"step {step.index}", key))
 
-    def trajectory_finished(self, trajectory: Trajectory) -> None:
+    async def trajectory_finished(self, trajectory: Trajectory) -> None:
         self.told.append(("finished", trajectory.key))
         self.finished.append(trajectory)
 

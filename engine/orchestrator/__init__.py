@@ -8,6 +8,7 @@ an entry in ``_KINDS``.
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -52,6 +53,9 @@ def execute(config: AnyRun, run: RunContext) -> int:
         The process's exit code: 0 succeeded or stopped, 1 failed, 3 fenced.
     """
     try:
+        _function(config)
+        gc.collect()
+        gc.freeze()  # going through all that torch brings would hold the loop for most of a second
         outcome = asyncio.run(perform(config, run))
     except FencedError as error:
         log.warning("fenced", reason=str(error))
@@ -73,10 +77,21 @@ async def perform(config: AnyRun, run: RunContext) -> Outcome:
     Raises:
         RunStopped, TrainyardError: it ended early; no terminal event was written.
     """
+    function = _function(config)
+    async with run.closing, run.probe:
+        try:
+            return await function(config, run)
+        finally:
+            log.info("event_loop", **run.probe.whole.metrics())
+
+
+def _function(config: AnyRun) -> Callable[[AnyRun, RunContext], Awaitable[Outcome]]:
+    """Import what performs a run of this kind."""
     module, _, name = _KINDS[type(config)].partition(":")
-    kind: Callable[[AnyRun, RunContext], Awaitable[Outcome]] = getattr(importlib.import_module(module), name)
-    async with run.closing:
-        return await kind(config, run)
+    function: Callable[[AnyRun, RunContext], Awaitable[Outcome]] = getattr(
+        importlib.import_module(module), name
+    )
+    return function
 
 
 def note_failure(run: RunContext, reason: str) -> None:

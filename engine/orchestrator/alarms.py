@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from engine.events.failures import policy_of
 from engine.orchestrator.context import RunContext
+from engine.orchestrator.loop_probe import LoopReport
 from engine.orchestrator.metrics import is_infrastructure, is_uniform
 from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory
 
@@ -34,6 +35,8 @@ WINDOW = 5
 """Iterations of a trend's two halves."""
 START = 3
 """Iterations whose mean is "the start"."""
+LOOP_HELD_MAX_MS = 100.0
+"""Twice what an engine holds its event loop for on a machine with a free core (99.9th percentile)."""
 MAX_GROUPS = 5
 """An alert names at most so many groups."""
 
@@ -101,6 +104,8 @@ class Alarms:
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._state = _State()
+        self._is_held = False
+        """Whether the loop was held too long in the last iteration; not saved: attempts differ in it."""
 
     def after_iteration(self, iteration: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
         """Look at a finished iteration.
@@ -118,6 +123,21 @@ class Alarms:
             self._state.in_a_row[check.code] = held
             if message and (check.patience is None or held == check.patience):
                 self._alert(check, message, iteration, groups)
+
+    def loop_held(self, iteration: int, held: LoopReport) -> None:
+        """Look at how long the event loop was held during an iteration."""
+        milliseconds, longest = held.metrics["loop/held_p999_ms"], held.longest
+        was_held, self._is_held = self._is_held, milliseconds > LOOP_HELD_MAX_MS
+        if self._is_held and not was_held:
+            where = f" during '{longest.phase}'" if longest.phase else ""
+            self._run.alert(
+                "warning",
+                "event_loop_held",
+                f"the engine's event loop was held for {milliseconds:.0f} ms (99.9th percentile), at most "
+                f"{longest.milliseconds:.0f} ms at once{where}, by "
+                f"{longest.running or 'another thread or process'}",
+                iteration,
+            )
 
     def state_dict(self) -> dict[str, Any]:
         """What must survive a restart, as JSON."""

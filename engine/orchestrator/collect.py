@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Sequence
 
@@ -31,8 +32,8 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
     announce(run, total_iterations=1)
     config = await with_start_policy(config, run)
     environments = await open_environments(config, run)
-    requests = _requests(config, run, TRAIN_PHASE)
-    policy = open_policy(config.policy, config.agent, run.home)
+    requests = await asyncio.to_thread(_requests, config, run, TRAIN_PHASE)
+    policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home)
     try:
         run.sink.emit(
             IterationStarted,
@@ -41,13 +42,19 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
             task_ids=[request.row.task.id for request in requests],
         )
         scheduler = build_scheduler(config, run, environments, policy)
-        groups = await collect_groups(run, scheduler, requests)
+        with run.probe.phase("rollout"):
+            groups = await collect_groups(run, scheduler, requests)
     finally:
         await policy.close()
-    seconds = time.monotonic() - started
-    metrics = iteration_metrics(groups) | {"time/rollout": seconds, "time/iteration": seconds}
-    Alarms(run).after_iteration(0, groups, metrics)
-    run.sink.emit(IterationFinished, iteration=0, policy_version=policy.version, metrics=metrics)
+    seconds, held = time.monotonic() - started, run.probe.report()
+    metrics = await asyncio.to_thread(iteration_metrics, groups)
+    metrics |= {"time/rollout": seconds, "time/iteration": seconds, **held.metrics}
+    alarms = Alarms(run)
+    alarms.after_iteration(0, groups, metrics)
+    alarms.loop_held(0, held)
+    await asyncio.to_thread(
+        run.sink.emit, IterationFinished, iteration=0, policy_version=policy.version, metrics=metrics
+    )
     return Outcome(
         state="succeeded",
         summary={
@@ -66,11 +73,14 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> Outcome:
     config = await with_start_policy(config, run)
     environments = await open_environments(config, run)
     split = config.dataset.split
-    requests = _requests(config, run, f"eval:{split}")
-    policy = open_policy(config.policy, config.agent, run.home)
+    requests = await asyncio.to_thread(_requests, config, run, f"eval:{split}")
+    policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home)
     try:
         scheduler = build_scheduler(config, run, environments, policy)
-        summary = await run_evaluation(run, scheduler, requests, name=split, policy_version=policy.version)
+        with run.probe.phase("evaluation"):
+            summary = await run_evaluation(
+                run, scheduler, requests, name=split, policy_version=policy.version
+            )
     finally:
         await policy.close()
     return Outcome(

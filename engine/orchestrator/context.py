@@ -15,6 +15,7 @@ from engine.errors import FencedError, TrainyardError
 from engine.events.control import Control
 from engine.events.sink import EventSink
 from engine.events.types import Alert, RunPaused, RunProgress, RunResumed
+from engine.orchestrator.loop_probe import LoopProbe
 
 log = structlog.get_logger("orchestrator")
 POLL_S = 0.1
@@ -54,6 +55,8 @@ class RunContext:
     control: Control
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
     """What must be freed before the terminal event is written."""
+    probe: LoopProbe = field(default_factory=LoopProbe)
+    """Measures the run's event loop while the run is performed."""
 
     def alert(
         self,
@@ -92,7 +95,7 @@ class RunContext:
         self.check()
         if self.control.desired() != "pause":
             return
-        self.sink.emit(RunPaused)
+        await asyncio.to_thread(self.sink.emit, RunPaused)
         while self.control.desired() == "pause":
             await asyncio.sleep(POLL_S)
             self.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 
@@ -37,8 +38,10 @@ async def run_evaluation(
 ) -> EvaluationSummary:
     """Collect the requests and record the result as one event."""
     groups = await collect_groups(run, scheduler, requests)
-    summary = summarise([trajectory for group in groups for trajectory in group.trajectories])
-    run.sink.emit(
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
+    summary = await asyncio.to_thread(summarise, trajectories)
+    await asyncio.to_thread(
+        run.sink.emit,
         EvaluationFinished,
         iteration=requests[0].iteration,
         name=name,

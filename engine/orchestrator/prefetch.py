@@ -12,9 +12,6 @@ from engine.environments.base import EnvironmentFactory
 from engine.errors import TrainyardError
 from engine.types import TaskRow
 
-HEAD_START_S = 1.0
-"""An update keeps the event loop busy: requests should be on their way before it begins."""
-
 log = structlog.get_logger("orchestrator")
 
 
@@ -26,11 +23,10 @@ class Prefetch:
         self._group_size = group_size
         self._task: asyncio.Task[None] | None = None
 
-    async def start(self, rows: Sequence[TaskRow]) -> None:
+    def start(self, rows: Sequence[TaskRow]) -> None:
         """Begin for the tasks of an iteration, unless the last request is not through yet."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._prepare(rows))
-            await asyncio.wait({self._task}, timeout=HEAD_START_S)
 
     async def close(self) -> None:
         """Give up what is still under way."""

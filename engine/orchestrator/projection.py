@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from engine.events.sink import EventSink
 from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
+from engine.threads import in_thread
 from engine.types import RolloutKey, Step, TokenRecord, Trajectory
 
 TRAIN_PHASE = "train"
@@ -36,12 +38,15 @@ class EventObserver:
         if self._clocks is not None and step.call is not None:
             self._clocks("exec", step.tool_seconds)
 
-    def trajectory_finished(self, trajectory: Trajectory) -> None:
-        """The terminal record."""
-        self._sink.emit(TrajectoryFinished, **trajectory_fields(trajectory))
+    async def trajectory_finished(self, trajectory: Trajectory) -> None:
+        """The terminal record; megabytes of tokens and log, so it is made beside the event loop."""
+        await in_thread(partial(self._record, trajectory))
         grade = trajectory.grade
         if self._clocks is not None and grade is not None and grade.seconds and not grade.reused:
             self._clocks("grade", grade.seconds)
+
+    def _record(self, trajectory: Trajectory) -> None:
+        self._sink.emit(TrajectoryFinished, **trajectory_fields(trajectory))
 
 
 def ref(key: RolloutKey) -> dict[str, Any]:

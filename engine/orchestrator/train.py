@@ -17,23 +17,21 @@ resumes makes the same iterations again.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
-import random
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
-
-import torch
 
 from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
-from engine.inference.checkpoints import load_policy_checkpoint
 from engine.inference.sampler import TransformerPolicy
 from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import Outcome, RunContext, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import run_evaluation, spread
+from engine.orchestrator.loop_probe import LoopReport
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.prefetch import Prefetch
 from engine.orchestrator.progress import HELDOUT, TRAIN, Progress
@@ -48,16 +46,16 @@ from engine.orchestrator.stage import (
 )
 from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
-from engine.trainer.checkpoint import Checkpoint, load_latest, restore_training, take_snapshot
+from engine.trainer.async_trainer import AsyncTrainer
+from engine.trainer.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoint_writer import CheckpointWriter
-from engine.trainer.opening import open_trainer, training_device
 from engine.trainer.trainer import UpdateResult
 from engine.types import Group, TaskRow
 
 
 async def train(config: TrainRun, run: RunContext) -> Outcome:
     """Train from the configured policy, or go on from the run's last checkpoint."""
-    checkpoint = load_latest(run.run_dir)
+    checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
     announce(
         run,
         resumed_from=checkpoint.iteration if checkpoint else None,
@@ -65,7 +63,7 @@ async def train(config: TrainRun, run: RunContext) -> Outcome:
     )
     config = await with_start_policy(config, run)
     environments = await open_environments(config, run)
-    loop = TrainingLoop(config, run, environments, checkpoint)
+    loop = await TrainingLoop.open(config, run, environments, checkpoint)
     try:
         await loop.run(fresh=checkpoint is None)
     except RunStopped as stop:
@@ -86,83 +84,112 @@ class Saved(Protocol):
 
 
 class TrainingLoop:
-    """One attempt: the policy, its trainer, and where they are.
-
-    Args:
-        config: of the run.
-        run: this attempt.
-        environments: what the agents act in.
-        checkpoint: what to go on from; None begins with the configured policy.
-    """
+    """One attempt: the policy, its trainer, and where they are; made with ``open``."""
 
     def __init__(
         self,
         config: TrainRun,
         run: RunContext,
         environments: EnvironmentFactory,
-        checkpoint: Checkpoint | None,
+        trainer: AsyncTrainer,
+        *,
+        rows: Sequence[TaskRow],
+        heldout: Sequence[TaskRow],
+        cursor: Mapping[str, Any] | None,
     ) -> None:
         self._config = config
         self._run = run
-        self._rows = run_rows(config, run)
-        self._heldout = evaluation_rows(config, run)
-        self._cursor = TaskCursor(
-            self._rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed
-        )
+        self._trainer = trainer
+        self._rows = rows
+        self._heldout = heldout
+        self._cursor = TaskCursor(rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed)
         self._alarms = Alarms(run)
         self.progress = Progress()
-        source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
-        self._model, self._tokenizer = load_policy_checkpoint(source, home=run.home)
-        self._model.to(training_device(config.trainer))
-        self._trainer = open_trainer(config, self._model, run_dir=run.run_dir, home=run.home)
+        if cursor is not None:
+            for name, part in self._saved_parts().items():
+                part.load_state_dict(cursor[name])
         self._writer = CheckpointWriter(
             run.run_dir, keep=config.trainer.keep_checkpoints, keep_best=config.trainer.keep_best
         )
         self._heldout_rate: float | None = None
-        if checkpoint is None:
-            random.seed(config.seed)
-            torch.manual_seed(config.seed)
-        else:
-            self._restore(checkpoint)
         self.policy = TransformerPolicy(
-            self._model,
-            self._tokenizer,
+            trainer.model,
+            trainer.tokenizer,
             version=self.progress.policy_version,
             max_batch=config.policy.max_batch,
         )
         self._scheduler = build_scheduler(config, run, environments, self.policy)
         self._prefetch = Prefetch(environments, group_size=config.rollout.group_size)
 
+    @classmethod
+    async def open(
+        cls,
+        config: TrainRun,
+        run: RunContext,
+        environments: EnvironmentFactory,
+        checkpoint: Checkpoint | None,
+    ) -> TrainingLoop:
+        """Open everything an attempt needs.
+
+        Args:
+            config: of the run.
+            run: this attempt.
+            environments: what the agents act in.
+            checkpoint: what to go on from; None begins with the configured policy.
+        """
+        rows = await asyncio.to_thread(run_rows, config, run)
+        heldout = await asyncio.to_thread(evaluation_rows, config, run)
+        trainer = await AsyncTrainer.open(config, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint)
+        try:
+            cursor = checkpoint.cursor if checkpoint else None
+            loop = cls(config, run, environments, trainer, rows=rows, heldout=heldout, cursor=cursor)
+            # The attempt before may have been killed between the checkpoint and its event.
+            await loop._announce_checkpoint(checkpoint)
+        except BaseException:
+            await trainer.close()
+            raise
+        return loop
+
     async def run(self, *, fresh: bool) -> None:
         """All iterations that are left. Raises RunStopped."""
         if fresh:
             await self._evaluate()
-            self._save_checkpoint()
+            await self._save_checkpoint()
         while self.progress.iteration < self._config.trainer.iterations:
             await self._run.safe_point()
             started = time.monotonic()
-            collection = await self._collect()
+            with self._run.probe.phase("rollout"):
+                collection = await self._collect()
             if self.progress.iteration + 1 < self._config.trainer.iterations:
-                await self._prefetch.start(self._cursor.peek())
+                self._prefetch.start(self._cursor.peek())
             collected = time.monotonic()
-            result = self._trainer.update(collection.trained, temperature=self._config.policy.temperature)
+            with self._run.probe.phase("update"):
+                result = await self._update(collection)
             self._publish(result)
-            self._announce_checkpoint(self._writer.finished())
-            self._report(
-                collection, result, rollout_s=collected - started, total_s=time.monotonic() - started
-            )
+            await self._announce_checkpoint(self._writer.finished())
+            times = {"time/rollout": collected - started, "time/update": time.monotonic() - collected}
+            with self._run.probe.phase("report"):
+                held = self._run.probe.report()
+                await asyncio.to_thread(self._report, collection, result, times, held)
             if self._is_due(self._config.evaluation.every):
                 await self._evaluate()
             if self._is_due(self._config.trainer.checkpoint_every):
-                self._save_checkpoint()
+                await self._save_checkpoint()
 
     async def close(self) -> None:
         """End what works beside the loop; a checkpoint that is being written is finished and announced."""
         await self._prefetch.close()
         await self.policy.close()
-        self._trainer.close()
-        self._writer.close()
-        self._announce_checkpoint(self._writer.finished())
+        await self._trainer.close()
+        await asyncio.to_thread(self._writer.close)
+        await self._announce_checkpoint(self._writer.finished())
+
+    async def _update(self, collection: Collection) -> UpdateResult:
+        """Learn beside the event loop; abandoned as soon as the attempt must end."""
+        temperature = self._config.policy.temperature
+        return await self._run.interruptible(
+            self._trainer.update(collection.trained, temperature=temperature)
+        )
 
     async def _collect(self) -> Collection:
         iteration = self.progress.iteration
@@ -189,8 +216,9 @@ class TrainingLoop:
             self.policy.set_version(self.progress.policy_version)
 
     def _report(
-        self, collection: Collection, result: UpdateResult, *, rollout_s: float, total_s: float
+        self, collection: Collection, result: UpdateResult, times: Mapping[str, float], held: LoopReport
     ) -> None:
+        """Record a finished iteration and count it; called beside the event loop."""
         iteration, groups = self.progress.iteration, collection.groups
         algorithm, max_context = self._config.algorithm, self._config.agent.max_context
         masked = [
@@ -207,10 +235,9 @@ class TrainingLoop:
         metrics = iteration_metrics(groups) | result.metrics
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
-        metrics["time/rollout"] = rollout_s
-        metrics["time/update"] = total_s - rollout_s
-        metrics["time/iteration"] = total_s
+        metrics |= {**times, "time/iteration": sum(times.values()), **held.metrics}
         self._alarms.after_iteration(iteration, groups, metrics)
+        self._alarms.loop_held(iteration, held)
         self.progress.iteration += 1
         self.progress.trajectories += sum(len(group.trajectories) for group in groups)
         self.progress.solve_rates.append(metrics["solve/rate"])
@@ -235,56 +262,48 @@ class TrainingLoop:
             if samples == 0:
                 continue
             requests = spread(rows, samples, iteration=self.progress.iteration, phase=f"eval:{name}")
-            summary = await run_evaluation(
-                self._run,
-                self._scheduler,
-                requests,
-                name=name,
-                policy_version=self.progress.policy_version,
-            )
+            with self._run.probe.phase("evaluation"):
+                summary = await run_evaluation(
+                    self._run,
+                    self._scheduler,
+                    requests,
+                    name=name,
+                    policy_version=self.progress.policy_version,
+                )
             self.progress.add_evaluation(name, summary)
             if name == HELDOUT:
                 self._heldout_rate = summary.solve_rate
 
-    def _save_checkpoint(self) -> None:
+    async def _save_checkpoint(self) -> None:
         """Copy the state; it is written while the next iteration runs."""
-        self._announce_checkpoint(self._writer.wait())
-        snapshot = take_snapshot(
-            self._run.run_dir,
-            self.progress.iteration,
-            model=self._model,
-            tokenizer=self._tokenizer,
-            trainer=self._trainer,
-            cursor={name: part.state_dict() for name, part in self._saved_parts().items()},
-            provenance={
-                "run": self._run.run_id,
-                "recipe": self._config.recipe,
-                "from": self._config.policy.checkpoint,
-                "iterations": self.progress.iteration,
-            },
-            score=self._heldout_rate,
-        )
+        with self._run.probe.phase("checkpoint"):
+            await self._announce_checkpoint(await asyncio.to_thread(self._writer.wait))
+            snapshot = await self._trainer.snapshot(
+                self._run.run_dir,
+                self.progress.iteration,
+                cursor={name: part.state_dict() for name, part in self._saved_parts().items()},
+                provenance={
+                    "run": self._run.run_id,
+                    "recipe": self._config.recipe,
+                    "from": self._config.policy.checkpoint,
+                    "iterations": self.progress.iteration,
+                },
+                score=self._heldout_rate,
+            )
         self._heldout_rate = None
         self._writer.save(snapshot)
 
-    def _announce_checkpoint(self, saved: Checkpoint | None) -> None:
+    async def _announce_checkpoint(self, saved: Checkpoint | None) -> None:
         if saved is None:
             return
-        self._run.sink.emit(
+        await asyncio.to_thread(
+            self._run.sink.emit,
             CheckpointSaved,
             iteration=saved.iteration,
             policy_version=saved.cursor["progress"]["policy_version"],
             path=str(saved.path),
             checksum=saved.checksum,
         )
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        """Everything but the weights, which were loaded with the model."""
-        for name, part in self._saved_parts().items():
-            part.load_state_dict(checkpoint.cursor[name])
-        restore_training(checkpoint, self._trainer)
-        # The attempt before may have been killed between the checkpoint and its event.
-        self._announce_checkpoint(checkpoint)
 
     def _saved_parts(self) -> dict[str, Saved]:
         return {"progress": self.progress, "tasks": self._cursor, "alarms": self._alarms}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from engine.types import RolloutKey, Step, Trajectory
 
 
 class RolloutObserver(Protocol):
-    """Called on the event loop, in order per rollout; must return at once.
+    """Called on the event loop, in order per rollout; what is not awaited must return at once.
 
     What it raises (a fenced run, a full disk) stops the whole collection.
     """
@@ -20,7 +21,7 @@ class RolloutObserver(Protocol):
     def step_finished(self, key: RolloutKey, step: Step) -> None:
         """A live rollout made a step."""
 
-    def trajectory_finished(self, trajectory: Trajectory) -> None:
+    async def trajectory_finished(self, trajectory: Trajectory) -> None:
         """The rollout's one terminal record."""
 
 
@@ -36,19 +37,23 @@ class GuardedObserver:
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         """Pass on."""
-        _guarded(lambda: self._observer.trajectory_started(key, sandbox_id))
+        with _marked():
+            self._observer.trajectory_started(key, sandbox_id)
 
     def step_finished(self, key: RolloutKey, step: Step) -> None:
         """Pass on."""
-        _guarded(lambda: self._observer.step_finished(key, step))
+        with _marked():
+            self._observer.step_finished(key, step)
 
-    def trajectory_finished(self, trajectory: Trajectory) -> None:
+    async def trajectory_finished(self, trajectory: Trajectory) -> None:
         """Pass on."""
-        _guarded(lambda: self._observer.trajectory_finished(trajectory))
+        with _marked():
+            await self._observer.trajectory_finished(trajectory)
 
 
-def _guarded(call: Callable[[], None]) -> None:
+@contextmanager
+def _marked() -> Iterator[None]:
     try:
-        call()
+        yield
     except Exception as error:
         raise ObserverFailedError(str(error)) from error

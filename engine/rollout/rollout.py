@@ -88,12 +88,12 @@ class Rollout:
                 self._outcome = replace(
                     self._outcome, termination=TerminationReason.CANCELLED, error="the run was stopped"
                 )
-                self.parts.observer.trajectory_finished(self._trajectory(None))
+                await self.parts.observer.trajectory_finished(self._trajectory(None))
             raise
         trajectory = self._trajectory(grade)
         if not self._announced:
             self.parts.observer.trajectory_started(self.key, "")
-        self.parts.observer.trajectory_finished(trajectory)
+        await self.parts.observer.trajectory_finished(trajectory)
         return trajectory
 
     async def _run(self) -> Grade | None:

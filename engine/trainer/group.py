@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import pickle
 import tempfile
+import threading
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -23,11 +25,14 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError, TrainerError
+from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
 from engine.inference.transformer import Transformer
 from engine.trainer.ranks import Ranks
 from engine.trainer.trainer import Trainer, UpdateResult
 from engine.types import Group
+
+_POLL_S = 0.1
+"""How soon ranks that compute are ended after ``abandon``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class TrainerGroup:
         seed: int,
         reference: Transformer | None = None,
     ) -> None:
+        self._abandoned = threading.Event()
         self._folder = tempfile.TemporaryDirectory(prefix="trainyard-ranks-")
         settings = _Settings(
             algorithm=algorithm,
@@ -92,9 +98,16 @@ class TrainerGroup:
 
     def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
         """As ``Trainer.update``. Raises TrainerError when a rank failed or ended."""
-        result = self._ask("update", list(groups), temperature)
+        # One by one: to pickle them all at once would keep the interpreter from other threads for seconds.
+        pickled = [pickle.dumps(trajectory) for group in groups for trajectory in group.trajectories]
+        bare = [(replace(group, trajectories=()), len(group.trajectories)) for group in groups]
+        result = self._ask("update", bare, temperature, attached=pickled)
         assert isinstance(result, UpdateResult)
         return result
+
+    def abandon(self) -> None:
+        """End the ranks, whatever they are at; called from another thread. Later use is refused."""
+        self._abandoned.set()
 
     def state_dict(self) -> dict[str, Any]:
         """As ``Trainer.state_dict``; the optimizer is in the shards."""
@@ -114,20 +127,22 @@ class TrainerGroup:
         self._ask("load_shards", folder)
 
     def close(self) -> None:
-        """End the ranks."""
+        """End the ranks; safe to call twice."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
-            process.join(timeout=5)
+            process.join(timeout=0 if self._abandoned.is_set() else 5)
             if process.is_alive():
                 process.kill()
                 process.join()
         self._folder.cleanup()
 
-    def _ask(self, method: str, *arguments: Any) -> Any:
+    def _ask(self, method: str, *arguments: Any, attached: Sequence[bytes] = ()) -> Any:
         for rank, pipe in enumerate(self._pipes):
             try:
                 pipe.send((method, arguments))
+                for message in attached:
+                    pipe.send_bytes(message)
             except OSError:
                 raise self._ended(rank) from None
         return self._answers()
@@ -141,7 +156,10 @@ class TrainerGroup:
         answers: dict[int, Any] = {}
         while len(answers) < len(self._pipes):
             open_pipes = [pipe for rank, pipe in enumerate(self._pipes) if rank not in answers]
-            for ready in wait(open_pipes):
+            if self._abandoned.is_set():
+                self.close()
+                raise UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
+            for ready in wait(open_pipes, timeout=_POLL_S):
                 assert isinstance(ready, Connection)
                 rank = self._pipes.index(ready)
                 try:
@@ -156,6 +174,11 @@ class TrainerGroup:
         return answers[0]
 
 
+def _received(pipe: Connection, groups: Sequence[tuple[Group, int]]) -> list[Group]:
+    """Groups whose trajectories come one by one."""
+    return [replace(group, trajectories=tuple(pipe.recv() for _ in range(count))) for group, count in groups]
+
+
 def _serve(
     rank: int, pipe: Connection, settings: _Settings, policy: Transformer, reference: Transformer | None
 ) -> None:
@@ -165,6 +188,8 @@ def _serve(
         pipe.send((None, None))
         while True:
             method, arguments = pipe.recv()
+            if method == "update":
+                arguments = _received(pipe, arguments[0]), *arguments[1:]
             pipe.send(_answer(rank, trainer, policy, method, arguments))
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
         pass

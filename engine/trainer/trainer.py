@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import math
 import random
+import threading
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,7 @@ from engine.algorithms import (
 from engine.algorithms.objective import TokenBatch, kl_estimate, policy_loss
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, UpdateAbandonedError
 from engine.inference.transformer import Transformer
 from engine.trainer.batch import Microbatch, make_microbatches, make_sample, make_samples
 from engine.trainer.flops import peak_flops, training_flops
@@ -100,6 +101,7 @@ class Trainer:
         self._seed = seed
         self._ranks = ranks
         self._updates = 0
+        self._abandoned = threading.Event()
         self._device = next(model.parameters()).device
         self._shape = model.config
         self._adapters: Adapters | None = None
@@ -127,6 +129,9 @@ class Trainer:
         Args:
             groups: all groups of the iteration, the same order for the same result.
             temperature: what the trajectories were sampled at, > 0.
+
+        Raises:
+            UpdateAbandonedError: ``abandon`` was called.
         """
         started = time.perf_counter()
         rate = learning_rate(self._config, self._updates)
@@ -151,11 +156,17 @@ class Trainer:
         metrics |= self._efficiency(metrics) | {"update/learning_rate": rate}
         return UpdateResult(metrics=metrics, members=members, optimizer_steps=meter.steps)
 
+    def abandon(self) -> None:
+        """End an update before its next microbatch; called from another thread. Later use is refused."""
+        self._abandoned.set()
+
     def state_dict(self) -> dict[str, Any]:
         """Everything but the weights (with adapters: but the base's) and what ``save_shards`` writes.
 
         Tensors are the trainer's own; ``optimizer`` is None where ranks write theirs themselves.
+        Raises UpdateAbandonedError: after ``abandon`` it may be half of an update's.
         """
+        self._go_on()
         adapters = {"adapters": self._adapters.state_dict()} if self._adapters else {}
         optimizer = None if self._ranks.mesh else self._optimizer.state_dict()
         return {"optimizer": optimizer, "updates": self._updates, **adapters}
@@ -245,7 +256,7 @@ class Trainer:
     @torch.no_grad()
     def _score_before(self, plan: Sequence[Sequence[Microbatch]], temperature: float) -> None:
         """Fill in what the weights before the update and the reference say, where the objective asks."""
-        for batch in (batch for batches in plan for batch in batches):
+        for batch in self._until_abandoned(batch for batches in plan for batch in batches):
             if needs_old_logprobs(self._algorithm):
                 batch.old_logprobs = self._scorer(batch, temperature)[0]
             if self._reference is not None:
@@ -263,7 +274,7 @@ class Trainer:
             ranks=self._ranks,
         )
         sums = torch.zeros(len(trajectories), dtype=torch.float64, device=self._device)
-        for batch in batches:
+        for batch in self._until_abandoned(batches):
             logprobs, reference = (s(batch, temperature)[0] for s in (self._scorer, self._reference))
             terms = kl_estimate(logprobs, reference, self._algorithm.kl)
             places = torch.tensor(batch.places, dtype=torch.int64, device=self._device)
@@ -279,7 +290,8 @@ class Trainer:
         if not batches:
             meter.skipped += 1
             return
-        meter.losses.append(math.fsum(self._accumulate(batch, temperature, meter) for batch in batches))
+        parts = [self._accumulate(batch, temperature, meter) for batch in self._until_abandoned(batches)]
+        meter.losses.append(math.fsum(parts))
         total = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
         norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
         meter.norms.append(norm)
@@ -311,6 +323,15 @@ class Trainer:
         meter.add(batch, logprobs, entropies, parts)
         meter.flops += training_flops(self._shape, batch.lengths, len(batch.targets))
         return parts.loss.item()
+
+    def _until_abandoned(self, batches: Iterable[Microbatch]) -> Iterator[Microbatch]:
+        for batch in batches:
+            self._go_on()
+            yield batch
+
+    def _go_on(self) -> None:
+        if self._abandoned.is_set():
+            raise UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
 
     def _efficiency(self, metrics: dict[str, float]) -> dict[str, float]:
         """The share of the ranks' peak arithmetic that went into the model."""

@@ -73,6 +73,7 @@ def iteration_metrics(run_dir: Path) -> dict[int, dict[str, float]]:
     """What each iteration last reported, but for what clocks and this attempt's cache of verdicts say."""
     timed = (
         "time/",
+        "loop/",
         "sandbox/",
         "grading/reused",
         "update/seconds",

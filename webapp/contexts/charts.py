@@ -77,6 +77,13 @@ RUN_CHARTS = (
     ChartSpec(
         "clip", "Clipped tokens", "share", (Series("clip/high", "high", 2), Series("clip/low", "low", 1))
     ),
+    ChartSpec(
+        "loop", "Event loop held", "milliseconds at once",
+        (
+            Series("loop/held_max_ms", "longest", 2), Series("loop/held_p999_ms", "99.9th percentile", 5),
+            Series("loop/held_p99_ms", "99th percentile", 1),
+        ),
+    ),
 )  # fmt: skip
 
 

@@ -1,18 +1,18 @@
 """Who owns pods: a Lease object for every process, renewed while it lives, owner reference of all its pods.
 
-The renewals run in a thread of their own, because a training step may hold the event loop for minutes. Times
-are the cluster's, taken from its answers, so that no machine's clock matters. When a process dies its lease
-runs out; whoever deletes it then (``reaper``) takes the pods along by the cluster's own garbage collection.
+Times are the cluster's, taken from its answers, so that no machine's clock matters. When a process dies its
+lease runs out; whoever deletes it then (``reaper``) takes the pods along by the cluster's own garbage
+collection.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import os
 import secrets
 import socket
-import threading
 from typing import Any
 
 import structlog
@@ -40,9 +40,7 @@ class OwnerLease:
         self._config = config
         self._path = leases_path(config.namespace)
         self._uid = ""
-        self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
-        self._thread = threading.Thread(target=self._keep, name="kubernetes-lease", daemon=True)
+        self._renewals: asyncio.Task[None] | None = None
 
     @property
     def owner(self) -> Owner:
@@ -52,13 +50,14 @@ class OwnerLease:
     async def hold(self, api: KubeApi) -> None:
         """Create the lease and begin to renew it. Raises ApiError."""
         await self._create(api)
-        self._thread.start()
+        self._renewals = asyncio.create_task(self._keep())
 
     async def release(self, api: KubeApi) -> None:
         """Stop renewing and delete it. Raises ApiError; then it runs out by itself."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stop.set)
-            await asyncio.to_thread(self._thread.join)
+        if self._renewals is not None:
+            self._renewals.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._renewals
         await api.delete(f"{self._path}/{self.name}")
 
     async def _create(self, api: KubeApi) -> None:
@@ -84,38 +83,23 @@ class OwnerLease:
             },
         }
 
-    # --- in the thread -----------------------------------------------------------------------------
-
-    def _keep(self) -> None:
-        try:
-            self._loop.run_until_complete(self._renew_until_stopped())
-        except Exception as error:
-            _log.error("the lease is not renewed any more", lease=self.name, error=str(error))
-        finally:
-            self._loop.close()
-
-    async def _renew_until_stopped(self) -> None:
+    async def _keep(self) -> None:
+        """Renew until cancelled, by a client of its own: a renewal must not queue behind pods to create."""
         api = await KubeApi.connect(self._config)
         failures = 0
         try:
-            while not await self._stopped_within(
-                pause_after(failures) if failures else self._config.heartbeat_s
-            ):
+            while True:
+                await asyncio.sleep(pause_after(failures) if failures else self._config.heartbeat_s)
                 try:
                     await self._renew(api)
                     failures = 0
                 except ApiError as error:
                     failures += 1
                     _log.warning("lease not renewed", lease=self.name, error=str(error), failures=failures)
+        except Exception as error:
+            _log.error("the lease is not renewed any more", lease=self.name, error=str(error))
         finally:
             await api.close()
-
-    async def _stopped_within(self, seconds: float) -> bool:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._stop.wait()
-        except TimeoutError:
-            return False
 
     async def _renew(self, api: KubeApi) -> None:
         try:

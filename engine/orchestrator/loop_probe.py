@@ -1,0 +1,157 @@
+"""Measures how long the event loop is held at once, by a callback or by a thread that keeps the interpreter.
+
+A task is due every ``INTERVAL_S``; how late it runs is how long everything else on the loop had to wait:
+lease renewals, pool reports, watches, sandboxes that start. A hold that makes it miss several turns counts
+once for each of them: a percentile is how long a callback due at a random moment waits. A thread looks at a
+loop that is late and keeps what was running.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FrameType
+
+INTERVAL_S = 0.01
+NOTICED_S = 0.05
+"""A hold of this long is looked at."""
+_GROWTH = 1.05
+"""Ratio of two neighbouring bounds of the histogram."""
+_SHORTEST_MS = 0.01
+
+
+class LatenessHistogram:
+    """Counts of durations in buckets of equal ratio: a percentile is at most 5 % above the true one."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[int] = Counter()
+        self.maximum_ms = 0.0
+
+    def add(self, milliseconds: float) -> None:
+        """Count one duration."""
+        self.maximum_ms = max(self.maximum_ms, milliseconds)
+        self._counts[math.ceil(math.log(max(milliseconds, _SHORTEST_MS) / _SHORTEST_MS, _GROWTH))] += 1
+
+    def percentile(self, share: float) -> float:
+        """Smallest bound in milliseconds that ``share`` of the durations do not exceed; 0 without any."""
+        wanted, seen = share * self._counts.total(), 0
+        for bucket, count in sorted(self._counts.items()):
+            seen += count
+            if seen >= wanted:
+                return min(_SHORTEST_MS * _GROWTH**bucket, self.maximum_ms)
+        return 0.0
+
+    def metrics(self) -> dict[str, float]:
+        """Return ``loop/held_{p50,p99,p999,max}_ms``."""
+        shares = {"p50": 0.5, "p99": 0.99, "p999": 0.999, "max": 1.0}
+        return {f"loop/held_{name}_ms": self.percentile(share) for name, share in shares.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The longest hold of an interval."""
+
+    milliseconds: float
+    phase: str
+    """What the run was doing, e.g. ``update``; empty outside of every phase."""
+    running: str
+    """The engine's function that held the loop; empty where the loop waited for another thread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopReport:
+    """How long the loop was held since the report before."""
+
+    metrics: dict[str, float]
+    """Of ``LatenessHistogram.metrics``."""
+    longest: Hold
+
+
+class LoopProbe:
+    """Measures the running event loop between ``async with`` and its end."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._due = 0.0
+        self._seen: Counter[tuple[str, str]] = Counter()
+        """How often the watching thread found which phase and function since the last turn."""
+        self._stopped = threading.Event()
+        self.whole = LatenessHistogram()
+        """Of everything since the probe began."""
+        self._reset()
+
+    async def __aenter__(self) -> LoopProbe:
+        self._due = time.monotonic() + INTERVAL_S
+        self._stopped.clear()
+        self._watch = threading.Thread(
+            target=self._watch_thread, args=(threading.get_ident(),), name="loop-probe", daemon=True
+        )
+        self._watch.start()
+        self._task = asyncio.create_task(self._tick())
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._stopped.set()
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self._watch.join()
+
+    @contextlib.contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Name what the run does inside the block."""
+        before, self._phase = self._phase, name
+        try:
+            yield
+        finally:
+            self._phase = before
+
+    def report(self) -> LoopReport:
+        """Return what was measured since the last report, and begin anew."""
+        histogram, longest = self._histogram, self._longest
+        self._reset()
+        return LoopReport(metrics=histogram.metrics(), longest=longest)
+
+    def _reset(self) -> None:
+        self._histogram = LatenessHistogram()
+        self._longest = Hold(milliseconds=0.0, phase="", running="")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._due - time.monotonic())
+            now = time.monotonic()
+            self._note(1000 * (now - self._due))
+            while self._due <= now:
+                for histogram in (self._histogram, self.whole):
+                    histogram.add(1000 * (now - self._due))
+                self._due += INTERVAL_S
+
+    def _note(self, milliseconds: float) -> None:
+        seen, self._seen = self._seen, Counter()
+        if milliseconds > self._longest.milliseconds:
+            phase, running = max(list(seen), key=seen.__getitem__, default=(self._phase, ""))
+            self._longest = Hold(milliseconds=milliseconds, phase=phase, running=running)
+
+    def _watch_thread(self, loop_thread: int) -> None:
+        while not self._stopped.wait(NOTICED_S / 2):
+            if time.monotonic() - self._due > NOTICED_S:
+                self._seen[self._phase, _running(sys._current_frames().get(loop_thread))] += 1
+
+
+def _running(frame: FrameType | None) -> str:
+    """Name the innermost function of the engine on a stack; empty when the loop itself waits."""
+    if frame is None or frame.f_globals.get("__name__") == "selectors":
+        return ""
+    while frame is not None:
+        module = str(frame.f_globals.get("__name__"))
+        if module.startswith("engine.") and module != "engine.run":
+            return f"{module}.{frame.f_code.co_qualname}"
+        frame = frame.f_back
+    return ""

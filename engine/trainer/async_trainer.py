@@ -1,0 +1,125 @@
+"""Training beside the event loop: one thread that owns a policy's weights and its trainer.
+
+torch keeps gradient mode and the number of threads for each thread, so everything that trains runs on the
+same one. Its kernels release the interpreter, so that the loop goes on meanwhile.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from engine.config.run import TrainRun
+from engine.errors import TrainerError, TrainyardError
+from engine.inference.checkpoints import load_policy_checkpoint
+from engine.inference.tokenizer import BpeTokenizer
+from engine.inference.transformer import Transformer
+from engine.threads import in_thread
+from engine.trainer.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
+from engine.trainer.group import TrainerGroup
+from engine.trainer.opening import open_trainer, training_device
+from engine.trainer.trainer import Trainer, UpdateResult
+from engine.types import Group
+
+T = TypeVar("T")
+
+
+class AsyncTrainer:
+    """A policy and its trainer on a thread of their own; make it with ``open`` and close it after use."""
+
+    model: Transformer
+    """The policy; updates change its weights in place."""
+    tokenizer: BpeTokenizer
+    _trainer: Trainer | TrainerGroup
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="training")
+
+    @classmethod
+    async def open(
+        cls, config: TrainRun, *, run_dir: Path, home: Path, checkpoint: Checkpoint | None
+    ) -> AsyncTrainer:
+        """Open the run's policy and trainer as they were at a checkpoint, or at their start.
+
+        The process's random state becomes the checkpoint's, or the one of the run's seed.
+
+        Args:
+            config: of the run.
+            run_dir: the run's folder.
+            home: the data folder, for checkpoint references.
+            checkpoint: what to go on from; None begins with the configured policy.
+
+        Raises:
+            CheckpointError: a checkpoint is missing or of another model.
+            TrainerError: a rank did not start.
+        """
+        opened = cls()
+        try:
+            await opened._call(partial(opened._open, config, run_dir, home, checkpoint))
+        except BaseException:
+            opened._thread.shutdown()
+            raise
+        return opened
+
+    async def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
+        """As ``Trainer.update``. Cancelled, it waits for the microbatch at work and abandons the update.
+
+        Raises:
+            TrainerError: the update failed.
+        """
+        return await self._call(partial(self._update, groups, temperature), abandon=self._trainer.abandon)
+
+    async def snapshot(
+        self,
+        run_dir: Path,
+        iteration: int,
+        *,
+        cursor: Mapping[str, Any],
+        provenance: Mapping[str, Any],
+        score: float | None,
+    ) -> Snapshot:
+        """As ``take_snapshot``. Raises TrainerError after an abandoned update."""
+        take = partial(take_snapshot, run_dir, iteration, cursor=cursor, provenance=provenance, score=score)
+        return await self._call(
+            partial(take, model=self.model, tokenizer=self.tokenizer, trainer=self._trainer)
+        )
+
+    async def close(self) -> None:
+        """End the trainer's ranks, if it has any, and the thread."""
+        await self._call(self._trainer.close)
+        self._thread.shutdown()
+
+    async def _call(self, work: Callable[[], T], *, abandon: Callable[[], None] | None = None) -> T:
+        """Return the result of ``work``, done in the thread; cancelled, it is waited for."""
+        return await in_thread(work, executor=self._thread, on_cancel=abandon)
+
+    # --- in the thread -----------------------------------------------------------------------------
+
+    def _open(self, config: TrainRun, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
+        source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
+        self.model, self.tokenizer = load_policy_checkpoint(source, home=home)
+        self.model.to(training_device(config.trainer))
+        self._trainer = open_trainer(config, self.model, run_dir=run_dir, home=home)
+        if checkpoint is None:
+            random.seed(config.seed)
+            torch.manual_seed(config.seed)
+            return
+        try:
+            restore_training(checkpoint, self._trainer)
+        except BaseException:
+            self._trainer.close()
+            raise
+
+    def _update(self, groups: Sequence[Group], temperature: float) -> UpdateResult:
+        try:
+            return self._trainer.update(groups, temperature=temperature)
+        except TrainyardError:
+            raise
+        except Exception as error:
+            raise TrainerError(f"the update failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,174 @@
+"""Training beside the event loop: the loop goes on, a cancelled update ends early, errors are typed."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config.run import TrainRun, parse_run_config
+from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
+from engine.inference.checkpoints import save_policy_checkpoint
+from engine.trainer.async_trainer import AsyncTrainer
+from engine.trainer.checkpoint import write_snapshot
+from engine.trainer.trainer import Trainer
+from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+
+REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]]
+GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS)
+CURSOR: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> TrainRun:
+    save_policy_checkpoint(tmp_path / "policy", make_model(vocab=TOKENIZER_SIZE), make_tokenizer(), {})
+    settings = {
+        "kind": "train",
+        "name": "t",
+        "dataset": {"name": "d"},
+        "policy": {"checkpoint": str(tmp_path / "policy")},
+        "trainer": {"threads": 1, "minibatches": 1, "tokens_per_microbatch": 64, "device": "cpu"},
+        "seed": 5,
+    }
+    config = parse_run_config(settings)
+    assert isinstance(config, TrainRun)
+    return config
+
+
+async def opened(config: TrainRun, folder: Path, **settings: Any) -> AsyncTrainer:
+    config = config.model_copy(update={"trainer": config.trainer.model_copy(update=settings)})
+    return await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=None)
+
+
+def threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate() if thread.name.startswith("training")}
+
+
+def weights(trainer: AsyncTrainer) -> list[torch.Tensor]:
+    return [parameter.detach().clone() for parameter in trainer.model.parameters()]
+
+
+async def test_it_learns_what_a_trainer_learns_and_draws_what_a_seeded_process_draws(
+    config: TrainRun, tmp_path: Path
+) -> None:
+    trainer = await opened(config, tmp_path)
+    drawn = random.random(), float(torch.rand(()))
+    random.seed(config.seed)
+    torch.manual_seed(config.seed)
+    assert drawn == (random.random(), float(torch.rand(())))
+    alone = Trainer(
+        make_model(vocab=TOKENIZER_SIZE),
+        algorithm=config.algorithm,
+        config=config.trainer,
+        max_context=config.agent.max_context,
+        seed=config.seed,
+    )
+    expected = alone.update(GROUPS, temperature=1.0)
+    found = await trainer.update(GROUPS, temperature=1.0)
+    assert found.members == expected.members
+    assert found.optimizer_steps == expected.optimizer_steps == 1
+    for (name, ours), theirs in zip(alone.weights(), weights(trainer), strict=True):
+        assert torch.equal(ours, theirs), name
+    snapshot = await trainer.snapshot(tmp_path, 1, **CURSOR)
+    checkpoint = write_snapshot(snapshot)
+    assert threads()
+    await trainer.close()
+    assert not threads()
+    again = await AsyncTrainer.open(config, run_dir=tmp_path, home=tmp_path, checkpoint=checkpoint)
+    await again.update(GROUPS, temperature=1.0)
+    alone.update(GROUPS, temperature=1.0)
+    for (name, ours), theirs in zip(alone.weights(), weights(again), strict=True):
+        assert torch.equal(ours, theirs), name
+    await again.close()
+
+
+class Gate:
+    """Stops an update in its first microbatch until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.entered, self.opened, self.microbatches = threading.Event(), threading.Event(), 0
+        accumulate = Trainer._accumulate
+
+        def gated(trainer: Trainer, *arguments: Any) -> float:
+            self.microbatches += 1
+            self.entered.set()
+            assert self.opened.wait(60)
+            return accumulate(trainer, *arguments)
+
+        monkeypatch.setattr(Trainer, "_accumulate", gated)
+
+
+async def test_the_event_loop_goes_on_while_an_update_computes(
+    config: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, gate = await opened(config, tmp_path), Gate(monkeypatch)
+    update = asyncio.create_task(trainer.update(GROUPS, temperature=1.0))
+    while not gate.entered.is_set():  # only this coroutine can notice: the loop is not held
+        await asyncio.sleep(0.001)
+    assert not update.done()
+    gate.opened.set()
+    assert (await update).optimizer_steps == 1
+    await trainer.close()
+
+
+async def test_a_cancelled_update_ends_at_a_microbatch_and_leaves_the_weights_alone(
+    config: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, gate = await opened(config, tmp_path), Gate(monkeypatch)
+    before = weights(trainer)
+    update = asyncio.create_task(trainer.update(GROUPS, temperature=1.0))
+    while not gate.entered.is_set():
+        await asyncio.sleep(0.001)
+    update.cancel()
+    await asyncio.sleep(0.01)
+    assert not update.done(), "the thread is still at work on the model"
+    gate.opened.set()
+    with pytest.raises(asyncio.CancelledError):
+        await update
+    assert gate.microbatches == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, weights(trainer), strict=True))
+    with pytest.raises(UpdateAbandonedError):
+        await trainer.snapshot(tmp_path, 1, **CURSOR)
+    with pytest.raises(UpdateAbandonedError):
+        await trainer.update(GROUPS, temperature=1.0)
+    await trainer.close()
+    assert not threads()
+
+
+async def test_what_fails_in_the_thread_comes_out_typed_and_leaves_no_thread(
+    config: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = await opened(config, tmp_path)
+
+    def out_of_memory(*_arguments: Any) -> float:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(Trainer, "_accumulate", out_of_memory)
+    with pytest.raises(TrainerError, match="RuntimeError: CUDA out of memory"):
+        await trainer.update(GROUPS, temperature=1.0)
+    await trainer.close()
+    missing = config.policy.model_copy(update={"checkpoint": str(tmp_path / "nowhere")})
+    with pytest.raises(CheckpointError):
+        await opened(config.model_copy(update={"policy": missing}), tmp_path)
+    assert not threads()
+
+
+async def test_ranks_that_compute_are_ended_by_a_cancelled_update(config: TrainRun, tmp_path: Path) -> None:
+    trainer = await opened(config, tmp_path, data_parallel=2)
+    processes = trainer._trainer._processes  # type: ignore[union-attr]
+    update = asyncio.create_task(trainer.update(GROUPS * 1000, temperature=1.0))
+    await asyncio.sleep(0.3)
+    update.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await update
+    assert not any(process.is_alive() for process in processes)
+    with pytest.raises(TrainerError):
+        await trainer.snapshot(tmp_path, 1, **CURSOR)
+    await trainer.close()
+    assert not threads()
