@@ -7,16 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import TypeVar
 
-import structlog
-
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
 
 
 async def in_thread(
     work: Callable[[], T], *, executor: Executor | None = None, on_cancel: Callable[[], None] | None = None
 ) -> T:
     """Return the result of ``work``, done in a thread; a cancelled caller still waits until it has ended.
+
+    What cancelled work raises is dropped.
 
     Args:
         work: called once, cancelled or not.
@@ -30,6 +29,6 @@ async def in_thread(
         if on_cancel is not None:
             on_cancel()
         await asyncio.wait({done})
-        if not done.cancelled() and (error := done.exception()) is not None:
-            _log.warning("cancelled_work_failed", reason=str(error))
+        if not done.cancelled():
+            done.exception()  # marks it as seen
         raise

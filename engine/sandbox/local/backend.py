@@ -17,6 +17,7 @@ import socket
 import stat
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from engine.sandbox.local.reaper import reap
 from engine.sandbox.local.spawn_client import Spawner
 from engine.sandbox.local.spawn_server import NO_OVERLAY
 from engine.sandbox.responses import Stamp
+from engine.threads import in_thread
 
 _START_S = 30.0
 _ATTEMPTS = 3
@@ -86,8 +88,12 @@ class _Processes:
             pass  # its groups are killed below, and the ledger keeps what stays
         self.spawner.forget(sandbox)
         os.close(self.errors)
+        await in_thread(self._free)
+
+    def _free(self) -> None:
+        """Remove the groups, killing what is left in them, and then the ledger entry."""
         if not cgroups.remove(self.entry.cgroups):
-            await asyncio.to_thread(cgroups.kill, self.entry.cgroups)
+            cgroups.kill(self.entry.cgroups)
             if not cgroups.remove(self.entry.cgroups):
                 return
         self.ledger.remove(self.entry)
@@ -157,7 +163,7 @@ class LocalBackend:
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         """See ``SandboxBackend.open``."""
-        image = load_image(self.home, spec.image)
+        image = await asyncio.to_thread(load_image, self.home, spec.image)
         if not (image.rootfs / spec.workdir.lstrip("/")).is_dir():
             raise ImageError(
                 f"image '{image.name}' has no folder {spec.workdir} (its workdir is {image.workdir})"
@@ -201,17 +207,15 @@ class LocalBackend:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
         entry = LedgerEntry.of_this_process(sandbox_id, spec, cgroups=groups)
-        self.ledger.write(entry)
         errors, errors_write = os.pipe()
         os.set_blocking(errors, False)
         processes = _Processes(spawner, self.ledger, entry, errors)
         ours, theirs = socket.socketpair()
         writer: asyncio.StreamWriter | None = None
         try:
-            if self.groups is not None:
-                self.groups.create(sandbox_id, spec.limits)
+            await in_thread(partial(self._register, entry, spec))
             pid = await spawner.spawn(self._request(entry, spec, image), theirs, errors_write)
-            processes.entry = self.ledger.started(entry, pid)
+            processes.entry = await in_thread(partial(self.ledger.started, entry, pid))
             theirs.close()
             os.close(errors_write)
             errors_write = -1
@@ -242,6 +246,12 @@ class LocalBackend:
             base_tree=self._tree(image, spec.workdir),
             end=processes.end,
         )
+
+    def _register(self, entry: LedgerEntry, spec: SandboxSpec) -> None:
+        """Write the ledger entry, then make the groups: the kernel may take a tenth of a second for them."""
+        self.ledger.write(entry)
+        if self.groups is not None:
+            self.groups.create(entry.id, spec.limits)
 
     def _env(self) -> dict[str, str]:
         path = self._base_system().path
