@@ -3,14 +3,15 @@
 (() => {
   "use strict";
   const FIRST = 6; // charts outside the fold
-  const token = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  // A canvas wants a colour, and a token may be light-dark(…): an element's computed colour is resolved.
+  const probe = document.head.appendChild(document.createElement("span"));
+  const token = (name) => {
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  };
 
-  // Bands would shout in full colour: half way to the surface, computed here because a canvas needs a colour.
-  function soft(colour, share = 0.55) {
-    const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
-    const [a, b] = [parts(colour), parts(token("--surface"))];
-    return `rgb(${a.map((value, i) => Math.round(value * share + b[i] * (1 - share))).join(",")})`;
-  }
+  // Bands in full colour would drown the lines: half way to the surface.
+  const soft = (colour) => `color-mix(in srgb, ${colour} 55%, ${token("--surface")})`;
 
   function text(value) {
     if (value === null || value === undefined) return "–";

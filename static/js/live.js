@@ -75,7 +75,6 @@
     return region.contains(document.activeElement) && document.activeElement.matches("input, select, textarea");
   }
 
-  const keyOf = (node) => (node.nodeType === 1 ? node.id || node.dataset.key || "" : "");
   const rowKeys = (root) => new Set([...root.querySelectorAll("tr[data-key]")].map((row) => row.dataset.key));
 
   function parse(html) {
@@ -89,6 +88,8 @@
     if (!region) return;
     if (busy(region) && !force) { held.set(id, html); return; }
     const fresh = parse(html);
+    identify(region, id);
+    identify(fresh, id);
     if ("liveHold" in region.dataset && !force) {
       const before = rowKeys(region);
       const news = [...rowKeys(fresh)].filter((key) => !before.has(key)).length;
@@ -103,7 +104,7 @@
     const anchor = force ? null : firstVisible();
     const top = anchor?.getBoundingClientRect().top;
     hidePill(id);
-    morphChildren(region, fresh);
+    morph(region, [...fresh.childNodes], "innerHTML");
     window.htmx?.process(region);
     if (anchor?.isConnected) {
       const moved = anchor.getBoundingClientRect().top - top;
@@ -114,7 +115,7 @@
   function updateRows(region, fresh) {
     for (const row of fresh.querySelectorAll("tr[data-key]")) {
       const old = region.querySelector(`tr[data-key="${CSS.escape(row.dataset.key)}"]`);
-      if (old) morph(old, row);
+      if (old) morph(old, row, "outerHTML");
     }
   }
 
@@ -143,45 +144,28 @@
     return null;
   }
 
-  function morphChildren(oldParent, newParent) {
-    const keyed = new Map();
-    for (const child of oldParent.childNodes) if (keyOf(child)) keyed.set(keyOf(child), child);
-    let cursor = oldParent.firstChild;
-    for (const fresh of [...newParent.childNodes]) {
-      const key = keyOf(fresh);
-      let match = key ? keyed.get(key) : null;
-      if (!key && cursor && !keyOf(cursor) && cursor.nodeType === fresh.nodeType && cursor.nodeName === fresh.nodeName) match = cursor;
-      if (match && match.nodeName === fresh.nodeName) {
-        if (match !== cursor) oldParent.insertBefore(match, cursor);
-        else cursor = cursor.nextSibling;
-        morph(match, fresh);
-      } else {
-        oldParent.insertBefore(fresh, cursor);
-      }
-    }
-    while (cursor) {
-      const next = cursor.nextSibling;
-      cursor.remove();
-      cursor = next;
+  // Idiomorph matches elements by id: one is made of the keys on the way from the region to the element.
+  function identify(root, id) {
+    for (const node of root.querySelectorAll("[data-key]:not([id])")) {
+      node.id = `${node.parentElement?.closest("[id]")?.id ?? id}--${node.dataset.key}`;
     }
   }
 
-  function morph(old, fresh) {
-    if (old.nodeType !== 1) {
-      if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
-      return;
-    }
-    const current = old.classList.contains("current");
-    for (const { name, value } of fresh.attributes) {
-      if (name === "open" && old.nodeName === "DETAILS") continue;
-      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-    }
-    for (const { name } of [...old.attributes]) {
-      if (!fresh.hasAttribute(name) && !(name === "open" && old.nodeName === "DETAILS")) old.removeAttribute(name);
-    }
-    if (current) old.classList.add("current");
-    if (old.hasAttribute("data-live-keep")) return;
-    morphChildren(old, fresh);
+  const callbacks = {
+    beforeNodeMorphed(old, fresh) {
+      if (old.nodeType !== 1) return true;
+      if (old.hasAttribute("data-live-keep") && fresh.hasAttribute?.("data-live-keep")) {
+        for (const { name, value } of fresh.attributes) old.setAttribute(name, value);
+        return false;
+      }
+      if (old.classList.contains("current")) fresh.classList?.add("current");
+      return true;
+    },
+    beforeAttributeUpdated: (name, node) => !(name === "open" && node.nodeName === "DETAILS"),
+  };
+
+  function morph(old, fresh, morphStyle) {
+    Idiomorph.morph(old, fresh, { morphStyle, restoreFocus: true, callbacks });
   }
 
   // --- new steps of a trajectory ------------------------------------------------------------------
