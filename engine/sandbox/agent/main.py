@@ -21,6 +21,8 @@ class Stream:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         self.fd_in = os.dup(0)
         self.fd_out = os.dup(1)
+        # containerd closes an exec's stdin as soon as one of its output streams ends.
+        self.fd_err = os.dup(2)
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)

@@ -11,6 +11,8 @@ import os
 import select
 import time
 
+from .limits import apply_rlimits, descendants, process_limit, threads
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +22,7 @@ _CHUNK = 1 << 16
 _KILL_S = 5.0
 _FORK_S = 2.0
 _REAP_MS = 1000.0
+_COUNT_S = 0.2
 _SIGINT, _SIGKILL, _SIGPIPE, _SIGCHLD, _SIGXFSZ = 2, 9, 13, 17, 25
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 
@@ -96,28 +99,9 @@ class Capture:
         return kept, self.total - len(kept)
 
 
-def _descendants() -> list[int]:
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open("/proc/%s/stat" % name, "rb") as file:
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
-            except (OSError, IndexError):
-                continue
-            children.setdefault(parent, []).append(int(name))
-    found: list[int] = []
-    queue = [os.getpid()]
-    while queue:
-        below = children.get(queue.pop(), [])
-        found += below
-        queue += below
-    return found
-
-
 def _kill_all() -> None:
     # Only an init may use -1: anywhere else it could reach processes that are not ours.
-    for pid in [-1] if os.getpid() == 1 else _descendants():
+    for pid in [-1] if os.getpid() == 1 else [process.pid for process in descendants()]:
         try:
             os.kill(pid, _SIGKILL)
         except (ProcessLookupError, PermissionError):
@@ -170,7 +154,7 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], fds: tuple[int, int,
                 file.write("1000")  # the command pays for its own hunger, not the agent
         except OSError:
             pass
-        _limit()
+        apply_rlimits()
         try:
             os.chdir(cwd)
             os.execvpe(argv[0], argv, env)
@@ -179,17 +163,6 @@ def _become(argv: list[str], cwd: str, env: dict[str, str], fds: tuple[int, int,
             os._exit(126 if error.errno in (errno.EACCES, errno.ENOEXEC) else 127)
     finally:
         os._exit(127)
-
-
-def _limit() -> None:
-    """Apply the per-process limits that a host without cgroups asks for: ``memory bytes,processes``."""
-    wanted = os.environ.get("TRAINYARD_RLIMITS")
-    if wanted:
-        import resource
-
-        memory, processes = (int(part) for part in wanted.split(","))
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
 
 
 def _exit_code(status: int) -> int:
@@ -213,6 +186,9 @@ class Command:
         self.deadline = self.started + request["timeout_ms"] / 1000.0
         self.timed_out = False
         self.cancelled = False
+        self.process_limit = process_limit()
+        self.counted = self.started
+        self.crowded = False
         self.status: int | None = None
         self.fd_ended, self.fd_wake = os.pipe()
         for fd in (self.fd_ended, self.fd_wake):
@@ -253,6 +229,8 @@ class Command:
             self.status = sweep().get(self.pid, self.status)
             self._drain()
             self._stop_waking()
+        if self.crowded:
+            self.captures[self.streams[1]].feed(b"killed: more than %d processes\n" % self.process_limit)
         (out, out_dropped), (err, err_dropped) = (self.captures[fd].take() for fd in self.streams)
         return {
             "exit_code": None if self.timed_out or self.status is None else _exit_code(self.status),
@@ -276,13 +254,19 @@ class Command:
             if left_ms <= 0:
                 self.timed_out = True
                 return
-            ready = [fd for fd, _ in poller.poll(min(left_ms + 1, _REAP_MS))]
+            pause_ms = _COUNT_S * 1000 if self.process_limit else _REAP_MS
+            ready = [fd for fd, _ in poller.poll(min(left_ms + 1, pause_ms))]
             for fd in ready:
                 self._handle(fd, poller)
             if not ready or self.fd_ended in ready:
                 self._reap()
             if self.status is not None:
                 return
+            if self.process_limit and time.monotonic() - self.counted > _COUNT_S:
+                self.crowded = threads() > self.process_limit
+                self.counted = time.monotonic()
+                if self.crowded:
+                    return
 
     def _stop_waking(self) -> None:
         _wake_on_child(-1)

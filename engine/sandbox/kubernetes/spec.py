@@ -20,6 +20,7 @@ import engine.sandbox.agent
 from engine.config.kubernetes import KubernetesConfig
 from engine.errors import ImageError
 from engine.sandbox.agent.interpreters import CANDIDATES, launcher
+from engine.sandbox.agent.limits import PROCESSES_VARIABLE, RLIMITS_VARIABLE
 from engine.sandbox.agent.listen import TOKEN_VARIABLE
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.kubernetes import labels
@@ -262,8 +263,12 @@ def _container(
     limits: SandboxLimits | None = None,
 ) -> Json:
     env = [{"name": TOKEN_VARIABLE, "value": token.hex()}]
-    if limits is not None:  # address space without limit: memory is the container's business
-        env.append({"name": "TRAINYARD_RLIMITS", "value": f"-1,{limits.processes}"})
+    if limits is not None:
+        env.append({"name": PROCESSES_VARIABLE, "value": str(limits.processes)})
+    if limits is not None and config.host_users is False:
+        # Elsewhere the kernel would count the processes of all pods on the node that have the same user. No
+        # limit of the address space: memory is the container's business.
+        env.append({"name": RLIMITS_VARIABLE, "value": f"-1,{limits.processes}"})
     return {
         "name": name,
         "image": image,

@@ -100,9 +100,8 @@ def test_exec_pods_only_wait() -> None:
 def test_the_agents_config_map_holds_what_the_agent_imports() -> None:
     found = spec.agent_config_map()
     assert found["immutable"] is True
-    assert {"main.py", "listen.py", "processes.py", "files.py", "wire.py", "__init__.py"} <= set(
-        found["data"]
-    )
+    modules = {"main", "listen", "processes", "limits", "files", "wire", "__init__"}
+    assert {f"{name}.py" for name in modules} <= set(found["data"])
     assert sum(map(len, found["data"].values())) < 500_000  # a ConfigMap holds 1 MiB
     assert found["metadata"]["name"].startswith("trainyard-agent-")
 

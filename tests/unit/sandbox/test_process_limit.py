@@ -1,0 +1,135 @@
+"""Limits of processes: real agents as unprivileged processes of one user, as they are in pods of one node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+import engine.sandbox.agent
+from engine.config.kubernetes import KubernetesConfig
+from engine.sandbox.agent.limits import threads
+from engine.sandbox.base import ExecResult, SandboxLimits, SandboxSpec
+from engine.sandbox.client import AgentClient
+from engine.sandbox.kubernetes import spec
+from engine.sandbox.replies import executed
+
+_USER = 54321
+"""Nobody's: what runs under it is this test's."""
+# The running Python may lie where only root can read: what the agent imports is imported before.
+_START = (
+    "import _ctypes, os, resource, select, sys, warnings; sys.path[:0] = [{folder!r}]; "
+    "from agent.main import main; "
+    "user = {user}; user and (os.setgroups([]), os.setgid(user), os.setuid(user)); main()"
+)
+
+
+@pytest.fixture
+def readable() -> Iterator[Path]:
+    """A folder with the agent's source, which every user can read, and one that every user can write."""
+    with tempfile.TemporaryDirectory(prefix="agents-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        shutil.copytree(Path(engine.sandbox.agent.__file__).parent, folder / "agent")
+        (folder / "shared").mkdir()
+        (folder / "shared").chmod(0o777)
+        yield folder
+
+
+def variables(config: KubernetesConfig, processes: int) -> dict[str, str]:
+    """What a pod's sandbox container tells its agent."""
+    wanted = SandboxSpec(image="python:3.12", limits=SandboxLimits(processes=processes))
+    owner = spec.Owner(name="owner", uid="1")
+    pod = spec.pod(config, wanted, sandbox_id="sb-1", owner=owner, token=b"token", deadline=0.0)
+    return {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+
+
+@contextlib.asynccontextmanager
+async def agent(folder: Path, env: dict[str, str]) -> AsyncIterator[AgentClient]:
+    code = _START.format(folder=str(folder), user=_USER if os.geteuid() == 0 else 0)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", "-S", "-B", "-c", code),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PATH": os.defpath, **env},
+        cwd="/",
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    client = AgentClient(process.stdout, process.stdin)
+    try:
+        await client.hello(60)
+        yield client
+    finally:
+        await client.close()
+        await process.wait()
+
+
+async def run(client: AgentClient, *argv: str) -> ExecResult:
+    return await client.call(
+        "exec",
+        executed(10_000),
+        timeout_s=60.0,
+        argv=list(argv),
+        cwd="/",
+        env={"PATH": os.defpath},
+        stdin=b"",
+        timeout_ms=60_000,
+        output_cap=10_000,
+    )
+
+
+async def test_sandboxes_of_one_user_do_not_take_each_others_processes(readable: Path) -> None:
+    env = variables(KubernetesConfig(run_as_user=_USER), processes=16)
+    script = (
+        'for n in 1 2 3 4 5; do sleep 60 & done; : > "$0"; '
+        "until [ -e a -a -e b -a -e c -a -e d ]; do sleep 0.05; done; echo works"
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        agents = [await stack.enter_async_context(agent(readable, env)) for _ in range(4)]
+        shared = f"cd {readable / 'shared'}; {script}"
+        commands = (run(one, "sh", "-c", shared, name) for one, name in zip(agents, "abcd", strict=True))
+        for result in await asyncio.gather(*commands):
+            assert (result.stdout, result.stderr, result.exit_code) == (b"works\n", b"", 0)
+
+
+async def test_a_command_with_too_many_processes_is_killed_and_the_next_one_works(readable: Path) -> None:
+    env = variables(KubernetesConfig(), processes=16)
+    bomb = "n=0; while [ $n -lt 60 ]; do sleep 600 & n=$((n+1)); done; wait"
+    async with agent(readable, env) as client, agent(readable, env) as neighbour:
+        result, other = await asyncio.gather(
+            run(client, "sh", "-c", bomb), run(neighbour, "sh", "-c", "sleep 1; echo fine")
+        )
+        assert (result.exit_code, result.timed_out) == (137, False)
+        assert b"killed: more than 16 processes" in result.stderr
+        assert (other.exit_code, other.stdout) == (0, b"fine\n")
+        assert (await run(client, "sh", "-c", "sleep 1 & sleep 1; echo works")).stdout == b"works\n"
+
+
+def test_threads_count_and_the_dead_do_not() -> None:
+    before = threads()
+    start = "threading.Thread(target=sys.stdin.read).start()"
+    script = f"import sys, threading\nfor _ in range(5): {start}\nprint(flush=True)\n"
+    command = [sys.executable, "-I", "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        assert threads() == before + 6
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert threads() == before
+
+
+def test_the_kernel_counts_only_where_a_pod_has_users_of_its_own() -> None:
+    for config in (KubernetesConfig(), KubernetesConfig(run_as_user=1000), KubernetesConfig(host_users=True)):
+        assert "TRAINYARD_RLIMITS" not in variables(config, processes=64)
+    own = variables(KubernetesConfig(host_users=False, run_as_user=1000), processes=64)
+    assert (own["TRAINYARD_RLIMITS"], own["TRAINYARD_PROCESSES"]) == ("-1,64", "64")
