@@ -2,8 +2,8 @@
 
 Configuration, TLS and credentials are the official client's (``kubernetes.aio``); requests and answers stay
 plain dictionaries, because building its model objects costs more than everything else a sandbox's start does
-here. Every request has a timeout, every change goes through one token bucket, and what a later try may mend
-is tried again. A new kind of object needs no code: pass its path.
+here. Every request has a timeout, changes have a common rate limit, and what a later try may mend is tried
+again. A new kind of object needs no code: pass its path.
 """
 
 from __future__ import annotations
@@ -19,52 +19,40 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Self
 
 import aiohttp
+from aiolimiter import AsyncLimiter
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.errors import SandboxError
-from engine.sandbox.kubernetes.throttle import TokenBucket, pause_after
+from engine.sandbox.kubernetes.errors import ApiError, read_failure
+from engine.sandbox.kubernetes.retries import refused, retrying
+from engine.sandbox.kubernetes.rights import Right, Rights, right_for
 
 Json = dict[str, Any]
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 MERGE_PATCH = "application/merge-patch+json"
-_PASSING = frozenset((408, 429, 500, 502, 503, 504))
 _PATIENCE_S = 120.0
+_STARTING_S = 30.0
+"""How long a server that has just started may refuse what the account is allowed."""
 _PAGE = 500
 _MAX_MESSAGE = 16 << 20
 """Of an exec stream, bytes; servers send some 32 KiB."""
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
-
-
-class ApiError(SandboxError):
-    """The API server refused, failed or did not answer.
-
-    Attributes:
-        status: HTTP status; 0 when there was no answer.
-        reason: the Status object's, e.g. ``AlreadyExists``.
-        retry_after: what it asked for, seconds.
-    """
-
-    def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after: float = 0.0) -> None:
-        super().__init__(message)
-        self.status = status
-        self.reason = reason
-        self.retry_after = retry_after
-
-    @property
-    def passing(self) -> bool:
-        """Whether the same request may succeed later."""
-        return self.status == 0 or self.status in _PASSING
+_EXEC = Right("get", "", "pods/exec")
 
 
 class KubeApi:
     """Requests to one cluster; make it with ``connect``, close it after use, keep it on one event loop."""
 
     def __init__(
-        self, client: ApiClient, config: KubernetesConfig, refresh: asyncio.Task[None] | None
+        self,
+        client: ApiClient,
+        config: KubernetesConfig,
+        rights: Rights,
+        refresh: asyncio.Task[None] | None,
     ) -> None:
+        self.rights = rights
         self.host: str = client.configuration.host.rstrip("/")
         self.writes = 0
         """Requests sent that change something, tries included."""
@@ -73,14 +61,18 @@ class KubeApi:
         self._server_name = client.configuration.tls_server_name
         self._proxy = client.configuration.proxy
         self._config = config
-        self._bucket = TokenBucket(config.writes_per_second, config.write_burst)
+        self._limiter = AsyncLimiter(config.write_burst, config.write_burst / config.writes_per_second)
+        self._closed_until = 0.0
         self._refresh = refresh
         self._streams: ApiClient | None = None
         self._clock_offset = time.time() - time.monotonic()
 
     @classmethod
-    async def connect(cls, config: KubernetesConfig) -> Self:
-        """A client with the configured credentials; sends nothing yet.
+    async def connect(cls, config: KubernetesConfig, rights: Rights | None = None) -> Self:
+        """Make a client with the configured credentials; sends nothing yet.
+
+        Args:
+            rights: what the account has shown to be allowed, shared with other clients of the account.
 
         Raises:
             ApiError: there is no usable configuration; says where it was looked for.
@@ -102,7 +94,7 @@ class KubeApi:
         except (kube_config.ConfigException, OSError, TypeError, ValueError) as error:
             where = config.kubeconfig or os.environ.get("KUBECONFIG") or "~/.kube/config"
             raise ApiError(f"no usable cluster configuration in {where}: {error}") from error
-        return cls(ApiClient(configuration), config, refresh)
+        return cls(ApiClient(configuration), config, rights or Rights(), refresh)
 
     async def close(self) -> None:
         """Drop connections and credentials' refresh."""
@@ -170,7 +162,7 @@ class KubeApi:
         try:
             async with self._send("GET", path, {**query, "watch": "true"}, None, timeout) as response:
                 if response.status >= 300:
-                    raise await _failure(response)
+                    raise await self._failure(response, right_for("GET", path, {"watch": "true"}))
                 pending = b""
                 async for chunk in response.content.iter_any():
                     *lines, pending = (pending + chunk).split(b"\n")
@@ -203,7 +195,7 @@ class KubeApi:
                     await self._streams.rest_client.pool_manager.ws_connect(
                         f"{self.host}{path}/exec",
                         params=query,
-                        headers=await self.headers(),
+                        headers=await self._credentials(),
                         protocols=EXEC_PROTOCOLS,
                         max_msg_size=_MAX_MESSAGE,
                         proxy=self._proxy,
@@ -211,9 +203,15 @@ class KubeApi:
                     )
                 )
         except aiohttp.WSServerHandshakeError as error:
-            raise ApiError(f"exec in {path}: {error.message}", status=error.status) from error
+            starting = error.status == 403 and _EXEC in self.rights
+            raise ApiError(
+                f"exec in {path}: the handshake was answered {error.status}",
+                status=error.status,
+                starting=starting,
+            ) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise ApiError(f"exec in {path}: {_words(error)}") from error
+        self.rights.note(_EXEC)
         return socket
 
     # --- one request -------------------------------------------------------------------------------
@@ -227,34 +225,47 @@ class KubeApi:
         *,
         patience_s: float = _PATIENCE_S,
     ) -> Json:
-        give_up = time.monotonic() + patience_s
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                if method != "GET":
-                    await self._bucket.take()
-                    self.writes += 1
-                return await self._once(method, path, query, body)
-            except ApiError as error:
-                if error.retry_after and method != "GET":
-                    self._bucket.close_for(error.retry_after)
-                pause = pause_after(attempt, error.retry_after)
-                if not error.passing or time.monotonic() + pause > give_up:
-                    raise
-            await asyncio.sleep(pause)
+        right, began = right_for(method, path, query), time.monotonic()
 
-    async def _once(self, method: str, path: str, query: Mapping[str, str], body: Json | None) -> Json:
+        def again(error: Exception) -> bool | float:
+            if not isinstance(error, ApiError) or not error.passing:
+                return False
+            if error.starting and time.monotonic() - began > _STARTING_S:
+                return False
+            return refused(error)
+
+        async for attempt in retrying(again, within_s=patience_s):
+            with attempt:
+                if method != "GET":
+                    await self._wait_for_turn()
+                    self.writes += 1
+                found = await self._once(method, path, query, body, right)
+        self.rights.note(right)
+        return found
+
+    async def _wait_for_turn(self) -> None:
+        await self._limiter.acquire()
+        await asyncio.sleep(max(0.0, self._closed_until - time.monotonic()))
+
+    async def _once(
+        self, method: str, path: str, query: Mapping[str, str], body: Json | None, right: Right
+    ) -> Json:
         timeout = aiohttp.ClientTimeout(total=self._config.request_timeout_s)
         try:
             async with self._send(method, path, query, body, timeout) as response:
                 self._note_time(response)
                 if response.status >= 300:
-                    raise await _failure(response)
+                    raise await self._failure(response, right)
                 found: Json = await response.json(content_type=None)
                 return found
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             raise ApiError(f"{method} {path} at {self.host}: {_words(error)}") from error
+
+    async def _failure(self, response: aiohttp.ClientResponse, right: Right) -> ApiError:
+        error = read_failure(response, await response.text(errors="replace"), right, self.rights)
+        if error.retry_after and response.method != "GET":
+            self._closed_until = max(self._closed_until, time.monotonic() + error.retry_after)
+        return error
 
     @contextlib.asynccontextmanager
     async def _send(
@@ -271,16 +282,16 @@ class KubeApi:
             self.host + path,
             params=query,
             data=None if body is None else json.dumps(body),
-            headers={**await self.headers(), "Content-Type": content},
+            headers={**await self._credentials(), "Accept": "application/json", "Content-Type": content},
             timeout=timeout,
             proxy=self._proxy,
             server_hostname=self._server_name,
         ) as response:
             yield response
 
-    async def headers(self) -> dict[str, str]:
-        """Credentials and the client's name, for this moment."""
-        headers = {"Accept": "application/json", "User-Agent": "trainyard"}
+    async def _credentials(self) -> dict[str, str]:
+        # No Accept: what upgrades the connection is refused with 406 unless it accepts everything.
+        headers = {"User-Agent": "trainyard"}
         await self._client.update_params_for_auth(headers, [], ["BearerToken"])
         return headers
 
@@ -292,25 +303,6 @@ class KubeApi:
         )
         if date is not None:
             self._clock_offset = date.timestamp() - time.monotonic()
-
-
-async def _failure(response: aiohttp.ClientResponse) -> ApiError:
-    text = await response.text(errors="replace")
-    try:
-        status = json.loads(text)
-    except ValueError:
-        status = {}
-    status = status if isinstance(status, dict) else {}
-    try:
-        retry_after = float(response.headers.get("Retry-After", 0))
-    except ValueError:
-        retry_after = 0.0
-    return ApiError(
-        str(status.get("message") or text[:500] or response.reason),
-        status=response.status,
-        reason=str(status.get("reason") or ""),
-        retry_after=retry_after,
-    )
 
 
 def _words(error: Exception) -> str:

@@ -18,12 +18,14 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxDiedError, SandboxError
 from engine.sandbox.agent_sandbox import AgentSandbox
 from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
-from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.fleet import Fleet
 from engine.sandbox.kubernetes.network import NetworkProbe
 from engine.sandbox.kubernetes.owner import OwnerLease
 from engine.sandbox.kubernetes.reaper import reap
+from engine.sandbox.kubernetes.rights import Rights
 from engine.sandbox.kubernetes.spec import agent_config_map
 from engine.sandbox.kubernetes.tree import PodTree, take_stamps
 from engine.sandbox.kubernetes.warm import WarmPool
@@ -60,6 +62,7 @@ class KubernetesBackend:
 
     def __init__(self, config: SandboxConfig) -> None:
         self.config = config
+        self.rights = Rights()
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
         self._network = NetworkProbe(config.kubernetes)
@@ -88,7 +91,7 @@ class KubernetesBackend:
         """See ``SandboxBackend.reap``. Raises ApiError."""
         if self._session is not None:
             return await reap(self._session.api, self.config.kubernetes, run_id)
-        api = await KubeApi.connect(self.config.kubernetes)
+        api = await KubeApi.connect(self.config.kubernetes, self.rights)
         try:
             return await reap(api, self.config.kubernetes, run_id)
         finally:
@@ -174,7 +177,7 @@ class KubernetesBackend:
 
     async def _new_session(self) -> _Session:
         config = self.config.kubernetes
-        api = await KubeApi.connect(config)
+        api = await KubeApi.connect(config, self.rights)
         try:
             if not config.agent_image:
                 await _ensure(api, f"/api/v1/namespaces/{config.namespace}/configmaps")

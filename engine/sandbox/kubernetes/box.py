@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -78,9 +79,15 @@ class Box:
         """A connection ended: wait a moment for the cluster to say why."""
         if self.ending or self.failed:
             return
-        await asyncio.wait((self._verdict,), timeout=_VERDICT_S)
+        with contextlib.suppress(SandboxError):
+            await self.settle()
         if not self.failed:
             self.fail(SandboxDiedError("the sandbox ended while it was in use: its connection was lost"))
+
+    async def settle(self) -> None:
+        """Wait a moment for the cluster to say what became of the pod. Raises what ended it, if it ended."""
+        await asyncio.wait((self._verdict,), timeout=_VERDICT_S)
+        self.check()
 
     def connect(self, stream: Stream) -> AgentClient:
         """A client of one of its agents; closing it means that the box is to end."""

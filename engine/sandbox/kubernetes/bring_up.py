@@ -12,13 +12,15 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+import stamina
+
 from engine.config.kubernetes import KubernetesConfig
 from engine.errors import ImageError, SandboxStartError, SandboxStartTimeoutError
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes import diagnosis
-from engine.sandbox.kubernetes.api import ApiError
 from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.connect import Stream
+from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.informer import PodInformer
 from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
 from engine.sandbox.responses import Greeting
@@ -87,18 +89,34 @@ async def connect(config: KubernetesConfig, box: Box, dial: Dial) -> None:
 
 
 async def _reach(box: Box, container: str, dial: Dial, give_up: float) -> tuple[AgentClient, Greeting]:
-    pause = 0.02
-    while True:
-        box.check()
-        try:
-            client = box.connect(await dial(container))
-            return client, await client.hello(max(0.1, give_up - time.monotonic()))
-        except (OSError, ApiError) as error:  # not listening, or not known to the kubelet yet
-            if time.monotonic() + pause > give_up:
-                raise SandboxStartTimeoutError(
-                    f"the agent in container {container} of pod {box.name} does not answer: {error}. "
-                    "Is there a route to pods from here? Outside of the cluster set "
-                    "sandbox.kubernetes.connect=exec"
-                ) from error
-        await asyncio.sleep(pause)
-        pause = min(1.0, pause * 2)
+    """Dial until the agent answers: it may not listen yet, or the kubelet may not know its container yet."""
+    try:
+        async for attempt in stamina.retry_context(
+            on=_not_yet,
+            attempts=None,
+            timeout=max(0.1, give_up - time.monotonic()),
+            wait_initial=0.02,
+            wait_max=1.0,
+            wait_jitter=0.02,
+        ):
+            with attempt:
+                box.check()
+                client = box.connect(await dial(container))
+                return client, await client.hello(max(0.1, give_up - time.monotonic()))
+    except (OSError, ApiError) as error:
+        if not _not_yet(error):
+            await box.settle()
+            raise SandboxStartError(
+                f"the agent in container {container} of pod {box.name} cannot be started: {error}"
+            ) from error
+        raise SandboxStartTimeoutError(
+            f"the agent in container {container} of pod {box.name} does not answer: {error}. Is there a "
+            "route to pods from here? Outside of the cluster set sandbox.kubernetes.connect=exec"
+        ) from error
+    raise AssertionError
+
+
+def _not_yet(error: Exception) -> bool:
+    if isinstance(error, ApiError):
+        return error.passing or error.status == 404
+    return isinstance(error, OSError)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import random
 import secrets
 import time
 from collections import Counter, deque
@@ -21,12 +22,13 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxStartError, SandboxStartTimeoutError
 from engine.sandbox.base import SandboxSpec, Startup
 from engine.sandbox.kubernetes import bring_up, diagnosis, labels, spec
-from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.connect import over_exec, over_network
+from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.informer import PodInformer
 from engine.sandbox.kubernetes.owner import OwnerLease
-from engine.sandbox.kubernetes.throttle import pause_after
+from engine.sandbox.kubernetes.retries import refused, retrying
 
 Json = dict[str, Any]
 _QUOTA_PAUSE_S = 5.0
@@ -171,27 +173,25 @@ class Fleet:
             deadline=self._api.now() + waits + box.spec.limits.lifetime_s + spec.SLACK_S,
             warm=box.warm,
         )
-        give_up = time.monotonic() + config.schedule_timeout_s
-        attempt = 0
-        while True:
-            attempt += 1
-            try:
-                self.informer.note(await self._api.create(self.path, body))
+        try:
+            async for attempt in retrying(_no_room, within_s=config.schedule_timeout_s):
+                with attempt:
+                    await self._create_once(box, body)
+        except ApiError as error:
+            if not _no_room(error):
+                raise _start_error(error, config.namespace) from error
+            raise SandboxStartTimeoutError(
+                f"no room in namespace {config.namespace} for {config.schedule_timeout_s:g} s: {error}"
+            ) from error
+
+    async def _create_once(self, box: Box, body: Json) -> None:
+        try:
+            self.informer.note(await self._api.create(self.path, body))
+        except ApiError as error:
+            if error.status == 409 and await self._exists(box.name):
                 return
-            except ApiError as error:
-                if error.status == 409 and await self._exists(box.name):
-                    return
-                if error.status != 409 and not _over_quota(error):
-                    raise _start_error(error, config.namespace) from error
-                box.blocked = str(error)
-                pause = pause_after(attempt) + (_QUOTA_PAUSE_S if error.status == 403 else 0.0)
-                if time.monotonic() + pause > give_up:
-                    waited = f"{config.schedule_timeout_s:g} s"
-                    raise SandboxStartTimeoutError(
-                        f"no room in namespace {config.namespace} for {waited}: {error}"
-                    ) from error
-                _log.warning("pod creation blocked", pod=box.name, reason=str(error))
-            await asyncio.sleep(pause)
+            box.blocked = str(error)
+            raise
 
     async def _exists(self, name: str) -> bool:
         """Whether an earlier try, whose answer got lost, made our pod. Raises SandboxStartError."""
@@ -226,20 +226,17 @@ class Fleet:
 
     async def _remove(self, box: Box) -> None:
         await box.hang_up()
-        grace, attempt = self.config.delete_grace_s, 0
-        while True:
-            try:
+        grace = self.config.delete_grace_s
+        async for attempt in retrying(_not_gone):
+            with attempt:
                 await self._api.delete(f"{self.path}/{box.name}", grace_s=grace)
-                await self.informer.wait(box.name, _is_gone, timeout_s=self.config.stuck_terminating_s)
-                return
-            except ApiError as error:
-                attempt += 1
-                _log.warning("pod not deleted yet", pod=box.name, error=str(error))
-                await asyncio.sleep(pause_after(attempt, error.retry_after))
-            except TimeoutError:
-                self.stuck += 1
-                grace = 0
-                _log.error("pod is stuck terminating; deleting it by force", pod=box.name, node=box.node)
+                try:
+                    await self.informer.wait(box.name, _is_gone, timeout_s=self.config.stuck_terminating_s)
+                except TimeoutError:
+                    self.stuck += 1
+                    grace = 0
+                    _log.error("pod is stuck terminating; deleting it by force", pod=box.name, node=box.node)
+                    raise
 
     def _removed(self, name: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
@@ -255,8 +252,17 @@ def _is_gone(pod: Json | None) -> bool | None:
     return True if pod is None else None
 
 
-def _over_quota(error: ApiError) -> bool:
-    return error.status == 403 and "exceeded quota" in str(error)
+def _not_gone(error: Exception) -> bool | float:
+    return isinstance(error, TimeoutError) or refused(error)
+
+
+def _no_room(error: Exception) -> bool | float:
+    """Wait where a quota is used up, or where a pod of that name is just being deleted."""
+    if not isinstance(error, ApiError):
+        return False
+    if error.status == 403 and "exceeded quota" in str(error):  # the API has no other sign of it
+        return _QUOTA_PAUSE_S * random.uniform(1.0, 1.5)
+    return error.status == 409
 
 
 def _start_error(error: ApiError, namespace: str) -> SandboxStartError:

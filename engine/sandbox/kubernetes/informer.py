@@ -16,8 +16,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from engine.sandbox.kubernetes.api import ApiError, KubeApi
-from engine.sandbox.kubernetes.throttle import pause_after
+from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.retries import retrying
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -58,6 +59,9 @@ class PodInformer:
         self._silence_s = silence_s
         self._resync_s = resync_s
         self._changed = changed
+        self._version = ""
+        """The last one seen; empty before the first list, and when it is too old to watch from."""
+        self._listed = 0.0
         self._waiters: dict[str, set[asyncio.Event]] = {}
         self._looks: dict[str, asyncio.Task[None]] = {}
         self._dead: OrderedDict[str, None] = OrderedDict()
@@ -71,24 +75,28 @@ class PodInformer:
                 look.cancel()
 
     async def _run(self) -> None:
-        version, listed, failures = "", 0.0, 0
         while True:
-            try:
-                if not version or time.monotonic() - listed > self._resync_s:
-                    version, listed = await self._list(), time.monotonic()
-                began = time.monotonic()
-                version = await self._follow(version)
-                failures = 0
-                if time.monotonic() - began < _SHORT_S:  # somebody in between cuts watches at once
-                    await asyncio.sleep(_SHORT_S * random.uniform(0.5, 1.0))
-            except ApiError as error:
-                failures += 1
-                if error.status == _GONE:
-                    version = ""
-                    if failures == 1:
-                        continue
-                _log.warning("pod watch broke", error=str(error), failures=failures)
-                await asyncio.sleep(pause_after(failures, error.retry_after))
+            async for attempt in retrying():
+                with attempt:
+                    await self._follow_on()
+
+    async def _follow_on(self) -> None:
+        """List where that is due, then watch until the watch ends. Raises ApiError."""
+        listing = not self._version or time.monotonic() - self._listed > self._resync_s
+        if listing:
+            self._version, self._listed = await self._list(), time.monotonic()
+        began = time.monotonic()
+        try:
+            await self._follow()
+        except ApiError as error:
+            if error.status != _GONE:
+                raise
+            self._version = ""
+            if listing:  # what was just listed is too old already: no hurry
+                raise
+            return
+        if time.monotonic() - began < _SHORT_S:  # somebody in between cuts watches at once
+            await asyncio.sleep(_SHORT_S * random.uniform(0.5, 1.0))
 
     def note(self, pod: Json) -> None:
         """Take in a pod that a request returned."""
@@ -153,11 +161,12 @@ class PodInformer:
         for event in self._waiters.get(name, ()):
             event.set()
 
-    async def _follow(self, version: str) -> str:
-        """Watch from ``version``; the last version seen. Raises ApiError."""
+    async def _follow(self) -> None:
+        """Watch from the last version seen. Raises ApiError."""
+        began_at = self._version
         query = {
             "labelSelector": self._selector,
-            "resourceVersion": version,
+            "resourceVersion": began_at,
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(int(min(_WATCH_S, self._resync_s) * random.uniform(0.8, 1.0)) or 1),
         }
@@ -166,18 +175,16 @@ class PodInformer:
                 kind, thing = event["type"], event["object"]
                 if kind == "ERROR":
                     raise ApiError(str(thing.get("message")), status=int(thing.get("code") or 0))
-                version = str(thing["metadata"]["resourceVersion"])
+                self._version = str(thing["metadata"]["resourceVersion"])
                 if kind == "DELETED":
                     self._bury(thing["metadata"]["uid"])
                     self._drop(thing["metadata"]["name"])
                 elif kind != "BOOKMARK":
                     self.note(thing)
         except ApiError as error:
-            if error.status == 0 and version != query["resourceVersion"]:
-                _log.info("pod watch goes on", error=str(error))
-                return version
-            raise
-        return version
+            if error.status != 0 or self._version == began_at:
+                raise
+            _log.info("pod watch goes on", error=str(error))
 
     def _drop(self, name: str) -> None:
         pod = self.pods.pop(name, None)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import structlog
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.errors import PreflightError
+from engine.errors import PreflightError, SandboxStartError
 from engine.sandbox import responses
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes.box import Box
@@ -57,7 +57,7 @@ class NetworkProbe:
 
         Raises:
             PreflightError: sandboxes can open connections.
-            SandboxError: the box failed; the next one is probed.
+            SandboxError: the probe could not run in this box; the next one is probed.
         """
         async with self._lock:
             if self._done:
@@ -104,7 +104,7 @@ async def _try(config: KubernetesConfig, agent: AgentClient, targets: Sequence[T
     )
     if result.exit_code != 0:
         said = (result.stdout + result.stderr)[-500:].decode(errors="replace")
-        raise PreflightError(f"whether sandboxes reach the network could not be tried: {said}")
+        raise SandboxStartError(f"whether sandboxes reach the network could not be tried: {said}")
     return result.stdout.decode(errors="replace").split()
 
 

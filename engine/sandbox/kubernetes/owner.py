@@ -19,9 +19,11 @@ import structlog
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.sandbox.kubernetes import labels
-from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.retries import retrying
+from engine.sandbox.kubernetes.rights import Rights
 from engine.sandbox.kubernetes.spec import Owner
-from engine.sandbox.kubernetes.throttle import pause_after
 
 Json = dict[str, Any]
 _log = structlog.get_logger(__name__)
@@ -40,6 +42,7 @@ class OwnerLease:
         self._config = config
         self._path = leases_path(config.namespace)
         self._uid = ""
+        self._rights = Rights()
         self._renewals: asyncio.Task[None] | None = None
 
     @property
@@ -49,6 +52,7 @@ class OwnerLease:
 
     async def hold(self, api: KubeApi) -> None:
         """Create the lease and begin to renew it. Raises ApiError."""
+        self._rights = api.rights
         await self._create(api)
         self._renewals = asyncio.create_task(self._keep())
 
@@ -85,17 +89,13 @@ class OwnerLease:
 
     async def _keep(self) -> None:
         """Renew until cancelled, by a client of its own: a renewal must not queue behind pods to create."""
-        api = await KubeApi.connect(self._config)
-        failures = 0
+        api = await KubeApi.connect(self._config, self._rights)
         try:
             while True:
-                await asyncio.sleep(pause_after(failures) if failures else self._config.heartbeat_s)
-                try:
-                    await self._renew(api)
-                    failures = 0
-                except ApiError as error:
-                    failures += 1
-                    _log.warning("lease not renewed", lease=self.name, error=str(error), failures=failures)
+                await asyncio.sleep(self._config.heartbeat_s)
+                async for attempt in retrying():
+                    with attempt:
+                        await self._renew(api)
         except Exception as error:
             _log.error("the lease is not renewed any more", lease=self.name, error=str(error))
         finally:

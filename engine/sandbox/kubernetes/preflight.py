@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -18,11 +18,14 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError, SandboxError
 from engine.sandbox.base import PreflightFinding, SandboxLimits, SandboxSpec
 from engine.sandbox.kubernetes import labels, spec
-from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.rights import Right
 
 Json = dict[str, Any]
 _OLDEST = (1, 25)
+_STARTING_S = 2.0
 _APPLY = "kubectl apply -k deploy/kubernetes/sandbox"
 _RIGHTS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "pods"): ("create", "get", "list", "watch", "patch", "delete", "deletecollection"),
@@ -35,7 +38,7 @@ async def check(backend: KubernetesBackend) -> list[PreflightFinding]:
     """Return what the cluster lacks for sandboxes; empty when nothing is missing."""
     config = backend.config
     try:
-        api = await KubeApi.connect(config.kubernetes)
+        api = await KubeApi.connect(config.kubernetes, backend.rights)
     except ApiError as error:
         return [
             PreflightFinding.error(f"{error}. Set sandbox.kubernetes.kubeconfig, or run inside the cluster.")
@@ -89,13 +92,14 @@ async def _namespace(api: KubeApi, config: SandboxConfig) -> list[PreflightFindi
 
 
 async def _rights(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
-    wanted = [(group, resource, verb) for (group, resource), verbs in _RIGHTS.items() for verb in verbs]
+    wanted = [Right(verb, group, resource) for (group, resource), verbs in _RIGHTS.items() for verb in verbs]
     if config.kubernetes.connect == "exec":
-        wanted += [("", "pods/exec", verb) for verb in ("create", "get")]  # servers ask for either
-    allowed = await asyncio.gather(*(_may(api, config, *right) for right in wanted))
-    denied = [
-        f"{verb} {resource}" for (_, resource, verb), may in zip(wanted, allowed, strict=True) if not may
-    ]
+        wanted += [Right(verb, "", "pods/exec") for verb in ("create", "get")]  # servers ask for either
+    missing = await _denied(api, config, wanted)
+    if missing:  # a server that has just started knows no rules for a moment
+        await asyncio.sleep(_STARTING_S)
+        missing = await _denied(api, config, missing)
+    denied = [f"{right.verb} {right.resource}" for right in missing]
     if not denied:
         return []
     return [
@@ -106,13 +110,19 @@ async def _rights(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]
     ]
 
 
-async def _may(api: KubeApi, config: SandboxConfig, group: str, resource: str, verb: str) -> bool:
-    name, _, subresource = resource.partition("/")
+async def _denied(api: KubeApi, config: SandboxConfig, wanted: Sequence[Right]) -> list[Right]:
+    """Return the rights that the account lacks, and remember those that it has."""
+    allowed = await asyncio.gather(*(_may(api, config, right) for right in wanted))
+    return [right for right, may in zip(wanted, allowed, strict=True) if not may]
+
+
+async def _may(api: KubeApi, config: SandboxConfig, right: Right) -> bool:
+    name, _, subresource = right.resource.partition("/")
     attributes = {
         "namespace": config.kubernetes.namespace,
-        "group": group,
+        "group": right.group,
         "resource": name,
-        "verb": verb,
+        "verb": right.verb,
         **({"subresource": subresource} if subresource else {}),
     }
     review = await api.create(
@@ -123,7 +133,9 @@ async def _may(api: KubeApi, config: SandboxConfig, group: str, resource: str, v
             "spec": {"resourceAttributes": attributes},
         },
     )
-    return bool(review.get("status", {}).get("allowed"))
+    if allowed := bool(review.get("status", {}).get("allowed")):
+        api.rights.note(right)
+    return allowed
 
 
 async def _exec_is_weaker(_: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:

@@ -9,9 +9,9 @@ import pytest
 
 from engine.config.sandbox import SandboxConfig
 from engine.sandbox.base import SandboxSpec
-from engine.sandbox.kubernetes.api import ApiError
 from engine.sandbox.kubernetes.backend import KubernetesBackend, _Session
 from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.fleet import Fleet
 from engine.sandbox.kubernetes.warm import WarmPool
 

@@ -7,7 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from engine.sandbox.kubernetes.api import ApiError, KubeApi
+from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.informer import PodInformer
 
 Json = dict[str, Any]
