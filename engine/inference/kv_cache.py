@@ -32,9 +32,7 @@ class CacheShape(Protocol):
 class KVCache:
     """Keys and values of ``rows`` sequences, ``[layers, rows, kv_heads, capacity, head_dim]`` each."""
 
-    def __init__(
-        self, config: CacheShape, rows: int, *, device: torch.device, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, config: CacheShape, rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
         shape = (config.num_hidden_layers, rows, config.num_key_value_heads, 0, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)

@@ -271,6 +271,49 @@ async def test_exec_is_live_and_its_stdin_ends_with_v5(cluster: FakeCluster, cor
             assert "Upgrade request required" in await response.text()
 
 
+async def test_exec_accepts_every_kind_of_answer_or_none(cluster: FakeCluster, core: CoreV1Api) -> None:
+    await _run(core, _agent("box"))
+    url = f"{cluster.url}/api/v1/namespaces/default/pods/box/exec?command=true&stdout=true"
+    headers = {"Authorization": f"Bearer {cluster.auth.admin_token}"}
+    async with aiohttp.ClientSession(headers=headers) as session:
+        for accept in ("application/json", "application/json, text/*"):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await session.ws_connect(url, headers={"Accept": accept}, ssl=False)
+            assert refused.value.status == 406
+        accept = "application/json, */*;q=0.5"
+        protocols = ("v5.channel.k8s.io",)
+        async with session.ws_connect(
+            url, headers={"Accept": accept}, protocols=protocols, ssl=False
+        ) as socket:
+            assert (await socket.receive_bytes()) == b"\x01"
+
+
+async def test_stdin_ends_with_the_first_output_stream_that_the_process_closes(
+    cluster: FakeCluster, core: CoreV1Api
+) -> None:
+    await _run(core, _agent("box"))
+    headers = {"Authorization": f"Bearer {cluster.auth.admin_token}"}
+    url = f"{cluster.url}/api/v1/namespaces/default/pods/box/exec"
+    for closed, says in (
+        ("2>/dev/null", b"\x01ended\n"),
+        (">/dev/null", b"\x02ended\n"),
+        ("3>&2 2>/dev/null", b""),
+    ):
+        script = f"exec {closed}; cat; echo ended; echo ended >&2"
+        query = [("command", word) for word in ("sh", "-c", script)]
+        query += [(name, "true") for name in ("stdin", "stdout", "stderr")]
+        async with (
+            aiohttp.ClientSession(headers=headers) as session,
+            session.ws_connect(url, params=query, protocols=("v5.channel.k8s.io",), ssl=False) as socket,
+        ):
+            assert (await socket.receive_bytes()) == b"\x01"
+            if says:
+                assert await socket.receive_bytes(timeout=_PATIENCE_S) == says
+                continue
+            await socket.send_bytes(b"\x00alive")
+            assert await socket.receive_bytes(timeout=_PATIENCE_S) == b"\x01alive"
+
+
 async def test_exec_into_what_does_not_run(cluster: FakeCluster, core: CoreV1Api) -> None:
     await _run(core, pod("done", command=["true"]))
     await _until(core, "done", lambda one: one.status.phase == "Succeeded")

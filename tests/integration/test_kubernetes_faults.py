@@ -22,10 +22,22 @@ from engine.errors import (
     SandboxStartTimeoutError,
 )
 from engine.sandbox.base import SandboxSpec
+from engine.sandbox.kubernetes import network
 from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.preflight import preflight
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
-from tests.kubernetes_builders import IMAGE, NAMESPACE, SPEC, build_reference, opened, prepared
+from tests.kubernetes_builders import (
+    IMAGE,
+    MANIFESTS,
+    NAMESPACE,
+    SPEC,
+    apply,
+    build_reference,
+    opened,
+    prepared,
+)
 
 _PATIENCE_S = 60.0
 
@@ -83,6 +95,84 @@ async def test_a_pod_is_deleted_whatever_the_answer(home: Path, kind: FaultKind)
         await until(lambda: backend.population().existing == 0)
         assert fault.hits >= 1
         assert cluster.counters.pods_live == 0
+
+
+@pytest.mark.parametrize("connect", ["network", "exec"])
+async def test_a_server_without_its_rules_is_asked_again_for_what_it_has_allowed(
+    home: Path, connect: str
+) -> None:
+    async with prepared(home) as cluster, opened(cluster, connect=connect) as backend:
+        await allow_exec(cluster)
+        await use(backend)
+        verbs = ("create", "delete", "create/exec", "get/exec", "patch")
+        fault = Fault(FaultKind.FORBIDDEN, verbs={verb.partition("/")[0] for verb in verbs}, count=6)
+        cluster.faults.add(fault)
+        await use(backend)
+        await until(lambda: backend.population().existing == 0)
+        assert fault.hits == 6
+        assert cluster.counters.pods_created == 2
+
+
+async def test_a_right_that_preflight_has_seen_is_not_given_up(home: Path) -> None:
+    async with prepared(home) as cluster, opened(cluster) as backend:
+        assert await preflight(backend) == []
+        fault = cluster.faults.add(Fault(FaultKind.FORBIDDEN, count=8))
+        await use(backend)
+        assert fault.hits == 8
+
+
+async def test_preflight_asks_again_where_no_rule_seems_to_be_known(home: Path) -> None:
+    async with prepared(home) as cluster, opened(cluster) as backend:
+        reviews = {"selfsubjectaccessreviews"}
+        fault = cluster.faults.add(Fault(FaultKind.FORBIDDEN, resources=reviews, count=3))
+        assert await preflight(backend) == []
+        assert fault.hits == 3
+
+
+async def test_a_right_that_nobody_has_seen_is_refused_at_once(home: Path) -> None:
+    async with prepared(home) as cluster:
+        stranger = str(cluster.kubeconfig_of_user("stranger"))
+        async with opened(cluster, kubeconfig=stranger) as backend:
+            with pytest.raises(ApiError) as refused:
+                await use(backend)
+        assert (refused.value.status, refused.value.starting) == (403, False)
+        assert cluster.counters.codes[403] == 1
+
+
+async def test_a_probe_that_cannot_run_is_the_sandboxs_failure(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with prepared(home) as cluster, opened(cluster) as backend:
+        with monkeypatch.context() as patched:
+            patched.setattr(network, "_PROBE", "raise SystemExit('no more memory')")
+            with pytest.raises(SandboxStartError, match="could not be tried: no more memory"):
+                await use(backend)
+        await use(backend)
+
+
+@pytest.mark.parametrize("accepted", ["application/json", "text/plain"])
+async def test_a_stream_that_the_server_will_not_open_is_given_up_at_once(
+    home: Path, accepted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = KubeApi._credentials
+
+    async def picky(self: KubeApi) -> dict[str, str]:
+        return {**await credentials(self), "Accept": accepted}
+
+    monkeypatch.setattr(KubeApi, "_credentials", picky)
+    async with prepared(home) as cluster, opened(cluster, connect="exec") as backend:
+        await allow_exec(cluster)
+        with pytest.raises(SandboxStartError, match="406"):
+            await use(backend)
+        assert cluster.counters.requests["get", "pods/exec"] <= 2
+
+
+async def allow_exec(cluster: FakeCluster) -> None:
+    api = await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))
+    try:
+        await apply(api, MANIFESTS / "exec")
+    finally:
+        await api.close()
 
 
 async def test_a_cancelled_start_leaves_nothing(home: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import subprocess
@@ -25,7 +26,7 @@ from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.owner import leases_path
 from engine.sandbox.kubernetes.preload import daemon_set
 from engine.sandbox.preflight import preflight
-from tests.fakes.cluster import FakeCluster, Fault, FaultKind
+from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
 from tests.kubernetes_builders import (
     IMAGE,
     MANIFESTS,
@@ -328,6 +329,23 @@ async def test_without_a_route_to_pods_the_agent_is_reached_by_exec(cluster: Fak
             cluster.kill_for_memory(NAMESPACE, box.id)
             with pytest.raises(SandboxMemoryError):
                 await box.exec("sleep 600", timeout_s=600)
+
+
+# --- users -------------------------------------------------------------------------------------------
+
+
+async def test_pods_that_share_a_user_do_not_share_its_processes(home: Path) -> None:
+    nodes = [NodeSpec(name="only", cpu="64", memory="64Gi")]
+    script = "for n in 1 2 3 4 5 6; do sleep 30 & done; echo works"
+    async with (
+        prepared(home, nodes=nodes) as cluster,
+        opened(cluster, run_as_user=1000) as backend,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        spec = replace(SPEC, limits=replace(SPEC.limits, processes=16))
+        boxes = [await stack.enter_async_context(backend.open(spec)) for _ in range(6)]
+        found = await asyncio.gather(*(box.exec(script, timeout_s=20) for box in boxes))
+        assert [(one.stdout, one.stderr) for one in found] == [(b"works\n", b"")] * 6
 
 
 # --- images --------------------------------------------------------------------------------------------

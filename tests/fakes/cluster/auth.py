@@ -66,23 +66,20 @@ class Auth:
 
     def check(self, call: Call) -> None:
         """Raise ApiError 403 unless the caller may do this."""
-        plural = f"{call.resource.plural}/{call.subresource}" if call.subresource else call.resource.plural
         if call.resource.virtual and call.user is not ANONYMOUS:
             return
         # A namespace itself counts as inside of itself, so that its own roles may show it.
         namespace = call.name if call.resource is NAMESPACES else call.namespace
-        if self.allows(call.user, call.verb, call.resource.group, plural, namespace, call.name):
+        if not self.allows(call.user, call.verb, call.resource.group, call.plural, namespace, call.name):
+            raise denied(call)
+
+    def strike(self, call: Call) -> None:
+        """Raise ApiError 403 as if no rule had been loaded yet; a review finds that nothing is allowed."""
+        if _MASTERS in call.user.groups:
             return
-        where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
-        named = f'{call.resource.qualified} "{call.name}"' if call.name else call.resource.qualified
-        message = (
-            f'{named} is forbidden: User "{call.user.name}" cannot {call.verb} resource "{plural}" '
-            f'in API group "{call.resource.group}" {where}'
-        )
-        details: Object = {"kind": call.resource.plural, "name": call.name, "group": call.resource.group}
-        raise ApiError(
-            403, "Forbidden", message, details={key: value for key, value in details.items() if value}
-        )
+        if not call.resource.virtual:
+            raise denied(call)
+        call.user = ANONYMOUS
 
     def allows(
         self, user: User, verb: str, group: str, resource: str, namespace: str, name: str = ""
@@ -105,6 +102,21 @@ class Auth:
         resource: Resource = CLUSTERROLES if reference["kind"] == "ClusterRole" else ROLES
         found = self.store.get(resource, namespace if resource is ROLES else "", reference["name"])
         return (found.obj.get("rules") or []) if found else []
+
+
+def denied(call: Call) -> ApiError:
+    """403 by RBAC, which names an object only where the request's path does."""
+    namespace = call.name if call.resource is NAMESPACES else call.namespace
+    where = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
+    named = f'{call.resource.qualified} "{call.name}"' if call.name else call.resource.qualified
+    message = (
+        f'{named} is forbidden: User "{call.user.name}" cannot {call.verb} resource "{call.plural}" '
+        f'in API group "{call.resource.group}" {where}'
+    )
+    details: Object = {"kind": call.resource.plural, "name": call.name, "group": call.resource.group}
+    return ApiError(
+        403, "Forbidden", message, details={key: value for key, value in details.items() if value}
+    )
 
 
 def _binds(binding: Object, user: User, namespace: str) -> bool:

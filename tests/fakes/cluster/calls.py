@@ -47,6 +47,11 @@ class Call:
     content_type: str = ""
     body: bytes = b""
 
+    @property
+    def plural(self) -> str:
+        """The resource as RBAC names it, with its subresource."""
+        return f"{self.resource.plural}/{self.subresource}" if self.subresource else self.resource.plural
+
     def flag(self, name: str) -> bool:
         """A boolean query parameter, as any client spells it."""
         return self.query.get(name, "") in _TRUE

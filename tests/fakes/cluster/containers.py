@@ -30,6 +30,8 @@ _FOR_EVER_S = 7 * 86_400.0
 _LOG_CAP = 1 << 20
 _MIB = 1 << 20
 _KILLED = 137
+_PROCESSES = 2
+"""Of a container, when those of a user are counted: its agent and a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,9 +281,29 @@ class Container:
         return [*(self.spec.get("command") or ()), *(self.spec.get("args") or ())]
 
     def _process_limit(self) -> int:
-        """What our agent is told to enforce, else the kubelet's ``podPidsLimit``."""
+        """Return the kubelet's ``podPidsLimit``, or the ``RLIMIT_NPROC`` that the agent sets where it bites
+        earlier.
+
+        The kernel counts that one per user and user namespace: root of the node's own namespace has none, and
+        other users share theirs with all pods of the node.
+        """
+        limit = self.kubelet.pod_pids_limit
         _, _, told = self.env.get("TRAINYARD_RLIMITS", "").partition(",")
-        return int(told) if told else self.kubelet.pod_pids_limit
+        if not told or (self.user == 0 and not self.has_own_users):
+            return limit
+        others = 0 if self.has_own_users else self.kubelet.containers_of(self.user, self.pod, besides=self)
+        return max(1, min(limit, int(told) - _PROCESSES * others))
+
+    @property
+    def user(self) -> int:
+        """The user id that the pod asks for; without one it is root, as with most images."""
+        pod, own = (one.get("securityContext") or {} for one in (self.pod["spec"], self.spec))
+        return int(own.get("runAsUser", pod.get("runAsUser", 0)))
+
+    @property
+    def has_own_users(self) -> bool:
+        """Whether the pod has a user namespace."""
+        return self.pod["spec"].get("hostUsers") is False
 
     def _sandbox_spec(self) -> SandboxSpec:
         assert self.image is not None

@@ -39,11 +39,16 @@ class Execution:
         self.kubelet = kubelet
 
     async def serve(self, call: Call, record: Record, request: web.BaseRequest) -> web.StreamResponse:
-        """One exec from the handshake to the exit status.
+        """Serve one exec from the handshake to the exit status.
+
+        A request that does not accept ``*/*`` is answered 406, in the words of the API server's router.
 
         Raises:
             ApiError: 400 for a request that is no websocket's or names no container that runs.
         """
+        accepted = request.headers.get("Accept", "*/*").split(",")
+        if all(kind.partition(";")[0].strip() != "*/*" for kind in accepted):
+            return web.Response(status=406, text="406: Not Acceptable\n\nAvailable representations: */*")
         if request.headers.get("Upgrade", "").lower() != "websocket":
             raise bad_request("Upgrade request required")
         command = request.query.getall("command", [])
@@ -75,7 +80,8 @@ class Execution:
         last = bytearray()
         listening = asyncio.create_task(_receive(socket, process))
         sending = asyncio.gather(
-            _send(socket, _STDOUT, process.stdout, bytearray()), _send(socket, _STDERR, process.stderr, last)
+            _send(socket, _STDOUT, process, process.stdout, bytearray()),
+            _send(socket, _STDERR, process, process.stderr, last),
         )
         try:
             await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
@@ -95,11 +101,17 @@ class Execution:
 
 
 async def _send(
-    socket: web.WebSocketResponse, channel: int, reader: asyncio.StreamReader, last: bytearray
+    socket: web.WebSocketResponse,
+    channel: int,
+    process: Process,
+    reader: asyncio.StreamReader,
+    last: bytearray,
 ) -> None:
     while data := await reader.read(_CHUNK):
         last[:] = (last + data)[-_TAIL:]
         await socket.send_bytes(bytes([channel]) + data)
+    if process.stdin is not None:
+        process.stdin.close()  # containerd closes stdin with the first output stream that ends
 
 
 async def _receive(socket: web.WebSocketResponse, process: Process) -> None:

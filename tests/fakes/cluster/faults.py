@@ -25,6 +25,9 @@ class FaultKind(StrEnum):
     """429 with Retry-After; nothing was done."""
     SERVER_ERROR = "server_error"
     """500; nothing was done."""
+    FORBIDDEN = "forbidden"
+    """403 of an API server that has not loaded its RBAC rules yet; nothing was done. Administrators never see
+    it. Access reviews are concerned like everything else, under ``selfsubjectaccessreviews``: they deny."""
     CONFLICT = "conflict"
     """409 Conflict; nothing was done."""
     HANG = "hang"

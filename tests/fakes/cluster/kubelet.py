@@ -9,6 +9,7 @@ from collections.abc import Callable
 from engine.sandbox.local.backend import LocalBackend
 from tests.fakes.cluster import deletion
 from tests.fakes.cluster.bridge import Addresses
+from tests.fakes.cluster.containers import Container
 from tests.fakes.cluster.counters import Counters
 from tests.fakes.cluster.events import Recorder
 from tests.fakes.cluster.faults import Faults
@@ -138,6 +139,18 @@ class Kubelet:
     def node_images(self, node: str) -> NodeImages:
         """What that node has pulled."""
         return self.images.setdefault(node, NodeImages())
+
+    def containers_of(self, user: int, pod: Object, *, besides: Container) -> int:
+        """Count the started containers of a user on the pod's node that share the node's users."""
+        return sum(
+            container is not besides
+            and container.user == user
+            and not container.has_own_users
+            and container.ever_started
+            for worker in self.workers.values()
+            if worker.node == pod["spec"]["nodeName"]
+            for container in worker.containers
+        )
 
     def worker_of(self, namespace: str, name: str) -> PodWorker | None:
         """The worker of a pod, while it has one."""

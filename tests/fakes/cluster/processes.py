@@ -18,6 +18,8 @@ from pathlib import Path
 from engine.sandbox.local.backend import LocalBackend
 
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
+# Only children enter a PID namespace, and whoever waits for the child must not hold its streams open.
+_HAND_OVER = 'exec 3<&0; "$@" <&3 3<&- & exec 0<&- 1>&- 2>&- 3<&-; wait $!'
 _NAMESPACES = ("--user", "--mount", "--pid", "--net", "--ipc", "--uts")
 _CLONE_NEWNET = 0x40000000
 _UID = "1000"
@@ -40,11 +42,12 @@ class Inside:
         """
         variables = [f"{name}={value}" for name, value in env.items()]
         identity = ("-S", _UID, "-G", _UID) if os.geteuid() == 0 else ("--preserve-credentials",)
-        enter = ["nsenter", "--target", str(self.pid), *_NAMESPACES, "--root", *identity, "--"]
+        enter = ["nsenter", "--target", str(self.pid), *_NAMESPACES, "--root", "--no-fork", *identity, "--"]
         command = ["/usr/bin/env", "-i", f"--chdir={cwd}", *variables, *argv]
+        handed_over = ["/bin/sh", "-c", _HAND_OVER, "sh", *command]
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
-            *("/bin/sh", "-c", _JOIN, "sh", *self.cgroups, "--", *enter, *command),
+            *("/bin/sh", "-c", _JOIN, "sh", *self.cgroups, "--", *enter, *handed_over),
             stdin=pipe if stdin else asyncio.subprocess.DEVNULL,
             stdout=pipe,
             stderr=pipe,

@@ -23,6 +23,7 @@ from tests.fakes.cluster.store import Store
 _BEFORE = (
     FaultKind.TOO_MANY_REQUESTS,
     FaultKind.SERVER_ERROR,
+    FaultKind.FORBIDDEN,
     FaultKind.CONFLICT,
     FaultKind.HANG,
     FaultKind.RESET,
@@ -115,7 +116,7 @@ class Server:
             )
 
     async def _serve(self, call: Call, request: web.BaseRequest) -> web.StreamResponse:
-        plural = f"{call.resource.plural}/{call.subresource}" if call.subresource else call.resource.plural
+        plural = call.plural
         self.counters.requests[call.verb, plural] += 1
         self.auth.check(call)
         if request.content_length is not None and request.content_length > _MAX_BODY:
@@ -151,6 +152,8 @@ class Server:
                 raise too_many_requests(message, fault.retry_after_s)
             case FaultKind.SERVER_ERROR:
                 raise internal("injected")
+            case FaultKind.FORBIDDEN:
+                self.auth.strike(call)
             case FaultKind.CONFLICT:
                 raise conflict(call.resource, call.name)
             case FaultKind.SLOW:

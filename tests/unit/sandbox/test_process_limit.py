@@ -20,7 +20,7 @@ from engine.sandbox.agent.limits import threads
 from engine.sandbox.base import ExecResult, SandboxLimits, SandboxSpec
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes import spec
-from engine.sandbox.replies import executed
+from engine.sandbox.responses import executed
 
 _USER = 54321
 """Nobody's: what runs under it is this test's."""
