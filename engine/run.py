@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.algorithms.lint import lint
 from engine.config.base import parse_settings
-from engine.config.contradictions import Finding
+from engine.config.contradictions import LintFinding
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TrainRun, load_run_config
 from engine.errors import ConfigError, FencedError, TrainyardError
@@ -36,7 +36,7 @@ from engine.events.shipper import Shipper
 from engine.events.sink import EventSink
 from engine.events.spool import SpoolSink
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
-from engine.orchestrator.context import Outcome, RunContext
+from engine.orchestrator.context import RunContext, RunResult
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
 DRAIN_S = 30.0
@@ -139,13 +139,13 @@ def _perform(run: RunContext) -> int:
     try:
         config = load_run_config(run.run_dir / CONFIG_NAME)
     except ConfigError as error:
-        return record(run, Outcome(state="failed", reason=str(error)))
+        return record(run, RunResult(state="failed", reason=str(error)))
     for finding in _warnings(config):
         log.warning("setting", setting=finding.setting, message=finding.message)
     return execute(config, run)
 
 
-def _warnings(config: AnyRun) -> list[Finding]:
+def _warnings(config: AnyRun) -> list[LintFinding]:
     """What the author of a configuration should know before anything starts; contradictions do not parse."""
     return lint(config) if isinstance(config, TrainRun) else []
 

@@ -251,7 +251,7 @@ class FindingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class TamperFinding:
     """A sign of tampering: shown and counted, never a verdict by itself."""
 
     kind: FindingKind
@@ -272,7 +272,7 @@ class Grade:
     """The test log; of a long one head and tail."""
     whole_log: bytes = b""
     """A long log without the cut, at most 10 MiB of text, zlib-compressed; empty where ``log`` is all."""
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[TamperFinding, ...] = ()
     """What the patch and the run of the tests showed."""
     seconds: float = 0.0
     reused: bool = False
@@ -326,7 +326,7 @@ class Trajectory:
     failure: str = ""
     """Kind of the sandbox failure behind its end (``engine.events.failures``); empty without one."""
     attempts: int = 1
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[TamperFinding, ...] = ()
     """Signs of tampering in its steps, its patch and its grading."""
 
     @property

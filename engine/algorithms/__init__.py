@@ -3,7 +3,13 @@
 Everything here but ``objective`` (the loss in torch) is free of tensors and of the machine-learning stack.
 """
 
-from engine.algorithms.advantages import Member, Outcome, group_members, is_informative, step_members
+from engine.algorithms.advantages import (
+    Member,
+    TrajectoryOutcome,
+    group_members,
+    is_informative,
+    step_members,
+)
 from engine.algorithms.describe import describe
 from engine.algorithms.lint import lint
 from engine.algorithms.terms import (
@@ -19,7 +25,7 @@ from engine.algorithms.what_if import Counterfactual, what_if
 __all__ = [
     "Counterfactual",
     "Member",
-    "Outcome",
+    "TrajectoryOutcome",
     "describe",
     "group_members",
     "has_kl_loss",

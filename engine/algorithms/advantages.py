@@ -48,7 +48,7 @@ STD_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class TrajectoryOutcome:
     """What the objective needs to know of one finished trajectory."""
 
     index: int
@@ -92,9 +92,9 @@ class Member:
         return self.loss_mask and bool(self.advantage)
 
 
-def outcome_of(trajectory: Trajectory, *, kl: float = 0.0) -> Outcome:
+def outcome_of(trajectory: Trajectory, *, kl: float = 0.0) -> TrajectoryOutcome:
     """The part of a trajectory that the objective looks at."""
-    return Outcome(
+    return TrajectoryOutcome(
         index=trajectory.key.index,
         reward=trajectory.reward,
         termination=trajectory.termination,
@@ -141,7 +141,7 @@ def group_members(
 
 
 def outcome_members(
-    groups: Sequence[Sequence[Outcome]], config: AlgorithmConfig, *, max_context: int
+    groups: Sequence[Sequence[TrajectoryOutcome]], config: AlgorithmConfig, *, max_context: int
 ) -> list[tuple[Member, ...]]:
     """``step_members`` of bare outcomes."""
     rewards = [counted_rewards(group, config, max_context=max_context) for group in groups]
@@ -153,7 +153,7 @@ def outcome_members(
 
 
 def counted_rewards(
-    group: Sequence[Outcome], config: AlgorithmConfig, *, max_context: int
+    group: Sequence[TrajectoryOutcome], config: AlgorithmConfig, *, max_context: int
 ) -> dict[int, float]:
     """R_i of the counted set S of a group, by place in ``group``."""
     rewards: dict[int, float] = {}
@@ -171,7 +171,7 @@ def counted_rewards(
     return rewards
 
 
-def mask_reason(outcome: Outcome, config: AlgorithmConfig) -> str:
+def mask_reason(outcome: TrajectoryOutcome, config: AlgorithmConfig) -> str:
     """Why a trajectory carries no loss on its own account; empty when it does."""
     if outcome.termination in INFRASTRUCTURE_REASONS or outcome.reward is None:
         return INFRASTRUCTURE
@@ -232,7 +232,7 @@ def _baselines(
 
 
 def _members(
-    group: Sequence[Outcome], scored: dict[int, tuple[float, float | None]], config: AlgorithmConfig
+    group: Sequence[TrajectoryOutcome], scored: dict[int, tuple[float, float | None]], config: AlgorithmConfig
 ) -> tuple[Member, ...]:
     members = []
     for place, outcome in enumerate(group):

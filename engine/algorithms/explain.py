@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from engine.algorithms.advantages import Member, Outcome, outcome_members
+from engine.algorithms.advantages import Member, TrajectoryOutcome, outcome_members
 from engine.algorithms.arithmetic import SampledTokens, kl_estimates, token_losses
 from engine.algorithms.terms import has_kl_reward, needs_entropy, needs_reference
 from engine.algorithms.weights import trajectory_weights
@@ -159,7 +159,7 @@ def _members(
         if has_kl_reward(config) and tokens.reference_logprobs is not None:
             kl = math.fsum(kl_estimates(tokens.old_logprobs, tokens.reference_logprobs, config.kl))
         outcomes.append(
-            Outcome(
+            TrajectoryOutcome(
                 index=index,
                 reward=trajectory.reward,
                 termination=trajectory.termination,

@@ -12,7 +12,7 @@ from typing import Any
 
 from engine.algorithms.terms import has_kl_loss, has_kl_reward, needs_entropy
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.contradictions import Finding, contradictions
+from engine.config.contradictions import LintFinding, contradictions
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import ConfigError
 from engine.types import TerminationReason
@@ -24,7 +24,7 @@ SEQUENCE_CLIP_MAX = 0.05
 """A trajectory's geometric mean ratio hardly ever leaves 1 by more (GSPO clips at 3·10⁻⁴)."""
 
 
-def lint(run: TrainRun) -> list[Finding]:
+def lint(run: TrainRun) -> list[LintFinding]:
     """All findings, errors first."""
     config = run.algorithm
     warnings: Iterable[Warned] = (
@@ -37,19 +37,19 @@ def lint(run: TrainRun) -> list[Finding]:
         *_sampling(config),
     )
     return contradictions(run) + [
-        Finding(severity="warning", setting=f"algorithm.{setting}", message=message)
+        LintFinding(severity="warning", setting=f"algorithm.{setting}", message=message)
         for setting, message in warnings
     ]
 
 
-def lint_data(data: Mapping[str, Any]) -> list[Finding]:
+def lint_data(data: Mapping[str, Any]) -> list[LintFinding]:
     """``lint`` of a configuration that may not even parse: whatever parsing says is an error of its
     setting."""
     try:
         run = parse_run_config(data)
     except ConfigError as error:
         return [
-            Finding(severity="error", setting=problem.setting, message=problem.message)
+            LintFinding(severity="error", setting=problem.setting, message=problem.message)
             for problem in error.problems
         ]
     return lint(run) if isinstance(run, TrainRun) else []

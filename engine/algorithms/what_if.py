@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from engine.algorithms.advantages import Member, Outcome, outcome_members, outcome_of
+from engine.algorithms.advantages import Member, TrajectoryOutcome, outcome_members, outcome_of
 from engine.algorithms.terms import has_kl_reward
 from engine.config.algorithm import AlgorithmConfig, parse_algorithm
 from engine.types import Group
@@ -31,12 +31,12 @@ class Counterfactual:
 
 
 def what_if(
-    group: Group | Sequence[Outcome],
+    group: Group | Sequence[TrajectoryOutcome],
     settings: AlgorithmConfig | Mapping[str, Any],
     *,
     max_context: int,
     base: AlgorithmConfig | None = None,
-    others: Sequence[Group | Sequence[Outcome]] = (),
+    others: Sequence[Group | Sequence[TrajectoryOutcome]] = (),
 ) -> Counterfactual:
     """The advantages, baselines and masks a group would have had.
 
@@ -56,11 +56,11 @@ def what_if(
     return Counterfactual(config=config, members=members, notes=tuple(_notes(config, groups)))
 
 
-def _outcomes(group: Group | Sequence[Outcome]) -> Sequence[Outcome]:
+def _outcomes(group: Group | Sequence[TrajectoryOutcome]) -> Sequence[TrajectoryOutcome]:
     return [outcome_of(t) for t in group.trajectories] if isinstance(group, Group) else group
 
 
-def _notes(config: AlgorithmConfig, groups: Sequence[Sequence[Outcome]]) -> list[str]:
+def _notes(config: AlgorithmConfig, groups: Sequence[Sequence[TrajectoryOutcome]]) -> list[str]:
     notes = []
     outcomes = [outcome for group in groups for outcome in group]
     if has_kl_reward(config) and not any(outcome.kl for outcome in outcomes):

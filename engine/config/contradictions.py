@@ -1,7 +1,7 @@
 """Settings of a training run that cannot all be meant: each names the setting to change.
 
 ``TrainRun`` refuses them; ``engine.algorithms.lint`` tells them to people together with its warnings.
-To add one: a condition and a ``Finding`` in the function of its subject.
+To add one: a condition and a ``LintFinding`` in the function of its subject.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TrainSettings(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class LintFinding:
     """Something about a configuration that its author should know."""
 
     severity: Literal["error", "warning"]
@@ -49,10 +49,10 @@ class Finding:
     """What is wrong and what to do, without the setting's name."""
 
 
-def contradictions(run: TrainSettings) -> list[Finding]:
+def contradictions(run: TrainSettings) -> list[LintFinding]:
     """Return every combination of settings that makes a training run impossible or pointless."""
     return [
-        Finding(severity="error", setting=setting, message=message)
+        LintFinding(severity="error", setting=setting, message=message)
         for setting, message in (*_sampling(run), *_groups(run), *_lengths(run))
     ]
 

@@ -29,7 +29,7 @@ _NAMED_IN_REASON = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class HealthFinding:
     """What the gradings of one row come to."""
 
     status: RowStatus
@@ -65,7 +65,7 @@ def row_standings(folder: Path, rows: Sequence[TaskRow]) -> dict[str, Standing]:
     return standings(records, {row.task.id: row_content(row) for row in rows if row.task.id in told})
 
 
-def judge(noop: Sequence[Grade], gold: Sequence[Grade]) -> Finding:
+def judge(noop: Sequence[Grade], gold: Sequence[Grade]) -> HealthFinding:
     """What repeated gradings of the untouched row and of its gold patch say about the row.
 
     A test is flaky when it passed in one grading and not in another of the same patch. Gradings that
@@ -75,7 +75,7 @@ def judge(noop: Sequence[Grade], gold: Sequence[Grade]) -> Finding:
     mended = _side(gold, wanted=SideOutcome.PASSED)
     flaky = tuple(sorted(_flaky_tests(noop) | _flaky_tests(gold)))
     status, reason = _status(untouched, mended, flaky)
-    return Finding(status=status, noop=untouched, gold=mended, flaky_tests=flaky, reason=reason)
+    return HealthFinding(status=status, noop=untouched, gold=mended, flaky_tests=flaky, reason=reason)
 
 
 def _side(grades: Sequence[Grade], *, wanted: SideOutcome) -> Side:

@@ -31,10 +31,10 @@ from engine.patches.sections import patch_hash
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.failures import Decision, decide, own_doing
 from engine.types import (
-    Finding,
     FindingKind,
     Grade,
     GradeRule,
+    TamperFinding,
     TaskAnswer,
     TaskRow,
     TestOutcome,
@@ -154,7 +154,7 @@ class Grader:
             reward = judgement.reward
         findings = submission.findings
         if verdict is Verdict.TAMPERED:
-            findings += (Finding(kind=FindingKind.FORGED_REPORT, detail=detail),)
+            findings += (TamperFinding(kind=FindingKind.FORGED_REPORT, detail=detail),)
         grade = Grade(verdict=verdict, reward=reward, tests=judgement.tests)
         grade = await asyncio.to_thread(_with_log, grade, evidence.log)
         note = f"left out of the patch: {', '.join(submission.left_out)}" if submission.left_out else ""

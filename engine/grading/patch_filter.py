@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 
 from engine.datasets.paths import is_test_path
 from engine.patches.sections import FilePatch, split_patch
-from engine.types import Finding, FindingKind, TaskAnswer
+from engine.types import FindingKind, TamperFinding, TaskAnswer
 
 _CONFIGURATION = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
@@ -49,7 +49,7 @@ class Submission:
     patch: str
     left_out: tuple[str, ...]
     """Paths, sorted."""
-    findings: tuple[Finding, ...]
+    findings: tuple[TamperFinding, ...]
     problem: str
     """Why it is no patch; empty when it is one, or nothing at all."""
 
@@ -64,7 +64,7 @@ def admit(patch: str, answer: TaskAnswer) -> Submission:
     gold = {path for part in split_patch(answer.gold_patch) for path in part.paths}
     kept: list[str] = []
     left_out: set[str] = set()
-    findings: list[Finding] = []
+    findings: list[TamperFinding] = []
     parts = split_patch(patch)
     for part in parts:
         kinds = {
@@ -75,7 +75,7 @@ def admit(patch: str, answer: TaskAnswer) -> Submission:
             findings += _suspicious(part)
             continue
         left_out.update(part.paths)
-        findings += [Finding(kind=kind, detail=path) for path, kind in kinds.items()]
+        findings += [TamperFinding(kind=kind, detail=path) for path, kind in kinds.items()]
     return Submission(
         patch="".join(kept),
         left_out=tuple(sorted(left_out)),
@@ -122,10 +122,10 @@ def _like(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _suspicious(part: FilePatch) -> list[Finding]:
+def _suspicious(part: FilePatch) -> list[TamperFinding]:
     found = []
     for line in part.text.split("\n"):
         if line.startswith("+") and not line.startswith("+++ ") and _SUSPICIOUS.search(line):
             detail = f"{part.paths[-1] if part.paths else '?'}: {line[1:].strip()}"[:_DETAIL_CHARS]
-            found.append(Finding(kind=FindingKind.SUSPICIOUS_CODE, detail=detail))
+            found.append(TamperFinding(kind=FindingKind.SUSPICIOUS_CODE, detail=detail))
     return found[:_MAX_LINES]

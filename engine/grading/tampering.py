@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from engine.types import Finding, FindingKind, Step, TaskAnswer
+from engine.types import FindingKind, Step, TamperFinding, TaskAnswer
 
 _DETAIL_CHARS = 200
 _MAX_PER_KIND = 20
@@ -73,19 +73,19 @@ _COMMANDS: tuple[tuple[FindingKind, re.Pattern[str]], ...] = tuple(
 )
 
 
-def find_tampering(steps: Iterable[Step], answer: TaskAnswer) -> tuple[Finding, ...]:
+def find_tampering(steps: Iterable[Step], answer: TaskAnswer) -> tuple[TamperFinding, ...]:
     """Signs in the commands of a trajectory, in order.
 
     Args:
         answer: its ``hidden_paths`` are looked for as well.
     """
-    found: list[Finding] = []
+    found: list[TamperFinding] = []
     counts: dict[FindingKind, int] = {}
     for step in steps:
         for kind, detail in _signs(_command(step)[:_COMMAND_CHARS], answer.hidden_paths):
             counts[kind] = counts.get(kind, 0) + 1
             if counts[kind] <= _MAX_PER_KIND:
-                found.append(Finding(kind=kind, detail=detail[:_DETAIL_CHARS], step=step.index))
+                found.append(TamperFinding(kind=kind, detail=detail[:_DETAIL_CHARS], step=step.index))
     return tuple(found)
 
 

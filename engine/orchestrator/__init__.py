@@ -1,4 +1,4 @@
-"""The only joiner: one module per kind of run, all with the shape ``async (config, run) -> Outcome``.
+"""The only joiner: one module per kind of run, all with the shape ``async (config, run) -> RunResult``.
 
 ``execute`` runs any of them to its terminal event. Kinds are imported when they run: curating a
 dataset must not load torch. To add a kind: a module here, a configuration in ``engine.config.run``,
@@ -27,7 +27,7 @@ from engine.config.run import (
 )
 from engine.errors import FencedError, TrainyardError
 from engine.events.types import RunFinished
-from engine.orchestrator.context import Outcome, RunContext, RunStopped
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
 
 EXIT_OK, EXIT_FAILED, EXIT_FENCED = 0, 1, 3
 FAILURE_NAME = "failure.json"
@@ -61,17 +61,17 @@ def execute(config: AnyRun, run: RunContext) -> int:
         log.warning("fenced", reason=str(error))
         return EXIT_FENCED
     except RunStopped as stop:
-        outcome = Outcome(state="stopped", reason=str(stop))
+        outcome = RunResult(state="stopped", reason=str(stop))
     except TrainyardError as error:
         log.exception("run_failed")
-        outcome = Outcome(state="failed", reason=str(error))
+        outcome = RunResult(state="failed", reason=str(error))
     except Exception as error:
         log.exception("run_failed")
-        outcome = Outcome(state="failed", reason=f"{type(error).__name__}: {error}")
+        outcome = RunResult(state="failed", reason=f"{type(error).__name__}: {error}")
     return record(run, outcome)
 
 
-async def perform(config: AnyRun, run: RunContext) -> Outcome:
+async def perform(config: AnyRun, run: RunContext) -> RunResult:
     """The run itself; for notebooks, where a loop is already running.
 
     Raises:
@@ -85,10 +85,10 @@ async def perform(config: AnyRun, run: RunContext) -> Outcome:
             log.info("event_loop", **run.probe.whole.metrics())
 
 
-def _function(config: AnyRun) -> Callable[[AnyRun, RunContext], Awaitable[Outcome]]:
+def _function(config: AnyRun) -> Callable[[AnyRun, RunContext], Awaitable[RunResult]]:
     """Import what performs a run of this kind."""
     module, _, name = _KINDS[type(config)].partition(":")
-    function: Callable[[AnyRun, RunContext], Awaitable[Outcome]] = getattr(
+    function: Callable[[AnyRun, RunContext], Awaitable[RunResult]] = getattr(
         importlib.import_module(module), name
     )
     return function
@@ -102,7 +102,7 @@ def note_failure(run: RunContext, reason: str) -> None:
         log.exception("failure_not_noted", reason=reason)
 
 
-def record(run: RunContext, outcome: Outcome) -> int:
+def record(run: RunContext, outcome: RunResult) -> int:
     """Write the terminal event; returns the process's exit code."""
     log.info("run_finished", state=outcome.state, reason=outcome.reason, **outcome.summary)
     if outcome.state == "failed":

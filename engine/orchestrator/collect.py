@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from engine.config.run import EvaluateRun, RolloutRun
 from engine.events.types import IterationFinished, IterationStarted
 from engine.orchestrator.alarms import Alarms
-from engine.orchestrator.context import Outcome, RunContext
+from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.evaluations import run_evaluation
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.policies import open_policy
@@ -26,7 +26,7 @@ from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
 
 
-async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
+async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
     """Every task of the split ``group_size`` times, as one iteration without an update."""
     started = time.monotonic()
     announce(run, total_iterations=1)
@@ -55,7 +55,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
     await asyncio.to_thread(
         run.sink.emit, IterationFinished, iteration=0, policy_version=policy.version, metrics=metrics
     )
-    return Outcome(
+    return RunResult(
         state="succeeded",
         summary={
             "iterations": 1,
@@ -66,7 +66,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> Outcome:
     )
 
 
-async def evaluate(config: EvaluateRun, run: RunContext) -> Outcome:
+async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
     """pass@1 of the policy on the split, ``group_size`` attempts at every task."""
     started = time.monotonic()
     announce(run)
@@ -83,7 +83,7 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> Outcome:
             )
     finally:
         await policy.close()
-    return Outcome(
+    return RunResult(
         state="succeeded",
         summary={
             "trajectories": summary.num_samples,

@@ -35,7 +35,7 @@ class DeliveryError(TrainyardError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RunResult:
     """How a run ended, and the numbers people look for first."""
 
     state: Literal["succeeded", "failed", "stopped"]

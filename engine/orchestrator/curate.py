@@ -6,11 +6,11 @@ import time
 
 from engine.config.run import CurateRun
 from engine.datasets.curation import curate
-from engine.orchestrator.context import Outcome, RunContext
+from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.stage import announce, open_backend, peak_memory_mb
 
 
-async def make_dataset(config: CurateRun, run: RunContext) -> Outcome:
+async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
     """Curate the configured sources into a dataset under the data folder."""
     started = time.monotonic()
     announce(run)
@@ -26,7 +26,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> Outcome:
         )
     )
     splits = {row.split for row in dataset.rows}
-    return Outcome(
+    return RunResult(
         state="succeeded",
         summary={
             "dataset": dataset.name,

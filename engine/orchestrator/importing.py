@@ -23,7 +23,7 @@ from engine.config.run import ImportRun, with_overrides
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.errors import TrainyardError
 from engine.grading.grader import check_gradable
-from engine.orchestrator.context import Outcome, RunContext
+from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.stage import announce
 from engine.types import TaskRow
 
@@ -37,7 +37,7 @@ def obstacle(row: TaskRow) -> str:
     return ""
 
 
-async def import_set(config: ImportRun, run: RunContext) -> Outcome:
+async def import_set(config: ImportRun, run: RunContext) -> RunResult:
     """Import the configured source. A stopped or killed run shows nothing and goes on where it was.
 
     Raises:
@@ -66,7 +66,7 @@ async def import_set(config: ImportRun, run: RunContext) -> Outcome:
     counts = result.counts()
     excluded_by = counts.pop("excluded_by")
     named = {f"excluded_{name}": number for name, number in excluded_by.items()}
-    return Outcome(state="succeeded", summary={**counts, **named})
+    return RunResult(state="succeeded", summary={**counts, **named})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

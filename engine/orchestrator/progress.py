@@ -14,7 +14,7 @@ HELDOUT, TRAIN = "heldout", "train"
 
 
 @dataclass(slots=True, kw_only=True)
-class Progress:
+class TrainProgress:
     """Counters of a training run over all its attempts."""
 
     iteration: int = 0

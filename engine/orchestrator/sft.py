@@ -10,13 +10,13 @@ from engine.config.environment import FrozenLakeConfig
 from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
 from engine.inference.checkpoints import load_policy_checkpoint
-from engine.orchestrator.context import Outcome, RunContext, RunStopped
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.stage import announce, peak_memory_mb
 from engine.orchestrator.warm_start import imitate
 from engine.trainer.sft import train_sft
 
 
-async def warm_start(config: SftRun, run: RunContext) -> Outcome:
+async def warm_start(config: SftRun, run: RunContext) -> RunResult:
     """Train for the configured minutes; the policy is then ``run:<id>`` for other runs.
 
     A stop ends the training early and keeps what was learned; there is no resuming.
@@ -45,5 +45,5 @@ async def warm_start(config: SftRun, run: RunContext) -> Outcome:
     try:
         run.check()
     except RunStopped as stop:
-        return Outcome(state="stopped", reason=str(stop), summary=summary)
-    return Outcome(state="succeeded", summary=summary)
+        return RunResult(state="stopped", reason=str(stop), summary=summary)
+    return RunResult(state="succeeded", summary=summary)

@@ -28,13 +28,13 @@ from engine.environments.base import EnvironmentFactory
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.inference.sampler import TransformerPolicy
 from engine.orchestrator.alarms import Alarms
-from engine.orchestrator.context import Outcome, RunContext, RunStopped
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.loop_probe import LoopReport
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.prefetch import Prefetch
-from engine.orchestrator.progress import HELDOUT, TRAIN, Progress
+from engine.orchestrator.progress import HELDOUT, TRAIN, TrainProgress
 from engine.orchestrator.projection import TRAIN_PHASE
 from engine.orchestrator.resampling import Collection, collect_informative, discarded_members
 from engine.orchestrator.selection import evaluation_rows, run_rows
@@ -53,7 +53,7 @@ from engine.trainer.trainer import UpdateResult
 from engine.types import Group, TaskRow
 
 
-async def train(config: TrainRun, run: RunContext) -> Outcome:
+async def train(config: TrainRun, run: RunContext) -> RunResult:
     """Train from the configured policy, or go on from the run's last checkpoint."""
     checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
     announce(
@@ -67,10 +67,10 @@ async def train(config: TrainRun, run: RunContext) -> Outcome:
     try:
         await loop.run(fresh=checkpoint is None)
     except RunStopped as stop:
-        return Outcome(state="stopped", reason=str(stop), summary=loop.progress.summary())
+        return RunResult(state="stopped", reason=str(stop), summary=loop.progress.summary())
     finally:
         await loop.close()
-    return Outcome(state="succeeded", summary=loop.progress.summary())
+    return RunResult(state="succeeded", summary=loop.progress.summary())
 
 
 class Saved(Protocol):
@@ -104,7 +104,7 @@ class TrainingLoop:
         self._heldout = heldout
         self._cursor = TaskCursor(rows, per_iteration=config.trainer.tasks_per_iteration, seed=config.seed)
         self._alarms = Alarms(run)
-        self.progress = Progress()
+        self.progress = TrainProgress()
         if cursor is not None:
             for name, part in self._saved_parts().items():
                 part.load_state_dict(cursor[name])

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from engine.config.run import ValidateRun
-from engine.datasets.health import Finding, judge, row_content
+from engine.datasets.health import HealthFinding, judge, row_content
 from engine.datasets.solution import gold_patch
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError, SandboxError
@@ -33,7 +33,7 @@ from engine.events.health import (
 )
 from engine.events.types import TaskValidated
 from engine.grading.grader import Grader
-from engine.orchestrator.context import CANCEL_S, POLL_S, Outcome, RunContext
+from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
 from engine.orchestrator.stage import announce, open_backend
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, GradeRule, TaskRow, Verdict
@@ -43,7 +43,7 @@ _LONGEST_WAIT_S = 60.0
 _REASON_CHARS = 2000
 
 
-async def validate_dataset(config: ValidateRun, run: RunContext) -> Outcome:
+async def validate_dataset(config: ValidateRun, run: RunContext) -> RunResult:
     """Grade the configured rows; what was found is recorded with the dataset.
 
     Raises:
@@ -106,7 +106,7 @@ class Validation:
             sandbox=self._config.sandbox,
             run_id=self._run.run_id,
         )
-        active: set[asyncio.Task[tuple[TaskRow, Finding]]] = set()
+        active: set[asyncio.Task[tuple[TaskRow, HealthFinding]]] = set()
         self._report(force=True)
         try:
             while self._left or active:
@@ -129,7 +129,10 @@ class Validation:
         self._report(force=True)
 
     async def _admit(
-        self, active: set[asyncio.Task[tuple[TaskRow, Finding]]], grader: Grader, backend: SandboxBackend
+        self,
+        active: set[asyncio.Task[tuple[TaskRow, HealthFinding]]],
+        grader: Grader,
+        backend: SandboxBackend,
     ) -> None:
         """Begin as many rows as may be in flight, and let the backend fetch what comes next."""
         width = self._config.grading.max_parallel
@@ -141,7 +144,9 @@ class Validation:
             coming = islice(self._left, width)
             await backend.prepare(dict(Counter(row.task.image for row in coming)))
 
-    async def _check(self, grader: Grader, backend: SandboxBackend, row: TaskRow) -> tuple[TaskRow, Finding]:
+    async def _check(
+        self, grader: Grader, backend: SandboxBackend, row: TaskRow
+    ) -> tuple[TaskRow, HealthFinding]:
         obstacle = row.answer.metadata.get("ungradable")
         if obstacle:
             refused = [_refused(f"it cannot be graded: {obstacle}")]
@@ -195,7 +200,7 @@ class Validation:
         settings = self._config.validation
         return [min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**n) for n in range(settings.infra_retries)]
 
-    async def _record(self, found: Sequence[tuple[TaskRow, Finding]]) -> None:
+    async def _record(self, found: Sequence[tuple[TaskRow, HealthFinding]]) -> None:
         """First on disk, then told: an attempt that dies between the two is read from disk by the server."""
         if not found:
             return
@@ -206,7 +211,7 @@ class Validation:
             self._run.sink.emit(TaskValidated, record=record)
         self._report()
 
-    def _record_of(self, row: TaskRow, finding: Finding) -> ValidationRecord:
+    def _record_of(self, row: TaskRow, finding: HealthFinding) -> ValidationRecord:
         task_id = row.task.id
         return ValidationRecord(
             id=f"{self._run.run_id}/{task_id}",
@@ -238,7 +243,7 @@ class Validation:
         message = f"validated: {', '.join(said)}" if said else "grading the first rows"
         self._run.progress(message, len(self._records), self._num_rows)
 
-    def outcome(self, seconds: float) -> Outcome:
+    def outcome(self, seconds: float) -> RunResult:
         """The counts; a run that could not test a single row has failed."""
         counts = self._counts()
         standing = standings(read(self._folder), self._contents)
@@ -251,7 +256,7 @@ class Validation:
                 task_ids=[record.task_id for record in lost[:20]],
             )
         nothing = bool(lost) and len(lost) == len(self._records)
-        return Outcome(
+        return RunResult(
             state="failed" if nothing else "succeeded",
             reason=f"no row could be tested: {lost[0].reason}" if nothing else "",
             summary={

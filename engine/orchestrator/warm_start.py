@@ -13,7 +13,7 @@ from engine.config.rollout import AgentConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, RolloutRun, SftRun, TrainRun
 from engine.errors import ConfigError
 from engine.events.types import CheckpointSaved
-from engine.orchestrator.context import Outcome, RunContext, RunStopped
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
 
 WARM = "warm"
 """``policy.checkpoint`` of runs that start from it."""
@@ -40,17 +40,17 @@ async def with_start_policy(config: Run, run: RunContext) -> Run:
     return config.model_copy(update={"policy": policy.model_copy(update={"checkpoint": str(folder)})})
 
 
-async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext) -> Outcome:
+async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext) -> RunResult:
     """A run of kind ``sft`` on FrozenLake: the warm start as this run's checkpoint."""
     try:
         taught = await _taught(environment, config.agent, run)
     except RunStopped as stop:
-        return Outcome(state="stopped", reason=str(stop))
+        return RunResult(state="stopped", reason=str(stop))
     folder = run.run_dir / "checkpoints" / "00000"
     shutil.copytree(taught, folder, dirs_exist_ok=True)
     checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     run.sink.emit(CheckpointSaved, iteration=0, policy_version=0, path=str(folder), checksum=checksum)
-    return Outcome(state="succeeded", summary={"from": str(taught)})
+    return RunResult(state="succeeded", summary={"from": str(taught)})
 
 
 async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunContext) -> Path:

@@ -14,11 +14,11 @@ from typing import Any
 
 from engine.errors import DatasetError
 from engine.types import (
-    Finding,
     FindingKind,
     Grade,
     RolloutKey,
     Step,
+    TamperFinding,
     TerminationReason,
     TestKind,
     TestOutcome,
@@ -118,8 +118,8 @@ def _plain_grade(grade: Grade) -> dict[str, Any]:
     }
 
 
-def _findings(rows: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    return tuple(Finding(**{**row, "kind": FindingKind(row["kind"])}) for row in rows)
+def _findings(rows: Iterable[Mapping[str, Any]]) -> tuple[TamperFinding, ...]:
+    return tuple(TamperFinding(**{**row, "kind": FindingKind(row["kind"])}) for row in rows)
 
 
 def _step(data: Mapping[str, Any]) -> Step:

@@ -34,7 +34,7 @@ from engine.sandbox.docker.container_spec import (
     ROLE,
     RUN_ID,
     SANDBOX_ID,
-    Owner,
+    ContainerOwner,
     container_config,
     labels,
 )
@@ -136,7 +136,7 @@ async def test_the_reaper_ends_what_outlives_its_deadline(
 ) -> None:
     async with backend.open(spec()) as box:
         image, _ = await backend.images.ensure("local:reference")
-        stranger = Owner(host="elsewhere", boot="b", namespace=1, pid=1, start=1)
+        stranger = ContainerOwner(host="elsewhere", boot="b", namespace=1, pid=1, start=1)
         late = {**labels("sb-late", spec(run_id="late"), stranger), DEADLINE: str(int(time.time()) - 100)}
         config = container_config(spec(), image, backend.config, labels=late, quota=False)
         client(host).start(client(host).create_container_from_config(config)["Id"])
@@ -227,7 +227,7 @@ async def test_a_container_says_whose_it_is_and_is_limited(host: str, backend: D
     found = made["Config"]["Labels"]
     assert (found[ROLE], found[SANDBOX_ID], found[RUN_ID]) == ("sandbox", sandbox, "r")
     assert found[NAME] == "train/0/t/1"
-    assert Owner.parse(found[OWNER]) == Owner.this()
+    assert ContainerOwner.parse(found[OWNER]) == ContainerOwner.this()
     assert 0 < float(found[DEADLINE]) - time.time() < SMALL.lifetime_s
     assert made["HostConfig"]["Memory"] == 96 << 20
     assert made["HostConfig"]["PidsLimit"] == 32
@@ -310,7 +310,7 @@ async def test_a_diff_reads_originals_that_nobody_can_touch(host: str, backend: 
         await box.exec("echo more >> a.txt; rm crlf.bat", timeout_s=20)
         first = await box.diff()
         rows = client(host).containers(all=True, filters={"label": f"{ROLE}=pristine"})
-        mine = [row for row in rows if row["Labels"][OWNER] == Owner.this().label()]
+        mine = [row for row in rows if row["Labels"][OWNER] == ContainerOwner.this().label()]
         assert [row["State"] for row in mine] == ["created"]
         client(host).remove_container(mine[0]["Id"], force=True)
         await box.exec("echo less > tool.sh", timeout_s=20)
@@ -319,7 +319,7 @@ async def test_a_diff_reads_originals_that_nobody_can_touch(host: str, backend: 
     assert "tool.sh" in second
     await backend.close()
     rows = client(host).containers(all=True, filters={"label": f"{ROLE}=pristine"})
-    assert [row for row in rows if row["Labels"][OWNER] == Owner.this().label()] == []
+    assert [row for row in rows if row["Labels"][OWNER] == ContainerOwner.this().label()] == []
 
 
 def test_one_backend_serves_one_event_loop_after_another(host: str, home: Path) -> None:

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from engine.algorithms.describe import describe as describe_objective
 from engine.algorithms.lint import lint
-from engine.config.contradictions import Finding
+from engine.config.contradictions import LintFinding
 from engine.config.recipes import RECIPES
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import ConfigError
@@ -82,7 +82,7 @@ class Objective:
 
     sentences: tuple[tuple[str, str], ...] = ()
     """(ingredient, what it does)."""
-    warnings: tuple[Finding, ...] = ()
+    warnings: tuple[LintFinding, ...] = ()
     """Settings without effect or of doubtful sense."""
 
 

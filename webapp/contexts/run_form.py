@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from engine.algorithms.lint import lint_data
 from engine.config.base import Section
-from engine.config.contradictions import Finding
+from engine.config.contradictions import LintFinding
 from engine.config.presets import PRESETS
 from engine.config.recipes import RECIPES
 from engine.config.run import PRESET_KEY, parse_run_config, with_overrides
@@ -84,7 +84,7 @@ class RunFormContext:
     sections: tuple[FormSection, ...]
     preset: str
     """The objective's preset whose settings the form holds; empty for kinds without an objective."""
-    findings: tuple[Finding, ...]
+    findings: tuple[LintFinding, ...]
     """Errors first."""
     refused: tuple[Problem, ...]
     """Why the run that was asked for was not made."""
@@ -275,12 +275,14 @@ def _json_or_text(value: str) -> Any:
         return value
 
 
-def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[Finding]:
+def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[LintFinding]:
     """What contradicts or has no effect in the configuration a form holds, before a run is made of it."""
     try:
         return lint_data(with_overrides(base, parse_overrides(sections)))
     except ConfigError as error:
-        return [Finding(severity="error", setting=one.setting, message=one.message) for one in error.problems]
+        return [
+            LintFinding(severity="error", setting=one.setting, message=one.message) for one in error.problems
+        ]
 
 
 def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:

@@ -6,12 +6,12 @@ from collections import defaultdict
 
 from django.db.models import F, Max
 
-from engine.algorithms.advantages import Outcome
+from engine.algorithms.advantages import TrajectoryOutcome
 from engine.types import TerminationReason
 from webapp.models import Step, Trajectory
 
 
-def iteration_outcomes(run_id: int, *, phase: str, iteration: int) -> dict[str, list[Outcome]]:
+def iteration_outcomes(run_id: int, *, phase: str, iteration: int) -> dict[str, list[TrajectoryOutcome]]:
     """By task key, every finished trajectory of an iteration or evaluation, ordered by index."""
     rows = list(
         Trajectory.objects.filter(
@@ -26,10 +26,10 @@ def iteration_outcomes(run_id: int, *, phase: str, iteration: int) -> dict[str, 
         .values_list("trajectory_id")
         .annotate(length=Max(F("prompt_tokens") + F("generated_tokens")))
     )
-    found: dict[str, list[Outcome]] = defaultdict(list)
+    found: dict[str, list[TrajectoryOutcome]] = defaultdict(list)
     for pk, task_key, index, reward, termination in rows:
         reason = TerminationReason(termination)
         found[task_key].append(
-            Outcome(index=index, reward=reward, termination=reason, length=lengths.get(pk, 0))
+            TrajectoryOutcome(index=index, reward=reward, termination=reason, length=lengths.get(pk, 0))
         )
     return dict(found)

@@ -11,7 +11,7 @@ from django.shortcuts import redirect
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
-from engine.config.contradictions import Finding
+from engine.config.contradictions import LintFinding
 from engine.config.run import parse_run_config
 from engine.errors import ConfigError, Problem
 from webapp.contexts.frame import Crumb
@@ -106,7 +106,7 @@ def _context(
 ) -> RunFormContext:
     sections: tuple[FormSection, ...] = ()
     shown: dict[str, Any] = {}
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[LintFinding, ...] = ()
     base = _base(recipe, parent)
     if base is not None:
         shown, kept = rebase(base, posted)

@@ -11,7 +11,7 @@ from typing import Any
 from engine.config.importing import ImportConfig
 from engine.datasets.importers.base import Format
 from engine.datasets.importers.reading import Source, data_files, task_folders
-from engine.datasets.importers.staging import Progress
+from engine.datasets.importers.staging import ImportProgress
 from engine.datasets.store import dataset_path
 from engine.errors import DatasetError
 
@@ -59,7 +59,7 @@ def fingerprint_of(
 def provenance_of(
     config: ImportConfig,
     source: Source,
-    progress: Progress,
+    progress: ImportProgress,
     references: int,
     existing: Mapping[str, Any] | None,
 ) -> dict[str, Any]:

@@ -27,7 +27,7 @@ _STATE = "state.json"
 
 
 @dataclass(slots=True)
-class Progress:
+class ImportProgress:
     """How far an import is."""
 
     fingerprint: str
@@ -61,7 +61,7 @@ class Staging:
         self._target = dataset_path(home, name)
         self._name = name
         self.folder = self._target.parent / f".import-{name}"
-        self.progress = Progress(fingerprint=fingerprint)
+        self.progress = ImportProgress(fingerprint=fingerprint)
         self._streams: dict[str, IO[bytes]] = {}
         self._lock: IO[str] | None = None
 
@@ -82,10 +82,10 @@ class Staging:
         assert self._lock is not None
         self._lock.close()
 
-    def _stored(self) -> Progress | None:
+    def _stored(self) -> ImportProgress | None:
         """What an earlier process left, when it imported the same."""
         try:
-            stored = Progress(**json.loads((self.folder / _STATE).read_text()))
+            stored = ImportProgress(**json.loads((self.folder / _STATE).read_text()))
         except (OSError, ValueError, TypeError):
             return None
         enough = all((self.folder / file).is_file() for file in _FILES) and all(
@@ -93,7 +93,7 @@ class Staging:
         )
         return stored if enough and stored.fingerprint == self.progress.fingerprint else None
 
-    def _open(self, stored: Progress | None) -> None:
+    def _open(self, stored: ImportProgress | None) -> None:
         if stored is not None:
             self.progress = stored
         for file in _FILES:

@@ -39,7 +39,7 @@ from engine.sandbox.client import AgentClient
 from engine.sandbox.docker.attach import attach
 from engine.sandbox.docker.base_files import BaseFiles, BaseTree
 from engine.sandbox.docker.container import Container
-from engine.sandbox.docker.container_spec import Owner, bootstrap, container_config, labels
+from engine.sandbox.docker.container_spec import ContainerOwner, bootstrap, container_config, labels
 from engine.sandbox.docker.daemon import Daemon, find_daemon
 from engine.sandbox.docker.disk import watch
 from engine.sandbox.docker.image import DockerImage
@@ -206,7 +206,7 @@ class DockerBackend:
                     spec,
                     image,
                     self.config,
-                    labels=labels(sandbox_id, spec, Owner.this()),
+                    labels=labels(sandbox_id, spec, ContainerOwner.this()),
                     quota=self.quota,
                 )
                 try:

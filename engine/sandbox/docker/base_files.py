@@ -19,7 +19,7 @@ import docker
 import docker.errors
 
 from engine.patches.trees import FileState
-from engine.sandbox.docker.container_spec import Owner, base_files_config
+from engine.sandbox.docker.container_spec import ContainerOwner, base_files_config
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.image import DockerImage
 from engine.sandbox.responses import Stamp
@@ -95,7 +95,7 @@ class BaseFiles:
     def _archive(self, client: docker.APIClient, path: str) -> Iterable[bytes] | None:
         for attempt in (1, 2):
             if self._container is None:
-                config = base_files_config(self._image, Owner.this(), _LIFETIME_S)
+                config = base_files_config(self._image, ContainerOwner.this(), _LIFETIME_S)
                 self._container = client.create_container_from_config(config)["Id"]
             try:
                 parts: Iterable[bytes] = client.get_archive(self._container, path)[0]

@@ -54,7 +54,7 @@ _SHM_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class ContainerOwner:
     """The process that holds a sandbox, so that others can tell whether it still lives."""
 
     host: str
@@ -65,7 +65,7 @@ class Owner:
     start: int
 
     @classmethod
-    def this(cls) -> Owner:
+    def this(cls) -> ContainerOwner:
         """The calling process."""
         return cls(
             host=socket.gethostname(),
@@ -80,7 +80,7 @@ class Owner:
         return f"{self.host}/{self.boot}/{self.namespace}/{self.pid}/{self.start}"
 
     @classmethod
-    def parse(cls, label: str) -> Owner | None:
+    def parse(cls, label: str) -> ContainerOwner | None:
         """The inverse of ``label``; None for anything else."""
         parts = label.split("/")
         if len(parts) != 5 or not all(part.isdigit() for part in parts[2:]):
@@ -90,13 +90,13 @@ class Owner:
 
     def alive(self) -> bool | None:
         """Whether it still runs; None when that cannot be told from here."""
-        here = Owner.this()
+        here = ContainerOwner.this()
         if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
             return None
         return process_start(self.pid) == self.start
 
 
-def labels(sandbox_id: str, spec: SandboxSpec, owner: Owner) -> dict[str, str]:
+def labels(sandbox_id: str, spec: SandboxSpec, owner: ContainerOwner) -> dict[str, str]:
     """What a stranger needs to know about a sandbox's container."""
     return {
         ROLE: SANDBOX,
@@ -196,7 +196,7 @@ def _ulimit(name: str, value: int) -> dict[str, object]:
     return {"Name": name, "Soft": value, "Hard": value}
 
 
-def base_files_config(image: DockerImage, owner: Owner, lifetime_s: float) -> dict[str, Any]:
+def base_files_config(image: DockerImage, owner: ContainerOwner, lifetime_s: float) -> dict[str, Any]:
     """The body of the request that creates the container whose files nobody ever touches: it never starts."""
     return {
         "Image": image.id,

@@ -15,7 +15,7 @@ import docker
 import structlog
 
 from engine.errors import SandboxError, SandboxResourceError
-from engine.sandbox.docker.container_spec import OWNER, SANDBOX_ID, Owner
+from engine.sandbox.docker.container_spec import OWNER, SANDBOX_ID, ContainerOwner
 from engine.sandbox.docker.daemon import Daemon
 
 _log = structlog.get_logger(__name__)
@@ -32,7 +32,7 @@ class Watched(Protocol):
 
 async def watch(daemon: Daemon, live: Callable[[], Mapping[str, Watched]], pause_s: float) -> None:
     """Look at all sandboxes of this process until none is left."""
-    label = f"{OWNER}={Owner.this().label()}"
+    label = f"{OWNER}={ContainerOwner.this().label()}"
 
     def sizes(client: docker.APIClient) -> dict[str, int]:
         rows = client.containers(filters={"label": [label]}, size=True)

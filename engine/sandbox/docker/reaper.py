@@ -14,7 +14,15 @@ from typing import Any
 import docker
 import docker.errors
 
-from engine.sandbox.docker.container_spec import DEADLINE, OWNER, ROLE, RUN_ID, SANDBOX, SANDBOX_ID, Owner
+from engine.sandbox.docker.container_spec import (
+    DEADLINE,
+    OWNER,
+    ROLE,
+    RUN_ID,
+    SANDBOX,
+    SANDBOX_ID,
+    ContainerOwner,
+)
 from engine.sandbox.ledger import Ledger
 
 _STOPPED = ("exited", "dead")
@@ -36,7 +44,7 @@ def orphaned(container: dict[str, Any], now: float) -> bool:
             return True
     except ValueError:
         return True
-    owner = Owner.parse(labels.get(OWNER, ""))
+    owner = ContainerOwner.parse(labels.get(OWNER, ""))
     alive = owner.alive() if owner is not None else None
     if alive is None:
         return container["State"] in _STOPPED

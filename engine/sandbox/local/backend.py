@@ -33,7 +33,7 @@ from engine.sandbox.local import cgroups
 from engine.sandbox.local.base_system import HOME, WRITABLE, BaseSystem, prepare
 from engine.sandbox.local.images import Image, load_image
 from engine.sandbox.local.reaper import reap
-from engine.sandbox.local.spawn_client import Spawner
+from engine.sandbox.local.spawn_client import SpawnClient
 from engine.sandbox.local.spawn_server import NO_OVERLAY
 from engine.sandbox.responses import Stamp
 from engine.threads import in_thread
@@ -52,7 +52,7 @@ class _NoOverlayError(SandboxStartError):
 class _Processes:
     """Processes, ledger entry and control groups of one running sandbox."""
 
-    def __init__(self, spawner: Spawner, ledger: Ledger, entry: LedgerEntry, errors: int) -> None:
+    def __init__(self, spawner: SpawnClient, ledger: Ledger, entry: LedgerEntry, errors: int) -> None:
         self.spawner = spawner
         self.ledger = ledger
         self.entry = entry
@@ -156,7 +156,7 @@ class LocalBackend:
         self.copies = False
         """Whether overlays turned out to be impossible, so that images are copied instead."""
         self._base: BaseSystem | None = None
-        self._spawner: Spawner | None = None
+        self._spawner: SpawnClient | None = None
         self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._trees: dict[tuple[object, ...], _ImageTree] = {}
 
@@ -287,14 +287,14 @@ class LocalBackend:
             "argv": base.agent_argv,
         }
 
-    async def _live_spawner(self) -> Spawner:
+    async def _live_spawner(self) -> SpawnClient:
         loop = asyncio.get_running_loop()
         if self._spawner_lock is None or self._spawner_lock[0] is not loop:
             self._spawner_lock = (loop, asyncio.Lock())
         async with self._spawner_lock[1]:
             spawner = self._spawner
             if spawner is None or not spawner.alive or spawner.loop is not loop:
-                spawner = self._spawner = await Spawner.start()
+                spawner = self._spawner = await SpawnClient.start()
             return spawner
 
 

@@ -21,8 +21,8 @@ _SCRIPT = Path(__file__).with_name("spawn_server.py")
 _REPLY_S = 30.0
 
 
-class Spawner:
-    """A running spawner process; make one with ``Spawner.start``."""
+class SpawnClient:
+    """A running spawner process; make one with ``SpawnClient.start``."""
 
     def __init__(self, control: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
@@ -33,7 +33,7 @@ class Spawner:
         self.loop.add_reader(control, self._receive)
 
     @classmethod
-    async def start(cls) -> Spawner:
+    async def start(cls) -> SpawnClient:
         """Start the process; it ends by itself when this process or the socket does."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         argv = [sys.executable, "-I", "-S", str(_SCRIPT), str(os.getpid()), str(theirs.fileno())]

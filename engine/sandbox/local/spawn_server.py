@@ -173,7 +173,7 @@ def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> No
         os._exit(status)
 
 
-class Spawner:
+class SpawnServer:
     """Serves spawn and kill requests until the owner is gone."""
 
     def __init__(self, control: socket.socket, owner: int) -> None:
@@ -292,7 +292,7 @@ def main() -> None:
         os._exit(0)
     os.setsid()
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    Spawner(socket.socket(fileno=control), owner).serve()
+    SpawnServer(socket.socket(fileno=control), owner).serve()
 
 
 if __name__ == "__main__":

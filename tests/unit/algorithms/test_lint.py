@@ -9,14 +9,14 @@ import pytest
 
 from engine import run as engine_run
 from engine.algorithms.lint import lint, lint_data
-from engine.config.contradictions import Finding
+from engine.config.contradictions import LintFinding
 from engine.config.presets import PRESETS
 from engine.config.recipes import RECIPES, resolve
 from engine.config.run import TrainRun, with_overrides
 from engine.errors import ConfigError
 
 
-def findings(**overrides: Any) -> list[Finding]:
+def findings(**overrides: Any) -> list[LintFinding]:
     data = RECIPES["quickstart"]().model_dump(mode="json")
     return lint_data(
         with_overrides(data, {key.replace("__", "."): value for key, value in overrides.items()})

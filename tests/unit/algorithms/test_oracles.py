@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.algorithms.advantages import Outcome, outcome_members
+from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.algorithms.objective import TokenBatch, policy_loss
 from engine.algorithms.weights import trajectory_weights
 from engine.config.algorithm import AlgorithmConfig
@@ -46,7 +46,10 @@ class Case:
         """Loss and gradient [ROWS, WIDTH] of the product."""
         config = AlgorithmConfig(**(NO_FILTER | settings))
         groups = [
-            [Outcome(index=i, reward=float(i), termination=TerminationReason.SUBMITTED) for i in range(ROWS)]
+            [
+                TrajectoryOutcome(index=i, reward=float(i), termination=TerminationReason.SUBMITTED)
+                for i in range(ROWS)
+            ]
         ]
         members = outcome_members(groups, config, max_context=LIMIT)[0]
         lengths = self.mask.sum(-1).long()
@@ -220,7 +223,7 @@ def test_verl_advantages(
     rewards = torch.rand((3, 4), generator=torch.Generator().manual_seed(seed)).double()
     groups = [
         [
-            Outcome(index=i, reward=reward, termination=TerminationReason.SUBMITTED)
+            TrajectoryOutcome(index=i, reward=reward, termination=TerminationReason.SUBMITTED)
             for i, reward in enumerate(own)
         ]
         for own in rewards.tolist()

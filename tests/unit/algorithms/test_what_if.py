@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.algorithms import what_if
-from engine.algorithms.advantages import Outcome, outcome_members
+from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.config.algorithm import AlgorithmConfig
 from engine.errors import ConfigError
 from engine.types import TerminationReason
@@ -16,9 +16,9 @@ from tests.unit.engine.rl_builders import make_group, make_trajectory
 SUBMITTED, TIMEOUT = TerminationReason.SUBMITTED, TerminationReason.ROLLOUT_TIMEOUT
 
 
-def stored(*outcomes: tuple[float | None, TerminationReason]) -> list[Outcome]:
+def stored(*outcomes: tuple[float | None, TerminationReason]) -> list[TrajectoryOutcome]:
     return [
-        Outcome(index=i, reward=reward, termination=reason, length=10 * (i + 1))
+        TrajectoryOutcome(index=i, reward=reward, termination=reason, length=10 * (i + 1))
         for i, (reward, reason) in enumerate(outcomes)
     ]
 
@@ -78,7 +78,7 @@ def test_batch_wide_settings_see_the_updates_other_groups() -> None:
 def test_what_cannot_be_told_afterwards_is_said() -> None:
     (note,) = what_if(GROUP, {"preset": "rloo"}, max_context=100).notes
     assert "k1 penalty on the reward is left out" in note
-    blind = [Outcome(index=0, reward=1.0, termination=SUBMITTED)]
+    blind = [TrajectoryOutcome(index=0, reward=1.0, termination=SUBMITTED)]
     (note,) = what_if(blind, {"preset": "dapo"}, max_context=100).notes
     assert "overlong penalty is left out" in note
 

@@ -10,7 +10,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from engine.algorithms.advantages import Member, Outcome, outcome_members
+from engine.algorithms.advantages import Member, TrajectoryOutcome, outcome_members
 from engine.algorithms.objective import LossParts, TokenBatch, kl_estimate, policy_loss
 from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.algorithms.weights import trajectory_weights
@@ -83,13 +83,13 @@ def sampled_without_correction(rows: Sequence[Row], choice: dict[str, Any]) -> l
 
 def members_of(rows: Sequence[Row], config: AlgorithmConfig) -> list[Member]:
     """The product's members of all rows, which are ordered by group."""
-    groups: dict[int, list[Outcome]] = {}
+    groups: dict[int, list[TrajectoryOutcome]] = {}
     for row in rows:
         siblings = groups.setdefault(row.group, [])
         old = torch.tensor([token.old for token in row.tokens], dtype=torch.float64)
         reference = torch.tensor([token.reference for token in row.tokens], dtype=torch.float64)
         kl = math.fsum(kl_estimate(old, reference, config.kl).tolist()) if config.kl != "none" else 0.0
-        outcome = Outcome(
+        outcome = TrajectoryOutcome(
             index=len(siblings), reward=row.reward, termination=REASONS[row.state], length=row.length, kl=kl
         )
         siblings.append(outcome)

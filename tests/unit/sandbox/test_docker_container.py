@@ -25,7 +25,7 @@ from engine.sandbox.docker.container_spec import (
     OWNER,
     RUN_ID,
     SANDBOX_ID,
-    Owner,
+    ContainerOwner,
     bootstrap,
     container_config,
     labels,
@@ -135,35 +135,35 @@ def test_the_agent_comes_in_over_stdin() -> None:
 
 
 def test_labels_tell_a_stranger_everything() -> None:
-    made = labels("sb-1", SPEC, Owner.this())
+    made = labels("sb-1", SPEC, ContainerOwner.this())
     assert (made[SANDBOX_ID], made[RUN_ID]) == ("sb-1", "42")
     assert 590 < float(made[DEADLINE]) - time.time() < 610
-    assert Owner.parse(made[OWNER]) == Owner.this()
-    assert Owner.parse("something else") is None
+    assert ContainerOwner.parse(made[OWNER]) == ContainerOwner.this()
+    assert ContainerOwner.parse("something else") is None
 
 
-def container(owner: Owner, *, left_s: float = 600, state: str = "running") -> dict[str, object]:
+def container(owner: ContainerOwner, *, left_s: float = 600, state: str = "running") -> dict[str, object]:
     return {"Labels": {OWNER: owner.label(), DEADLINE: f"{time.time() + left_s:.0f}"}, "State": state}
 
 
 @pytest.mark.parametrize("state", ["running", "created", "exited"])
 def test_a_living_owner_keeps_its_containers_until_their_deadline(state: str) -> None:
-    assert not orphaned(container(Owner.this(), state=state), time.time())
-    assert not orphaned(container(Owner.this(), state=state, left_s=-5), time.time())
-    assert orphaned(container(Owner.this(), state=state, left_s=-60), time.time())
+    assert not orphaned(container(ContainerOwner.this(), state=state), time.time())
+    assert not orphaned(container(ContainerOwner.this(), state=state, left_s=-5), time.time())
+    assert orphaned(container(ContainerOwner.this(), state=state, left_s=-60), time.time())
 
 
 @pytest.mark.parametrize("state", ["running", "created", "exited"])
 def test_a_dead_owner_keeps_nothing(state: str) -> None:
     with subprocess.Popen(["true"]) as process:
         pass
-    reused = replace(Owner.this(), start=Owner.this().start - 1)
-    for owner in (replace(Owner.this(), pid=process.pid), reused):
+    reused = replace(ContainerOwner.this(), start=ContainerOwner.this().start - 1)
+    for owner in (replace(ContainerOwner.this(), pid=process.pid), reused):
         assert orphaned(container(owner, state=state), time.time())
 
 
 def test_a_strangers_containers_go_when_they_stopped_or_their_time_is_over() -> None:
-    stranger = replace(Owner.this(), host="elsewhere", boot="another")
+    stranger = replace(ContainerOwner.this(), host="elsewhere", boot="another")
     assert not orphaned(container(stranger), time.time())
     assert not orphaned(container(stranger, state="created"), time.time())
     assert orphaned(container(stranger, state="exited"), time.time())
