@@ -103,7 +103,7 @@ class ImportConfig(Section):
     """What to do when the dataset exists: ``new`` refuses unless it was imported from the same source,
     ``replace`` replaces it, ``append`` adds to it."""
     image_prefix: str = ""
-    """Registry put before every image name, e.g. ``registry.local/mirror/``; local images stay."""
+    """Registry put before every image name, e.g. ``registry.example/mirror/``; local images stay."""
     filters: FilterConfig = FilterConfig()
     decontamination: DecontaminationConfig = DecontaminationConfig()
 

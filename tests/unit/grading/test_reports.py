@@ -157,7 +157,7 @@ def test_no_patch_is_told_apart_from_a_patch_that_failed() -> None:
 
 
 def test_infrastructure_in_the_log_is_named_but_changes_nothing() -> None:
-    found = report(log("Could not resolve host: pypi.org"))
+    found = report(log("Could not resolve host: index.example"))
     assert (found["resolved"], found["infra_failure"]) == (False, True)
     assert found["infra_failure_reason"] == "network_unreachable"
 

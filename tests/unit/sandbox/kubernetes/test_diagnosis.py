@@ -26,7 +26,7 @@ def pod(
     containers = [{"name": "pristine", "state": {"running": {}}}, {"name": "sandbox", "state": state or {}}]
     return {
         "metadata": {"name": "sb-1", "annotations": {IMAGE: "demo:1"}},
-        "spec": {"nodeName": node, "containers": [{"image": "mirror/demo:1"}]},
+        "spec": {"nodeName": node, "containers": [{"image": "registry.example/demo:1"}]},
         "status": {"containerStatuses": containers, "conditions": conditions or [], **status},
     }
 
@@ -101,7 +101,7 @@ def test_what_may_still_become_a_sandbox_is_no_failure(found: Json) -> None:
 
 
 def test_an_images_own_name_is_no_answer_of_its_registry() -> None:
-    image = "registry.local/forbidden/unauthorized:1"
+    image = "registry.example/forbidden/unauthorized:1"
     found = pod(state=waits("ErrImagePull", f'failed to pull "{image}": i/o timeout'))
     found["spec"]["containers"][0]["image"] = image
     assert diagnosis.failure(found) is None

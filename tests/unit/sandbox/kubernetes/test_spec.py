@@ -112,7 +112,7 @@ def test_the_agents_config_map_holds_what_the_agent_imports() -> None:
         ("python:3.12", "mirror.test/hub/library/python:3.12"),
         ("namanjain12/pandas:1", "mirror.test/r2e/pandas:1"),
         ("docker.io/other/x@sha256:1", "mirror.test/hub/other/x@sha256:1"),
-        ("ghcr.io/a/b:1", "ghcr.io/a/b:1"),
+        ("hub.example/a/b:1", "hub.example/a/b:1"),
         ("localhost:5000/a", "localhost:5000/a"),
     ],
 )
@@ -150,10 +150,10 @@ def test_the_preload_template_is_what_the_command_prints() -> None:
 
 
 def test_preloading_pulls_each_image_once_where_sandboxes_go() -> None:
-    found = daemon_set(EVERYTHING, ["python:3.12", "python:3.12", "ghcr.io/a/b:1"])
+    found = daemon_set(EVERYTHING, ["python:3.12", "python:3.12", "hub.example/a/b:1"])
     template = found["spec"]["template"]["spec"]
     assert [one["image"] for one in template["initContainers"]] == [
-        "ghcr.io/a/b:1",
+        "hub.example/a/b:1",
         "mirror.test/hub/library/python:3.12",
     ]
     assert template["nodeSelector"] == {"pool": "sandboxes"}
