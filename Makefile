@@ -24,7 +24,7 @@ test: $(STAMP) system-test ## every test
 test-here: # with the Docker daemon that answers, if one does; the first time two example images are built in it
 	@if host=$$(deploy/setup/docker.sh status); then \
 		DOCKER_HOST=$$host timeout 300 $(BIN)/python deploy/images/build_examples.py .trainyard/examples || true; fi
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n auto --dist loadgroup
 
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md

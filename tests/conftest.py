@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
+import psutil
 import pytest
 import structlog
 from django.conf import settings
+
+_MAX_WORKERS = 8
+_WORKER_MEMORY = 3 << 30
+"""Bytes of memory for a worker of ``-n auto`` with its servers, sandboxes and engines."""
 
 
 def pytest_configure() -> None:
@@ -15,9 +21,35 @@ def pytest_configure() -> None:
     settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
 
 
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Return the workers of ``-n auto``: one for each core there is memory for."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None  # read by the plugin itself
+    cores = len(os.sched_getaffinity(0))
+    fitting: int = psutil.virtual_memory().total // _WORKER_MEMORY
+    return max(1, min(cores, fitting, _MAX_WORKERS))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep the tests that share a module's or package's fixture on one worker, where it is made once."""
+    for item in items:
+        if isinstance(item, pytest.Function) and not item.get_closest_marker("xdist_group"):
+            shared = _owners_of_shared_fixtures(item)
+            if shared:
+                item.add_marker(pytest.mark.xdist_group(min(shared, key=len)))
+
+
+def _owners_of_shared_fixtures(item: pytest.Function) -> set[str]:
+    definitions = item._fixtureinfo.name2fixturedefs.values()
+    used = [versions[-1] for versions in definitions if versions]
+    return {one.baseid for one in used if one.baseid and one.scope in ("class", "module", "package")}
+
+
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings(postgres_server: str) -> None:
-    """Start PostgreSQL before pytest-django makes the test database."""
+def django_db_modify_db_settings(
+    postgres_server: str, django_db_modify_db_settings_parallel_suffix: None
+) -> None:
+    """Start PostgreSQL before pytest-django makes the test database, one for each worker."""
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,9 @@ import requests
 _OWN = Path(__file__).parents[1] / ".trainyard" / "docker" / "docker.sock"
 _CANDIDATES = (os.environ.get("DOCKER_HOST"), f"unix://{_OWN}", "unix:///var/run/docker.sock")
 
+one_at_a_time = pytest.mark.xdist_group("docker")
+"""Mark of modules that use the daemon: they count what is left on it and reap each other's orphans."""
+
 
 def docker_host() -> str:
     """Its address; the calling test is skipped when none answers."""

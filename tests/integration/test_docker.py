@@ -21,7 +21,9 @@ from engine.sandbox.conformance.subject import SECRET
 from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
-from tests.docker_daemon import docker_host
+from tests.docker_daemon import docker_host, one_at_a_time
+
+pytestmark = one_at_a_time
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,9 @@ from engine.sandbox.docker.reaper import remove
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.breaker import Breaker
 from engine.sandbox.pool.pool import SandboxPool
-from tests.docker_daemon import docker_host
+from tests.docker_daemon import docker_host, one_at_a_time
+
+pytestmark = one_at_a_time
 
 FILES = 150
 SPEC = SandboxSpec(

@@ -23,8 +23,10 @@ from engine.config.run import RolloutRun
 from engine.config.sandbox import DockerConfig, SandboxConfig
 from engine.datasets.importers.run import import_dataset
 from engine.orchestrator import execute
-from tests.docker_daemon import docker_host
+from tests.docker_daemon import docker_host, one_at_a_time
 from tests.integration.toy_yard import events, open_context
+
+pytestmark = one_at_a_time
 
 REPO = Path(__file__).parents[2]
 EXAMPLES = REPO / ".trainyard" / "examples"

@@ -20,8 +20,10 @@ from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError
 from engine.sandbox.docker.daemon import Daemon, find_daemon
 from engine.sandbox.docker.images import Images
-from tests.docker_daemon import docker_host
+from tests.docker_daemon import docker_host, one_at_a_time
 from tests.fakes.registry import FakeRegistry, fake_registry
+
+pytestmark = one_at_a_time
 
 
 @pytest.fixture

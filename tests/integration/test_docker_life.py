@@ -40,7 +40,9 @@ from engine.sandbox.docker.container_spec import (
 )
 from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
-from tests.docker_daemon import docker_host
+from tests.docker_daemon import docker_host, one_at_a_time
+
+pytestmark = one_at_a_time
 
 REPO = Path(__file__).parents[2]
 _PATIENCE_S = 60.0

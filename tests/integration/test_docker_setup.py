@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -24,8 +25,10 @@ def test_a_daemon_started_for_a_command_ends_with_it_even_by_an_interrupt() -> N
     script, socket = str(REPO / "deploy/setup/docker.sh"), folder / "docker" / "docker.sock"
     env = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
     env["TRAINYARD_HOME"] = str(folder)
+    # No shell: one that is interrupted before it has begun its next command begins it all the same.
+    command = [sys.executable, "-c", "import signal; print('started', flush=True); signal.pause()"]
     process = subprocess.Popen(
-        [script, "run", "sh", "-c", "echo started; sleep 600"],
+        [script, "run", *command],
         env=env,
         stdout=subprocess.PIPE,
         text=True,
