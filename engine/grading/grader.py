@@ -20,8 +20,8 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.testrun import run_tests
 from engine.datasets.toolchain import DRIVER
 from engine.errors import DatasetError, HostileInputError, PatchError, SandboxError
-from engine.grading.apart import call_apart
 from engine.grading.evidence import Evidence, Judgement, required
+from engine.grading.isolated_worker import run_isolated
 from engine.grading.parsers import find_parser
 from engine.grading.patch_apply import apply_with_fallbacks
 from engine.grading.patch_filter import Submission, admit
@@ -212,7 +212,7 @@ async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judg
     if evidence.signed is not None:
         return await asyncio.to_thread(rule, row, evidence, config)
     try:
-        return await call_apart(rule, row, replace(evidence, log=""), config)
+        return await run_isolated(rule, row, replace(evidence, log=""), config)
     except HostileInputError as error:
         return Judgement(passed=False, tests=_missing(row.answer), detail=str(error))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import DatasetError
-from engine.grading.bare import import_bare, package_folder
+from engine.grading.lazy_import import import_without_init, package_folder
 
 PREFIX = "multi_swe:"
 _NEEDED = "multi_swe_bench==1.1.2"
@@ -34,7 +34,7 @@ def multi_swe_parser(name: str) -> Callable[[str], dict[str, str]]:
     folder = package_folder("multi_swe_bench", needed=f"{_NEEDED} for the log parser '{PREFIX}{name}'")
     org, _, repo = name.partition("/")
     instances, requests, images = (
-        import_bare("multi_swe_bench.harness", module, needed=_NEEDED)
+        import_without_init("multi_swe_bench.harness", module, needed=_NEEDED)
         for module in ("instance", "pull_request", "image")
     )
     _load(folder / "harness" / "repos", org, repo)

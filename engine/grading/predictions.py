@@ -27,8 +27,8 @@ from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError, HostileInputError
 from engine.events.harness import Prediction
 from engine.grading import swebench
-from engine.grading.apart import call_apart
 from engine.grading.grader import Grader
+from engine.grading.isolated_worker import run_isolated
 from engine.grading.reports import GOLD, InstanceResult, read_predictions, run_report
 from engine.grading.rules.f2p_p2p import official_report
 from engine.sandbox.backends import make_backend
@@ -151,7 +151,7 @@ async def _grade(
 
 async def _failure(log: str) -> tuple[str, str] | None:
     try:
-        return await call_apart(swebench.classify_failure, log)
+        return await run_isolated(swebench.classify_failure, log)
     except HostileInputError:
         return None
 
@@ -160,7 +160,7 @@ async def _report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
     """``instance_report``, as if nothing was judged by the log where it cannot be read within limits."""
     grade = replace(grade, log="", whole_log=b"")
     try:
-        return await call_apart(instance_report, row, grade, log)
+        return await run_isolated(instance_report, row, grade, log)
     except HostileInputError:
         return plain_report(grade)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
-from engine.grading.bare import import_bare
+from engine.grading.lazy_import import import_without_init
 
 FAIL_TO_PASS, PASS_TO_PASS = "FAIL_TO_PASS", "PASS_TO_PASS"
 PASS_AND_FAIL, FAIL_ONLY = "pass_and_fail", "fail_only"
@@ -38,7 +38,7 @@ class Instance:
 
 
 def _module(name: str) -> ModuleType:
-    return import_bare("swebench.harness", name, needed="requirements/engine.txt")
+    return import_without_init("swebench.harness", name, needed="requirements/engine.txt")
 
 
 @functools.cache

@@ -22,8 +22,8 @@ from engine.inference.tokenizer import BpeTokenizer
 from engine.inference.transformer import Transformer
 from engine.threads import in_thread
 from engine.trainer.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
+from engine.trainer.factory import open_trainer, training_device
 from engine.trainer.group import TrainerGroup
-from engine.trainer.opening import open_trainer, training_device
 from engine.trainer.trainer import Trainer, UpdateResult
 from engine.types import Group
 

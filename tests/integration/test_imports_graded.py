@@ -18,7 +18,6 @@ from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset
 from engine.datasets.toolchain import MOUNT
-from engine.grading import apart
 from engine.orchestrator.importing import obstacle
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
@@ -54,7 +53,7 @@ TESTS = {"FAIL_TO_PASS": F2P, "PASS_TO_PASS": P2P}
 def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Judge every log in a process that has judged nothing before."""
     with ThreadPoolExecutor(max_workers=1) as threads:
-        monkeypatch.setattr(apart, "_THREADS", threads)
+        monkeypatch.setattr(isolated_worker, "_THREADS", threads)
         yield
 
 

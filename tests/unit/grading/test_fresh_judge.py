@@ -12,7 +12,6 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.grading import apart
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.grader import judge
 from engine.types import GradeRule, TaskAnswer
@@ -33,7 +32,7 @@ LOGS = {
 def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Judge every log in a process that has judged nothing before."""
     with ThreadPoolExecutor(max_workers=1) as threads:
-        monkeypatch.setattr(apart, "_THREADS", threads)
+        monkeypatch.setattr(isolated_worker, "_THREADS", threads)
         yield
 
 

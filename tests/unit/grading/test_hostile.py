@@ -19,10 +19,10 @@ from engine.config.rollout import GradingConfig
 from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testrun import Record, parse_junit, read_record
 from engine.errors import DatasetError, HostileInputError
-from engine.grading import apart
-from engine.grading.apart import call_apart
+from engine.grading import isolated_worker
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.grader import judge
+from engine.grading.isolated_worker import run_isolated
 from engine.grading.parsers import find_parser, parse_log
 from engine.grading.rules.reward_file import parse_rewards
 from engine.grading.swebench import Instance
@@ -34,7 +34,7 @@ TEST = "test_a.py::test_x"
 
 @pytest.fixture(autouse=True)
 def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apart, "CPU_S", 1.0)
+    monkeypatch.setattr(isolated_worker, "CPU_S", 1.0)
 
 
 def graded_by_log(parser: str, **task: Any) -> TaskRow:
@@ -53,25 +53,25 @@ async def judged(parser: str, log: str, **more: Any) -> Judgement:
 
 
 async def test_calls_answer_and_raise_as_if_they_were_made_here() -> None:
-    assert await call_apart(os.getpid) != os.getpid()
+    assert await run_isolated(os.getpid) != os.getpid()
     with pytest.raises(DatasetError, match="no log parser 'x'"):
-        await call_apart(find_parser, "x")
+        await run_isolated(find_parser, "x")
     with pytest.raises(HostileInputError, match="ValueError: could not convert"):
-        await call_apart(parse_rewards, "reward.txt", "much")
+        await run_isolated(parse_rewards, "reward.txt", "much")
 
 
 async def test_time_and_memory_are_limited_and_the_next_call_is_answered() -> None:
     with pytest.raises(HostileInputError, match="more than 1 s of processor time"):
-        await call_apart(re.match, r"(a+)+$", "a" * 60 + "b")
+        await run_isolated(re.match, r"(a+)+$", "a" * 60 + "b")
     with pytest.raises(HostileInputError, match="MemoryError"):
-        await call_apart(bytes, 8 << 30)
-    assert await call_apart(len, "abc") == 3
+        await run_isolated(bytes, 8 << 30)
+    assert await run_isolated(len, "abc") == 3
 
 
 def test_the_process_ends_with_a_killed_parent() -> None:
     code = (
-        "import asyncio, os, signal; from engine.grading.apart import call_apart;"
-        "print(asyncio.run(call_apart(os.getpid)), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+        "import asyncio, os, signal; from engine.grading.isolated_worker import run_isolated;"
+        "print(asyncio.run(run_isolated(os.getpid)), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     child = Path("/proc", done.stdout.strip())
@@ -105,7 +105,7 @@ async def test_a_log_that_a_parser_cannot_finish_has_failed(parser: str, text: s
     assert (found.passed, found.tampered) == (False, False)
     assert "1 s of processor time" in found.detail
     assert [test.outcome for test in found.tests] == [TestOutcome.MISSING]
-    assert spent < apart.CPU_S / 2
+    assert spent < isolated_worker.CPU_S / 2
     assert turns > 10
 
 

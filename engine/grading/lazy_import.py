@@ -26,7 +26,7 @@ def package_folder(name: str, *, needed: str) -> Path:
     return Path(found.submodule_search_locations[0])
 
 
-def import_bare(package: str, module: str, *, needed: str) -> ModuleType:
+def import_without_init(package: str, module: str, *, needed: str) -> ModuleType:
     """``package.module``, where ``package`` (``top.sub``) becomes a bare namespace if nobody imported it yet.
 
     Raises:

@@ -29,12 +29,12 @@ T = TypeVar("T")
 CPU_S = 60.0
 """Processor time for one call; an honest log of 10 MiB takes a few seconds."""
 _MEMORY_BYTES = 4 << 30
-_THREADS = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="apart")
+_THREADS = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="isolated_worker")
 _of_thread = threading.local()
 
 
-async def call_apart(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What ``function`` returns.
+async def run_isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run ``function`` in a separate process and return its result.
 
     Args:
         function: of a module, so that it can be named to the other process.
@@ -62,7 +62,7 @@ class _Worker:
         self._ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "engine.grading.apart", str(theirs.fileno())],
+                [sys.executable, "-m", "engine.grading.isolated_worker", str(theirs.fileno())],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
