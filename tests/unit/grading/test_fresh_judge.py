@@ -12,6 +12,7 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.importers.formats.evalscript import END, START
+from engine.grading import isolated_worker
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.grader import judge
 from engine.types import GradeRule, TaskAnswer
