@@ -27,8 +27,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.algorithms.lint import lint
 from engine.config.base import parse_settings
 from engine.config.contradictions import LintFinding
+from engine.config.places import Allowed
 from engine.config.recipes import resolve
-from engine.config.run import AnyRun, TrainRun, load_run_config
+from engine.config.run import AnyRun, TrainRun, check_places, load_run_config
 from engine.errors import ConfigError, FencedError, TrainyardError
 from engine.events.console import ConsoleSink
 from engine.events.control import Control, Heartbeat
@@ -56,6 +57,8 @@ class Launch(BaseModel):
     ingest_url: str | None
     token: str
     home: Path
+    allowed: Allowed | None = None
+    """What the configuration may reach; None, for people with a shell, is everything."""
 
     @classmethod
     def load(cls, run_dir: Path) -> Launch:
@@ -127,17 +130,19 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
             control=control,
         )
         if heartbeat is None:
-            return _perform(run)
+            return _perform(run, launch.allowed)
         heartbeat.last_seq = lambda: spool.last_seq
         shipper = Shipper(spool, url=launch.endpoint("events"), token=launch.token, on_fenced=control.fence)
         stack.callback(shipper.close)
         control.watch_failure(lambda: shipper.failure)
-        return _deliver(run, shipper, _perform(run))
+        return _deliver(run, shipper, _perform(run, launch.allowed))
 
 
-def _perform(run: RunContext) -> int:
+def _perform(run: RunContext, allowed: Allowed | None) -> int:
     try:
         config = load_run_config(run.run_dir / CONFIG_NAME)
+        if allowed is not None:
+            config = check_places(config, allowed)
     except ConfigError as error:
         return record(run, RunResult(state="failed", reason=str(error)))
     for finding in _warnings(config):

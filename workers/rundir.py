@@ -8,6 +8,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from webapp.services import places
 from webapp.services.attempts import Claim
 
 SPOOL = "events.jsonl"
@@ -29,6 +30,7 @@ def prepare(claim: Claim) -> Path:
         "ingest_url": settings.TRAINYARD_WEB_URL,
         "token": claim.token,
         "home": str(settings.TRAINYARD_HOME),
+        "allowed": places.allowed().model_dump(mode="json"),
     }
     path = folder / "launch.json"
     path.unlink(missing_ok=True)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Literal, Self
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from engine.config.base import Section
+from engine.config.places import Allowed, Granted, LocalPath, Place, Setting, Text
 
 HUB_PREFIX = "hf:"
 FORMATS = {
@@ -28,14 +30,24 @@ COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|<|>)\s*(-?\d+(?:\.\d+
 """``NAME OP NUMBER``, e.g. ``patch_lines<=200``."""
 
 
+@dataclass(frozen=True)
+class PublishedSet(Place):
+    """A dataset: ``hf:OWNER/NAME``, or a path below the import folders."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """See ``Place.resolve``."""
+        source = setting.value
+        return source if source.startswith(HUB_PREFIX) else str(allowed.below("imports", source))
+
+
 class FilterConfig(Section):
     """Which rows are wanted; the others are counted and listed as excluded."""
 
-    languages: tuple[str, ...] = ()
+    languages: tuple[Text, ...] = ()
     """Keep only these languages, as the rows name them (``python``, ``go``, …); empty keeps all."""
-    repositories: tuple[str, ...] = ()
+    repositories: tuple[Text, ...] = ()
     """Keep only these repositories (``owner/name``); empty keeps all."""
-    where: tuple[str, ...] = ()
+    where: tuple[Text, ...] = ()
     """Comparisons with a task's numbers, all of which must hold: ``patch_lines<=200``, ``num_tests>=2``,
     ``minutes<=60``; a row without the number is excluded."""
     min_words: int = Field(default=0, ge=0)
@@ -64,9 +76,9 @@ class DecontaminationConfig(Section):
 
     verified_repositories: bool = False
     """Exclude the 12 repositories of SWE-bench Verified."""
-    repositories: tuple[str, ...] = ()
+    repositories: tuple[Text, ...] = ()
     """Further repositories to exclude (``owner/name``, or the name alone)."""
-    reference: str = ""
+    reference: Annotated[str, LocalPath("imports")] = ""
     """File with the benchmark's own rows (parquet, JSONL, JSON; format swe-bench): rows with the same
     instance, the same commit, nearly the same statement or the same fix are excluded."""
     ngram: int = Field(default=8, ge=2, le=50)
@@ -83,26 +95,26 @@ class DecontaminationConfig(Section):
 class ImportConfig(Section):
     """An import: a published set becomes a dataset of this yard."""
 
-    format: str = Field(min_length=1)
+    format: Text = Field(min_length=1)
     """Format of the rows, e.g. ``r2e-gym``."""
-    source: str = Field(min_length=1)
+    source: Annotated[str, PublishedSet()] = Field(min_length=1)
     """File or folder, or ``hf:OWNER/NAME`` for a dataset of the Hugging Face hub."""
-    output: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    output: Text = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     """Name of the dataset."""
-    revision: str = ""
+    revision: Text = ""
     """Hub only: branch, tag or commit; empty is the newest, whose commit is recorded."""
-    subset: str = ""
+    subset: Text = ""
     """Hub only: the configuration (subset) to read where a dataset has several."""
-    source_split: str = ""
+    source_split: Text = ""
     """Read only this split of the source, e.g. ``train``; empty reads all."""
-    split: str = ""
+    split: Text = ""
     """Put every row into this split; empty keeps the source's."""
     limit: int | None = Field(default=None, ge=1)
     """Read only the first so many rows."""
     mode: Literal["new", "replace", "append"] = "new"
     """What to do when the dataset exists: ``new`` refuses unless it was imported from the same source,
     ``replace`` replaces it, ``append`` adds to it."""
-    image_prefix: str = ""
+    image_prefix: Annotated[str, Granted()] = ""
     """Registry put before every image name, e.g. ``registry.example/mirror/``; local images stay."""
     filters: FilterConfig = FilterConfig()
     decontamination: DecontaminationConfig = DecontaminationConfig()

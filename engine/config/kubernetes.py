@@ -1,13 +1,17 @@
-"""Settings of the Kubernetes sandbox backend; names follow the pod specification where it has them."""
+"""Settings of the Kubernetes sandbox backend; names follow the pod specification where it has them.
+
+What decides about the cluster, its credentials and what pods may do is granted by the administrator.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from engine.config.base import Section
+from engine.config.places import Granted
 
 
 class Toleration(Section):
@@ -26,56 +30,60 @@ class Toleration(Section):
 class KubernetesConfig(Section):
     """The Kubernetes backend."""
 
-    namespace: str = Field(default="trainyard-sandboxes", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")
+    namespace: Annotated[str, Granted()] = Field(
+        default="trainyard-sandboxes", pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+    )
     """Where the pods are; ``deploy/kubernetes/sandbox`` makes it."""
-    kubeconfig: str = ""
+    kubeconfig: Annotated[str, Granted()] = ""
     """Path of a kubeconfig file; empty is the service account inside a cluster, else ``$KUBECONFIG`` or
     ``~/.kube/config``."""
-    context: str = ""
+    context: Annotated[str, Granted()] = ""
     """The kubeconfig's context; empty is its current one."""
     connect: Literal["network", "exec"] = "network"
     """How the agent is reached: at the pod's address, or through the API server's ``pods/exec`` from where
     pods have no route."""
     agent_port: int = Field(default=17017, ge=1024, le=65534)
     """TCP port of the agent in the pod; the pristine container's is one higher."""
-    agent_image: str = ""
+    agent_image: Annotated[str, Granted()] = ""
     """Image of an init container that copies ``/trainyard`` (the agent, and optionally a Python for images
     without one) into the pod; empty mounts the agent from a ConfigMap, which needs no image."""
     allow_local_images: bool = False
     """Pass ``local:`` images on to the cluster; only the fake cluster of the tests knows them."""
-    mirrors: Mapping[str, str] = {}
+    mirrors: Annotated[Mapping[str, str], Granted()] = {}
     """Image prefixes and what replaces them, e.g. ``docker.io/`` by a registry near the nodes; the longest
     that matches wins."""
     require_digest: bool = False
     """Refuse images without a digest (``@sha256:…``), because a tag may change between attempts."""
     image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     """When a node pulls an image."""
-    image_pull_secrets: tuple[str, ...] = ()
+    image_pull_secrets: Annotated[tuple[str, ...], Granted()] = ()
     """Secrets of the namespace with registry credentials."""
-    runtime_class: str = ""
+    runtime_class: Annotated[str, Granted()] = ""
     """Container runtime, e.g. ``gvisor`` or ``kata``; empty is the cluster's default."""
-    priority_class: str = ""
+    priority_class: Annotated[str, Granted()] = ""
     """Priority class of the pods, e.g. ``trainyard-sandbox`` of the manifests."""
-    node_selector: Mapping[str, str] = {}
+    node_selector: Annotated[Mapping[str, str], Granted()] = {}
     """Labels that a node must have."""
-    tolerations: tuple[Toleration, ...] = ()
+    tolerations: Annotated[tuple[Toleration, ...], Granted()] = ()
     """Taints that a node may have."""
-    host_users: bool | None = None
+    host_users: Annotated[bool | None, Granted()] = None
     """False runs pods in a user namespace, where their root is nobody outside; None is the cluster's
     default."""
-    run_as_user: int | None = Field(default=None, ge=0)
+    run_as_user: Annotated[int | None, Granted()] = Field(default=None, ge=0)
     """User id inside; None is the image's, for most task images root."""
-    seccomp: str = Field(default="RuntimeDefault", pattern=r"^(RuntimeDefault|Unconfined|Localhost/.+)$")
+    seccomp: Annotated[str, Granted()] = Field(
+        default="RuntimeDefault", pattern=r"^(RuntimeDefault|Unconfined|Localhost/.+)$"
+    )
     """Seccomp profile; ``Localhost/PATH`` names a file on the nodes."""
-    added_capabilities: tuple[str, ...] = ()
+    added_capabilities: Annotated[tuple[str, ...], Granted()] = ()
     """Linux capabilities given back after all are dropped."""
     cpu_request: float = Field(default=0.25, gt=0)
     """Cores reserved for a sandbox; its limit is the sandbox's own."""
     pristine_memory_mb: int = Field(default=128, ge=32)
     """Memory limit of the container that keeps the image's original files, MiB."""
-    labels: Mapping[str, str] = {}
+    labels: Annotated[Mapping[str, str], Granted()] = {}
     """Further labels of every pod, e.g. ``kueue.x-k8s.io/queue-name``."""
-    annotations: Mapping[str, str] = {}
+    annotations: Annotated[Mapping[str, str], Granted()] = {}
     """Further annotations of every pod."""
     writes_per_second: float = Field(default=20.0, gt=0)
     """Requests per second that change something, on average."""
@@ -105,9 +113,9 @@ class KubernetesConfig(Section):
     """Time a pod gets to end by itself; its agent ends with the connection, so that it rarely needs it."""
     stuck_terminating_s: float = Field(default=120.0, gt=0)
     """When a pod that does not go away is deleted by force, with an alarm, seconds."""
-    require_network_policy: bool = True
+    require_network_policy: Annotated[bool, Granted()] = True
     """Refuse to start on a cluster whose pods can open connections; False only warns."""
-    preflight_image: str = ""
+    preflight_image: Annotated[str, Granted()] = ""
     """Image with a Python in which preflight starts a sandbox and tries to reach the network; without one the
     first sandbox of a process is probed before it is handed out."""
 

@@ -7,14 +7,15 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from engine.config.base import Section
+from engine.config.places import CheckpointPlace, LocalPath, Text
 
 
 class DatasetConfig(Section):
     """Which tasks."""
 
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: Text = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of a dataset under the data folder's ``datasets/``."""
-    split: str = "train"
+    split: Text = "train"
     """Which of the dataset's splits to draw from."""
     limit: int | None = Field(default=None, ge=1)
     """Use only the first so many tasks."""
@@ -43,7 +44,7 @@ class DatasetConfig(Section):
 class AgentConfig(Section):
     """The agent loop's prompt, format and limits."""
 
-    prompt: str = "compact_v1"
+    prompt: Text = "compact_v1"
     """Versioned prompt of ``engine/agent/prompts``: ``deepswe_v1`` (full), ``compact_v1`` (tiny models),
     ``frozenlake_v1``, ``frozenlake_compact_v1``."""
     tool_format: Literal["xml", "function_calling", "words"] = "xml"
@@ -86,10 +87,11 @@ class TransformerPolicyConfig(Section):
     """A transformer sampled by the engine's own batched KV-cache sampler."""
 
     type: Literal["transformer"] = "transformer"
-    checkpoint: str = "builtin:quickstart"
+    checkpoint: Annotated[str, CheckpointPlace()] = "builtin:quickstart"
     """Folder with config.json, model.safetensors and tokenizer.json; or ``builtin:<name>`` (ships with
     the engine), ``run:<id>`` (a run's last checkpoint), ``fresh:<architecture>`` (random weights), ``warm``
-    (FrozenLake: taught by imitation as ``environment.warm_start_*`` say, once per data folder)."""
+    (FrozenLake: taught by imitation as ``environment.warm_start_*`` say, once per data folder). On a server a
+    folder lies below a policy folder."""
     temperature: float = Field(default=1.0, ge=0)
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)
@@ -114,7 +116,7 @@ class ReplayPolicyConfig(Section):
     """Replays the responses of stored trajectories."""
 
     type: Literal["replay"] = "replay"
-    source: str
+    source: Annotated[str, LocalPath("imports")]
     """JSONL of trajectories (our own export)."""
 
 

@@ -24,6 +24,7 @@ from engine.config.environment import (
     with_generated_dataset,
 )
 from engine.config.importing import ImportConfig
+from engine.config.places import Allowed, Text, places
 from engine.config.rollout import (
     AgentConfig,
     DatasetConfig,
@@ -46,9 +47,9 @@ PRESET_KEY = "algorithm.preset"
 
 
 class _Run(Section):
-    name: str = Field(min_length=1, max_length=200)
+    name: Text = Field(min_length=1, max_length=200)
     """What people call this run."""
-    recipe: str = ""
+    recipe: Text = ""
     """The recipe it was made from."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seeds task order, sampling and initial weights."""
@@ -229,3 +230,24 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
             raise ConfigError(Problem("unknown setting", key))
         node[last] = value
     return result
+
+
+def check_places(config: AnyRun, allowed: Allowed) -> AnyRun:
+    """Return a configuration with its paths as the engine reads them: absolute, links resolved.
+
+    Raises:
+        ConfigError: names every setting that reaches what is not allowed, and what is.
+    """
+    problems: list[Problem] = []
+    changes: dict[str, Any] = {}
+    for setting in places(config):
+        try:
+            resolved = setting.place.resolve(setting, allowed)
+        except ValueError as error:
+            problems.append(Problem(str(error), setting.name))
+            continue
+        if resolved != setting.value:
+            changes[setting.name] = resolved
+    if problems:
+        raise ConfigError(*problems)
+    return parse_run_config(with_overrides(config.model_dump(mode="json"), changes)) if changes else config

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from engine.config.base import Section
 from engine.config.kubernetes import KubernetesConfig
+from engine.config.places import Granted, Text
 
 
 class DockerConfig(Section):
     """The Docker backend."""
 
-    host: str = ""
+    host: Annotated[str, Granted()] = ""
     """Address of the daemon, ``unix:///…`` or ``tcp://…``; empty: DOCKER_HOST, else the one below the data
     folder, else the system's."""
-    network: str = "none"
+    network: Annotated[str, Granted()] = "none"
     """Network of sandboxes; anything but ``none`` lets agents out."""
-    runtime: str = ""
+    runtime: Annotated[str, Granted()] = ""
     """Container runtime, e.g. ``runsc`` for a kernel of its own; empty: the daemon's default."""
-    user: str = ""
+    user: Text = ""
     """Whom commands in pulled images run as; empty: as the image says, mostly root without any capability."""
     max_creating: int = Field(default=0, ge=0)
     """How many containers may be created at once; 0: twice the daemon's processors."""
@@ -36,7 +37,7 @@ class DockerConfig(Section):
     """First pause between pulls of an image, doubled each time up to two minutes, with jitter."""
     max_pulling: int = Field(default=3, ge=1)
     """How many images may be pulled at once."""
-    registry_config: str = ""
+    registry_config: Annotated[str, Granted()] = ""
     """A Docker ``config.json`` with credentials for registries; empty: the user's own."""
     image_budget_gb: float = Field(default=0.0, ge=0)
     """Disk space for pulled images, GB: the longest unused are removed beyond it; 0: no limit."""

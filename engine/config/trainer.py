@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from engine.config.base import Section
+from engine.config.places import CheckpointPlace
 
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 
@@ -43,7 +44,7 @@ class TrainerConfig(Section):
     activation_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and compute the rest again: less memory, a third
     more arithmetic."""
-    reference: str | None = None
+    reference: Annotated[str | None, CheckpointPlace()] = None
     """Checkpoint whose divergence the KL term measures, as in ``policy.checkpoint``; None is what the run
     started from."""
     lora_rank: int = Field(default=0, ge=0)

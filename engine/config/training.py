@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
 from engine.config.base import Section
+from engine.config.places import CheckpointPlace, SourceTrees, Text
 from engine.config.source_spec import parse_source
 
 FaultKind = Literal[
@@ -38,7 +39,7 @@ FaultKind = Literal[
 class EvaluationConfig(Section):
     """Evaluation on fixed tasks; never enters the training stream."""
 
-    split: str = "heldout"
+    split: Text = "heldout"
     """Held-out split."""
     samples: int = Field(default=256, ge=1)
     """Trajectories per evaluation, spread evenly over the tasks."""
@@ -51,7 +52,7 @@ class EvaluationConfig(Section):
 class SftConfig(Section):
     """Supervised warm start on a stream of mutated real functions in the real tool format."""
 
-    start: str | None = None
+    start: Annotated[str | None, CheckpointPlace()] = None
     """Checkpoint to go on from, as in ``policy.checkpoint``; None begins with fresh weights."""
     minutes: float = Field(default=25.0, gt=0)
     """Wall time of training."""
@@ -71,7 +72,7 @@ class SftConfig(Section):
     """Only these faults are in the stream; empty is every kind."""
     max_function_lines: int = Field(default=24, ge=3)
     """Longest function in the stream."""
-    excluded_packages: tuple[str, ...] = ()
+    excluded_packages: tuple[Text, ...] = ()
     """Top-level packages that must not be in the stream (the quickstart's)."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of torch; a second one gains nothing for so small a model."""
@@ -80,9 +81,9 @@ class SftConfig(Section):
 class CurationConfig(Section):
     """Makes tasks from a Python source tree with tests by injecting one fault at a time."""
 
-    sources: tuple[str, ...] = Field(min_length=1)
+    sources: Annotated[tuple[str, ...], SourceTrees()] = Field(min_length=1)
     """Source distributions ``pip:NAME==VERSION``, git repositories ``https://HOST/PATH``, or folders."""
-    output: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    output: Text = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the dataset to write."""
     train_tasks: int = Field(default=48, ge=1)
     """Wanted training tasks."""
@@ -98,7 +99,7 @@ class CurationConfig(Section):
     """Only these faults are injected; empty is every kind."""
     test_timeout_s: float = Field(default=30.0, gt=0)
     """Time for one run of a source's tests."""
-    extra_tasks: tuple[str, ...] = ()
+    extra_tasks: tuple[Text, ...] = ()
     """Hand-written tasks to add, by name: ``wcmatch-45``."""
     workers: int = Field(default=2, ge=1)
     """Sandboxes used at once."""

@@ -7,14 +7,15 @@ from typing import Literal
 from pydantic import Field
 
 from engine.config.base import Section
+from engine.config.places import Text
 
 
 class ValidatedDatasetConfig(Section):
     """Which rows."""
 
-    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    name: Text = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of a dataset under the data folder's ``datasets/``."""
-    splits: tuple[str, ...] = ()
+    splits: tuple[Text, ...] = ()
     """Only these splits; empty is every split."""
     limit: int | None = Field(default=None, ge=1)
     """Only the first so many of those rows."""

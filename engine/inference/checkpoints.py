@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from engine.inference.tokenizer import BpeTokenizer, load_tokenizer, phrase_toke
 from engine.inference.transformer import ARCHITECTURES, Transformer, TransformerConfig
 
 BUILTIN = Path(__file__).parent / "builtin"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def load_policy_checkpoint(ref: str, *, home: Path) -> tuple[Transformer, BpeTokenizer]:
@@ -85,6 +87,8 @@ def save_policy_checkpoint(
 
 def _folder_of(ref: str, home: Path) -> Path:
     scheme, _, name = ref.partition(":")
+    if scheme in ("builtin", "run") and _NAME.fullmatch(name) is None:
+        raise CheckpointError(f"'{ref}' names no checkpoint: expected {scheme}:NAME without folders")
     if scheme == "builtin" and name:
         return BUILTIN / name
     if scheme == "run" and name:

@@ -1,6 +1,6 @@
 """A tiny engine: ``python engine_process.py RUN_DIR`` writes its spool as told by ``config.json``.
 
-``config["fake"]`` is a list of words, one per attempt (the last is repeated): ``finish`` ends in
+``config["name"]`` has a word per attempt (the last is repeated): ``finish`` ends in
 order, ``crash`` exits 1 after one event, ``sleep`` beats nothing and waits, ``stubborn`` ignores
 SIGTERM. No web server is needed: what it spools is ingested when it is gone.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 def main() -> int:
     folder = Path(sys.argv[1])
     launch = json.loads((folder / "launch.json").read_text())
-    words = json.loads((folder / "config.json").read_text())["fake"]
+    words = json.loads((folder / "config.json").read_text())["name"].split()
     word = words[min(launch["epoch"], len(words)) - 1]
     spool = folder / "events.jsonl"
     seq = sum(1 for _ in spool.open()) if spool.exists() else 0

@@ -58,7 +58,7 @@ class Line:
             time.sleep(0.1)
 
     def launch(self, **settings: Any) -> int:
-        policy = {"policy.checkpoint": str(self.yard.home / "policy")}
+        policy = {"policy.checkpoint": "toy"}
         flags = [f"{key}={json.dumps(value)}" for key, value in {**SETTINGS, **policy, **settings}.items()]
         self.yard.manage("launch", "quickstart", *(part for flag in flags for part in ("--set", flag)))
         return int(self.value("select max(id) from webapp_run"))
@@ -81,12 +81,12 @@ class Line:
 @pytest.fixture(scope="module")
 def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
     folder = tmp_path_factory.mktemp("line")
-    source = write_source(folder / "toykit")
+    write_source(folder / "home" / "imports" / "toykit")
     saved = {key: os.environ.pop(key, None) for key in ("DATABASE_URL", "REDIS_URL")}
     try:
         with running_yard(folder / "home", web_port=free_port(), say=lambda _line: None) as yard:
             yard.manage(
-                *("curate", "--source", str(source), "--output", DATASET),
+                *("curate", "--source", "toykit", "--output", DATASET),
                 *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),
                 *("--set", "curation.stability_runs=1"),
             )
@@ -168,7 +168,8 @@ def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Lin
 
 
 def test_an_engine_that_never_reaches_its_checkpoint_fails_with_a_reason(line: Line) -> None:
-    run = line.launch(**{"policy.checkpoint": str(line.yard.home / "nowhere")})
+    (line.yard.home / "policies" / "nowhere").mkdir()
+    run = line.launch(**{"policy.checkpoint": "nowhere"})
     line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
     assert line.state(run) == "failed"
     assert "nowhere" in line.value("select reason from webapp_run where id = %s", run)

@@ -41,8 +41,7 @@ def started(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 
 def queued(*words: str) -> Run:
-    run = make_run()
-    Run.objects.filter(pk=run.pk).update(config=run.config | {"fake": list(words)})
+    run = make_run(name=" ".join(words))
     runs.start(run=run)
     return run
 
@@ -205,7 +204,7 @@ def test_a_reused_pid_is_never_signalled(tmp_path: Path) -> None:
 
 def test_an_engine_survives_the_death_of_its_launcher(tmp_path: Path) -> None:
     """``kill -9`` of the worker's whole process group leaves the engine alone."""
-    (tmp_path / "config.json").write_text('{"fake": ["sleep"]}')
+    (tmp_path / "config.json").write_text('{"name": "sleep"}')
     (tmp_path / "launch.json").write_text('{"epoch": 1}')
     script = (
         "import sys, time; from pathlib import Path; from workers.launchers.local import LocalLauncher;"

@@ -174,7 +174,7 @@ def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
         sandbox=SANDBOX,
         agent=AGENT,
         grading=GRADING,
-        policy=TransformerPolicyConfig(checkpoint=str(home / "policy"), max_batch=concurrent),
+        policy=TransformerPolicyConfig(checkpoint=str(home / "policies" / "toy"), max_batch=concurrent),
         rollout=RolloutConfig(group_size=4, max_concurrent=concurrent),
         algorithm=AlgorithmConfig(filtered_reasons=()),
         trainer=TrainerConfig(
@@ -273,7 +273,7 @@ async def make_policy(home: Path) -> None:
         groups = await scheduler.collect(requests)
     model = Transformer(ARCHITECTURE, seed=0)
     _imitate(model, [group.trajectories[0].tokens for group in groups])
-    save_policy_checkpoint(home / "policy", model, tokenizer, {"source": "toy oracle"})
+    save_policy_checkpoint(home / "policies" / "toy", model, tokenizer, {"source": "toy oracle"})
 
 
 def _tokenizer() -> BpeTokenizer:

@@ -16,7 +16,7 @@ from webapp.models import Dataset, Run
 from webapp.selectors import imports as reads
 from webapp.selectors.imports import Kind
 from webapp.selectors.paging import Page
-from webapp.services.import_sources import import_folders
+from webapp.services.places import allowed
 
 FIELDS = {
     "format": "", "source": "", "name": "", "mode": "new", "verified_repositories": "yes", "reference": "",
@@ -55,7 +55,7 @@ def build_import_form(
     posted: Mapping[str, str] | None = None, refused: tuple[Problem, ...] = ()
 ) -> ImportFormContext:
     """The form with what was put in."""
-    folders = import_folders()
+    folders = allowed().imports
     # A box that is not ticked is not posted.
     values = {name: (posted.get(name, "") if posted else default) for name, default in FIELDS.items()}
     return ImportFormContext(

@@ -20,11 +20,13 @@ from pydantic.fields import FieldInfo
 from engine.algorithms.lint import lint_data
 from engine.config.base import Section
 from engine.config.contradictions import LintFinding
+from engine.config.places import Granted
 from engine.config.presets import PRESETS
 from engine.config.recipes import RECIPES
 from engine.config.run import PRESET_KEY, parse_run_config, with_overrides
 from engine.errors import ConfigError, Problem
 from webapp.contexts.frame import Crumb
+from webapp.services import places
 
 HIDDEN = ("kind", "recipe")
 
@@ -166,7 +168,7 @@ def _fields(
     base: Mapping[str, Any],
     posted: Mapping[str, str],
     problems: Sequence[Problem],
-    datasets: tuple[str, ...],
+    offers: Mapping[str, tuple[str, ...]],
     preset: str,
 ) -> tuple[FormField, ...]:
     result = []
@@ -175,7 +177,7 @@ def _fields(
         if isinstance(getattr(model, name), Section) or (not prefix and name in HIDDEN):
             continue
         key = f"{prefix}{name}"
-        widget, choices, optional = _widget(key, info, datasets)
+        widget, choices, optional = _widget(key, info, offers)
         text = as_text(value)
         compared = preset if key == PRESET_KEY else text
         result.append(
@@ -192,10 +194,20 @@ def _error(key: str, problems: Sequence[Problem]) -> str:
     return next((one.message for one in problems if f"{one.setting}.".startswith(f"{key}.")), "")
 
 
-def _widget(key: str, info: FieldInfo, datasets: tuple[str, ...]) -> tuple[str, tuple[str, ...], bool]:
-    if key == "dataset.name" and datasets:
-        return "suggest", datasets, False
-    return _kind(info.annotation)
+def _widget(
+    key: str, info: FieldInfo, offers: Mapping[str, tuple[str, ...]]
+) -> tuple[str, tuple[str, ...], bool]:
+    widget, choices, optional = _kind(info.annotation)
+    if not offers.get(key):
+        return widget, choices, optional
+    if widget in ("list", "mapping"):
+        return widget, offers[key], optional
+    granted = any(isinstance(one, Granted) for one in info.metadata)
+    return (
+        "choice" if granted else "suggest",
+        tuple(text for text in offers[key] if text or not optional),
+        optional,
+    )
 
 
 def _posted(posted: Mapping[str, str], key: str, fallback: str) -> str:
@@ -207,7 +219,7 @@ def form_sections(
     *,
     posted: Mapping[str, str],
     problems: Sequence[Problem],
-    datasets: tuple[str, ...],
+    offers: Mapping[str, tuple[str, ...]],
     preset: str = "",
 ) -> tuple[FormSection, ...]:
     """Sections of a configuration with what was posted filled in.
@@ -216,15 +228,15 @@ def form_sections(
         base: what the fields are compared with.
         posted: texts by dotted setting.
         problems: what is wrong with what was posted, shown beside the fields.
-        datasets: names to suggest.
+        offers: texts to choose from, by dotted setting.
         preset: the recipe's preset, where ``base`` is already another's (``rebase``).
 
     Raises ConfigError when ``base`` itself is not valid in this version.
     """
     model = parse_run_config(base)
     preset = preset or base.get("algorithm", {}).get("preset", "")
-    general = _fields("", model, base, posted, problems, datasets, preset)
-    nested = _nested("", model, base, posted, problems, datasets, preset)
+    general = _fields("", model, base, posted, problems, offers, preset)
+    nested = _nested("", model, base, posted, problems, offers, preset)
     return (FormSection("run", "", general, True), *nested)
 
 
@@ -234,7 +246,7 @@ def _nested(
     base: Mapping[str, Any],
     posted: Mapping[str, str],
     problems: Sequence[Problem],
-    datasets: tuple[str, ...],
+    offers: Mapping[str, tuple[str, ...]],
     preset: str,
 ) -> Iterator[FormSection]:
     """The sections of a section, each followed by its own, under their dotted names."""
@@ -243,11 +255,11 @@ def _nested(
         if not isinstance(part, Section):
             continue
         key = f"{prefix}{name}"
-        fields = _fields(f"{key}.", part, base[name], posted, problems, datasets, preset)
+        fields = _fields(f"{key}.", part, base[name], posted, problems, offers, preset)
         help_text = (type(part).__doc__ or "").strip().split("\n")[0]
         opened = key in ("dataset", "trainer", "importing") or any(f.changed or f.error for f in fields)
         yield FormSection(key, help_text, fields, opened)
-        yield from _nested(f"{key}.", part, base[name], posted, problems, datasets, preset)
+        yield from _nested(f"{key}.", part, base[name], posted, problems, offers, preset)
 
 
 def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
@@ -276,9 +288,11 @@ def _json_or_text(value: str) -> Any:
 
 
 def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[LintFinding]:
-    """What contradicts or has no effect in the configuration a form holds, before a run is made of it."""
+    """What contradicts, has no effect or is not allowed in the configuration that a form holds."""
     try:
-        return lint_data(with_overrides(base, parse_overrides(sections)))
+        config = with_overrides(base, parse_overrides(sections))
+        places.checked(config)
+        return lint_data(config)
     except ConfigError as error:
         return [
             LintFinding(severity="error", setting=one.setting, message=one.message) for one in error.problems

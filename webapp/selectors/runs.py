@@ -156,6 +156,16 @@ def experiment_choices() -> list[tuple[int, str]]:
     return list(Experiment.objects.order_by("name").values_list("id", "name"))
 
 
+def runs_with_checkpoints(limit: int = 50) -> list[int]:
+    """Return the newest runs that have saved a checkpoint, by number."""
+    return list(
+        Run.objects.filter(checkpoints__isnull=False)
+        .distinct()
+        .order_by("-id")
+        .values_list("id", flat=True)[:limit]
+    )
+
+
 def dataset_choices() -> list[str]:
     """Names of every dataset."""
     return list(Dataset.objects.order_by("name").values_list("name", flat=True))

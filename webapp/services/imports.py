@@ -10,7 +10,6 @@ from django.db import transaction
 
 from webapp.models import Run
 from webapp.services import runs
-from webapp.services.import_sources import resolve_source
 
 RECIPE = "import-dataset"
 
@@ -28,7 +27,7 @@ def launch(
 
     Args:
         format: of the rows, see ``engine.config.importing.FORMATS``.
-        source: see ``resolve_source``.
+        source: ``hf:OWNER/NAME``, or a path below an import folder.
         name: the dataset to make.
         overrides: further settings by dotted name, e.g. ``importing.limit``.
         actor: who asked.
@@ -39,7 +38,7 @@ def launch(
     chosen: dict[str, Any] = {
         "name": f"import {name}"[:200],
         "importing.format": format,
-        "importing.source": resolve_source(source),
+        "importing.source": source,
         "importing.output": name,
         "importing.decontamination.verified_repositories": False,
     }

@@ -21,7 +21,7 @@ from engine.errors import ConfigError
 from engine.types import RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
-from webapp.services import audit, difficulty, import_sources, notifications, states
+from webapp.services import audit, difficulty, notifications, places, states
 from webapp.services.states import IllegalTransitionError
 
 
@@ -36,7 +36,7 @@ def create(
     """A draft from a recipe with dotted overrides (``{"trainer.iterations": 5}``).
 
     Raises:
-        ConfigError: unknown recipe, unknown or impossible setting.
+        ConfigError: unknown recipe, unknown or impossible setting, or one that reaches what is not allowed.
     """
     config = resolve(recipe, overrides).model_dump(mode="json")
     return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, parent=None)
@@ -57,8 +57,7 @@ def _save(
     experiment: Experiment | None,
     parent: Run | None,
 ) -> Run:
-    if "importing" in config and actor is not None:
-        config = {**config, "importing": import_sources.resolved(config["importing"])}
+    config = places.checked(config).model_dump(mode="json")
     name = dataset_name(config)
     run = Run.objects.create(
         kind=config["kind"],
@@ -90,9 +89,11 @@ def start(*, run: Run, actor: User | None = None) -> None:
     """Queue a draft.
 
     Raises:
-        ConfigError: its dataset is not there, or what it chooses tasks by cannot be measured.
+        ConfigError: its dataset is not there, what it chooses tasks by cannot be measured, or it reaches what
+            is not allowed any more.
         IllegalTransitionError: it is no draft.
     """
+    places.checked(run.config)
     _check_dataset(run)
     difficulty.measure_for(run=run)
     states.require(run_id=run.pk, to=RunState.QUEUED, only_from=RunState.DRAFT)
@@ -142,12 +143,13 @@ def resume(*, run: Run, actor: User | None = None) -> None:
     """Let a paused run go on, or queue a failed or stopped one to go on from its last checkpoint.
 
     Raises:
-        ConfigError: its dataset is not there.
+        ConfigError: its dataset is not there, or it reaches what is not allowed any more.
         IllegalTransitionError: it is neither.
     """
     live = [RunState.STARTING.value, RunState.RUNNING.value, RunState.PAUSED.value]
     if Run.objects.filter(pk=run.pk, state__in=live, desired="pause").update(desired="run"):
         return _done(run, actor, "run.resume")
+    places.checked(run.config)
     _check_dataset(run)
     for ended in (RunState.FAILED, RunState.STOPPED):
         if states.move(

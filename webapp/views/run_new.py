@@ -25,6 +25,7 @@ from webapp.contexts.run_form import (
     recipe_base,
     recipe_choices,
 )
+from webapp.contexts.run_offers import run_offers
 from webapp.models import Experiment, Run
 from webapp.selectors import runs as run_reads
 from webapp.services import runs as run_writes
@@ -110,9 +111,9 @@ def _context(
     base = _base(recipe, parent)
     if base is not None:
         shown, kept = rebase(base, posted)
-        datasets = tuple(run_reads.dataset_choices())
+        offers = run_offers(parse_run_config(shown))
         preset = base.get("algorithm", {}).get("preset", "")
-        sections = form_sections(shown, posted=kept, problems=refused, datasets=datasets, preset=preset)
+        sections = form_sections(shown, posted=kept, problems=refused, offers=offers, preset=preset)
         findings = () if refused else tuple(check(base, sections))
     last = f"clone of run {parent.pk}" if parent else "new"
     return RunFormContext(

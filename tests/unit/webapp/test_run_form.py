@@ -21,7 +21,7 @@ from webapp.contexts.run_form import (
 def sections_of(
     recipe: str, posted: dict[str, str] | None = None, problems: tuple[Problem, ...] = ()
 ) -> tuple[FormSection, ...]:
-    return form_sections(recipe_base(recipe), posted=posted or {}, problems=problems, datasets=())
+    return form_sections(recipe_base(recipe), posted=posted or {}, problems=problems, offers={})
 
 
 def leaves(data: dict[str, Any], prefix: str = "") -> set[str]:
@@ -74,7 +74,7 @@ def test_differences_become_overrides_that_resolve() -> None:
 def test_an_emptied_optional_setting_becomes_none() -> None:
     base = recipe_base("quickstart")
     base["dataset"]["limit"] = 7
-    sections = form_sections(base, posted={"dataset.limit": ""}, problems=(), datasets=())
+    sections = form_sections(base, posted={"dataset.limit": ""}, problems=(), offers={})
     assert parse_overrides(sections) == {"dataset.limit": None}
 
 
@@ -94,7 +94,7 @@ def posted_form(
 ) -> tuple[tuple[FormSection, ...], dict[str, Any]]:
     """The form and the overrides that come of it, as the page makes them."""
     shown, kept = rebase(base, posted)
-    sections = form_sections(shown, posted=kept, problems=(), datasets=(), preset=base["algorithm"]["preset"])
+    sections = form_sections(shown, posted=kept, problems=(), offers={}, preset=base["algorithm"]["preset"])
     return sections, parse_overrides(sections)
 
 

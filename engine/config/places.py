@@ -1,0 +1,174 @@
+"""What a configuration may reach outside of itself: paths, hosts, privileges; allowed by the administrator.
+
+Every text of a configuration says what it is, by an annotation of its field: ``Text`` reaches nothing, the
+classes below do. ``engine.config.run.check_places`` refuses what an ``Allowed`` does not name. A run that the
+server starts is checked before it is stored, before it is queued and when its process begins; a person with a
+shell is not checked at all.
+
+To add a setting that reaches something: annotate it; to add a kind of reach: a class with ``resolve``.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_jsonable_python
+
+from engine.config.base import Section
+from engine.config.source_spec import FolderSource, RepositorySource, parse_source
+
+Root = Literal["imports", "policies"]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SCHEMES = ("builtin", "run", "fresh")
+_CALLED = {"imports": "an import folder", "policies": "a policy folder"}
+_VARIABLE = {"imports": "TRAINYARD_IMPORT_FOLDERS", "policies": "TRAINYARD_POLICY_FOLDERS"}
+
+
+class Allowed(BaseModel):
+    """What the administrator allows configurations to reach; nothing by default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    imports: tuple[Path, ...] = ()
+    """Folders with datasets, source trees and stored trajectories to read."""
+    policies: tuple[Path, ...] = ()
+    """Folders with checkpoints."""
+    repository_hosts: tuple[str, ...] = ()
+    """Hosts that git repositories are read from over https, with the port where it is not 443."""
+    granted: Mapping[str, tuple[Any, ...]] = {}
+    """Dotted setting to values that it may have beside its default."""
+
+    def below(self, root: Root, path: str) -> Path:
+        """Find a path below one of the folders of a root, links followed.
+
+        Args:
+            root: which folders.
+            path: absolute, or relative to one of them.
+
+        Raises:
+            ValueError: it is in none of them, or not there.
+        """
+        folders: tuple[Path, ...] = getattr(self, root)
+        for folder in folders:
+            try:
+                found = (folder / path).resolve()
+                if found.is_relative_to(folder.resolve()) and found.exists():
+                    return found
+            except (OSError, ValueError):  # too long, or a character that no path holds
+                continue
+        known = ", ".join(map(str, folders)) or "there is none"
+        raise ValueError(
+            f"'{path}' is not below {_CALLED[root]} of the server ({known}): put it there, or have the "
+            f"administrator add its folder to {_VARIABLE[root]}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting of a configuration; values are as in JSON."""
+
+    name: str
+    """Dotted, e.g. ``sandbox.docker.host``."""
+    place: Place
+    value: Any
+    default: Any
+
+
+class Place(ABC):
+    """Something outside of the configuration that a setting names."""
+
+    @abstractmethod
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """Return the value as the engine reads it. Raises ValueError where it is not allowed."""
+
+
+@dataclass(frozen=True)
+class Harmless:
+    """A text that names nothing outside of the configuration and the data folder's own lists."""
+
+
+Text = Annotated[str, Harmless()]
+
+
+@dataclass(frozen=True)
+class LocalPath(Place):
+    """A file or folder below the folders of a root; empty names none."""
+
+    root: Root
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """See ``Place.resolve``."""
+        return str(allowed.below(self.root, setting.value)) if setting.value else setting.value
+
+
+@dataclass(frozen=True)
+class SourceTrees(Place):
+    """Source trees; see ``engine.config.source_spec``."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """See ``Place.resolve``."""
+        return [self._one(text, allowed) for text in setting.value]
+
+    def _one(self, text: str, allowed: Allowed) -> str:
+        match parse_source(text):
+            case FolderSource(path):
+                return str(allowed.below("imports", path))
+            case RepositorySource() as repository if repository.host not in allowed.repository_hosts:
+                known = ", ".join(allowed.repository_hosts) or "there is none"
+                raise ValueError(
+                    f"'{repository.host}' is no host that repositories may be read from ({known}): have the "
+                    "administrator add it to TRAINYARD_REPOSITORY_HOSTS"
+                )
+        return text
+
+
+@dataclass(frozen=True)
+class CheckpointPlace(Place):
+    """A checkpoint: ``SCHEME:NAME``, ``warm``, or a folder below the policy folders."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """See ``Place.resolve``."""
+        value = setting.value
+        if value is None or value == "warm":
+            return value
+        scheme, separator, name = value.partition(":")
+        if separator and scheme in _SCHEMES:
+            if _NAME.fullmatch(name) is None:
+                raise ValueError(f"'{value}' names no checkpoint: expected {scheme}:NAME without folders")
+            return value
+        return str(allowed.below("policies", value))
+
+
+@dataclass(frozen=True)
+class Granted(Place):
+    """A setting that has its default, or a value from the administrator's list."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """See ``Place.resolve``."""
+        possible = (setting.default, *allowed.granted.get(setting.name, ()))
+        if setting.value not in possible:
+            shown = " or ".join(f"'{one}'" for one in possible)
+            raise ValueError(
+                f"'{setting.value}' is not granted: it may be {shown}; have the administrator add it to "
+                "TRAINYARD_GRANTED"
+            )
+        return setting.value
+
+
+def places(section: Section, prefix: str = "") -> Iterator[Setting]:
+    """Yield every setting of a section, and of those in it, that reaches something."""
+    dumped = section.model_dump(mode="json")
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        place = next((one for one in field.metadata if isinstance(one, Place)), None)
+        if place is not None:
+            default = None if field.is_required() else to_jsonable_python(field.get_default())
+            yield Setting(name=f"{prefix}{name}", place=place, value=dumped[name], default=default)
+        elif isinstance(value, Section):
+            yield from places(value, f"{prefix}{name}.")

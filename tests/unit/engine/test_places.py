@@ -1,0 +1,207 @@
+"""What configurations may reach: every text is classified, everything else than the allowed is refused."""
+
+from __future__ import annotations
+
+import json
+import typing
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from engine.config.places import Allowed, Granted, Harmless, Place
+from engine.config.recipes import RECIPES, resolve
+from engine.config.run import AnyRun, check_places, parse_run_config, with_overrides
+from engine.errors import CheckpointError, ConfigError
+from engine.inference.checkpoints import load_policy_checkpoint
+from engine.run import CONFIG_NAME, LAUNCH_NAME, Launch, run_attempt
+
+
+def parts(annotation: Any) -> Iterator[Any]:
+    """The annotation and everything it is made of, metadata included."""
+    yield annotation
+    for part in (*typing.get_args(annotation), *getattr(annotation, "__metadata__", ())):
+        yield from parts(part)
+
+
+def unclassified(
+    model: type[BaseModel], prefix: str = "", seen: frozenset[type] = frozenset()
+) -> Iterator[str]:
+    """Fields that may hold a text and do not say what it is."""
+    for name, field in model.model_fields.items():
+        found = [*parts(field.annotation), *field.metadata]
+        if any(isinstance(one, Place | Harmless) for one in found):
+            continue
+        # Choices (Literal, enumerations) hold no text of anybody's choice.
+        inner = [one for one in parts(field.annotation) if isinstance(one, type)]
+        literal = typing.get_origin(field.annotation) is typing.Literal
+        if not literal and any(one in (str, Path, bytes, dict, object) for one in inner):
+            yield f"{prefix}{name}"
+        for one in inner:
+            if issubclass(one, BaseModel) and one not in seen:
+                yield from unclassified(one, f"{prefix}{name}.", seen | {one})
+
+
+def test_every_text_of_every_configuration_says_what_it_reaches() -> None:
+    found = {f"{kind.__name__}.{name}" for kind in typing.get_args(AnyRun) for name in unclassified(kind)}
+    assert found == set(), "annotate these (engine.config.places): Text reaches nothing, else LocalPath, …"
+
+
+def test_the_walk_finds_what_is_not_classified() -> None:
+    class Inner(BaseModel):
+        address: str = ""
+        hosts: tuple[str, ...] = ()
+        mirrors: Mapping[str, str] = {}
+        path: Path | None = None
+        number: int = 0
+        mode: typing.Literal["a", "b"] = "a"
+
+    class Outer(BaseModel):
+        inner: Inner | None = None
+
+    assert set(unclassified(Outer)) == {"inner.address", "inner.hosts", "inner.mirrors", "inner.path"}
+
+
+@pytest.fixture
+def allowed(tmp_path: Path) -> Allowed:
+    for name in ("imports/tree", "policies/mine", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "imports/rows.jsonl").write_text("")
+    (tmp_path / "imports/out").symlink_to(tmp_path / "elsewhere")
+    return Allowed(
+        imports=(tmp_path / "imports",),
+        policies=(tmp_path / "policies",),
+        repository_hosts=("git.example.org", "git.example.net:8443"),
+        granted={
+            "sandbox.docker.host": ("tcp://docker.example.org:2376",),
+            "sandbox.kubernetes.node_selector": ({"pool": "sandboxes"},),
+            "sandbox.kubernetes.host_users": (False,),
+        },
+    )
+
+
+def configuration(recipe: str, **changes: Any) -> AnyRun:
+    data = resolve(recipe).model_dump(mode="json")
+    return parse_run_config(
+        with_overrides(data, {key.replace("__", "."): value for key, value in changes.items()})
+    )
+
+
+REPLAY = {"type": "replay"}
+REFUSED = [
+    ("quickstart-dataset", "curation.sources", ["/etc"]),
+    ("quickstart-dataset", "curation.sources", ["pip:toolz==1.0.0", "../elsewhere"]),
+    ("quickstart-dataset", "curation.sources", ["out"]),
+    ("quickstart-dataset", "curation.sources", ["https://evil.example.org/a"]),
+    ("quickstart-dataset", "curation.sources", ["https://git.example.org:8443/a"]),
+    ("quickstart-dataset", "curation.sources", ["https://git.example.net/a"]),
+    ("quickstart", "policy.checkpoint", "/etc"),
+    ("quickstart", "policy.checkpoint", "mine/../../elsewhere"),
+    ("quickstart", "policy.checkpoint", "run:../../etc"),
+    ("quickstart", "policy.checkpoint", "builtin:../quickstart"),
+    ("quickstart", "policy.checkpoint", "evil:name"),
+    ("quickstart", "trainer.reference", "/etc"),
+    ("quickstart-sft", "sft.start", "/etc"),
+    ("quickstart-oracle", "policy", {**REPLAY, "source": "/etc/passwd"}),
+    ("import-dataset", "importing.source", "/etc/passwd"),
+    ("import-dataset", "importing.decontamination.reference", "/etc/passwd"),
+    ("import-dataset", "importing.image_prefix", "evil.example.org/"),
+    ("quickstart", "sandbox.docker.host", "tcp://evil.example.org:2375"),
+    ("quickstart", "sandbox.docker.registry_config", "/root/.docker/config.json"),
+    ("quickstart", "sandbox.docker.network", "host"),
+    ("quickstart", "sandbox.docker.runtime", "runc"),
+    ("quickstart", "sandbox.kubernetes.kubeconfig", "/root/.kube/config"),
+    ("quickstart", "sandbox.kubernetes.context", "production"),
+    ("quickstart", "sandbox.kubernetes.namespace", "kube-system"),
+    ("quickstart", "sandbox.kubernetes.agent_image", "evil.example.org/agent"),
+    ("quickstart", "sandbox.kubernetes.mirrors", {"docker.io/": "evil.example.org/"}),
+    ("quickstart", "sandbox.kubernetes.seccomp", "Unconfined"),
+    ("quickstart", "sandbox.kubernetes.added_capabilities", ["SYS_ADMIN"]),
+    ("quickstart", "sandbox.kubernetes.require_network_policy", False),
+    ("quickstart", "sandbox.kubernetes.host_users", True),
+    ("quickstart", "sandbox.kubernetes.tolerations", [{"operator": "Exists"}]),
+    ("quickstart", "sandbox.kubernetes.node_selector", {"pool": "system"}),
+]
+
+
+@pytest.mark.parametrize(("recipe", "setting", "value"), REFUSED)
+def test_what_is_not_allowed_is_refused_under_its_setting(
+    allowed: Allowed, recipe: str, setting: str, value: Any
+) -> None:
+    config = configuration(recipe, **{setting: value})
+    with pytest.raises(ConfigError) as raised:
+        check_places(config, allowed)
+    (problem,) = raised.value.problems
+    assert problem.setting == ("policy.source" if setting == "policy" else setting)
+    assert "administrator" in problem.message or "expected" in problem.message
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_recipes_reach_nothing_that_has_to_be_allowed(recipe: str) -> None:
+    config = resolve(recipe)
+    assert check_places(config, Allowed()) == config
+
+
+def test_what_is_allowed_comes_back_as_the_engine_reads_it(allowed: Allowed, tmp_path: Path) -> None:
+    sources = [
+        "pip:toolz==1.0.0",
+        "tree",
+        "https://git.example.org/a/b.git",
+        "https://git.example.net:8443/a",
+    ]
+    curated = check_places(configuration("quickstart-dataset", **{"curation.sources": sources}), allowed)
+    assert curated.model_dump()["curation"]["sources"] == (
+        sources[0],
+        str(tmp_path / "imports/tree"),
+        *sources[2:],
+    )
+    changes = {
+        "policy.checkpoint": "mine",
+        "trainer.reference": "run:12",
+        "sandbox.docker.host": "tcp://docker.example.org:2376",
+        "sandbox.kubernetes.node_selector": {"pool": "sandboxes"},
+        "sandbox.kubernetes.host_users": False,
+    }
+    trained = check_places(configuration("quickstart", **changes), allowed).model_dump()
+    assert trained["policy"]["checkpoint"] == str(tmp_path / "policies/mine")
+    assert trained["sandbox"]["docker"]["host"] == "tcp://docker.example.org:2376"
+    again = check_places(parse_run_config(trained), allowed)
+    assert again.model_dump() == trained
+
+
+def test_every_problem_is_listed(allowed: Allowed) -> None:
+    changes = {"policy.checkpoint": "/etc", "sandbox.docker.host": "tcp://evil.example.org:2375"}
+    with pytest.raises(ConfigError) as raised:
+        check_places(configuration("quickstart", **changes), allowed)
+    assert {problem.setting for problem in raised.value.problems} == set(changes)
+
+
+def test_the_allowed_survive_the_launch_file(allowed: Allowed) -> None:
+    assert Allowed.model_validate_json(allowed.model_dump_json()) == allowed
+
+
+def test_granted_is_compared_with_the_default() -> None:
+    assert isinstance(Granted(), Place)
+    assert not isinstance(Harmless(), Place)
+
+
+@pytest.mark.parametrize("limited", [True, False])
+def test_a_process_started_by_the_server_checks_again(tmp_path: Path, limited: bool) -> None:
+    changes = {"policy": {**REPLAY, "source": str(tmp_path / "missing.jsonl")}}
+    config = configuration("quickstart-oracle", **changes)
+    (tmp_path / CONFIG_NAME).write_text(config.model_dump_json())
+    launch = Launch(
+        run_id="1", epoch=1, ingest_url=None, token="", home=tmp_path, allowed=Allowed() if limited else None
+    )
+    (tmp_path / LAUNCH_NAME).write_text(launch.model_dump_json())
+    assert run_attempt(tmp_path, Launch.load(tmp_path)) == 1
+    reason = json.loads((tmp_path / "failure.json").read_text())["reason"]
+    assert ("policy.source" in reason and "is not below an import folder" in reason) is limited
+
+
+@pytest.mark.parametrize("reference", ["builtin:../builtin/quickstart", "run:../1", "run:..", "builtin:/etc"])
+def test_schemes_name_no_folders(tmp_path: Path, reference: str) -> None:
+    with pytest.raises(CheckpointError, match="expected .*:NAME without folders"):
+        load_policy_checkpoint(reference, home=tmp_path)

@@ -1,0 +1,59 @@
+"""What the form of a new run offers for settings that reach something outside of the configuration."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from engine.config.importing import PublishedSet
+from engine.config.places import Allowed, CheckpointPlace, Granted, LocalPath, Setting, SourceTrees, places
+from engine.config.run import AnyRun
+from webapp.selectors import runs as run_reads
+from webapp.selectors.imports import offered_sources
+from webapp.services.places import allowed
+
+_MAX_OFFERED = 200
+
+
+def run_offers(config: AnyRun) -> dict[str, tuple[str, ...]]:
+    """Return texts to choose from, by dotted setting: what exists and what the administrator allows."""
+    limits = allowed()
+    offers = {"dataset.name": tuple(run_reads.dataset_choices())}
+    for setting in places(config):
+        offers[setting.name] = _offers(setting, limits)
+    return offers
+
+
+def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
+    match setting.place:
+        case Granted():
+            values = (setting.default, *limits.granted.get(setting.name, ()))
+            return tuple(dict.fromkeys(_text(value) for value in (*values, setting.value)))
+        case CheckpointPlace():
+            runs = (f"run:{run}" for run in run_reads.runs_with_checkpoints())
+            return ("builtin:quickstart", *_policies(limits.policies), *runs)
+        case SourceTrees():
+            hosts = (f"https://{host}/…" for host in limits.repository_hosts)
+            return ("pip:NAME==VERSION", *hosts, *offered_sources(limits.imports))
+        case LocalPath() | PublishedSet():
+            return tuple(offered_sources(limits.imports))
+    return ()
+
+
+def _policies(folders: tuple[Path, ...]) -> list[str]:
+    """Checkpoints at the top of the policy folders, by the name that finds them."""
+    found = [
+        path.name
+        for folder in folders
+        for path in sorted(folder.glob("*"))
+        if (path / "config.json").is_file() and (path / "model.safetensors").is_file()
+    ]
+    return found[:_MAX_OFFERED]
+
+
+def _text(value: Any) -> str:
+    """Return a value as the form's inputs hold it."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value)
