@@ -26,20 +26,20 @@ from engine.sandbox.responses import Stamp
 _BATCH_BYTES, _BATCH_FILES = 8 << 20, 1000
 _MAX_CHANGED = 50_000
 _MAX_CHANGES_BYTES = 64 << 20
-"""Content of changed files before and after, each: more is never read."""
+"""Largest content of changed files, before and after each; more is never read."""
 _MAX_PATCH_CHARS = 8 << 20
-"""Longer ones would not fit into an event of the run."""
+"""Longest patch that fits into an event of the run."""
 _FILES_S = 60.0
 
 
 class BaseTree(Protocol):
-    """What the workdir held when the sandbox started."""
+    """Content of the workdir when the sandbox started."""
 
     def stamps(self) -> Mapping[str, Stamp]:
-        """Every file below the workdir as the sandbox would see it if nobody touched it."""
+        """Return the stamp of every file below the untouched workdir."""
 
     def states(self, names: Sequence[str]) -> dict[str, FileState]:
-        """Mode and content of files of ``stamps``, but for those that are gone. Called in a thread."""
+        """Return mode and content of files of ``stamps``, absent ones left out. Called in a thread."""
 
 
 class AgentSandbox:
@@ -159,7 +159,7 @@ class AgentSandbox:
         return _Changes(current=current, known=known, after=after)
 
     def _differing(self, current: Mapping[str, Stamp]) -> tuple[list[str], list[str]]:
-        """Files that are new or may have changed, and those that are gone. Raises PatchError."""
+        """Return files that are new or may have changed, and removed ones. Raises PatchError."""
         base = self._base_tree.stamps()
         suspects = [
             name for name, stamp in current.items() if base.get(name) != stamp and not self._is_hidden(name)
@@ -221,17 +221,17 @@ class AgentSandbox:
 
 
 class _Changes(NamedTuple):
-    """How the workdir differs from its base tree."""
+    """Differences between the workdir and its base tree."""
 
     current: dict[str, Stamp]
     known: list[str]
-    """Files of the base tree that changed or are gone."""
+    """Files of the base tree that were changed or removed."""
     after: dict[str, FileState]
-    """Files that are new or changed, as they are."""
+    """New and changed files with their current content."""
 
 
 class _AdoptedTree:
-    """A base tree with later changes in it."""
+    """A base tree with later changes applied."""
 
     def __init__(self, base: BaseTree, changes: _Changes) -> None:
         self._base = base
@@ -247,7 +247,7 @@ class _AdoptedTree:
 
 
 async def list_tree(client: AgentClient, folder: str) -> dict[str, Stamp]:
-    """Every file below a folder that may be part of a patch.
+    """List every file below a folder that may be part of a patch.
 
     Raises:
         OSError: as the file system says.
@@ -263,7 +263,7 @@ async def list_tree(client: AgentClient, folder: str) -> dict[str, Stamp]:
 
 
 async def fetch_files(client: AgentClient, folder: str, names: Sequence[str]) -> dict[str, FileState]:
-    """Files below a folder as they are, but for those that are not there; raises as ``list_tree``."""
+    """Return current files below a folder, absent ones left out; raises as ``list_tree``."""
     files = await client.call(
         "fetch", responses.fetched(len(names)), timeout_s=_FILES_S, path=folder, names=list(names)
     )
@@ -276,7 +276,7 @@ def _check_size(folder: str, size: int) -> None:
 
 
 def batches(names: Sequence[str], stamps: Mapping[str, Stamp]) -> list[list[str]]:
-    """Names in portions whose content is fetched at once."""
+    """Split names into batches that are fetched at once."""
     found: list[list[str]] = []
     room = 0
     for name in names:

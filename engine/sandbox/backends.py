@@ -1,4 +1,4 @@
-"""Makes the sandbox backend that a configuration names. To add one: a case here."""
+"""Factory of sandbox backends. For another backend, add a case."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.sandbox.local.backend import LocalBackend
 
 
 def make_backend(config: SandboxConfig, home: Path) -> SandboxBackend:
-    """The backend, with nothing started yet.
+    """Create the configured backend without starting anything.
 
     Args:
         config: which one, and its own settings.

@@ -1,4 +1,4 @@
-"""The one protocol every sandbox backend implements.
+"""The protocol that every sandbox backend implements.
 
 All commands run through a small agent inside the sandbox over a byte stream; exit codes never
 travel in the output stream; a deadline kills the whole process tree; partial output is kept.
@@ -27,7 +27,7 @@ class SandboxLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxSpec:
-    """What to start and on whose behalf; ``run_id`` and the deadline travel on the object itself."""
+    """A request for a sandbox; ``run_id`` and the deadline are also attached to the sandbox itself."""
 
     image: str
     workdir: str = "/testbed"
@@ -35,14 +35,14 @@ class SandboxSpec:
     name: str = ""
     """Readable purpose, e.g. the rollout key; appears in the ledger."""
     lane: str = ""
-    """With whom it waits for a place: lanes take turns, within one it is first come, first served."""
+    """Queue for admission: lanes are served round-robin, requests of one lane first in first out."""
     env: Mapping[str, str] = field(default_factory=dict)
     limits: SandboxLimits = field(default_factory=SandboxLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """The outcome of one command. A non-zero exit or a timeout is a result, not an error."""
+    """Result of one command. A non-zero exit code or a timeout is a result, not an error."""
 
     exit_code: int | None
     """None when the deadline killed the command."""
@@ -56,20 +56,20 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Startup:
-    """Where a sandbox runs and what its start took, in seconds."""
+    """Node of a sandbox and the duration of its start, in seconds."""
 
     node: str
     """Host or cluster node."""
     pull: float = 0.0
-    """Fetching the image; 0 when it was there."""
+    """Image pull; 0 when the image was present."""
     start: float = 0.0
-    """From the request to the agent's greeting, pulling apart."""
+    """From the request to the agent's greeting (image pull excluded)."""
     warm: bool = False
-    """It had been started before it was asked for."""
+    """Whether it was started ahead of the request."""
 
 
 class Sandbox(Protocol):
-    """An isolated live box. Every method raises a ``SandboxError`` when the box itself fails."""
+    """A running, isolated sandbox. Every method raises a ``SandboxError`` when the sandbox itself fails."""
 
     id: str
     spec: SandboxSpec
@@ -93,7 +93,7 @@ class Sandbox(Protocol):
         """
 
     async def read_file(self, path: str, *, max_bytes: int = 10_485_760) -> bytes:
-        """Content of a regular file.
+        """Return the content of a regular file.
 
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: as the file system says.
@@ -107,10 +107,10 @@ class Sandbox(Protocol):
         """
 
     async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
-        """Paths relative to ``path``, down to ``depth``: sorted, folders end with a slash, no dot-files."""
+        """List sorted paths relative to ``path``, down to ``depth``; folders end with a slash, no dot-files."""
 
     async def diff(self) -> str:
-        """A git-format patch of everything below the workdir against the image, however it was made.
+        """Return a git-format patch of all changes below the workdir against the image.
 
         Commits, index and ignore files inside the sandbox have no influence; the patch applies
         to a fresh sandbox of the same image with ``apply_patch``. ``.git`` and caches are left out.
@@ -127,7 +127,7 @@ class Sandbox(Protocol):
         """
 
     async def hide(self, paths: Sequence[str]) -> None:
-        """Remove files and folders that an agent must not see; ``diff`` does not mention them.
+        """Remove files and folders that an agent must not see; ``diff`` leaves them out.
 
         A path is absolute or relative to the workdir; what is not there is skipped.
         """
@@ -140,7 +140,7 @@ class Sandbox(Protocol):
         """
 
     async def close(self) -> None:
-        """Kill everything inside and free every resource; safe to call twice."""
+        """Kill all processes inside and free every resource; safe to call twice."""
 
 
 class SandboxBackend(Protocol):
@@ -156,7 +156,7 @@ class SandboxBackend(Protocol):
         """
 
     async def prepare(self, images: Mapping[str, int]) -> None:
-        """Make ready for what is wanted next: fetch images, start warm sandboxes where the backend can.
+        """Prepare for the next requests: fetch images, start warm sandboxes where the backend supports them.
 
         Best effort and in the background of the caller's work: a failure shows when a sandbox is opened.
 
@@ -165,10 +165,10 @@ class SandboxBackend(Protocol):
         """
 
     async def reap(self, *, run_id: str | None = None) -> int:
-        """Remove orphans (dead owner or past deadline), of one run or of all; returns how many."""
+        """Remove orphans (dead owner or past deadline) of one run or of all; return their number."""
 
     async def close(self) -> None:
-        """Free what the backend itself holds (connections, watches, warm sandboxes); safe to call twice."""
+        """Free the backend's own resources (connections, watches, warm sandboxes); safe to call twice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,7 +206,7 @@ class PreflightFinding:
     severity: Literal["error", "warning"]
     """``error``: sandboxes cannot run. ``warning``: a limit is enforced less strictly; nothing stops."""
     message: str
-    """What is missing and how to provide it."""
+    """The shortcoming and its remedy."""
 
     @classmethod
     def error(cls, message: str) -> PreflightFinding:

@@ -30,11 +30,11 @@ from engine.sandbox.responses import Answer, Greeting, Reply
 T = TypeVar("T")
 
 GRACE_S = 10.0
-"""How long after its own deadline the agent may still answer before it counts as lost."""
+"""Seconds after its own deadline within which the agent may still answer."""
 
 
 class AgentClient:
-    """Calls operations of the agent behind ``reader`` and ``writer``.
+    """Client of the agent behind ``reader`` and ``writer``.
 
     Args:
         post_mortem: says why the sandbox ended, if the backend knows more than "it is gone".
@@ -53,7 +53,7 @@ class AgentClient:
         self._lock = asyncio.Lock()
         self._answered = 0
         self._due: deque[Answer[Any]] = deque()
-        """What was asked and is not answered yet, in order."""
+        """Unanswered requests, in order."""
         self._size: int | None = None
         self._broken: SandboxError | None = None
 
@@ -69,7 +69,7 @@ class AgentClient:
         return self._understood(responses.greeting, greeting)
 
     async def call(self, op: str, answer: Answer[T], *, timeout_s: float = 30.0, **payload: Any) -> T:
-        """Perform one operation and return what its reply holds.
+        """Perform one operation and return its parsed response.
 
         Args:
             answer: what it may be answered with.
@@ -142,7 +142,7 @@ class AgentClient:
         return self._break(SandboxTransportError(f"the agent sent nonsense: {what}"))
 
     def fail(self, error: SandboxError) -> None:
-        """Refuse all further calls with ``error``; whoever waits for a reply gets it too."""
+        """Fail the pending call and all further ones with ``error``."""
         self._break(error)
 
     def _break(self, error: SandboxError) -> SandboxError:

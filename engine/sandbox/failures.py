@@ -1,4 +1,4 @@
-"""What follows from a sandbox failure: another try, exclusion, or a reward of 0.
+"""Consequences of a sandbox failure: retry, exclusion, or a reward of 0.
 
     failures of one rollout or grading so far ─▶ decide ─▶ retry    in a fresh sandbox
                                                          exclude  infrastructure: no reward, out of its group
@@ -17,7 +17,7 @@ from engine.events.failures import policy_of
 
 
 class Decision(StrEnum):
-    """What follows from a failure."""
+    """Consequence of a failure."""
 
     RETRY = "retry"
     EXCLUDE = "exclude"
@@ -25,7 +25,7 @@ class Decision(StrEnum):
 
 
 def decide(failures: Sequence[str], *, retries: int) -> Decision:
-    """What to do now.
+    """Decide how to go on after a failure.
 
     Args:
         failures: kinds of failure of this rollout or grading, in order; the last one just happened.
@@ -43,14 +43,14 @@ def decide(failures: Sequence[str], *, retries: int) -> Decision:
 
 
 def kind_of(error: BaseException) -> str:
-    """The kind under which an exception is counted; an answer that did not come in time is ``transport``."""
+    """Return the kind under which an exception is counted; a timeout is ``transport``."""
     if isinstance(error, SandboxError):
         return error.kind
     return "transport" if isinstance(error, TimeoutError) else "infrastructure"
 
 
 def own_doing(kind: str, error: str) -> str:
-    """The sentence about a failure that is counted against the agent."""
+    """Return the message for a failure that is counted against the agent."""
     policy = policy_of(kind)
     return (
         f"the agent's own doing, {policy.own_doing_after} times in fresh sandboxes: {policy.name} ({error})"

@@ -1,4 +1,4 @@
-"""Makes a sandbox fit for an agent: the task set up, hidden tests gone, and a git history that tells nothing.
+"""Preparation of a sandbox for an agent: task set up, hidden tests removed, git history replaced.
 
 The history is replaced by one synthetic commit of the tree as it is. A new repository is packed from that
 commit alone, so neither refs, tags, remotes, reflogs, stashes, worktrees, alternates, hooks nor unreachable
@@ -68,7 +68,7 @@ done
 async def prepare_for_agent(
     box: Sandbox, *, setup_patch: str = "", hidden_paths: Sequence[str] = ()
 ) -> dict[str, str]:
-    """Turn a fresh sandbox of a task's image into what an agent may see.
+    """Apply the setup patch, remove hidden paths and the git history of a fresh sandbox.
 
     Returns:
         Environment for its commands: the project's own Python first on ``PATH``, where it has one.

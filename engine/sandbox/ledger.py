@@ -21,12 +21,12 @@ from engine.sandbox.base import SandboxSpec
 
 
 def boot_id() -> str:
-    """Identity of the running kernel's boot."""
+    """Return the identity of the running kernel's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def process_start(pid: int) -> int | None:
-    """Start time of a process in clock ticks since boot, which makes a pid unique; None when it is gone."""
+    """Return a process's start time in clock ticks since boot; None when it is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -37,7 +37,7 @@ def process_start(pid: int) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEntry:
-    """One sandbox, as the reaper sees it."""
+    """The record of one sandbox that a reaper needs."""
 
     id: str
     run_id: str
@@ -47,15 +47,15 @@ class LedgerEntry:
     owner_pid: int
     owner_start: int
     deadline: float
-    """Monotonic seconds after which the sandbox may be removed whoever owns it."""
+    """Monotonic seconds after which any reaper may remove the sandbox."""
     cgroups: tuple[str, ...] = ()
     pid: int = 0
-    """The bubblewrap process, 0 until it is known."""
+    """Process id of bubblewrap; 0 before it is known."""
     pid_start: int = 0
 
     @classmethod
     def of_this_process(cls, sandbox_id: str, spec: SandboxSpec, *, cgroups: tuple[str, ...] = ()) -> Self:
-        """The entry of a sandbox that is about to be made, whose lifetime begins now."""
+        """Return the entry of a sandbox that is about to start; its lifetime begins now."""
         return cls(
             id=sandbox_id,
             run_id=spec.run_id,
@@ -68,7 +68,7 @@ class LedgerEntry:
         )
 
     def orphaned(self) -> bool:
-        """Whether the owner is dead, the deadline is over, or the machine was restarted since."""
+        """Return whether the owner is dead, the deadline has passed or the machine was restarted."""
         return (
             self.boot != boot_id()
             or process_start(self.owner_pid) != self.owner_start
@@ -76,12 +76,12 @@ class LedgerEntry:
         )
 
     def alive(self) -> bool:
-        """Whether its bubblewrap process still runs."""
+        """Return whether the sandbox's bubblewrap process still runs."""
         return self.pid > 0 and self.boot == boot_id() and process_start(self.pid) == self.pid_start
 
 
 class Ledger:
-    """The entries below one folder."""
+    """Ledger entries in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -95,17 +95,17 @@ class Ledger:
         temporary.replace(path)
 
     def started(self, entry: LedgerEntry, pid: int) -> LedgerEntry:
-        """Note the sandbox's process."""
+        """Record the sandbox's process id."""
         entry = replace(entry, pid=pid, pid_start=process_start(pid) or 0)
         self.write(entry)
         return entry
 
     def remove(self, entry: LedgerEntry) -> None:
-        """Forget a sandbox that is gone."""
+        """Remove the entry of a sandbox that is gone."""
         self._path(entry.id).unlink(missing_ok=True)
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """Every readable entry; what another reaper removes meanwhile is skipped."""
+        """Iterate over all entries; those removed meanwhile by another reaper are skipped."""
         for path in sorted(self.folder.glob("*.json")):
             try:
                 row = json.loads(path.read_text())

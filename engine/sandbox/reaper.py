@@ -1,4 +1,4 @@
-"""The one reaper: removes sandboxes whose owner is dead or whose deadline is over, on every backend in use.
+"""Removal of sandboxes whose owner is dead or whose deadline has passed, on every backend in use.
 
 Each backend knows its own orphans (``SandboxBackend.reap``); here they are asked at the same time, and
 trouble with one does not keep the others from being cleaned.
@@ -19,12 +19,12 @@ TIMEOUT_S = 45.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reaped:
-    """What became of one backend."""
+    """Result of reaping one backend."""
 
     backend: str
     removed: int = 0
     error: str = ""
-    """Why it could not be asked, or not to the end; empty when all went well."""
+    """Reason for an incomplete result; empty when all went well."""
 
 
 async def reap_all(
@@ -60,6 +60,6 @@ async def _reap(config: SandboxConfig, home: Path, *, run_id: str | None, timeou
 
 
 def _address(config: SandboxConfig) -> str:
-    """What tells two backends apart."""
+    """Return a key that is equal for two configurations of the same backend."""
     own = {"docker": config.docker, "kubernetes": config.kubernetes}.get(config.backend)
     return config.backend + (own.model_dump_json() if own is not None else "")

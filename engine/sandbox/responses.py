@@ -1,4 +1,4 @@
-"""What an agent may say: nothing of it is used before it was checked here.
+"""Parsers and size limits of agent responses: nothing an agent sends is used unchecked.
 
 An agent lives inside the sandbox, and whatever runs there may have taken its place. So every operation states
 how large its answer may be, of how many values it may consist, and how it is read; a reader raises ValueError
@@ -20,16 +20,16 @@ from engine.sandbox.base import ExecResult
 T = TypeVar("T")
 Reply = dict[str, Any]
 Stamp = tuple[int, int, int]
-"""Mode, size and change time in nanoseconds: the same only if nobody touched the file."""
+"""Mode, size and change time in nanoseconds; equal only for an untouched file."""
 
 STDERR_BYTES = 1 << 20
-"""An agent says a few lines there; what says more is none, and is not listened to."""
+"""Limit of the agent's error output; a connection that exceeds it is closed."""
 GREETING_BYTES = 4 << 20
 GREETING_VALUES = 16_384
 MAX_FILES = 1_000_000
-"""Most files below a workdir."""
+"""Largest number of files below a workdir."""
 _SLACK_BYTES = 1 << 16
-"""Room for what surrounds the content: names, numbers, an error's message."""
+"""Allowance for what surrounds the content: names, numbers, an error message."""
 _SLACK_VALUES = 64
 _MAX_LISTED = 10_000
 _MAX_PATH = 16_384
@@ -39,38 +39,38 @@ _MESSAGE_CHARS = 500
 
 @dataclass(frozen=True, slots=True)
 class Answer(Generic[T]):
-    """What an operation may be answered with."""
+    """Size limits and parser of an operation's response."""
 
     read: Callable[[Reply], T]
-    """Its content. Raises ValueError."""
+    """Parser of the response. Raises ValueError."""
     content_bytes: int = 0
-    """What it may hold besides a few names and numbers."""
+    """Largest content, without the fixed allowance."""
     values: int = 0
-    """Values it may consist of besides a few."""
+    """Largest number of values, without the fixed allowance."""
 
     @property
     def max_bytes(self) -> int:
-        """Largest frame."""
+        """Return the size of the largest frame accepted."""
         return min(MAX_FRAME, self.content_bytes + _SLACK_BYTES)
 
     @property
     def max_values(self) -> int:
-        """Most values in it."""
+        """Return the largest number of values accepted."""
         return self.values + _SLACK_VALUES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Greeting:
-    """What an agent says first."""
+    """The agent's first message."""
 
     env: Mapping[str, str]
-    """The image's environment, where the agent tells."""
+    """Environment variables of the image, where the agent reports them."""
     api: tuple[str, int] | None
-    """Where pods would find the cluster's API, as the pod sees it."""
+    """Host and port of the cluster's API as seen from the pod; None outside a cluster."""
 
 
 def greeting(reply: Reply) -> Greeting:
-    """Read a greeting. Raises ValueError."""
+    """Parse a greeting. Raises ValueError."""
     env = reply.get("env", {})
     if not isinstance(env, dict):
         raise ValueError("an environment that is no table")
@@ -90,7 +90,7 @@ def _address(value: object) -> tuple[str, int]:
 
 
 def executed(output_cap: int) -> Answer[ExecResult]:
-    """Of ``exec``."""
+    """Return the response type of ``exec``."""
 
     def read(reply: Reply) -> ExecResult:
         timed_out = _of(bool, reply, "timed_out")
@@ -111,7 +111,7 @@ def executed(output_cap: int) -> Answer[ExecResult]:
 
 
 def content(max_bytes: int) -> Answer[bytes]:
-    """Of ``read``."""
+    """Return the response type of ``read``."""
 
     def read(reply: Reply) -> bytes:
         data = _of(bytes, reply, "data")
@@ -123,7 +123,7 @@ def content(max_bytes: int) -> Answer[bytes]:
 
 
 def fetched(count: int) -> Answer[list[FileState | None]]:
-    """Of ``fetch`` of so many files."""
+    """Return the response type of ``fetch`` for ``count`` files."""
 
     def read(reply: Reply) -> list[FileState | None]:
         rows = _of(list, reply, "files")
@@ -152,15 +152,15 @@ def _listed(reply: Reply) -> list[str]:
 
 
 NOTHING: Answer[None] = Answer(lambda _: None)
-"""Of ``write`` and ``commit``."""
+"""Response type of ``write`` and ``commit``."""
 LISTED: Answer[list[str]] = Answer(_listed, content_bytes=MAX_FRAME, values=_MAX_LISTED)
-"""Of ``list``."""
+"""Response type of ``list``."""
 TREE: Answer[bytes] = Answer(lambda reply: _of(bytes, reply, "tree"), content_bytes=MAX_FRAME)
-"""Of ``tree``; what ``parse_tree`` takes."""
+"""Response type of ``tree``; ``parse_tree`` reads its content."""
 
 
 def parse_tree(blob: bytes) -> dict[str, Stamp]:
-    """The stamps in an answer to ``tree``. Raises ValueError; slow where there are many."""
+    """Parse the stamps of a ``tree`` response. Raises ValueError; slow for many files."""
     if blob.count(b"\0") >= 2 * MAX_FILES:
         raise ValueError(f"more than {MAX_FILES} files")
     tree: dict[str, Stamp] = {}
@@ -175,7 +175,7 @@ def parse_tree(blob: bytes) -> dict[str, Stamp]:
 
 
 def failure(reply: Reply) -> tuple[int, str, bool]:
-    """Number, message and whether a limit was met, of an answer that tells of an error. Raises ValueError."""
+    """Parse an error response into errno, message and whether a limit was hit. Raises ValueError."""
     number = _number(reply, "errno", 4095)
     said = str(reply.get("message"))[:_MESSAGE_CHARS]
     return number, said.encode("utf-8", "replace").decode(), bool(reply.get("resource"))

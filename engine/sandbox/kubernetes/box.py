@@ -41,7 +41,7 @@ class Box:
         self.env: Mapping[str, str] = {}
         """What the image sets."""
         self.api: tuple[str, int] | None = None
-        """Where pods would find the cluster's API, as the pod sees it."""
+        """Host and port of the cluster's API as seen from the pod; None outside a cluster."""
         self.agent: AgentClient | None = None
         self.pristine: AgentClient | None = None
         self._clients: list[AgentClient] = []

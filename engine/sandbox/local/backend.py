@@ -62,20 +62,20 @@ class _Processes:
         """Exit status; None while the sandbox runs, or when it is unknown."""
 
     def post_mortem(self) -> str:
-        """What is known about an unexpected end."""
+        """Return the cause of an unexpected end, as far as known."""
         if cgroups.oom_killed(self.entry.cgroups):
             return "it went over its memory limit"
         return self.stderr()
 
     def stderr(self) -> str:
-        """What bubblewrap and the agent complained about so far."""
+        """Return the error output of bubblewrap and the agent so far."""
         try:
             return os.read(self.errors, 4096).decode(errors="replace").strip()
         except (BlockingIOError, OSError):
             return ""
 
     async def end(self) -> None:
-        """Kill everything and free everything."""
+        """Kill all processes and free all resources."""
         if self.lifetime is not None:
             self.lifetime.cancel()
         sandbox = self.entry.id
@@ -100,7 +100,7 @@ class _Processes:
 
 
 class _ImageTree:
-    """The pristine workdir of an image, listed once and shared by its sandboxes."""
+    """The untouched workdir of an image, listed once and shared by its sandboxes."""
 
     def __init__(self, image: Image, workdir: str) -> None:
         self._root = os.path.join(image.rootfs, workdir.lstrip("/"))
@@ -141,7 +141,7 @@ class _ImageTree:
 
 
 class LocalBackend:
-    """Sandboxes on this machine.
+    """Backend for bubblewrap sandboxes on this machine.
 
     Args:
         home: the data folder; images below ``images/``, ledger and base files below ``sandboxes/``.
@@ -154,7 +154,7 @@ class LocalBackend:
         self.ledger = Ledger(self.home / "sandboxes")
         self.groups = cgroups.detect()
         self.copies = False
-        """Whether overlays turned out to be impossible, so that images are copied instead."""
+        """Whether images are copied because overlay mounts turned out to be impossible."""
         self._base: BaseSystem | None = None
         self._spawner: SpawnClient | None = None
         self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
@@ -175,14 +175,14 @@ class LocalBackend:
             await sandbox.close()
 
     async def prepare(self, images: Mapping[str, int]) -> None:
-        """Nothing to do: images are folders of this machine and a start takes milliseconds."""
+        """Do nothing: images are folders of this machine and a start takes milliseconds."""
 
     async def reap(self, *, run_id: str | None = None) -> int:
         """See ``SandboxBackend.reap``."""
         return await asyncio.to_thread(reap, self.ledger, run_id)
 
     async def close(self) -> None:
-        """Nothing to free: the spawner process ends with this one."""
+        """Do nothing: the spawner process ends with this one."""
 
     async def _start(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
         start = stamina.AsyncRetryingCaller(attempts=_ATTEMPTS, wait_initial=0.1, wait_jitter=0.1)
@@ -248,7 +248,7 @@ class LocalBackend:
         )
 
     def _register(self, entry: LedgerEntry, spec: SandboxSpec) -> None:
-        """Write the ledger entry, then make the groups: the kernel may take a tenth of a second for them."""
+        """Write the ledger entry, then create the groups, which may take a tenth of a second."""
         self.ledger.write(entry)
         if self.groups is not None:
             self.groups.create(entry.id, spec.limits)

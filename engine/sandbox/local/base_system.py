@@ -38,25 +38,25 @@ _ETC = {
 
 @dataclass(frozen=True, slots=True)
 class BaseSystem:
-    """Mounts and links that make up the base; paths are as the spawner wants them."""
+    """Mounts and links of the base system, in the spawner's format."""
 
     binds: tuple[tuple[str, str], ...]
     """Source on this machine, target in the sandbox."""
     links: tuple[tuple[str, str], ...]
-    """Path in the sandbox, what it points to."""
+    """Path in the sandbox, link target."""
     python: str
     path: str
-    """The PATH of commands."""
+    """Value of PATH for commands."""
 
     @property
     def agent_argv(self) -> list[str]:
-        """The command line that starts the agent inside."""
+        """Return the command line that starts the agent inside the sandbox."""
         code = f"import sys; sys.path[:0] = ['{AGENT}']; from agent.main import main; main()"
         return [self.python, "-I", "-S", "-B", "-c", code]
 
 
 def prepare(folder: Path) -> BaseSystem:
-    """Make (once) the files below ``folder`` and describe the base system."""
+    """Create the files below ``folder`` once and return the base system."""
     prefix = os.path.realpath(sys.base_prefix)
     shared = _shared(folder)
     binds = [("/usr", "/usr"), (str(shared / "etc"), "/etc"), (str(shared / "run"), AGENT)]
@@ -75,7 +75,7 @@ def prepare(folder: Path) -> BaseSystem:
 
 
 def _shared(folder: Path) -> Path:
-    """The folder with ``etc`` and the agent, named by content so that old sandboxes keep theirs."""
+    """Return the folder with ``etc`` and the agent, named by content so that old sandboxes keep theirs."""
     source = Path(engine.sandbox.agent.__file__).parent
     digest = hashlib.sha256(repr((sys.version, sorted(_ETC.items()))).encode())
     for path in sorted(source.glob("*.py")):

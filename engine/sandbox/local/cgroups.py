@@ -1,4 +1,4 @@
-"""Memory, process and CPU limits by control groups, version 1 or 2, whichever this machine lets us write.
+"""Memory, process and CPU limits by control groups, version 1 or 2, whichever is writable.
 
 A sandbox's groups are made below the caller's own, so that a container's or a service's limit still holds
 over them. To support another controller, add its files to ``_settings_v1`` and ``_settings_v2``.
@@ -16,7 +16,7 @@ from engine.sandbox.base import SandboxLimits
 
 _PERIOD_US = 100_000
 _OVERHEAD_PROCESSES = 2
-"""bubblewrap's monitor and the agent count against the group but are not the command's."""
+"""Processes of bubblewrap and the agent, which count against the group's limit."""
 _ABANDONED_S = 600.0
 
 
@@ -44,16 +44,16 @@ def _settings_v2(limits: SandboxLimits) -> list[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Cgroups:
-    """Where groups for sandboxes can be made: by controller in version 1, under ``""`` in version 2."""
+    """Parent folders of sandbox groups: by controller in version 1, under ``""`` in version 2."""
 
     parents: dict[str, Path]
 
     def plan(self, name: str) -> tuple[str, ...]:
-        """The folders ``create`` will make, known beforehand so that the ledger can name them."""
+        """Return the folders that ``create`` will make, so that the ledger can name them beforehand."""
         return tuple(str(parent / f"trainyard-{name}") for parent in self.parents.values())
 
     def create(self, name: str, limits: SandboxLimits) -> None:
-        """Make a sandbox's groups and set its limits."""
+        """Create a sandbox's groups and set its limits."""
         v1 = _settings_v1(limits)
         for controller, parent in self.parents.items():
             folder = parent / f"trainyard-{name}"
@@ -90,7 +90,7 @@ def _members(folder: Path) -> list[int]:
 
 
 def remove(folders: tuple[str, ...]) -> bool:
-    """Remove empty groups; False when one is still busy."""
+    """Remove empty groups; return False when one is still busy."""
     clean = True
     for folder in folders:
         try:
@@ -103,7 +103,7 @@ def remove(folders: tuple[str, ...]) -> bool:
 
 
 def remove_abandoned(found: Cgroups | None) -> None:
-    """Remove empty groups that nobody used for a while: their ledger was deleted before a reaper saw it."""
+    """Remove empty, long unused groups whose ledger entry is gone."""
     for parent in found.parents.values() if found is not None else ():
         for folder in parent.glob("trainyard-sb-*"):
             try:
@@ -114,7 +114,7 @@ def remove_abandoned(found: Cgroups | None) -> None:
 
 
 def oom_killed(folders: tuple[str, ...]) -> bool:
-    """Whether the kernel killed something in the group for its memory."""
+    """Return whether the kernel killed a process of the group for its memory use."""
     for folder in folders:
         for file in ("memory.oom_control", "memory.events"):
             try:
@@ -127,7 +127,7 @@ def oom_killed(folders: tuple[str, ...]) -> bool:
 
 
 def detect(mounts: Path = Path("/proc/self/mounts"), own: Path = Path("/proc/self/cgroup")) -> Cgroups | None:
-    """Find writable groups for this process; None when there are none (then per-process limits must do)."""
+    """Find writable groups for this process; return None when there are none."""
     paths: dict[str, str] = {}
     for line in own.read_text().splitlines():
         _, controllers, path = line.split(":", 2)
@@ -152,7 +152,7 @@ def _own_folder(mount: Path, path: str) -> Path:
 
 
 def _delegated(mount: Path, folder: Path) -> Path | None:
-    """The nearest group upwards that hands all three controllers to groups we may make."""
+    """Return the nearest ancestor group that delegates all three controllers."""
     while True:
         try:
             enabled = set((folder / "cgroup.subtree_control").read_text().split())

@@ -37,7 +37,7 @@ BASE_FOLDERS = frozenset(
         "var",
     )
 )
-"""Top-level folders that come from the host or are synthesised; an image cannot replace them."""
+"""Top-level folders of the base system; an image cannot replace them."""
 _OWNER = 65533
 """Owner of image files made by root: no account of that number exists on common distributions."""
 _PREFIX = "local:"
@@ -62,7 +62,7 @@ class Image:
 
 
 def image_folder(home: Path, name: str) -> Path:
-    """Where the image ``name`` (with or without ``local:``) lives."""
+    """Return the folder of the image ``name`` (with or without ``local:``)."""
     name = name.removeprefix(_PREFIX)
     if not name or name.startswith(".") or "/" in name:
         raise ImageError(f"'{name}' is not an image name: one path component that does not begin with a dot")
@@ -70,7 +70,7 @@ def image_folder(home: Path, name: str) -> Path:
 
 
 def image_exists(home: Path, name: str) -> bool:
-    """Whether ``build_image`` finished for that name."""
+    """Return whether an image of that name is complete."""
     return (image_folder(home, name) / "image.json").is_file()
 
 
@@ -115,7 +115,7 @@ def build_image(
     env: Mapping[str, str] | None = None,
     binds: Mapping[str, str] | None = None,
 ) -> None:
-    """Make the image ``name`` whose workdir holds a copy of ``tree``; it appears complete or not at all.
+    """Build the image ``name`` with a copy of ``tree`` as its workdir, atomically.
 
     Args:
         home: the data folder.
@@ -150,7 +150,7 @@ def _relative(home: Path, source: str) -> str:
 
 
 def _present(home: Path, binds: Mapping[str, str]) -> dict[str, str]:
-    """Mounts with absolute paths. Raises FileNotFoundError where one is missing."""
+    """Return mounts with absolute paths. Raises FileNotFoundError where one is missing."""
     paths = {target: home.absolute() / source for target, source in binds.items()}
     for path in paths.values():
         path.stat()

@@ -1,4 +1,4 @@
-"""Checks whether this machine can run local sandboxes, by running one, and explains what is missing.
+"""Preflight of local sandboxes: starts one and reports what is missing.
 
 To add a check, append to the list in ``preflight``; say what to do, not only what is wrong.
 """

@@ -1,4 +1,4 @@
-"""Removes what dead owners of local sandboxes left behind: processes, control groups, ledger files.
+"""Removal of processes, control groups and ledger files of dead owners.
 
 Mounts need no care: they live in the sandbox's own namespace and vanish with its last process. The death of
 an owner normally ends its sandboxes within milliseconds (see ``spawn_server``); this is for the rest, and for
@@ -18,7 +18,7 @@ _KILL_S = 2.0
 
 
 def reap(ledger: Ledger, run_id: str | None = None) -> int:
-    """Remove all orphans, or one run's; returns how many. Safe beside other reapers and live owners."""
+    """Remove all orphans, or one run's; return their number. Safe beside other reapers."""
     removed = 0
     for entry in ledger.entries():
         if (run_id is None or entry.run_id == run_id) and entry.orphaned() and _remove(ledger, entry):

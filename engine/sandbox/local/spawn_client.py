@@ -1,4 +1,4 @@
-"""The owner's end of the spawner process: asks for sandboxes, hears when they are gone.
+"""Client of the spawner process: requests sandboxes and learns when they are gone.
 
 Bound to one event loop and one spawner; when either ends, ``alive`` turns false and the backend makes a new
 one. ``spawn_server`` is the other end; a new request needs a branch there and a method here.
@@ -22,7 +22,7 @@ _REPLY_S = 30.0
 
 
 class SpawnClient:
-    """A running spawner process; make one with ``SpawnClient.start``."""
+    """A running spawner process; created by ``SpawnClient.start``."""
 
     def __init__(self, control: socket.socket) -> None:
         self.loop = asyncio.get_running_loop()
@@ -53,7 +53,7 @@ class SpawnClient:
         self._control.close()
 
     async def spawn(self, request: dict[str, Any], stream: socket.socket, errors: int) -> int:
-        """Start a sandbox and return its process id; ``gone`` tells when it has ended."""
+        """Start a sandbox and return its process id; ``gone`` waits for its end."""
         sandbox = request["id"]
         self._started[sandbox] = self.loop.create_future()
         self._gone[sandbox] = self.loop.create_future()
@@ -69,18 +69,18 @@ class SpawnClient:
             del self._started[sandbox]
 
     def kill(self, sandbox: str) -> None:
-        """Ask for a sandbox's immediate end."""
+        """Request a sandbox's immediate end."""
         try:
             self._control.send(json.dumps({"op": "kill", "id": sandbox}).encode())
         except OSError:
             self._lost()
 
     def is_gone(self, sandbox: str) -> bool:
-        """Whether nothing of the sandbox runs any more."""
+        """Return whether all processes of the sandbox have ended."""
         return sandbox not in self._gone or self._gone[sandbox].done()
 
     async def gone(self, sandbox: str) -> int | None:
-        """Wait until nothing of the sandbox runs any more; return its exit status, None when unknown."""
+        """Wait until all processes of the sandbox have ended; return its exit status, None if unknown."""
         future = self._gone.get(sandbox)
         return None if future is None else await asyncio.shield(future)
 

@@ -1,4 +1,4 @@
-"""The helper process that turns spawn requests into bubblewrap sandboxes; run as a script, one per backend.
+"""Helper process that starts bubblewrap sandboxes on request; run as a script, one per backend.
 
 It exists for three reasons: the sandbox's mounts live in a private mount namespace that only a small
 single-threaded process can make cheaply; ``--die-with-parent`` is bound to a thread, and this process has
@@ -57,7 +57,7 @@ def _escape(path: str) -> str:
 
 
 def _enter_namespaces() -> bool:
-    """Get private mounts, and as an ordinary user a user namespace that allows them; True in that case."""
+    """Enter private mounts; return True if an unprivileged user namespace was needed for them."""
     uid, gid = os.geteuid(), os.getegid()
     ordinary = uid != 0
     _check(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if ordinary else 0)), "unshare")
@@ -77,7 +77,7 @@ def _writable(path: str, mode: int, request: dict[str, Any]) -> None:
 
 
 def _layer(request: dict[str, Any], stage: str, name: str, *, ordinary: bool) -> None:
-    """Make the image's top-level folder ``name`` writable: an overlay, or a copy where that is impossible."""
+    """Make the image's top-level folder ``name`` writable by an overlay, or by a copy."""
     lower = os.path.join(request["rootfs"], name)
     merged, upper, work = (f"{stage}/{part}/{name}" for part in ("root", "upper", "work"))
     mode = os.stat(lower).st_mode & 0o7777
@@ -133,7 +133,7 @@ def _arguments(request: dict[str, Any], stage: str) -> list[str]:
 
 
 def _stage_for(request: dict[str, Any]) -> str:
-    """A folder every Linux has, to mount over in our own namespace, that hides nothing we still need."""
+    """Return a standard folder to mount over in our own namespace that hides no mount source."""
     sources = [request["rootfs"], *(source for source, _ in request["binds"])]
     for stage in _STAGES:
         if os.path.isdir(stage) and not any(f"{source}/".startswith(f"{stage}/") for source in sources):
@@ -142,7 +142,7 @@ def _stage_for(request: dict[str, Any]) -> str:
 
 
 def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> None:
-    """In the forked child: build the file system and turn into bubblewrap."""
+    """Build the file system in the forked child and execute bubblewrap."""
     stream, errors = fds
     status = 1
     try:
@@ -174,7 +174,7 @@ def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> No
 
 
 class SpawnServer:
-    """Serves spawn and kill requests until the owner is gone."""
+    """Server of spawn and kill requests; ends with its owner."""
 
     def __init__(self, control: socket.socket, owner: int) -> None:
         self.control = control
@@ -190,7 +190,7 @@ class SpawnServer:
         signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Loop until the control socket or the owner ends; then kill every sandbox."""
+        """Serve until the control socket or the owner ends; then kill every sandbox."""
         poller = select.poll()
         for fd in (self.control.fileno(), self.owner_fd, self.wake_fd):
             poller.register(fd, select.POLLIN)
@@ -286,7 +286,7 @@ class SpawnServer:
 
 
 def main() -> None:
-    """Detach from the owner and serve it; arguments: the owner's pid, the control socket's descriptor."""
+    """Detach from the owner and serve it (arguments: owner's pid, descriptor of the control socket)."""
     owner, control = int(sys.argv[1]), int(sys.argv[2])
     if os.fork():
         os._exit(0)

@@ -1,4 +1,4 @@
-"""When to stop creating sandboxes: pure rules over times that the caller passes in.
+"""Circuit breakers for sandbox creation: pure rules over times passed in by the caller.
 
 ``Breaker`` looks at the backend as a whole, ``ImageHealth`` at one image at a time. Neither ever removes a
 sandbox. A pause ends by itself; after it one start is tried, and only its success brings back the others.
@@ -9,31 +9,31 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 OVERSHOOT = 1.5
-"""More boxes than so many times the wanted ones mean that somebody creates without need."""
+"""Ratio of existing to wanted sandboxes above which creation pauses."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Breaker:
-    """Pauses creation after failed starts in a row, or when more boxes exist than anybody wants."""
+    """Breaker that pauses creation after consecutive failed starts or when too many sandboxes exist."""
 
     failures: int = 8
-    """Failed starts in a row that pause the pool."""
+    """Consecutive failed starts that pause the pool."""
     first_pause_s: float = 15.0
     longest_pause_s: float = 300.0
-    """Pauses double from the first to this."""
+    """Upper limit of a pause; each pause doubles the one before."""
     slack: int = 8
-    """Boxes above the wanted ones that are never too many."""
+    """Surplus sandboxes that are always tolerated."""
     patience_s: float = 15.0
-    """There must be too many for so long: when an iteration ends, its boxes take a while to go."""
+    """Seconds for which a surplus is tolerated: sandboxes take a while to end after an iteration."""
     reason: str = ""
-    """Why creation is paused; empty while it is not."""
+    """Reason for the current pause; empty while creation is not paused."""
     _in_a_row: int = field(init=False, default=0)
     _pause_s: float = field(init=False, default=0.0)
     _until: float = field(init=False, default=0.0)
     _too_many_since: float | None = field(init=False, default=None)
 
     def room(self, *, now: float, starting: int) -> int | None:
-        """How many may be created now; None: as many as the budgets allow.
+        """Return the number of sandboxes that may be created now; None when not limited here.
 
         Args:
             now: monotonic seconds.
@@ -44,16 +44,16 @@ class Breaker:
         return 0 if now < self._until else max(0, 1 - starting)
 
     def seconds_left(self, now: float) -> float:
-        """Until the next attempt; 0 when creation is not paused."""
+        """Return the seconds until the next attempt; 0 when creation is not paused."""
         return max(0.0, self._until - now) if self.reason else 0.0
 
     def started(self) -> None:
-        """A start succeeded, which ends a pause."""
+        """Record a successful start, which ends a pause."""
         self._in_a_row = 0
         self.reason, self._pause_s = "", 0.0
 
     def failed(self, why: str, *, now: float) -> bool:
-        """A start failed for a reason that is not its image's. True when a pause begins with it."""
+        """Record a failed start that its image is not to blame for; return whether a pause begins."""
         self._in_a_row += 1
         if self.reason and now >= self._until:
             return self._pause(why, now)
@@ -62,7 +62,7 @@ class Breaker:
         return self._pause(f"{self._in_a_row} starts in a row failed; the last one: {why}", now)
 
     def counted(self, *, existing: int, wanted: int, now: float) -> bool:
-        """The backend's own count came in. True when a pause begins with it."""
+        """Record the backend's own count; return whether a pause begins."""
         if existing <= max(OVERSHOOT * wanted, wanted + self.slack):
             self._too_many_since = None
             return False
@@ -74,7 +74,7 @@ class Breaker:
 
     @property
     def too_many(self) -> bool:
-        """Whether there were too many boxes at the last count: count again soon."""
+        """Return whether the last count found too many sandboxes."""
         return self._too_many_since is not None
 
     def _pause(self, why: str, now: float) -> bool:
@@ -94,23 +94,23 @@ class _Image:
 
 @dataclass(slots=True, kw_only=True)
 class ImageHealth:
-    """Remembers images whose starts fail, so that one bad image costs a few starts, not all of them."""
+    """Record of images whose starts fail; a bad image is refused after a few starts."""
 
     failures: int = 3
-    """Failures in a row after which an image is refused."""
+    """Consecutive failures after which an image is refused."""
     refuse_s: float = 300.0
-    """For so long; then one more start is tried."""
+    """Seconds of a refusal; then one more start is tried."""
     _images: dict[str, _Image] = field(init=False, default_factory=dict)
 
     def refusal(self, image: str, *, now: float) -> str:
-        """Why no sandbox of the image is started now; empty when one may be."""
+        """Return the reason for refusing an image; empty when it may start."""
         known = self._images.get(image)
         if known is None or now >= known.refused_until:
             return ""
         return f"image '{image}' failed {known.failures} times in a row; the last time: {known.reason}"
 
     def failed(self, image: str, reason: str, *, now: float) -> bool:
-        """A start of it failed because of it. True when it is refused from now on."""
+        """Record a failed start caused by the image; return whether it is refused from now on."""
         known = self._images.setdefault(image, _Image())
         known.failures += 1
         known.reason = reason
@@ -120,11 +120,11 @@ class ImageHealth:
         return True
 
     def started(self, image: str) -> None:
-        """A sandbox of it started: it is well."""
+        """Record a successful start of the image."""
         self._images.pop(image, None)
 
     def troubled(self, *, now: float) -> list[dict[str, object]]:
-        """Fields of ``ImageTrouble`` of every image whose last start failed, worst first."""
+        """Return the fields of ``ImageTrouble`` of every image whose last start failed, worst first."""
         found = sorted(self._images.items(), key=lambda item: (-item[1].failures, item[0]))
         return [
             {

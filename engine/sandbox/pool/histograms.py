@@ -1,4 +1,4 @@
-"""Histograms of where sandbox time goes: queue, pull, start, exec, grade.
+"""Histograms of sandbox durations: queue, pull, start, exec, grade.
 
 To measure something else: a name in ``engine.events.sandboxes.CLOCKS`` and an ``observe`` where it ends.
 """

@@ -1,4 +1,4 @@
-"""The pool: every sandbox of a run is opened through it.
+"""The sandbox pool, through which every sandbox of a run is opened.
 
     open ─▶ refused image? ─▶ wait for a place ─▶ lease recorded ─▶ backend starts ─▶ in use ─▶ closed
               fail at once     lanes take turns     (durable)        failures feed the breaker
@@ -37,11 +37,11 @@ from engine.sandbox.pool.lease import Lease, one_line
 from engine.sandbox.pool.report import PoolReporter
 
 _MAX_REASONS = 10
-"""Reasons for blocked starts that a snapshot names, the most frequent first."""
+"""Number of reasons for blocked starts in a snapshot, the most frequent first."""
 
 
 class SandboxPool:
-    """Implements ``engine.sandbox.base.SandboxBackend`` over another backend.
+    """A ``SandboxBackend`` that admits, records and limits the sandboxes of another backend.
 
     Args:
         backend: what really opens sandboxes.
@@ -64,7 +64,7 @@ class SandboxPool:
         self.histograms = Histograms()
         self.starting = 0
         self.live = 0
-        """Started and not yet closed."""
+        """Number of sandboxes started and not yet closed."""
         self._config = config
         self._breaker = breaker or Breaker()
         self._images = images or ImageHealth()
@@ -83,7 +83,7 @@ class SandboxPool:
         return PooledSandbox(self, spec)
 
     async def prepare(self, images: Mapping[str, int]) -> None:
-        """Let the backend make ready for what is wanted next: within the budget, no refused image."""
+        """Let the backend prepare for the next requests, within the budget and without refused images."""
         now, room = time.monotonic(), self._config.max_live
         wanted: dict[str, int] = {}
         for image, count in images.items():
@@ -114,7 +114,7 @@ class SandboxPool:
         self._reporter.touch()
 
     def status(self) -> dict[str, Any]:
-        """Fields of ``PoolStatus`` as of now."""
+        """Return the current fields of ``PoolStatus``."""
         seen = self._population()
         return {
             "backend": self.name,
@@ -137,12 +137,12 @@ class SandboxPool:
 
     @property
     def waiting(self) -> int:
-        """Leases without a place."""
+        """Return the number of leases that wait for admission."""
         return len(self._queue)
 
     @property
     def wanted(self) -> int:
-        """Sandboxes somebody holds or waits for."""
+        """Return the number of sandboxes in use or requested."""
         return self.waiting + self.starting + self.live
 
     # --- what a lease asks for ---------------------------------------------------------------------
@@ -153,7 +153,7 @@ class SandboxPool:
             raise ImageError(refusal)
 
     async def take_place(self, lease: Lease) -> None:
-        """Wait until the lease may start, and is on record. Raises ImageError, SandboxQueueTimeoutError."""
+        """Wait for admission of a lease. Raises ImageError, SandboxQueueTimeoutError."""
         try:
             self.check_image(lease.spec.image)
         except ImageError as error:
@@ -219,12 +219,12 @@ class SandboxPool:
     # --- admission ---------------------------------------------------------------------------------
 
     def _admit_soon(self) -> None:
-        """Everything that happens at the same moment is one event."""
+        """Schedule one admission for all changes of the current loop iteration."""
         if self._admission is None:
             self._admission = asyncio.get_running_loop().call_soon(self._admit)
 
     def _admit(self) -> None:
-        """Give the free places away, and record those leases before anything of them exists."""
+        """Admit waiting leases within the budgets and record them before their sandboxes exist."""
         self._admission = None
         admitted: list[Ticket] = []
         while self.waiting and self._has_room():
@@ -262,7 +262,7 @@ class SandboxPool:
         self._admit()
 
     def _withdraw(self, ticket: Ticket) -> None:
-        """Its lease gave up: leave the queue, or give the place back when it had just been given one."""
+        """Withdraw a lease that gave up; a place just granted is returned."""
         if self._queue.remove(ticket):
             self._reporter.touch()
         elif not ticket.admitted.cancelled() and ticket.admitted.exception() is None:
@@ -284,7 +284,7 @@ class SandboxPool:
         return dict(Counter(" ".join(reason.split())[:300] for reason in reasons).most_common(_MAX_REASONS))
 
     def _inspected(self) -> dict[str, Any]:
-        """The status, after a look whether more boxes exist than anybody wants."""
+        """Return the status after checking for surplus sandboxes."""
         if (seen := self._population()) is not None:
             wanted = self.wanted + self._prepared
             self._pause_if(self._breaker.counted(existing=seen.existing, wanted=wanted, now=time.monotonic()))

@@ -1,4 +1,4 @@
-"""What a pool tells: leases before their sandboxes exist, what became of them, and how it is doing.
+"""Events of a pool: leases before their sandboxes exist, their state changes, and snapshots.
 
 Leases go out at once, one event for all that were admitted together; later changes wait up to ``REPORT_S``
 and travel together with a snapshot, so that a thousand sandboxes are a few events a second. Every record is
@@ -19,16 +19,16 @@ from engine.events.sink import EventSink
 from engine.events.types import Alert
 
 REPORT_S = 2.0
-"""Least time between two snapshots."""
+"""Shortest interval between two snapshots, seconds."""
 _BATCH = 200
-"""Records in one event at most."""
+"""Largest number of records in one event."""
 
 log = structlog.get_logger("pool")
 Record = dict[str, Any]
 
 
 class PoolReporter:
-    """Turns a pool's changes into events.
+    """Reporter that turns a pool's changes into events.
 
     Args:
         sink: where they go; None keeps everything quiet.
@@ -49,23 +49,23 @@ class PoolReporter:
         self.touch()
 
     def changed(self, record: Record) -> None:
-        """A lease's record is another one now."""
+        """Replace a lease's record."""
         self._changed[record["lease"]] = record
         self.touch()
 
     def touch(self) -> None:
-        """Something about the pool changed: report soon."""
+        """Schedule a report."""
         if self._timer is None and self._sink is not None and not self._closed:
             self._timer = asyncio.get_running_loop().call_later(REPORT_S, self._tick)
 
     def alert(self, severity: Literal["info", "warning", "error"], code: str, message: str) -> None:
-        """Tell people at once."""
+        """Emit an alert at once."""
         self._quietly(
             lambda sink: sink.emit(Alert, severity=severity, code=code, message=message, iteration=None)
         )
 
     def close(self) -> None:
-        """Report what is left; nothing is reported after that."""
+        """Report pending changes; nothing is reported afterwards."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -84,7 +84,7 @@ class PoolReporter:
             self._sink.emit(SandboxesChanged, records=changed[start : start + _BATCH])
 
     def _quietly(self, tell: Callable[[EventSink], object]) -> None:
-        """The run itself notices a spool that takes no more events; a timer has nobody to tell."""
+        """Emit, logging failures: a timer has no caller, and the run notices a broken spool itself."""
         if self._sink is None:
             return
         try:
