@@ -107,7 +107,7 @@ class Sandbox(Protocol):
         """
 
     async def list_dir(self, path: str, *, depth: int = 1) -> list[str]:
-        """List sorted paths relative to ``path``, down to ``depth``; folders end with a slash, no dot-files."""
+        """List paths below ``path`` down to ``depth``: sorted, folders end with a slash, no dot-files."""
 
     async def diff(self) -> str:
         """Return a git-format patch of all changes below the workdir against the image.

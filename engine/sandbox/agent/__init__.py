@@ -1,4 +1,4 @@
-"""The agent that runs inside every sandbox and does all work there.
+"""The agent that runs inside every sandbox and executes all operations there.
 
 A folder of standard-library-only modules that is made readable inside the sandbox and started as ``python -I
 -S -c 'import sys; sys.path[:0] = ["…"]; from agent.main import main; main()'``. Four modules hold its parts:

@@ -55,7 +55,7 @@ def _read_regular(path: str, limit: int) -> bytes:
 
 
 def read(request: dict[str, Any]) -> dict[str, object]:
-    """Content of the regular file ``path``, at most ``max_bytes`` (EFBIG above)."""
+    """Return the content of the regular file ``path``, at most ``max_bytes`` (EFBIG above)."""
     return {"data": _read_regular(request["path"], request["max_bytes"])}
 
 
@@ -87,7 +87,7 @@ def write(request: dict[str, Any]) -> dict[str, object]:
 
 
 def list_dir(request: dict[str, Any]) -> dict[str, object]:
-    """Names below ``path`` down to ``depth``: sorted, folders with a trailing slash, no dot-files."""
+    """List names below ``path`` down to ``depth``: sorted, folders with a trailing slash, no dot-files."""
     found: list[str] = []
     queue = [(request["path"], "", request["depth"])]
     while queue and len(found) < _MAX_ENTRIES:
@@ -109,7 +109,7 @@ def list_dir(request: dict[str, Any]) -> dict[str, object]:
 
 
 def tree(request: dict[str, Any]) -> dict[str, object]:
-    """Every regular file and symlink below ``path``, NUL-joined: ``mode size ctime_ns``, name, …"""
+    """List every regular file and symlink below ``path``, NUL-joined: ``mode size ctime_ns``, name, …"""
     skip = {os.fsencode(name) for name in request["skip"]}
     rows: list[bytes] = []
     queue = [(os.fsencode(request["path"]), b"")]
@@ -129,7 +129,7 @@ def tree(request: dict[str, Any]) -> dict[str, object]:
 
 
 def _inside(root: str, name: str, gone: tuple[str, ...] = ()) -> str:
-    """The path of ``name`` below ``root``. ELOOP if a symlink (not in ``gone``) or ``..`` leads away."""
+    """Return the path of ``name`` below ``root``. ELOOP if a link (not in ``gone``) or ``..`` leads away."""
     parts = name.split("/")
     for number in range(1, len(parts)):
         folder = "/".join(parts[:number])
@@ -139,7 +139,7 @@ def _inside(root: str, name: str, gone: tuple[str, ...] = ()) -> str:
 
 
 def fetch(request: dict[str, Any]) -> dict[str, object]:
-    """``[mode, content or link target]`` of the files ``names`` below ``path``; None if absent."""
+    """Return ``[mode, content or link target]`` of the files ``names`` below ``path``; None if absent."""
     found: list[list[object] | None] = []
     for name in request["names"]:
         try:

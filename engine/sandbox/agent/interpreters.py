@@ -1,4 +1,4 @@
-"""Finds a Python inside an image that nobody made for us, and starts the agent with it.
+"""Search for a Python interpreter inside a third-party image, to start the agent with.
 
 The agent needs Python 3.7 or newer. Images of published datasets differ in where they keep one: the
 distribution's own, conda's base, or the repository's environment, which may be older than 3.7. ``launcher``
@@ -21,10 +21,10 @@ CANDIDATES = (
     "/opt/miniconda3/envs/testbed/bin/python",
     "python3",
 )
-"""Absolute paths and names on PATH, the least likely to be too old or touched by a task first."""
+"""Absolute paths and names on PATH; those least likely to be outdated or modified by a task come first."""
 
 NO_PYTHON = "no Python 3.7 or newer in the image"
-"""What the launcher prints before it ends with status ``NO_PYTHON_STATUS``."""
+"""Message of the launcher before it ends with status ``NO_PYTHON_STATUS``."""
 
 NO_PYTHON_STATUS = 97
 
@@ -41,7 +41,7 @@ _CHECK = (
 
 
 def launcher(code: str, candidates: Sequence[str] = CANDIDATES) -> list[str]:
-    """The argument list that runs ``code`` with the first Python of ``candidates`` that is new enough.
+    """Return the argument list that runs ``code`` with the first recent enough Python of ``candidates``.
 
     Args:
         code: Python source on one line, so that the agent is one line of a process list; runs isolated

@@ -1,4 +1,4 @@
-"""Serves the agent to one client over TCP, for boxes that are reached through a network.
+"""TCP server of the agent for one client, for sandboxes that are reached through a network.
 
 A client first says ``{"token": bytes}``. Right: the port closes for good and the connection becomes the
 agent's stream; wrong, silent for ``_HANDSHAKE_S`` or nonsense: it is cut and the next may try. Nobody right
@@ -17,7 +17,7 @@ from .processes import harden
 from .wire import decode
 
 TOKEN_VARIABLE = "TRAINYARD_TOKEN"
-"""Holds the token, in hex, in the environment of the box's first process; the agent's own is without it."""
+"""Environment variable of the token, in hex; removed from the agent's own environment."""
 _HANDSHAKE_S = 5.0
 _MAX_FIRST = 1024
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4))
@@ -39,7 +39,7 @@ def main(port: int, accept_s: float) -> None:
 
 
 def listener(port: int) -> socket.socket:
-    """A listening socket for every address, IPv6 ones included where the kernel has them."""
+    """Return a socket that listens on every address, IPv6 included where the kernel supports it."""
     try:
         return _listen(socket.AF_INET6, "::", port)
     except OSError:
@@ -61,7 +61,7 @@ def _listen(family: int, address: str, port: int) -> socket.socket:
 
 
 def accept(sock: socket.socket, token: bytes, deadline: float) -> socket.socket | None:
-    """The first connection that knows ``token``; None after ``deadline``. The listening socket is closed."""
+    """Accept the first connection that knows ``token``; None after ``deadline``. Closes the listener."""
     with sock:
         while True:
             left = deadline - time.monotonic()
@@ -106,18 +106,18 @@ def _receive(connection: socket.socket, size: int, deadline: float) -> bytes:
 
 
 def serve_stdio() -> None:
-    """Serve stdin and stdout, for a client that the box's own door let in."""
+    """Serve stdin and stdout, for a client that the container runtime has admitted."""
     serve(facts())
 
 
 def facts() -> dict[str, object]:
-    """What a client learns with the greeting: the image's environment, and where the cluster's API is."""
+    """Return the greeting's content: the image's environment and the address of the cluster's API."""
     place = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     return {"env": image_environment(), "api": list(place) if all(place) else None}
 
 
 def image_environment() -> dict[str, str]:
-    """What the image set: this process's environment without what the cluster and the box's maker added."""
+    """Return the image's own environment, without variables added by the cluster or the backend."""
     return {
         name: value
         for name, value in os.environ.items()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """The protocol's two ends, moved away from 0, 1 and 2 so that no child ever inherits them."""
+    """The protocol's two streams, moved away from descriptors 0, 1 and 2 so that no child inherits them."""
 
     def __init__(self) -> None:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -29,7 +29,7 @@ class Stream:
         os.close(null)
 
     def read_frame(self) -> dict[str, Any]:
-        """The next frame. Raises EOFError at the end of the stream, ValueError on nonsense."""
+        """Read the next frame. Raises EOFError at the end of the stream, ValueError on malformed input."""
         size = int.from_bytes(self._read_exactly(4), "big")
         if size > MAX_FRAME:
             raise ValueError("frame too large")

@@ -59,7 +59,7 @@ def _set_signals(*, default: tuple[int, ...] = (), ignore: tuple[int, ...] = ())
 
 
 def _wake_on_child(fd: int) -> None:
-    """Write to ``fd`` whenever a child ends, whoever's it was before it became ours; -1: no more."""
+    """Write to ``fd`` whenever a child ends, adopted orphans included; -1 disables it."""
     try:
         import _signal as signal
     except ImportError:
@@ -79,7 +79,7 @@ class Capture:
         self.total = 0
 
     def feed(self, data: bytes) -> None:
-        """Take the next bytes of the stream."""
+        """Append the next bytes of the stream."""
         self.total += len(data)
         room = self.head_cap - len(self.head)
         if room > 0:
@@ -93,7 +93,7 @@ class Capture:
         del self.tail[: max(0, len(self.tail) - self.tail_cap)]
 
     def take(self) -> tuple[bytes, int]:
-        """The kept bytes and how many were dropped from between them."""
+        """Return the kept bytes and the number of bytes dropped between head and tail."""
         self._trim()
         kept = bytes(self.head + self.tail)
         return kept, self.total - len(kept)
@@ -109,7 +109,7 @@ def _kill_all() -> None:
 
 
 def sweep() -> dict[int, int]:
-    """Kill and reap every process below this one, ``setsid`` or not; returns wait statuses by pid."""
+    """Kill and reap every descendant, ``setsid`` or not; return wait statuses by pid."""
     statuses: dict[int, int] = {}
     give_up = time.monotonic() + _KILL_S
     pause = 0.0002
@@ -170,7 +170,7 @@ def _exit_code(status: int) -> int:
 
 
 class Command:
-    """One running command: its pipes, its deadline and what it printed.
+    """One running command with its pipes, deadline and captured output.
 
     Args:
         request: ``argv, cwd, env, stdin, timeout_ms, output_cap`` (bytes kept of each stream).
@@ -221,7 +221,7 @@ class Command:
         return pid, in_w, out_r, err_r
 
     def run(self) -> dict[str, object]:
-        """Wait for exit, deadline or cancellation; kill what is left; drain the pipes; report."""
+        """Wait for exit, deadline or cancellation; kill the remaining processes; return the result."""
         try:
             self._wait()
         finally:
@@ -274,7 +274,7 @@ class Command:
         os.close(self.fd_wake)
 
     def _reap(self) -> None:
-        """Take the status of whoever ended: the command, or orphans that would fill the process limit."""
+        """Collect the status of ended children: the command, or orphans that would fill the process limit."""
         try:
             os.read(self.fd_ended, 4096)
         except BlockingIOError:

@@ -1,4 +1,4 @@
-"""The frames both ends of the agent protocol speak.
+"""Frames of the agent protocol, shared by both ends.
 
 Tagged bencoding instead of JSON: bytes travel as they are, odd file names too, nothing needs importing, and
 decoding hostile input can only raise ValueError. To carry one more type, add a tag to ``_encode`` and
@@ -45,7 +45,7 @@ def _encode(value: object, out: list[bytes]) -> None:
 
 
 def decode(data: bytes, max_values: int = MAX_FRAME) -> object:
-    """The inverse of ``encode``. Raises ValueError on anything else, whoever wrote it.
+    """Decode a value. Raises ValueError on anything that ``encode`` does not produce.
 
     ``max_values`` limits what lists and dicts may hold in all: a value costs far more time and memory than
     the one byte that it may take on the way.
@@ -103,7 +103,7 @@ def _decode_dict(
 
 
 def frame(value: object) -> bytes:
-    """Four bytes of big-endian length, then the encoded value. Raises ValueError above ``MAX_FRAME``."""
+    """Return four bytes of big-endian length and the encoded value. Raises ValueError above ``MAX_FRAME``."""
     body = encode(value)
     if len(body) > MAX_FRAME:
         raise ValueError("a frame of %d bytes is larger than %d" % (len(body), MAX_FRAME))

@@ -1,4 +1,4 @@
-"""Runs the conformance suite on this machine's local backend, as whoever calls it, without a test library.
+"""Command line of the conformance suite on the local backend; needs no test library.
 
 Arguments select checks by parts of their names. Another backend is run by its own tests.
 """
@@ -38,7 +38,7 @@ async def _run(home: Path, parts: list[str]) -> int:
 
 
 def main() -> int:
-    """Run the selected checks; returns 1 when one failed."""
+    """Run the selected checks; return 1 when one failed."""
     os.environ["HOST_SECRET"] = SECRET
     with tempfile.TemporaryDirectory(prefix="trainyard-conformance-") as folder:
         home = Path(folder)

@@ -13,11 +13,11 @@ from engine.sandbox.base import Sandbox
 from engine.sandbox.conformance.subject import Subject, check, raises
 
 _PATIENCE_S = 20.0
-"""Far beyond any legitimate overrun on a loaded machine, far below a command's own duration."""
+"""Seconds far above any legitimate overrun on a loaded machine, far below a command's own duration."""
 
 
 async def _survivors(box: Sandbox) -> list[str]:
-    """Command lines of processes in the sandbox beside the agent and the one that looks."""
+    """Return command lines of processes in the sandbox other than the agent and the listing itself."""
     script = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
     result = await box.exec(script, timeout_s=10)
     lines = [line.strip() for line in result.stdout.decode().splitlines() if line.strip()]
@@ -30,7 +30,7 @@ async def _survivors(box: Sandbox) -> list[str]:
 
 @check
 async def reports_exit_codes_and_splits_the_streams(subject: Subject) -> None:
-    """Status, stdout and stderr arrive apart."""
+    """Status, stdout and stderr are separate."""
     async with subject.open() as box:
         result = await box.exec("echo out; echo err >&2; exit 7", timeout_s=10)
         assert (result.exit_code, result.stdout, result.stderr) == (7, b"out\n", b"err\n")

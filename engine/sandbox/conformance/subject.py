@@ -1,4 +1,4 @@
-"""What a conformance check gets to work with: a backend and an image that holds the reference tree.
+"""Subject of conformance checks: a backend and an image with the reference tree.
 
 A backend of another kind builds its image from ``reference_tree`` and passes its name. To give checks other
 material, add it to the tree.
@@ -19,7 +19,7 @@ CHECKS: list[Callable[[Subject], Awaitable[None]]] = []
 """Every check, in the order of the modules."""
 
 SECRET = "host-secret-that-no-sandbox-may-see"
-"""The caller puts this into its own environment and into ``Subject.secret_file``."""
+"""Text that the caller puts into its own environment and into ``Subject.secret_file``."""
 
 
 _SMALL = SandboxLimits(memory_mb=96, processes=32, disk_mb=32)

@@ -24,7 +24,7 @@ _LIMIT = 1 << 20
 
 
 class AttachedStream(asyncio.StreamReaderProtocol):
-    """Takes the answer to the attach request, then feeds stdout to a reader.
+    """Protocol that reads the attach response, then feeds the container's stdout to a reader.
 
     Args:
         reader: receives stdout.
@@ -46,12 +46,12 @@ class AttachedStream(asyncio.StreamReaderProtocol):
         self._ending: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the connection, so that it can be cut."""
+        """Keep the transport so that it can be closed."""
         self._link = transport
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of the answer or of the stream."""
+        """Handle bytes of the attach response or of the stream."""
         if self._pending:
             data = self._pending + data
             self._pending = b""
@@ -98,11 +98,11 @@ class AttachedStream(asyncio.StreamReaderProtocol):
             self._link.abort()
 
     def eof_received(self) -> bool:
-        """Close: half a connection is of no use."""
+        """Close the connection when either direction ends."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Find out why, then tell the reader."""
+        """Determine the cause, then end the reader."""
         if not self.accepted.done():
             self.accepted.set_exception(SandboxTransportError("Docker closed the connection"))
         self._ending = self._loop_here.create_task(self._end(exc))

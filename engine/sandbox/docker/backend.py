@@ -1,4 +1,4 @@
-"""The Docker backend: one container a sandbox, its agent on the attached stdin and stdout.
+"""The Docker backend: one container per sandbox, with its agent on the attached stdin and stdout.
 
     open ── image there? pull ── ledger entry ── create ── attach ── start ── greeting ── list the workdir
 
@@ -55,7 +55,7 @@ _log = structlog.get_logger(__name__)
 
 
 class DockerBackend:
-    """Sandboxes in the containers of one daemon.
+    """Backend for sandboxes in containers of one daemon.
 
     Args:
         config: the backend's settings.
@@ -76,7 +76,7 @@ class DockerBackend:
         self.quota = True
         """Whether the storage driver limits what a container writes; known after the first start."""
         self._containers: dict[str, Container] = {}
-        """From before a container is asked for until the daemon said that it is gone."""
+        """Containers from before their creation until the daemon confirmed their removal."""
         self._live: dict[str, Container] = {}
         self._base_files: dict[str, BaseFiles] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -96,7 +96,7 @@ class DockerBackend:
             await sandbox.close()
 
     async def prepare(self, images: Mapping[str, int]) -> None:
-        """Fetch images that are not there yet, a few at a time."""
+        """Fetch missing images, a few at a time."""
         found = await asyncio.gather(*(self.images.ensure(name) for name in images), return_exceptions=True)
         for name, result in zip(images, found, strict=True):
             if isinstance(result, Exception):
@@ -108,7 +108,7 @@ class DockerBackend:
         return await self.daemon.call(lambda client: reap(client, self.ledger, run_id))
 
     def population(self) -> Population:
-        """See ``engine.sandbox.base.Counting``; of this process, with those that could not be removed yet."""
+        """See ``Counting``; counts this process's containers, those not yet removed included."""
         count, node = len(self._containers), str(self._facts.get("Name", ""))
         return Population(existing=count, nodes={node: count} if count and node else {})
 
@@ -123,7 +123,7 @@ class DockerBackend:
         self.daemon.close()
 
     async def facts(self) -> dict[str, Any]:
-        """What the daemon says about itself (``docker info``). Raises SandboxError."""
+        """Return the daemon's own description (``docker info``). Raises SandboxError."""
         if not self._facts:
             self._facts = await self.daemon.call(lambda client: client.info())
         return self._facts
@@ -161,7 +161,7 @@ class DockerBackend:
             attempt += 1
 
     async def _place(self) -> asyncio.Semaphore:
-        """The semaphore of creations: a daemon hangs when hundreds are asked of it at once."""
+        """Return the semaphore of container creations: a daemon hangs under hundreds at once."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             facts = await self.facts()
@@ -258,7 +258,7 @@ class DockerBackend:
                 self._leftovers.append(container)
 
     async def _free_leftovers(self) -> None:
-        """Try again to remove what the daemon could not, because it was busy or away."""
+        """Retry removals that the daemon could not perform."""
         containers, self._leftovers = self._leftovers, []
         await asyncio.gather(*(self._free(container, container.end()) for container in containers))
 
@@ -270,7 +270,7 @@ class DockerBackend:
 
 
 def _start_failure(error: BaseException, spec: SandboxSpec, container: Container) -> BaseException:
-    """What a failed start says to the caller."""
+    """Return the error of a failed start."""
     if not isinstance(error, Exception):
         return error  # cancelled: whatever the container said, nobody asked
     said = container.stderr()

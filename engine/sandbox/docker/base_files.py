@@ -27,11 +27,11 @@ from engine.sandbox.responses import Stamp
 _LIFETIME_S = 86_400.0
 _KEPT_BYTES = 64 << 20
 _ONE_BY_ONE = 10
-"""So many files are asked for by name: each takes a request."""
+"""Number of files up to which each is requested by name; more are read from one archive."""
 
 
 class BaseFiles:
-    """Files of one image. Methods block: they are called in threads."""
+    """Original files of one image. Methods block; call them in threads."""
 
     def __init__(self, daemon: Daemon, image: DockerImage) -> None:
         self._daemon = daemon
@@ -42,7 +42,7 @@ class BaseFiles:
         self._kept_bytes = 0
 
     def states(self, folder: str, names: Sequence[str]) -> dict[str, FileState]:
-        """Mode and content of files below an absolute path; without those that are absent.
+        """Return mode and content of files below an absolute path, absent ones left out.
 
         Raises:
             SandboxError: the daemon does not answer.
@@ -72,7 +72,7 @@ class BaseFiles:
     def _read_many(
         self, client: docker.APIClient, folder: str, names: Collection[str]
     ) -> dict[str, FileState | None]:
-        """What an archive of the folder says about files; second names of one file are left out."""
+        """Read files from an archive of the folder; hard links are left out."""
         archive = self._archive(client, folder)
         if archive is None:
             return {}
@@ -135,18 +135,18 @@ def _file(tar: tarfile.TarFile, member: tarfile.TarInfo) -> FileState | None:
 
 
 class _Parts(io.RawIOBase):
-    """A file made of the pieces of a download."""
+    """A readable file over the chunks of a download."""
 
     def __init__(self, parts: Iterable[bytes]) -> None:
         self._parts = iter(parts)
         self._part = memoryview(b"")
 
     def readable(self) -> bool:
-        """It is for nothing else."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """The next bytes."""
+        """Read the next bytes into a buffer."""
         while not self._part:
             part = next(self._parts, None)
             if part is None:
@@ -159,7 +159,7 @@ class _Parts(io.RawIOBase):
 
 
 class BaseTree:
-    """The workdir of one sandbox as it was at its start."""
+    """The workdir of one sandbox at its start."""
 
     def __init__(self, base_files: BaseFiles, workdir: str, stamps: Mapping[str, Stamp]) -> None:
         self._base_files = base_files
@@ -167,9 +167,9 @@ class BaseTree:
         self._stamps = stamps
 
     def stamps(self) -> Mapping[str, Stamp]:
-        """What the agent listed before the first command."""
+        """Return the stamps listed before the first command."""
         return self._stamps
 
     def states(self, names: Sequence[str]) -> dict[str, FileState]:
-        """Mode and content of files of ``stamps``."""
+        """Return mode and content of files of ``stamps``."""
         return self._base_files.states(self._workdir, names)

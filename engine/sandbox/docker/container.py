@@ -1,4 +1,4 @@
-"""One sandbox's container with its ledger entry and connection: how it ends, and what is known about why."""
+"""One sandbox's container with its ledger entry and connection, and the cause of its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMOVE_PAUSES_S = (0.2, 1.0)
 
 
 class Container:
-    """A container on behalf of one ``AgentSandbox``."""
+    """The container of one ``AgentSandbox``."""
 
     def __init__(self, daemon: Daemon, ledger: Ledger, entry: LedgerEntry, spec: SandboxSpec) -> None:
         self.daemon = daemon
@@ -40,15 +40,15 @@ class Container:
         self._background: set[asyncio.Task[None]] = set()
 
     def stderr(self) -> str:
-        """What the shell or the agent complained about."""
+        """Return the error output of the shell or the agent."""
         return self.stream.stderr.decode(errors="replace").strip() if self.stream else ""
 
     def last_words(self) -> str:
-        """For an end that nothing else explains."""
+        """Return the best known cause of an unexplained end."""
         return self.stderr()
 
     def fail(self, error: SandboxError) -> None:
-        """End it with this error: whoever uses it learns why, and nothing in it runs on."""
+        """Kill the container; its user's calls fail with ``error``."""
         self._expected = True
         if self.client is not None:
             self.client.fail(error)
@@ -65,7 +65,7 @@ class Container:
             await self.daemon.call(kill)
 
     async def ended(self) -> None:
-        """The connection is gone: find out why before the sandbox's user is told."""
+        """Handle a lost connection: determine the cause before the sandbox's user sees an error."""
         if self._expected or self.client is None:
             return
         self.client.fail(await self._cause())
@@ -100,7 +100,7 @@ class Container:
         return SandboxDiedError(f"the sandbox ended while it was in use: {detail}")
 
     async def abandon(self) -> bool:
-        """Clean up after a start that failed or was cancelled; returns as ``end`` does."""
+        """Clean up after a failed or cancelled start; returns as ``end`` does."""
         self._expected = True
         if self.creating is not None:
             with contextlib.suppress(SandboxError):
@@ -110,7 +110,7 @@ class Container:
         return await self.end()
 
     async def end(self) -> bool:
-        """Kill everything and free everything; False when the daemon could not: then try again later."""
+        """Kill and remove the container; return False when the daemon could not (to be retried)."""
         self._expected = True
         if self.lifetime is not None:
             self.lifetime.cancel()

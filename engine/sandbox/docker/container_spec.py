@@ -1,4 +1,4 @@
-"""What a sandbox is to Docker: the body of its create request, and the labels by which anybody can find it.
+"""Docker's view of a sandbox: the body of its create request and the labels that identify it.
 
 ``container_config`` is a pure function of its arguments. The agent comes in over stdin (``bootstrap``), so
 that nothing has to be mounted or copied and a daemon on another machine works as well; it is the
@@ -30,7 +30,7 @@ SANDBOX_ID = f"{DOMAIN}/sandbox-id"
 RUN_ID = f"{DOMAIN}/run-id"
 NAME = f"{DOMAIN}/name"
 DEADLINE = f"{DOMAIN}/deadline"
-"""Seconds since the epoch after which anybody may remove it."""
+"""Unix time after which any reaper may remove the container."""
 OWNER = f"{DOMAIN}/owner"
 ROLE = f"{DOMAIN}/role"
 SANDBOX, PRISTINE = "sandbox", "pristine"
@@ -55,18 +55,18 @@ _SHM_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerOwner:
-    """The process that holds a sandbox, so that others can tell whether it still lives."""
+    """The process that owns a container, described so that others can check whether it still runs."""
 
     host: str
     boot: str
     namespace: int
-    """Inode of the process namespace in which the pid counts."""
+    """Inode of the process namespace to which the pid belongs."""
     pid: int
     start: int
 
     @classmethod
     def this(cls) -> ContainerOwner:
-        """The calling process."""
+        """Return the calling process as owner."""
         return cls(
             host=socket.gethostname(),
             boot=boot_id(),
@@ -76,12 +76,12 @@ class ContainerOwner:
         )
 
     def label(self) -> str:
-        """As text."""
+        """Return the owner as label text."""
         return f"{self.host}/{self.boot}/{self.namespace}/{self.pid}/{self.start}"
 
     @classmethod
     def parse(cls, label: str) -> ContainerOwner | None:
-        """The inverse of ``label``; None for anything else."""
+        """Parse a label; return None for malformed text."""
         parts = label.split("/")
         if len(parts) != 5 or not all(part.isdigit() for part in parts[2:]):
             return None
@@ -89,7 +89,7 @@ class ContainerOwner:
         return cls(host=parts[0], boot=parts[1], namespace=namespace, pid=pid, start=start)
 
     def alive(self) -> bool | None:
-        """Whether it still runs; None when that cannot be told from here."""
+        """Return whether the owner still runs; None when that cannot be determined here."""
         here = ContainerOwner.this()
         if (self.host, self.boot, self.namespace) != (here.host, here.boot, here.namespace):
             return None
@@ -97,7 +97,7 @@ class ContainerOwner:
 
 
 def labels(sandbox_id: str, spec: SandboxSpec, owner: ContainerOwner) -> dict[str, str]:
-    """What a stranger needs to know about a sandbox's container."""
+    """Return the labels of a sandbox's container."""
     return {
         ROLE: SANDBOX,
         SANDBOX_ID: sandbox_id,
@@ -110,7 +110,7 @@ def labels(sandbox_id: str, spec: SandboxSpec, owner: ContainerOwner) -> dict[st
 
 @functools.cache
 def bootstrap() -> bytes:
-    """What the container reads first: its agent's modules. Four bytes of length, then Python source."""
+    """Return the agent's source for the container's stdin: four bytes of length, then Python source."""
     folder = Path(engine.sandbox.agent.__file__).parent
     sources = [(name, (folder / f"{name}.py").read_text()) for name in _MODULES]
     text = _LOADER.format(sources=sources).encode()
@@ -125,7 +125,7 @@ def container_config(
     labels: Mapping[str, str],
     quota: bool,
 ) -> dict[str, Any]:
-    """The body of the request that creates a sandbox's container.
+    """Return the body of the request that creates a sandbox's container.
 
     Args:
         spec: what is wanted.
@@ -197,7 +197,7 @@ def _ulimit(name: str, value: int) -> dict[str, object]:
 
 
 def base_files_config(image: DockerImage, owner: ContainerOwner, lifetime_s: float) -> dict[str, Any]:
-    """The body of the request that creates the container whose files nobody ever touches: it never starts."""
+    """Return the body of the request that creates the never started container of base files."""
     return {
         "Image": image.id,
         "Entrypoint": ["/never-started"],

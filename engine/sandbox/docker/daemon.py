@@ -1,4 +1,4 @@
-"""The Docker daemon: where it is, calls to it in threads, and its failures as typed errors.
+"""The Docker daemon: its address, calls in threads, and failures as typed errors.
 
 The Docker SDK blocks, so every call runs in a bounded pool of threads and never on the event loop. Calls
 go through ``Daemon.call`` with a function of the SDK's client; another kind of failure gets a line in
@@ -37,14 +37,14 @@ _WORKERS = 16
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """How to reach a daemon."""
+    """Address of a daemon."""
 
     url: str
     tls: docker.tls.TLSConfig | None = None
 
     @property
     def local(self) -> bool:
-        """Whether the daemon sees this machine's files."""
+        """Return whether the daemon shares this machine's file system."""
         return self.url.startswith("unix://")
 
     async def connect(
@@ -70,7 +70,7 @@ class Address:
 
 
 def find_daemon(host: str, home: Path) -> Address:
-    """The daemon to use: ``host``, else DOCKER_HOST, else the one below ``home``, else the system's.
+    """Return the daemon's address: ``host``, else DOCKER_HOST, else one below ``home``, else the system's.
 
     Raises:
         PreflightError: the address is of a kind that cannot be used.
@@ -83,7 +83,7 @@ def find_daemon(host: str, home: Path) -> Address:
 
 
 def explain(error: Exception, where: str) -> SandboxError:
-    """A failure of the SDK as one of ours.
+    """Convert an SDK failure to a ``SandboxError``.
 
     Args:
         error: what a call raised.
@@ -101,7 +101,7 @@ def explain(error: Exception, where: str) -> SandboxError:
 
 
 class Daemon:
-    """Calls to one daemon.
+    """Client of one daemon.
 
     Args:
         address: where it is.
@@ -117,7 +117,7 @@ class Daemon:
 
     @property
     def client(self) -> docker.APIClient:
-        """The SDK's client, made at first use. Blocks; raises as the SDK does."""
+        """Return the SDK's client, created at first use. Blocks; raises as the SDK does."""
         with self._lock:
             if self._client is None:
                 self._client = docker.APIClient(
@@ -130,7 +130,7 @@ class Daemon:
             return self._client
 
     async def call(self, function: Callable[[docker.APIClient], T]) -> T:
-        """``function(client)`` in a thread.
+        """Call ``function(client)`` in a thread.
 
         Raises:
             SandboxError: the daemon does not answer, or refuses.
@@ -141,14 +141,14 @@ class Daemon:
         return await loop.run_in_executor(self._threads, self.do, function)
 
     def do(self, function: Callable[[docker.APIClient], T]) -> T:
-        """``function(client)`` in this thread, with the same errors as ``call``."""
+        """Call ``function(client)`` in this thread, with the same errors as ``call``."""
         try:
             return function(self.client)
         except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
             raise explain(error, self.address.url) from error
 
     def close(self) -> None:
-        """Close connections; threads end by themselves. A later call opens them again."""
+        """Close the connections; a later call opens them again."""
         with self._lock:
             client, self._client = self._client, None
         threads, self._threads = self._threads, None

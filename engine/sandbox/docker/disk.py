@@ -1,4 +1,4 @@
-"""Ends containers that wrote more than they may, where the storage driver cannot limit them.
+"""Disk limits for storage drivers that have none: containers that wrote too much are ended.
 
 Docker limits a container's layer only on XFS with project quotas and a few other file systems. Elsewhere no
 file may grow beyond the limit (an rlimit), and the sum is looked at every few seconds: whoever is above it
@@ -22,16 +22,16 @@ _log = structlog.get_logger(__name__)
 
 
 class Watched(Protocol):
-    """A sandbox whose writing is watched."""
+    """A sandbox whose disk use is watched."""
 
     disk_bytes: int
 
     def fail(self, error: SandboxError) -> None:
-        """End it with this error."""
+        """End the sandbox with ``error``."""
 
 
 async def watch(daemon: Daemon, live: Callable[[], Mapping[str, Watched]], pause_s: float) -> None:
-    """Look at all sandboxes of this process until none is left."""
+    """Check the disk use of all sandboxes of this process until none is left."""
     label = f"{OWNER}={ContainerOwner.this().label()}"
 
     def sizes(client: docker.APIClient) -> dict[str, int]:

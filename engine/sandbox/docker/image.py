@@ -1,4 +1,4 @@
-"""An image that a Docker daemon holds, with what its sandboxes need besides it."""
+"""An image of a Docker daemon with the settings of its sandboxes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DockerImage:
-    """An image that the daemon has."""
+    """An image present at the daemon."""
 
     id: str
     name: str
-    """As the task names it."""
+    """Name of the image in the task."""
     user: str | None = None
-    """Whom commands run as; None: as the settings or the image say."""
+    """User of commands; None for the configured or the image's own."""
     python: str = ""
-    """Runs the agent; empty: it is looked for."""
+    """Interpreter of the agent; empty to search for one."""
     binds: tuple[tuple[str, str], ...] = ()
-    """Read-only mounts: path on this machine, path inside."""
+    """Read-only mounts: path on this machine, path in the sandbox."""
     env: Mapping[str, str] = field(default_factory=dict)
-    """Environment beyond what the image itself sets."""
+    """Environment variables beyond those of the image."""

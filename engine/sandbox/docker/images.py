@@ -1,4 +1,4 @@
-"""The images that sandboxes start from: fetched when missing, kept within a disk budget.
+"""Images of one daemon: fetched when missing, kept within a disk budget.
 
 Every caller of the same image waits for one pull. When each image was last used is written next to the
 ledger, so that processes share the knowledge; beyond the budget the longest unused that Trainyard brought
@@ -52,7 +52,7 @@ class Images:
         self._places = asyncio.Semaphore(config.max_pulling)
 
     async def ensure(self, name: str) -> tuple[DockerImage, float]:
-        """The image, fetched if need be, and the seconds that took.
+        """Return an image, fetched if missing, and the seconds the fetch took.
 
         Raises:
             ImageError: it cannot be had.
@@ -75,7 +75,7 @@ class Images:
         return image, time.monotonic() - began
 
     def forget(self, name: str) -> None:
-        """Look again at the next use: somebody removed it."""
+        """Forget the cached image; it was removed outside of this process."""
         self._known = {key: image for key, image in self._known.items() if image.name != name}
 
     async def remove(self, name: str) -> None:
@@ -98,7 +98,7 @@ class Images:
         return image
 
     async def _keep_within_budget(self) -> None:
-        """Best effort: the image that was fetched can be used whether or not others could be removed."""
+        """Remove old images if possible; failures are only logged."""
         try:
             await self._daemon.call(self._make_room)
         except SandboxError as error:
@@ -130,7 +130,7 @@ class Images:
             pass
 
     def _records(self) -> list[tuple[str, Path]]:
-        """Ids and records of the images we brought in, the longest unused first."""
+        """Return ids and records of images fetched by Trainyard, least recently used first."""
         records = []
         for path in self._used.glob("*.json"):
             try:
@@ -159,7 +159,7 @@ class Images:
 
 
 def local_version(home: Path, name: str) -> tuple[int, int]:
-    """Changes whenever an image of this machine is built again. Raises ImageError when it is not there."""
+    """Return the build version of a local image. Raises ImageError when it is missing."""
     try:
         return load_image(home, name).version
     except SandboxStartError as error:
@@ -167,7 +167,7 @@ def local_version(home: Path, name: str) -> tuple[int, int]:
 
 
 def _bytes_of(rows: list[dict[str, Any]]) -> int:
-    """What images take together: what each has alone, and the largest part they share once."""
+    """Return the disk use of images together: their unshared parts plus the largest shared part."""
     shared = [max(0, row.get("SharedSize", 0)) for row in rows]
     alone = sum(row["Size"] - part for row, part in zip(rows, shared, strict=True))
     return int(alone + max(shared, default=0))
@@ -182,7 +182,7 @@ def _inspect(client: docker.APIClient, name: str) -> str | None:
 
 
 def _remove(client: docker.APIClient, row: dict[str, Any]) -> bool:
-    """Remove an image by all its names; False when a container uses it."""
+    """Remove an image by all its names; return False when a container uses it."""
     if row.get("Containers", 0) > 0:
         return False
     names = [tag for tag in row.get("RepoTags") or () if tag != "<none>:<none>"] or [row["Id"]]

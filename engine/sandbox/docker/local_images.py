@@ -1,4 +1,4 @@
-"""Images of this machine (``local:…``) in Docker: the files and mounts that the local backend gives them.
+"""Local images (``local:…``) in Docker, with the files and mounts of the local backend.
 
 The image's root file system becomes a Docker image of one layer, with the small ``/etc`` and the links of
 the base system; the host's programs, its Python and the image's own binds are mounted read-only. Commands
@@ -30,7 +30,7 @@ _FOLDERS = ("dev", "proc", "root", "run", "sys", "var")
 
 
 def import_local(daemon: Daemon, home: Path, name: str) -> DockerImage:
-    """The image, imported if the daemon does not have this version of it; blocks.
+    """Return a local image, imported into the daemon if this version is missing; blocks.
 
     Args:
         daemon: who gets it.
@@ -119,6 +119,6 @@ def _fill(
 
 
 def _way(path: str) -> list[str]:
-    """Every folder on the way to a path, from the top, the path included."""
+    """Return all ancestors of a path from the root, the path included."""
     parts = path.strip("/").split("/")
     return ["/".join(parts[: number + 1]) for number in range(len(parts))]

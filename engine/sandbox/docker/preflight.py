@@ -1,4 +1,4 @@
-"""Checks whether a Docker daemon can run sandboxes, by running one, and explains what is missing.
+"""Preflight of Docker sandboxes: starts one and reports what the daemon lacks.
 
 To add a check, append to one of the lists; say what to do, not only what is wrong.
 """

@@ -1,4 +1,4 @@
-"""Fetching an image from its registry: credentials, progress, and patience with busy registries.
+"""Image pulls: credentials, progress, and retries for busy registries.
 
 A registry that is busy or unreachable is asked again, each time after a longer pause with jitter, so that
 many machines do not come back at once. One that says no (missing, denied) is believed at once. What it says
@@ -37,14 +37,14 @@ _BUSY = re.compile(r"toomanyrequests|too many requests|429|rate limit|timeout|un
 
 @dataclass(slots=True)
 class PullProgress:
-    """How far a pull is, over all layers known so far."""
+    """Progress of a pull over all layers known so far."""
 
     image: str
     layers: dict[str, tuple[int, int, bool]] = field(default_factory=dict)
-    """Layer → bytes fetched, bytes in all, whether it is complete."""
+    """Layer → bytes fetched, total bytes, whether complete."""
 
     def feed(self, event: Mapping[str, Any]) -> None:
-        """Take one of the daemon's messages."""
+        """Process one message of the daemon."""
         layer, status = event.get("id"), str(event.get("status", ""))
         if not layer or status.startswith("Pulling from"):
             return
@@ -56,7 +56,7 @@ class PullProgress:
         self.layers[layer] = (total if complete else done, total, complete)
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return the progress as one line."""
         done, total = (sum(layer[part] for layer in self.layers.values()) / 1e6 for part in (0, 1))
         complete = sum(layer[2] for layer in self.layers.values())
         return f"{self.image}: {complete} of {len(self.layers)} layers, {done:.0f} of {total:.0f} MB"
@@ -128,7 +128,7 @@ def _pull_once(
 
 
 def _credentials(repository: str, config: DockerConfig) -> dict[str, Any] | None:
-    """Of the configured file; None lets the SDK look at the user's own, with its credential helpers."""
+    """Read the configured credentials; None lets the SDK use the user's own."""
     if not config.registry_config:
         return None
     registry, _ = docker.auth.resolve_repository_name(repository)

@@ -1,4 +1,4 @@
-"""Removes containers that nobody holds any more, whoever made them.
+"""Removal of containers without a living owner.
 
 When an owner dies its connections end, and with them its agents, within moments; what is left are stopped
 containers. They, and everything past its deadline, are found by label. Whether an owner lives can be told
@@ -28,11 +28,11 @@ from engine.sandbox.ledger import Ledger
 _STOPPED = ("exited", "dead")
 _AT_ONCE = 4
 _GRACE_S = 30.0
-"""After a deadline, so that an owner can say why its sandbox ended."""
+"""Seconds after a deadline within which an owner may still report the end of its sandbox."""
 
 
 def orphaned(container: dict[str, Any], now: float) -> bool:
-    """Whether a row of the daemon's list may be removed.
+    """Return whether a row of the daemon's list may be removed.
 
     Args:
         container: its ``Labels`` and ``State``.
@@ -52,7 +52,7 @@ def orphaned(container: dict[str, Any], now: float) -> bool:
 
 
 def reap(client: docker.APIClient, ledger: Ledger, run_id: str | None = None) -> int:
-    """Remove all orphans, or one run's; returns how many sandboxes. Safe beside other reapers and owners."""
+    """Remove all orphans, or one run's; return the number of sandboxes. Safe beside other reapers."""
     wanted = [ROLE] if run_id is None else [f"{RUN_ID}={run_id}"]
     containers = client.containers(all=True, filters={"label": wanted})
     orphans = [container for container in containers if orphaned(container, time.time())]
@@ -72,7 +72,7 @@ def reap(client: docker.APIClient, ledger: Ledger, run_id: str | None = None) ->
 
 
 def remove(client: docker.APIClient, container: str) -> bool:
-    """Kill and remove a container with its anonymous volumes; False when the daemon could not."""
+    """Kill and remove a container with its volumes; return False when the daemon could not."""
     try:
         client.remove_container(container, v=True, force=True)
     except docker.errors.NotFound:
