@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
 from engine.types import Task, TaskAnswer, TaskRow
+from tests.services import HOME
 
 NUMBERS = '''"""Small functions on numbers."""
 
@@ -143,9 +146,19 @@ def toolchain_or_skip(home: Path) -> Path:
     if problems:
         pytest.skip(f"no local sandboxes here: {problems[0]}")
     try:
-        return ensure_toolchain(home)
+        made = _made_toolchain()
     except PreflightError as error:
         pytest.skip(str(error))
+    target = home / "toolchain" / made.name
+    if not target.exists():
+        shutil.copytree(made, target)
+    return target
+
+
+@functools.cache
+def _made_toolchain() -> Path:
+    """The toolchain of this process, downloaded and unpacked once."""
+    return ensure_toolchain(HOME)
 
 
 def broken_task(home: Path, tree: Path) -> TaskRow:

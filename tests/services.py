@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-_HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
-(_HOME / "static").mkdir()  # whitenoise warns when it is missing, and warnings are errors
-os.environ["TRAINYARD_HOME"] = str(_HOME)
+HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
+(HOME / "static").mkdir()  # whitenoise warns when it is missing, and warnings are errors
+os.environ["TRAINYARD_HOME"] = str(HOME)
 _OWN_POSTGRES = "DATABASE_URL" not in os.environ
 _OWN_REDIS = "REDIS_URL" not in os.environ
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1", …
@@ -31,8 +31,8 @@ if _WORKER:
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis  # noqa: E402
 from webapp.supervisor.home import free_port  # noqa: E402
 
-_POSTGRES = EmbeddedPostgres(_HOME / "postgres", port=free_port(), password="test", durable=False)
-_REDIS = EmbeddedRedis(_HOME / "redis", port=free_port(), password="test", durable=False)
+_POSTGRES = EmbeddedPostgres(HOME / "postgres", port=free_port(), password="test", durable=False)
+_REDIS = EmbeddedRedis(HOME / "redis", port=free_port(), password="test", durable=False)
 if _OWN_POSTGRES:
     os.environ["DATABASE_URL"] = _POSTGRES.url
 if _OWN_REDIS:
@@ -70,4 +70,4 @@ def redis_server() -> Iterator[str]:
 
 def pytest_unconfigure() -> None:
     """Remove the data folder."""
-    shutil.rmtree(_HOME, ignore_errors=True)
+    shutil.rmtree(HOME, ignore_errors=True)

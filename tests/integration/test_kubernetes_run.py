@@ -28,13 +28,7 @@ pytestmark = pytest.mark.timeout(300)
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    source = toy_yard.write_source(tmp_path_factory.mktemp("source") / "toykit")
-    with open_context(folder, "curate", toy_yard.curation(source)) as run:
-        code = execute(toy_yard.curation(source), run)
-    if code != 0:
-        pytest.skip(events(folder / "runs" / "curate")[-1]["reason"])
-    return folder
+    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
 
 
 @pytest.fixture
@@ -81,7 +75,6 @@ def test_the_oracle_solves_every_task_in_pods(home: Path, kubeconfig: Path) -> N
 
 
 def test_two_iterations_train_in_pods(home: Path, kubeconfig: Path) -> None:
-    asyncio.run(toy_yard.make_policy(home))
     config = in_pods(toy_yard.training(home), kubeconfig)
     with open_context(home, "train-in-pods", config) as run:
         assert execute(config, run) == 0, events(run.run_dir)[-1]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from typing import Any, LiteralString
 import psycopg
 import pytest
 
-from tests.integration.toy_yard import DATASET, make_policy, write_source
+from tests.integration.toy_yard import DATASET, taught_home, write_source
 from webapp.supervisor.home import free_port
 from webapp.supervisor.yard import Yard, process_start, running_yard
 
@@ -90,7 +90,7 @@ def line(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Line]:
                 *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),
                 *("--set", "curation.stability_runs=1"),
             )
-            asyncio.run(make_policy(yard.home))
+            shutil.copytree(taught_home(folder / "taught") / "policy", yard.home / "policy")
             yield Line(yard)
     finally:
         os.environ.update({key: value for key, value in saved.items() if value is not None})

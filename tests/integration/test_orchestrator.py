@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import os
@@ -20,7 +19,6 @@ import torch
 
 from engine.config.rollout import NoopPolicyConfig, OraclePolicyConfig
 from engine.datasets.store import load_dataset
-from engine.errors import PreflightError
 from engine.orchestrator import execute
 from tests.fakes.ingest_server import Answer, IngestServer, ingest_server
 from tests.integration import toy_yard
@@ -32,17 +30,7 @@ pytestmark = pytest.mark.timeout(600)
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data folder with the toy dataset and its half-taught policy."""
-    folder = tmp_path_factory.mktemp("home")
-    source = toy_yard.write_source(tmp_path_factory.mktemp("source") / "toykit")
-    with open_context(folder, "curate", toy_yard.curation(source)) as run:
-        code = execute(toy_yard.curation(source), run)
-    if code != 0:
-        reason = events(folder / "runs" / "curate")[-1]["reason"]
-        if PreflightError.__name__ in reason or "pip " in reason or "bubblewrap" in reason:
-            pytest.skip(reason)
-        pytest.fail(reason)
-    asyncio.run(toy_yard.make_policy(folder))
-    return folder
+    return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
 
 
 def of_type(run_dir: Path, name: str) -> list[dict[str, Any]]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -34,11 +37,14 @@ from engine.inference.checkpoints import save_policy_checkpoint
 from engine.inference.scripted import OraclePolicy
 from engine.inference.tokenizer import BpeTokenizer, train_tokenizer
 from engine.inference.transformer import Transformer, TransformerConfig
+from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.selection import run_rows
 from engine.orchestrator.stage import build_scheduler, open_environments
 from engine.rollout.scheduler import GroupRequest
 from engine.types import TokenRecord
+from tests.dataset_builders import toolchain_or_skip
+from tests.services import HOME
 
 DATASET = "toy"
 AGENT = AgentConfig(
@@ -260,7 +266,25 @@ def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) ->
     return True
 
 
-async def make_policy(home: Path) -> None:
+def taught_home(folder: Path) -> Path:
+    """Fill a data folder with the toy dataset and its half-taught policy."""
+    shutil.copytree(_taught_home(), folder, symlinks=True, dirs_exist_ok=True)
+    return folder
+
+
+@functools.cache
+def _taught_home() -> Path:
+    """The data folder that this process copies, made once."""
+    home = HOME / "taught"
+    config = curation(write_source(HOME / "toykit"))
+    toolchain_or_skip(home)
+    with open_context(home, "curate", config) as run:
+        assert execute(config, run) == 0, events(run.run_dir)[-1]
+    asyncio.run(_make_policy(home))
+    return home
+
+
+async def _make_policy(home: Path) -> None:
     """Teach a tiny transformer the oracle's episodes until it samples each about half of the time."""
     torch.set_num_threads(1)
     tokenizer = _tokenizer()
