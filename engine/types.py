@@ -21,6 +21,13 @@ class RunKind(StrEnum):
     VERIFIER = "verifier"
     EVALUATE = "evaluate"
     CURATE = "curate"
+    VALIDATE = "validate"
+    IMPORT = "import"
+
+    @property
+    def has_rollouts(self) -> bool:
+        """Return whether agents act in such a run; the others make or check a dataset."""
+        return self not in (RunKind.CURATE, RunKind.VALIDATE, RunKind.IMPORT)
 
 
 class RunState(StrEnum):

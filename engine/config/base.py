@@ -64,6 +64,13 @@ def _problems(item: ErrorDetails, what: str, skip: int) -> Iterator[Problem]:
     cause = item.get("ctx", {}).get("error")
     if item["type"] == "extra_forbidden":
         yield Problem(f"unknown {what}", place)
+    elif item["type"] in ("union_tag_invalid", "union_tag_not_found"):
+        context = item["ctx"]
+        name = context["discriminator"].strip("'")
+        known = (
+            f"must be one of {context['expected_tags']}" if "expected_tags" in context else f"missing {what}"
+        )
+        yield Problem(known, ".".join(filter(None, (place, name))))
     elif item["type"] == "missing":
         yield Problem(f"missing {what}", place)
     elif isinstance(cause, ImpossibleSettingsError):

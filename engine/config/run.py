@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import ImpossibleSettingsError, Section, config_error
@@ -144,7 +144,7 @@ class CurateRun(_Run):
 class ValidateRun(_Run):
     """Grade every row of a dataset untouched and with its gold patch: is it true?"""
 
-    kind: Literal["curate"] = "curate"
+    kind: Literal["validate"] = "validate"
     dataset: ValidatedDatasetConfig
     validation: ValidationConfig = ValidationConfig()
     grading: GradingConfig = GradingConfig(timeout_s=1800.0, reuse_verdicts=False)
@@ -160,32 +160,12 @@ class ValidateRun(_Run):
 class ImportRun(_Run):
     """Turn a published set into a dataset of this yard."""
 
-    kind: Literal["curate"] = "curate"
+    kind: Literal["import"] = "import"
     importing: ImportConfig
 
 
-def _tag(data: Any) -> str:
-    """The class of a configuration: its kind, or what a run of kind ``curate`` curates."""
-    known = data if isinstance(data, Mapping) else getattr(data, "__dict__", {})
-    kind = str(known.get("kind", ""))
-    sections = {"validation": "validate", "importing": "import"} if kind == "curate" else {}
-    return next((tag for section, tag in sections.items() if section in known), kind)
-
-
 AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun | ValidateRun | ImportRun
-_NO_KIND = "kind: must be one of train, rollout, evaluate, sft, curate"
-_ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
-    Annotated[
-        Annotated[TrainRun, Tag("train")]
-        | Annotated[RolloutRun, Tag("rollout")]
-        | Annotated[EvaluateRun, Tag("evaluate")]
-        | Annotated[SftRun, Tag("sft")]
-        | Annotated[CurateRun, Tag("curate")]
-        | Annotated[ValidateRun, Tag("validate")]
-        | Annotated[ImportRun, Tag("import")],
-        Discriminator(_tag, custom_error_type="kind", custom_error_message=_NO_KIND),
-    ]
-)
+_ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(Annotated[AnyRun, Field(discriminator="kind")])
 
 
 def parse_run_config(data: Mapping[str, Any]) -> AnyRun:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -148,6 +149,7 @@ class TrainingLoop:
         except BaseException:
             await trainer.close()
             raise
+        gc.freeze()  # models and datasets stay: no collection needs to look at them while the loop waits
         return loop
 
     async def run(self, *, fresh: bool) -> None:

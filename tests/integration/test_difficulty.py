@@ -150,7 +150,7 @@ def test_commands(rows: dict[str, TaskRow]) -> None:
     assert "never is not in quarantine: somebody did" in out.getvalue()
     call_command("validate_dataset", "d", "--repeats", "2", "--split", "train", "--no-wait", stdout=out)
     run = Run.objects.get(recipe="validate-dataset")
-    assert (run.state, run.kind, run.dataset) == ("queued", "curate", dataset())
+    assert (run.state, run.kind, run.dataset) == ("queued", "validate", dataset())
     assert run.config["validation"]["repeats"] == 2
     assert run.config["dataset"] == {"name": "d", "splits": ["train"], "limit": None}
     wrong: list[list[str]] = [

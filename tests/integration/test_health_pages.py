@@ -242,7 +242,7 @@ def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
     assert send(operator, f"{task}/quarantine", {"quarantined": True, "reason": ""}).status_code == 422
     assert send(viewer, "/datasets/d/validate", {}).status_code == 403
     made = send(operator, "/datasets/d/validate", {"repeats": 1, "overrides": {"grading.max_parallel": 5}})
-    assert (made.status_code, made.json()["kind"]) == (201, "curate")
+    assert (made.status_code, made.json()["kind"]) == (201, "validate")
     assert Run.objects.get(pk=made.json()["id"]).config["grading"]["max_parallel"] == 5
     assert send(operator, "/datasets/d/validate", {"rows": "nonsense"}).status_code == 422
 

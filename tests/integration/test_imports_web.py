@@ -171,7 +171,7 @@ def test_the_form_starts_a_run_that_imports(home: Path) -> None:
     assert config.importing.filters.languages == ("python", "go")
     assert config.importing.filters.where == ("patch_lines<=9",)
     assert config.importing.decontamination.verified_repositories
-    assert (run.state, run.kind, run.name) == ("queued", "curate", "import verified")
+    assert (run.state, run.kind, run.name) == ("queued", "import", "import verified")
     assert "verified" in client.get("/datasets/").content.decode()
 
 

@@ -126,7 +126,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         change = rates[-1].rate - rates[0].rate
     spent = elapsed(run, timezone.now())
     by_iteration = run.total_iterations > 0
-    has_rollouts = run.kind != RunKind.CURATE
+    has_rollouts = RunKind(run.kind).has_rollouts
     return RunHeader(
         run=run,
         stale=run_reads.is_stale(run),

@@ -10,6 +10,7 @@ from django.db import connection
 from django.db.models import Count
 
 from engine.events.health import RowStatus
+from engine.types import RunKind
 from webapp.models import Dataset, QuarantineDecision, Run, Task, Validation
 from webapp.selectors.paging import Page, paginate
 from webapp.selectors.runs import ACTIVE_STATES
@@ -112,7 +113,7 @@ def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
 
 def validation_runs(dataset: Dataset, limit: int = 10) -> list[Run]:
     """Runs that validated the dataset, newest first."""
-    runs = Run.objects.filter(dataset=dataset, kind="curate", config__has_key="validation")
+    runs = Run.objects.filter(dataset=dataset, kind=RunKind.VALIDATE)
     return list(runs.select_related("created_by").defer("config").order_by("-id")[:limit])
 
 

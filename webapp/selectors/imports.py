@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from django.conf import settings
 
+from engine.types import RunKind
 from webapp.models import Dataset, Run
 from webapp.selectors.paging import Page
 
@@ -26,7 +27,7 @@ _DATA = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
 
 def unfinished_imports(limit: int = 5) -> list[Run]:
     """Import runs that are under way, or ended without a dataset, newest first."""
-    found = Run.objects.filter(kind="curate", config__has_key="importing").exclude(state="succeeded")
+    found = Run.objects.filter(kind=RunKind.IMPORT).exclude(state="succeeded")
     recent = list(found.order_by("-id")[:_CONSIDERED])
     names = {run.config["importing"]["output"] for run in recent}
     made = dict(Dataset.objects.filter(name__in=names).values_list("name", "synced_at"))

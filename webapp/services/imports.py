@@ -23,7 +23,7 @@ def launch(
     overrides: Mapping[str, Any] | None = None,
     actor: User | None = None,
 ) -> Run:
-    """Create and queue a run of kind ``curate`` that imports a published set.
+    """Create and queue a run of kind ``import`` that imports a published set.
 
     Args:
         format: of the rows, see ``engine.config.importing.FORMATS``.

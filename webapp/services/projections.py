@@ -10,7 +10,7 @@ To project a new event type: a ``case`` in ``_apply`` and a method here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.db import connection
@@ -27,8 +27,8 @@ from webapp.services.sandboxes import SandboxStore
 from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
 
-_MAKERS = ("curation", "importing")
-"""Sections of runs that make the dataset they name as ``output``; others of the kind only look at one."""
+_OUTPUT_SECTIONS: Mapping[str, str] = {RunKind.CURATE: "curation", RunKind.IMPORT: "importing"}
+"""Kind of a run that makes a dataset → the section of its configuration that names it."""
 
 
 class Projection:
@@ -119,15 +119,17 @@ class Projection:
         self._trajectories.flush()
         self._sandboxes.flush()
         moved = self._move(event, RunState(event.state), reason=event.reason, summary=event.summary)
-        if moved and event.state == "succeeded" and self._run.kind == RunKind.CURATE:
-            config = self._run.config
-            made = next((config[part]["output"] for part in _MAKERS if part in config), "")
-            name = made or config["dataset"]["name"]
-            send_on_commit(TaskName.SYNC_DATASET, name, *([self._run.pk] if made else []))
+        if not moved or event.state != "succeeded":
+            return
+        kind, config = self._run.kind, self._run.config
+        if kind in _OUTPUT_SECTIONS:
+            send_on_commit(TaskName.SYNC_DATASET, config[_OUTPUT_SECTIONS[kind]]["output"], self._run.pk)
+        elif kind == RunKind.VALIDATE:
+            send_on_commit(TaskName.SYNC_DATASET, config["dataset"]["name"])
 
     def _task_validated(self, event: e.TaskValidated) -> None:
         own = f"{self._run.pk}/{event.record.task_id}"
-        if "validation" in self._run.config and event.record.id == own:
+        if self._run.kind == RunKind.VALIDATE and event.record.id == own:
             self._validated.append(event.record)
 
     def _tasks_selected(self, event: e.TasksSelected) -> None:

@@ -24,7 +24,7 @@ def launch(
     overrides: Mapping[str, Any] | None = None,
     actor: User | None = None,
 ) -> Run:
-    """Create and queue a run of kind ``curate`` that validates a dataset.
+    """Create and queue a run of kind ``validate`` that validates a dataset.
 
     Args:
         name: the dataset.
