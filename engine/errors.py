@@ -34,15 +34,15 @@ from typing import ClassVar
 
 
 class TrainyardError(Exception):
-    """Base of every error the engine raises on purpose."""
+    """Base class of the engine's errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong with a configuration."""
+    """One problem of a configuration."""
 
     message: str
-    """What is wrong and what to do, without the setting's name."""
+    """Problem and remedy, without the setting's name."""
     setting: str = ""
     """Dotted name of the setting to change; empty when no single setting is to blame."""
 
@@ -97,7 +97,7 @@ class SandboxError(TrainyardError):
     """Infrastructure failed, not the agent: never a reward of 0."""
 
     kind: ClassVar[str] = "infrastructure"
-    """Word under which failures are counted and shown."""
+    """Name under which failures are counted and shown."""
 
 
 class SandboxQueueTimeoutError(SandboxError):
@@ -143,7 +143,7 @@ class SandboxEvictedError(SandboxDiedError):
 
 
 class SandboxTransportError(SandboxError):
-    """The byte stream to the in-sandbox agent broke or spoke nonsense."""
+    """The byte stream to the in-sandbox agent broke or carried malformed data."""
 
     kind = "transport"
 
@@ -159,7 +159,7 @@ class SandboxResourceError(SandboxError):
 
 
 class RolloutsLostError(TrainyardError):
-    """Infrastructure lost every rollout of a collection: going on would count zeros that nobody earned."""
+    """Infrastructure failures lost every rollout of a collection; its metrics would be meaningless."""
 
 
 class PatchError(TrainyardError):
@@ -167,7 +167,7 @@ class PatchError(TrainyardError):
 
 
 class HostileInputError(TrainyardError):
-    """Output of a sandbox cannot be read, or not within limits on time and memory: the agent's doing."""
+    """Output of a sandbox cannot be read within limits on time and memory; counted against the agent."""
 
 
 class ModelError(TrainyardError):

@@ -95,7 +95,7 @@ class GradeRule(StrEnum):
 
 
 class TestKind(StrEnum):
-    """Why a test counts: it must start to pass, or must go on passing."""
+    """Role of a test: it must start to pass, or must keep passing."""
 
     __test__ = False
     FAIL_TO_PASS = "fail_to_pass"
@@ -103,7 +103,7 @@ class TestKind(StrEnum):
 
 
 class TestOutcome(StrEnum):
-    """How one test ended; ``missing`` when a required test did not report."""
+    """Outcome of one test; ``missing`` when a required test did not report."""
 
     __test__ = False
     PASSED = "passed"
@@ -117,7 +117,7 @@ class TestOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """A frozen row an agent may see: nothing here gives the answer away."""
+    """The part of a dataset row that an agent may see; it holds nothing of the answer."""
 
     id: str
     """Content hash, 16 hex digits, of everything that defines the task and its grading."""
@@ -127,7 +127,7 @@ class Task:
     base_commit: str
     problem_statement: str
     image: str
-    """What a sandbox backend starts; ``local:<name>`` for a folder under the dataset's ``images/``."""
+    """Image of the sandboxes; ``local:<name>`` for a folder under the dataset's ``images/``."""
     workdir: str = "/testbed"
     difficulty: Mapping[str, float] = field(default_factory=dict)
     """Proxies such as ``function_lines``, ``num_tests``, ``patch_lines``."""
@@ -137,7 +137,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskAnswer:
-    """The gold-bearing half of a row; it enters a sandbox only for grading."""
+    """The answer key of a row; it enters a sandbox only for grading."""
 
     gold_patch: str
     test_patch: str = ""
@@ -149,19 +149,19 @@ class TaskAnswer:
     """Shell script run in the workdir; ``{junit}`` is replaced by the report's path."""
     grade_rule: GradeRule = GradeRule.F2P_P2P
     log_parser: str = ""
-    """Name of the parser that reads the outcomes out of the log; empty where a report tells them."""
+    """Name of the parser of the test log; empty where a report has the outcomes."""
     expected: Mapping[str, str] = field(default_factory=dict)
     """Test → status of the whole map, for ``map_equal``."""
     hidden_paths: tuple[str, ...] = ()
     """Hidden tests and runners that the image itself holds, absolute or below the workdir: removed before an
     agent enters, there again for grading, which starts from the image."""
     timeout_s: float | None = None
-    """Time for the tests where the row sets one; else the run's ``grading.timeout_s``."""
+    """Time limit of the tests set by the row; else the run's ``grading.timeout_s``."""
     setup_patch: str = ""
     """What makes the image the task: applied before an agent enters and before a patch is graded; every patch
     is relative to the tree with it (SWE-smith: the bug, on an image of the intact repository)."""
     deterministic: bool = False
-    """True when curation saw the same outcome over repeated runs: verdicts may then be re-used."""
+    """Whether repeated runs had the same outcome, so that verdicts may be reused."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -184,14 +184,14 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One turn: what the model thought and did, and what it then saw."""
+    """One turn of a trajectory: thought, action, observation."""
 
     index: int
     thought: str
     response: str
-    """The model's whole raw text of this turn, thinking included."""
+    """The model's raw text of this turn, thinking included."""
     call: ToolCall | None
-    """None when nothing could be parsed; then ``error`` says why."""
+    """The parsed call; None after a parse error, with the reason in ``error``."""
     observation: str
     error: str = ""
     exit_code: int | None = None
@@ -223,7 +223,7 @@ class TokenRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestResult:
-    """One required test and how it ended."""
+    """One required test and its outcome."""
 
     __test__ = False
     test_id: str
@@ -233,7 +233,7 @@ class TestResult:
 
 
 class FindingKind(StrEnum):
-    """What a sign of tampering is about."""
+    """Kind of a sign of tampering."""
 
     TESTS_EDITED = "tests_edited"
     """The patch changed tests; the change was left out."""
@@ -270,7 +270,7 @@ class TamperFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """What grading found; ``reward`` is None when the verdict is ``infra_error``."""
+    """Result of grading; ``reward`` is None when the verdict is ``infra_error``."""
 
     verdict: Verdict
     reward: float | None
@@ -280,20 +280,20 @@ class Grade:
     whole_log: bytes = b""
     """A long log without the cut, at most 10 MiB of text, zlib-compressed; empty where ``log`` is all."""
     findings: tuple[TamperFinding, ...] = ()
-    """What the patch and the run of the tests showed."""
+    """Signs of tampering in the patch and the test run."""
     seconds: float = 0.0
     reused: bool = False
-    """True when the verdict of an identical patch on a deterministic task was re-used."""
+    """Whether the verdict of an identical patch on a deterministic task was reused."""
     detail: str = ""
-    """One sentence for people: which tests failed, why the patch did not apply, …"""
+    """One sentence of explanation: failed tests, why the patch did not apply, …"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """Where a rollout's wall time went, in seconds."""
+    """Wall time of a rollout by phase, in seconds."""
 
     queue: float = 0.0
-    """Waiting for a turn, in the scheduler and in the sandbox pool."""
+    """Waiting for admission, in the scheduler and in the sandbox pool."""
     sandbox: float = 0.0
     """Opening, reading the patch, closing; ``pull`` and ``start`` are parts of it."""
     pull: float = 0.0
@@ -329,7 +329,7 @@ class Trajectory:
     tokens: TokenRecord = field(default_factory=TokenRecord)
     timings: Timings = field(default_factory=Timings)
     error: str = ""
-    """Set for infrastructure failures: what happened, in one sentence."""
+    """Description of an infrastructure failure, in one sentence; empty without one."""
     failure: str = ""
     """Kind of the sandbox failure behind its end (``engine.events.failures``); empty without one."""
     attempts: int = 1

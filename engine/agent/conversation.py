@@ -1,4 +1,4 @@
-"""A conversation as token ids: what was sampled is what is trained on.
+"""A conversation as token ids: the sampled ids are the ids trained on.
 
 ChatML. Sampled ids are appended as they are; only new text (an observation and the turn headers
 around it) is ever encoded, so nothing is re-tokenised and every prompt is an exact prefix of the
@@ -15,7 +15,7 @@ from engine.types import TokenRecord
 
 
 class Conversation:
-    """The token columns of one rollout, all of one length.
+    """The token columns of one rollout, all of the same length.
 
     Args:
         tokenizer: encodes new text; hostile text in it never becomes a turn marker.
@@ -37,11 +37,11 @@ class Conversation:
 
     @property
     def prompt_ids(self) -> Sequence[int]:
-        """Ids to continue from; a copy, so that later turns do not change a request in flight."""
+        """Return the ids to continue from, as a copy."""
         return tuple(self._ids)
 
     def append_generation(self, generation: Generation, *, step: int) -> None:
-        """Append what the policy sampled in a step, the stop id included.
+        """Append the sampled ids of a step, the stop id included.
 
         Raises:
             ValueError: the generation's columns differ in length.
@@ -69,7 +69,7 @@ class Conversation:
         return True
 
     def record(self) -> TokenRecord:
-        """The columns as they are now."""
+        """Return the current columns."""
         return TokenRecord(
             ids=tuple(self._ids),
             mask=tuple(self._mask),
@@ -87,7 +87,7 @@ class Conversation:
 
 
 def conversation_prompt_ids(tokenizer: Tokenizer, *, system: str, user: str) -> list[int]:
-    """Ids of the initial prompt, up to where the model begins to write."""
+    """Return the ids of the initial prompt, up to the start of the model's turn."""
     turns = [("system", system)] if system else []
     ids: list[int] = []
     for role, text in (*turns, ("user", user)):
@@ -96,7 +96,7 @@ def conversation_prompt_ids(tokenizer: Tokenizer, *, system: str, user: str) -> 
 
 
 def count_thinking_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
-    """Tokens between ``think_start`` and ``think_end`` (markers not counted); an open block counts whole."""
+    """Count the tokens between ``think_start`` and ``think_end``; an open block counts to its end."""
     count, thinking = 0, False
     for token in ids:
         if token == tokenizer.think_start:

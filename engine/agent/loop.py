@@ -1,4 +1,4 @@
-"""The loop: model → parse → tool → observe, until exactly one termination reason holds.
+"""The agent loop: model → parse → tool → observe, until one termination reason applies.
 
 A response without a runnable call is answered with an error observation and the rollout goes on;
 a command that outlives its deadline is an observation too. Only limits, submission, infrastructure
@@ -30,20 +30,20 @@ from engine.types import RolloutKey, Step, TaskRow, TerminationReason, TokenReco
 
 _MIN_COMMAND_S = 0.1
 _MAX_COUNT = 2**31 - 1
-"""What is left out of an observation is counted up to this: a flood of output passes it within seconds."""
+"""Upper limit of the count of characters left out of an observation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentOutcome:
-    """What a rollout came to, before its patch is graded."""
+    """Result of a rollout before its patch is graded."""
 
     termination: TerminationReason
     steps: tuple[Step, ...]
     tokens: TokenRecord
     error: str = ""
-    """What failed, for infrastructure reasons."""
+    """Description of an infrastructure failure."""
     failure: str = ""
-    """Kind of the sandbox failure that ended it; empty when there was none."""
+    """Kind of the sandbox failure that ended the rollout; empty without one."""
 
 
 class _Ended(Exception):
@@ -79,7 +79,7 @@ class AgentLoop:
         self._conversation = Conversation(self.policy.tokenizer, system=self.prompt.system, user=user)
 
     async def run(self) -> AgentOutcome:
-        """Act until the rollout ends. Failures of sandbox and model are outcomes, not exceptions."""
+        """Run until the rollout ends. Failures of sandbox and model are outcomes, not exceptions."""
         self._deadline = time.monotonic() + self.config.rollout_timeout_s
         try:
             for index in range(self.config.max_steps):
@@ -93,7 +93,7 @@ class AgentLoop:
         return self.outcome(TerminationReason.MAX_STEPS)
 
     def outcome(self, termination: TerminationReason, error: str = "", *, failure: str = "") -> AgentOutcome:
-        """The rollout as far as it came, under a termination reason."""
+        """Return the rollout so far under a termination reason."""
         return AgentOutcome(
             termination=termination,
             steps=tuple(self._steps),

@@ -1,4 +1,4 @@
-"""The objective: from graded groups to advantages, weights and the loss.
+"""The objective: advantages, weights and the loss of graded groups.
 
 Everything here but ``objective`` (the loss in torch) is free of tensors and of the machine-learning stack.
 """

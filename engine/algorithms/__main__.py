@@ -1,4 +1,4 @@
-"""The arithmetic of one group on the command line.
+"""Command line that prints the arithmetic of one group.
 
     python -m engine.algorithms explain GROUP.json
     python -m engine.algorithms explain - --preset dapo --set clip_high=0.3 --set
@@ -27,7 +27,7 @@ EXIT_BAD_INPUT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command and return the exit code."""
     options = _parse(arguments)
     try:
         config = parse_algorithm(resolve_settings(options.preset, parse_settings(options.set)))

@@ -1,4 +1,4 @@
-"""From the rewards of an update's groups to advantages: filtering, reward terms, baseline, normalisation.
+"""Advantages from the rewards of an update's groups: filtering, reward terms, baseline, normalisation.
 
 Pure functions of finished trajectories, without tensors, so that every rule can be read and checked by
 hand. Notation: a group has n trajectories with rewards r_i; K are those that carry loss, F those that
@@ -40,21 +40,21 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory
 
 INFRASTRUCTURE = "infrastructure"
-"""``Member.mask_reason`` of a trajectory that infrastructure lost."""
+"""``Member.mask_reason`` of a trajectory lost to an infrastructure failure."""
 ZERO_ADVANTAGE = "zero_advantage"
-"""``Member.mask_reason`` of all others of a group that was dropped because it has no signal."""
+"""``Member.mask_reason`` of the graded trajectories of a group dropped for lack of signal."""
 
 STD_EPSILON = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryOutcome:
-    """What the objective needs to know of one finished trajectory."""
+    """The part of a finished trajectory that the objective depends on."""
 
     index: int
     """Position among the siblings of its group."""
     reward: float | None
-    """What grading gave; None when infrastructure failed."""
+    """Reward from grading; None after an infrastructure failure."""
     termination: TerminationReason
     length: int = 0
     """Tokens of the whole conversation."""
@@ -64,7 +64,7 @@ class TrajectoryOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """What the objective makes of one trajectory of a group; field for field the event's ``GroupMember``."""
+    """Advantage, baseline and mask of one trajectory; field for field the event's ``GroupMember``."""
 
     index: int
     advantage: float | None
@@ -78,22 +78,22 @@ class Member:
 
     @property
     def is_infrastructure(self) -> bool:
-        """Infrastructure lost it: it counts nowhere."""
+        """Return whether the trajectory was lost to infrastructure and is excluded everywhere."""
         return self.mask_reason == INFRASTRUCTURE
 
     @property
     def is_dropped_group(self) -> bool:
-        """Its whole group was dropped for want of a signal: it counts in no denominator."""
+        """Return whether its group was dropped for lack of signal; it counts in no denominator."""
         return self.mask_reason == ZERO_ADVANTAGE
 
     @property
     def has_signal(self) -> bool:
-        """It carries loss and its advantage is not zero: it moves the weights."""
+        """Return whether it carries loss with a non-zero advantage."""
         return self.loss_mask and bool(self.advantage)
 
 
 def outcome_of(trajectory: Trajectory, *, kl: float = 0.0) -> TrajectoryOutcome:
-    """The part of a trajectory that the objective looks at."""
+    """Return the part of a trajectory that the objective depends on."""
     return TrajectoryOutcome(
         index=trajectory.key.index,
         reward=trajectory.reward,
@@ -110,7 +110,7 @@ def step_members(
     max_context: int,
     kl_sums: Sequence[Sequence[float]] | None = None,
 ) -> list[tuple[Member, ...]]:
-    """Advantages of all groups of one update, in their order.
+    """Compute the advantages of all groups of one update, in their order.
 
     Args:
         groups: every group of the update: batch-wide baselines and deviations run over all of them.
@@ -135,7 +135,7 @@ def step_members(
 def group_members(
     trajectories: Sequence[Trajectory], config: AlgorithmConfig, *, max_context: int
 ) -> tuple[Member, ...]:
-    """``step_members`` of an update that is one group, without KL in the reward."""
+    """Compute ``step_members`` for a single group, without KL in the reward."""
     outcomes = [outcome_of(trajectory) for trajectory in trajectories]
     return outcome_members([outcomes], config, max_context=max_context)[0]
 
@@ -143,7 +143,7 @@ def group_members(
 def outcome_members(
     groups: Sequence[Sequence[TrajectoryOutcome]], config: AlgorithmConfig, *, max_context: int
 ) -> list[tuple[Member, ...]]:
-    """``step_members`` of bare outcomes."""
+    """Compute ``step_members`` from trajectory outcomes."""
     rewards = [counted_rewards(group, config, max_context=max_context) for group in groups]
     union = [reward for counted in rewards for reward in counted.values()]
     return [
@@ -155,7 +155,7 @@ def outcome_members(
 def counted_rewards(
     group: Sequence[TrajectoryOutcome], config: AlgorithmConfig, *, max_context: int
 ) -> dict[int, float]:
-    """R_i of the counted set S of a group, by place in ``group``."""
+    """Return R_i of the counted set S of a group, by index in ``group``."""
     rewards: dict[int, float] = {}
     for place, outcome in enumerate(group):
         reason = mask_reason(outcome, config)
@@ -172,7 +172,7 @@ def counted_rewards(
 
 
 def mask_reason(outcome: TrajectoryOutcome, config: AlgorithmConfig) -> str:
-    """Why a trajectory carries no loss on its own account; empty when it does."""
+    """Return the reason why a trajectory by itself carries no loss; empty when it does."""
     if outcome.termination in INFRASTRUCTURE_REASONS or outcome.reward is None:
         return INFRASTRUCTURE
     return outcome.termination.value if outcome.termination in config.filtered_reasons else ""
@@ -191,7 +191,7 @@ def is_informative(trajectories: Sequence[Trajectory], config: AlgorithmConfig) 
 
 
 def _overlong(length: int, config: AlgorithmConfig, max_context: int) -> float:
-    """What the length of a trajectory takes off its reward."""
+    """Return the overlong penalty of a trajectory's length."""
     if not config.overlong_buffer:
         return 0.0
     buffer = config.overlong_buffer * (max_context if config.overlong_buffer < 1 else 1)
@@ -202,7 +202,7 @@ def _overlong(length: int, config: AlgorithmConfig, max_context: int) -> float:
 def _advantages(
     rewards: dict[int, float], union: Sequence[float], config: AlgorithmConfig
 ) -> dict[int, tuple[float, float | None]]:
-    """(A_i, b_i) of the counted rewards of one group, by place."""
+    """Return (A_i, b_i) of the counted rewards of one group, by index."""
     own = list(rewards.values())
     compared = union if config.baseline == "batch_mean" else own
     measured = union if config.std_normalisation == "batch" else own

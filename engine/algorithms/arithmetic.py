@@ -31,7 +31,7 @@ class SampledTokens:
 
 
 def token_losses(tokens: SampledTokens, advantage: float, config: AlgorithmConfig) -> list[float]:
-    """c ℓ + β KL − γ H of every token, before the trajectory's weight.
+    """Return c ℓ + β KL − γ H of every token, before the trajectory's weight.
 
     Raises:
         OverflowError: a ratio is too large for a float.
@@ -54,7 +54,7 @@ def token_losses(tokens: SampledTokens, advantage: float, config: AlgorithmConfi
 
 
 def kl_estimates(logprobs: Sequence[float], reference_logprobs: Sequence[float], kind: str) -> list[float]:
-    """The KL term of every token; ``kind`` is k1, k2 or k3."""
+    """Return the KL term of every token; ``kind`` is k1, k2 or k3."""
     gaps = [reference - logprob for logprob, reference in zip(logprobs, reference_logprobs, strict=True)]
     if kind == "k1":
         return [-gap for gap in gaps]

@@ -1,4 +1,4 @@
-"""The resolved objective in words and numbers, for people: one (title, sentence) pair per ingredient.
+"""The resolved objective in words and numbers: one (title, sentence) pair per ingredient.
 
 To add one: a function here that says what a setting does, also when it is off where that is worth saying.
 """
@@ -28,7 +28,7 @@ _KL = {
 
 
 def describe(config: AlgorithmConfig, *, max_context: int | None = None) -> list[tuple[str, str]]:
-    """What the objective does, from the reward to the loss.
+    """Describe the objective, from the reward to the loss.
 
     Args:
         config: resolved.
@@ -52,7 +52,7 @@ def describe(config: AlgorithmConfig, *, max_context: int | None = None) -> list
 
 
 def changed_settings(config: AlgorithmConfig) -> dict[str, object]:
-    """Settings in which the objective differs from its preset, with their values."""
+    """Return the settings in which the objective differs from its preset, with their values."""
     plain = AlgorithmConfig(preset=config.preset)
     return {
         name: getattr(config, name)

@@ -1,4 +1,4 @@
-"""The arithmetic of one group, from a JSON document: what ``python -m engine.algorithms explain`` prints.
+"""The arithmetic of one group from a JSON document (``python -m engine.algorithms explain``).
 
 Input, every array of a trajectory as long as its conversation:
 
@@ -35,7 +35,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class TrajectoryDocument(BaseModel):
-    """One trajectory of the input; all its arrays are equally long."""
+    """One trajectory of the input; all its arrays have the same length."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
     reward: Finite | None
@@ -58,7 +58,7 @@ class TrajectoryDocument(BaseModel):
         return self
 
     def sampled(self) -> SampledTokens:
-        """The columns at the sampled positions."""
+        """Return the columns at the sampled positions."""
 
         def column(values: Sequence[float]) -> list[float]:
             return [value for value, is_sampled in zip(values, self.mask, strict=True) if is_sampled]
@@ -90,7 +90,7 @@ def parse_group(data: Any) -> GroupDocument:
 
 
 def explain(group: GroupDocument, config: AlgorithmConfig) -> dict[str, Any]:
-    """The output document.
+    """Compute the output document.
 
     Raises:
         ConfigError: a ratio is too large to compute with.
@@ -120,7 +120,7 @@ def explain(group: GroupDocument, config: AlgorithmConfig) -> dict[str, Any]:
 
 
 def left_out(group: GroupDocument, config: AlgorithmConfig) -> list[str]:
-    """Terms of the objective that the document has no columns for: ``explain`` computes without them."""
+    """Return the terms of the objective that the document has no columns for and that are left out."""
     notes = []
     documents = group.trajectories
     if needs_reference(config) and any(document.reference_logprobs is None for document in documents):
@@ -145,7 +145,7 @@ def left_out(group: GroupDocument, config: AlgorithmConfig) -> list[str]:
 
 
 def resolve_settings(preset: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings of ``algorithm`` by their short or dotted names, with the preset they are based on."""
+    """Resolve settings of ``algorithm``, given by short or dotted names, on top of a preset."""
     found = {key.removeprefix("algorithm."): value for key, value in settings.items()}
     return found if preset is None else {"preset": preset, **found}
 
@@ -171,6 +171,6 @@ def _members(
 
 
 def _spread(losses: Sequence[float], mask: Sequence[int]) -> list[float]:
-    """Losses of the sampled positions, 0 everywhere else."""
+    """Spread the losses of the sampled positions over all positions, 0 elsewhere."""
     rest = iter(losses)
     return [next(rest, 0.0) if is_sampled else 0.0 for is_sampled in mask]

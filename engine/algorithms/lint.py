@@ -1,4 +1,4 @@
-"""Reads a training run's configuration as its author would want it read before it costs anything.
+"""Linter of training configurations: contradictions and settings without effect.
 
 Errors are contradictions, which parsing refuses too (``engine.config.contradictions``). Warnings are of
 settings that have no effect beside the others, or another effect than their name suggests. A setting at its
@@ -18,14 +18,14 @@ from engine.errors import ConfigError
 from engine.types import TerminationReason
 
 Warned = tuple[str, str]
-"""A setting of ``algorithm`` and what to know of it."""
+"""A setting of ``algorithm`` and the warning about it."""
 
 SEQUENCE_CLIP_MAX = 0.05
-"""A trajectory's geometric mean ratio hardly ever leaves 1 by more (GSPO clips at 3·10⁻⁴)."""
+"""Largest sensible clip bound of a trajectory's geometric mean ratio (GSPO uses 3·10⁻⁴)."""
 
 
 def lint(run: TrainRun) -> list[LintFinding]:
-    """All findings, errors first."""
+    """Return all findings, errors first."""
     config = run.algorithm
     warnings: Iterable[Warned] = (
         *_clip(run),

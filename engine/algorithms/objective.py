@@ -1,4 +1,4 @@
-"""From advantages to the loss of any part of an optimizer step; the parts' losses add up to the step's.
+"""The loss of any part of an optimizer step; the losses of all parts add up to that of the step.
 
 For the trajectories i of one optimizer step, with sampled tokens t:
 
@@ -88,7 +88,7 @@ class LossParts:
 
 
 def policy_loss(batch: TokenBatch, config: AlgorithmConfig) -> LossParts:
-    """The loss of some trajectories of an optimizer step.
+    """Compute the loss of some trajectories of an optimizer step.
 
     Raises:
         ValueError: the configuration has a term whose column the batch lacks.
@@ -123,7 +123,7 @@ def policy_loss(batch: TokenBatch, config: AlgorithmConfig) -> LossParts:
 def kl_estimate(
     logprobs: Tensor, reference_logprobs: Tensor, kind: Literal["none", "k1", "k2", "k3"]
 ) -> Tensor:
-    """The KL term of every token, [N]. ``kind`` is not ``none``."""
+    """Compute the KL term of every token, [N]. ``kind`` is not ``none``."""
     gap = reference_logprobs - logprobs
     if kind == "k1":
         return -gap
@@ -134,7 +134,7 @@ def kl_estimate(
 
 
 def importance_weights(batch: TokenBatch, config: AlgorithmConfig) -> Tensor | None:
-    """c of every token, [N], without gradient; None without an importance correction."""
+    """Compute c of every token, [N], without gradient; None without an importance correction."""
     if config.importance_correction == "none":
         return None
     low, high = config.importance_low, config.importance_high
@@ -153,7 +153,7 @@ def _ratio(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
 
 
 def _row_means(values: Tensor, batch: TokenBatch) -> Tensor:
-    """Each token's mean over its trajectory, [N]."""
+    """Return each token's mean over its trajectory, [N]."""
     counts = torch.bincount(batch.rows, minlength=batch.num_rows).clamp(min=1)
     sums = torch.zeros(batch.num_rows, dtype=values.dtype, device=values.device)
     return (sums.index_add(0, batch.rows, values) / counts)[batch.rows]
@@ -166,7 +166,7 @@ def _inside(values: Tensor, low: float, high: float) -> Tensor:
 def _surrogate_losses(
     batch: TokenBatch, ratio: Tensor, config: AlgorithmConfig
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """ℓ of every token, and where the upper, the lower and the dual clip took effect; all [N]."""
+    """Compute ℓ of every token and the masks of the upper, lower and dual clip; all [N]."""
     advantages, found = batch.advantages, ratio.detach()
     never = torch.zeros_like(found, dtype=torch.bool)
     if config.ratio == "none":

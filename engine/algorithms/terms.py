@@ -1,4 +1,4 @@
-"""Which terms a configured objective has, and what a trainer must compute for them."""
+"""Terms of a configured objective and the inputs they need from a trainer."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ from engine.config.algorithm import AlgorithmConfig
 
 
 def has_kl_loss(config: AlgorithmConfig) -> bool:
-    """Whether the divergence from the reference policy is a term of the loss."""
+    """Return whether the divergence from the reference policy is a term of the loss."""
     return config.kl != "none" and config.kl_placement == "loss" and config.kl_coefficient > 0
 
 
 def has_kl_reward(config: AlgorithmConfig) -> bool:
-    """Whether the divergence from the reference policy is taken off the reward."""
+    """Return whether the divergence from the reference policy is subtracted from the reward."""
     return config.kl != "none" and config.kl_placement == "reward" and config.kl_coefficient > 0
 
 
 def needs_reference(config: AlgorithmConfig) -> bool:
-    """Whether the reference policy's log-probabilities are needed at all."""
+    """Return whether the reference policy's log-probabilities are needed."""
     return has_kl_loss(config) or has_kl_reward(config)
 
 
 def needs_old_logprobs(config: AlgorithmConfig) -> bool:
-    """Whether the trainer's log-probabilities before the update are needed, besides the sampler's."""
+    """Return whether the trainer's log-probabilities before the update are needed."""
     return config.importance_correction != "none"
 
 
 def needs_entropy(config: AlgorithmConfig) -> bool:
-    """Whether entropies need a gradient."""
+    """Return whether entropies need a gradient."""
     return config.entropy_coefficient > 0

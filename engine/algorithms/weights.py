@@ -1,4 +1,4 @@
-"""How much a trajectory counts in an optimizer step, and what it takes to compute its loss.
+"""Weights of trajectories in an optimizer step.
 
     loss = Σ_i w_i Σ_t ℓ_it
 
@@ -27,7 +27,7 @@ from engine.config.algorithm import AlgorithmConfig
 def trajectory_weights(
     members: Sequence[Member], num_tokens: Sequence[int], config: AlgorithmConfig, *, max_context: int
 ) -> list[float]:
-    """w_i of every trajectory of one optimizer step; 0 for those that carry no loss.
+    """Return w_i of every trajectory of one optimizer step; 0 for those that carry no loss.
 
     Args:
         members: all trajectories of the step, over all its groups.
@@ -60,5 +60,5 @@ def _counts(member: Member, config: AlgorithmConfig) -> bool:
 
 
 def needs_forward(member: Member, config: AlgorithmConfig) -> bool:
-    """Whether a trajectory has a gradient: a signal, or a term of the loss that does not ask for one."""
+    """Return whether a trajectory has a gradient: a signal, or a loss term that needs none."""
     return member.has_signal or (member.loss_mask and (has_kl_loss(config) or needs_entropy(config)))

@@ -1,4 +1,4 @@
-"""What stored groups would have been worth under other settings: counterfactual advantages and masks.
+"""Counterfactual advantages and masks of stored groups under other settings.
 
     what_if(group, {"preset": "grpo"}, max_context=32_768)
     what_if(group, {"filtered_baseline": "keep_zero"}, base=run.algorithm, max_context=run.agent.max_context)
@@ -27,7 +27,7 @@ class Counterfactual:
     members: tuple[Member, ...]
     """Advantage, baseline and mask of every trajectory, in the order given."""
     notes: tuple[str, ...]
-    """What of the settings could not be applied to stored trajectories, in sentences."""
+    """Settings that could not be applied to stored trajectories, one sentence each."""
 
 
 def what_if(
@@ -38,7 +38,7 @@ def what_if(
     base: AlgorithmConfig | None = None,
     others: Sequence[Group | Sequence[TrajectoryOutcome]] = (),
 ) -> Counterfactual:
-    """The advantages, baselines and masks a group would have had.
+    """Compute the advantages, baselines and masks of a group under other settings.
 
     Args:
         group: finished trajectories of one task.

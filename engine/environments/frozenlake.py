@@ -1,4 +1,4 @@
-"""FrozenLake, the small environment of the reference experiments: many turns, no sandbox, judged by itself.
+"""FrozenLake, a small multi-turn environment without sandboxes that grades itself.
 
 As rLLM and RAGEN play it: the lake is drawn as text after every move, reward 1 at the goal, else 0; a hole
 ends the rollout, a turn without a readable call is a turn lost. ``Lake`` is the world itself, without
@@ -54,16 +54,16 @@ class Lake:
 
     @property
     def arrived(self) -> bool:
-        """Whether the player stands on the goal."""
+        """Return whether the player stands on the goal."""
         return self.player == self.goal
 
     @property
     def drowned(self) -> bool:
-        """Whether the player fell into a hole."""
+        """Return whether the player fell into a hole."""
         return self._field[self.player] == HOLE
 
     def move(self, direction: str) -> str:
-        """Walk one square, or stay where the lake ends; returns the direction really taken."""
+        """Move one square, or stay at the edge; return the direction actually taken."""
         if self._rng.random() < self._slip_probability:
             direction = self._rng.choice(_SIDEWAYS[direction])
         down, right = DIRECTIONS[direction]
@@ -74,11 +74,11 @@ class Lake:
         return direction
 
     def contains(self, square: Square) -> bool:
-        """Whether the square is part of the lake."""
+        """Return whether the square is part of the lake."""
         return square in self._field
 
     def draw(self) -> str:
-        """The lake as it is now: ``X`` is a player in a hole, ``√`` one on the goal."""
+        """Draw the current lake: ``X`` is a player in a hole, ``√`` one on the goal."""
         here = _ARRIVED if self.arrived else _DROWNED if self.drowned else PLAYER
         shown = {**self._field, self.player: here}
         size = max(row for row, _ in shown) + 1
@@ -106,7 +106,7 @@ class FrozenLakeEnvironment:
         self.lake = self._fresh()
 
     async def reset(self) -> str:
-        """Put the player back on the start; there is no sandbox."""
+        """Put the player on the start; return an empty sandbox id."""
         self.lake = self._fresh()
         return ""
 
@@ -123,14 +123,14 @@ class FrozenLakeEnvironment:
         return EnvironmentStep(observation=f"{said} The lake:\n\n{lake.draw()}")
 
     async def patch(self) -> str:
-        """Nothing: a walk changes no file."""
+        """Return an empty patch."""
         return ""
 
     async def close(self) -> None:
-        """Nothing to free."""
+        """Do nothing: there is no resource to free."""
 
     async def grade(self, patch: str) -> Grade:  # noqa: ARG002
-        """``passed`` with reward 1 on the goal, else ``failed`` with 0; no test is involved."""
+        """Return ``passed`` with reward 1 on the goal, else ``failed`` with 0."""
         arrived = self.lake.arrived
         return Grade(
             verdict=Verdict.PASSED if arrived else Verdict.FAILED,

@@ -1,4 +1,4 @@
-"""FrozenLake maps as tasks: drawn by seed, solvable within a number of moves, held-out ones apart.
+"""FrozenLake maps as tasks: drawn by seed, solvable within a number of moves, with held-out maps.
 
 A map is a square of ``P`` (start), ``_`` (ice), ``O`` (hole) and ``G`` (goal), rows on lines. Start and goal
 are anywhere; a breadth-first search decides whether a map is solvable, so that none that is gets refused.
@@ -24,24 +24,24 @@ DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "lef
 LARGEST = 9
 """Rows and columns of the largest map."""
 _MAX_DRAWS = 20_000
-"""Maps drawn for one task before the settings are called impossible."""
+"""Maps drawn for one task before the settings are refused as impossible."""
 
 Square = tuple[int, int]
 
 
 def squares(grid: str) -> dict[Square, str]:
-    """(row, column) → symbol."""
+    """Return the map as (row, column) → symbol."""
     rows = grid.split("\n")
     return {(row, column): symbol for row, line in enumerate(rows) for column, symbol in enumerate(line)}
 
 
 def positions(player: Square, goal: Square) -> str:
-    """Row and column of the player and of the goal, from 0, as RAGEN adds them to the map."""
+    """Return row and column of the player and of the goal, from 0, as RAGEN adds them to the map."""
     return f"{PLAYER} {player[0]},{player[1]} {GOAL} {goal[0]},{goal[1]}"
 
 
 def goal_distances(grid: str) -> dict[Square, int]:
-    """Fewest moves to the goal from every square of ice it can be reached from, the goal itself included.
+    """Return the fewest moves to the goal from every square that can reach it, the goal included.
 
     Raises:
         ValueError: the grid has no goal.
@@ -62,13 +62,13 @@ def goal_distances(grid: str) -> dict[Square, int]:
 
 
 def shortest_path(grid: str) -> int | None:
-    """Fewest moves from start to goal; None when there is no way."""
+    """Return the fewest moves from start to goal; None when there is no path."""
     start = next(square for square, symbol in squares(grid).items() if symbol == PLAYER)
     return goal_distances(grid).get(start)
 
 
 def draw_grid(config: FrozenLakeConfig, rng: random.Random) -> str:
-    """A random solvable map.
+    """Draw a random solvable map.
 
     Raises:
         DatasetError: the settings hardly ever give one.
@@ -89,7 +89,7 @@ def draw_grid(config: FrozenLakeConfig, rng: random.Random) -> str:
 
 
 def frozenlake_rows(config: FrozenLakeConfig) -> list[TaskRow]:
-    """Every task of the settings: ``train_maps`` of split ``train``, then ``heldout_maps`` of ``heldout``.
+    """Return all tasks: ``train_maps`` of split ``train``, then ``heldout_maps`` of ``heldout``.
 
     The two splits are drawn from seeds of their own, and no map occurs twice.
 
@@ -113,12 +113,12 @@ def frozenlake_rows(config: FrozenLakeConfig) -> list[TaskRow]:
 
 
 def frozenlake_provenance(config: FrozenLakeConfig) -> dict[str, Any]:
-    """How the dataset of the settings came about."""
+    """Return the provenance of the generated dataset."""
     return {"generator": "engine.environments.frozenlake_maps", "settings": config.model_dump(mode="json")}
 
 
 def _different_grids(config: FrozenLakeConfig, split: str, seen: set[str]) -> Iterator[str]:
-    """Maps that were not seen yet; ends when nearly all there are have been."""
+    """Yield unseen maps; ends when nearly all possible maps were drawn."""
     rng = random.Random(f"frozenlake/{config.map_seed}/{split}")
     in_vain = 0
     while in_vain < _MAX_DRAWS:
@@ -130,7 +130,7 @@ def _different_grids(config: FrozenLakeConfig, split: str, seen: set[str]) -> It
 
 
 def lake_row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> TaskRow:
-    """The task of a solvable map."""
+    """Return the task of a solvable map."""
     length = shortest_path(grid)
     where = {symbol: square for square, symbol in squares(grid).items()}
     task = Task(
@@ -153,7 +153,7 @@ def lake_row(config: FrozenLakeConfig, grid: str, split: str, number: int) -> Ta
 
 
 def statement(grid: str, slip_probability: float) -> str:
-    """The task in words, the map below them."""
+    """Return the problem statement of a map."""
     ice = (
         "The ice is firm: you move where you want to."
         if slip_probability == 0

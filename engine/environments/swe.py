@@ -1,4 +1,4 @@
-"""Software-engineering tasks: a sandbox of the task's image and the four tools over it.
+"""The environment of software-engineering tasks: a sandbox of the task's image and four tools.
 
 Nothing is installed inside the sandbox; tools work on the host over its protocol.
 """
@@ -29,7 +29,7 @@ from engine.tools.schemas import SWE_TOOLS, Tools
 from engine.types import Grade, ToolCall
 
 _GRACE_S = 30.0
-"""What a step may take beyond its command's deadline before the environment counts as hanging."""
+"""Seconds beyond a command's deadline after which the environment counts as hanging."""
 _FILE_COMMAND_S = 20.0
 
 
@@ -54,7 +54,7 @@ class SandboxFileStore:
             raise OSError(result.stderr.decode("utf-8", "replace").strip())
 
     async def list_dir(self, path: str, *, depth: int) -> list[str]:
-        """Paths below a folder."""
+        """List paths below a folder."""
         return await self._sandbox.list_dir(path, depth=depth)
 
 
@@ -114,16 +114,16 @@ class SweEnvironment:
 
     @property
     def queue_seconds(self) -> float:
-        """Time spent waiting for the sandbox's turn."""
+        """Return the seconds spent waiting for admission of the sandbox."""
         return self._opening.lease.queue_seconds
 
     @property
     def startup(self) -> Startup | None:
-        """What starting the sandbox took."""
+        """Return node and duration of the sandbox start."""
         return self._opening.lease.startup
 
     async def reset(self) -> str:
-        """Open the sandbox and hide what the agent must not see; it is opened once in this object's life."""
+        """Open the sandbox and hide what the agent must not see; allowed once."""
         sandbox = await self._opening.__aenter__()
         workdir = sandbox.spec.workdir
         self._sandbox = sandbox
@@ -160,7 +160,7 @@ class SweEnvironment:
         )
 
     async def patch(self) -> str:
-        """Everything that changed below the workdir, however it was made."""
+        """Return all changes below the workdir as a patch."""
         sandbox, _ = self._opened()
         with self._noted():
             return await sandbox.diff()
@@ -178,7 +178,7 @@ class SweEnvironment:
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
-        """Remember a failure of the sandbox, for the pool's books."""
+        """Record a failure of the sandbox, for the pool's statistics."""
         try:
             yield
         except SandboxError as error:

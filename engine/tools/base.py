@@ -1,4 +1,4 @@
-"""What every tool shares: the files and shell it works on, and what it answers.
+"""Protocols and results shared by all tools.
 
 Tools run on the host over these small protocols; nothing is installed inside a sandbox, and the
 warm start runs the same ``file_editor`` on files in memory. To add a tool: a class with
@@ -21,7 +21,7 @@ ObservationStyle = Literal["compact", "full"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolResult:
-    """What a tool answers; ``error`` is its first line when the tool refused or failed."""
+    """Result of a tool call; ``error`` is its first line when the tool refused or failed."""
 
     observation: str
     error: str = ""
@@ -43,7 +43,7 @@ class FileStore(Protocol):
     """Files by absolute path. Methods raise the file system's OSErrors."""
 
     async def read(self, path: str) -> bytes:
-        """A regular file's content. Raises ValueError when it is too large to edit."""
+        """Return a regular file's content. Raises ValueError when it is too large to edit."""
 
     async def write(self, path: str, data: bytes) -> None:
         """Create or replace a file, making parent folders, keeping an existing file's mode."""
@@ -52,7 +52,7 @@ class FileStore(Protocol):
         """Delete a file."""
 
     async def list_dir(self, path: str, *, depth: int) -> list[str]:
-        """Paths relative to ``path``, sorted, folders with a trailing slash, no dot-files."""
+        """List paths relative to ``path``: sorted, folders with a trailing slash, no dot-files."""
 
 
 class Shell(Protocol):
@@ -73,22 +73,22 @@ class Tool(Protocol):
 
 
 def refusal(message: str) -> ToolResult:
-    """The answer of a tool that did nothing."""
+    """Return the result of a refused call."""
     return ToolResult(observation=f"ERROR: {message}", error=message.split("\n", 1)[0][:300])
 
 
 def resolve(path: str, workdir: str) -> str:
-    """Absolute, normalised form of a path an agent wrote."""
+    """Return the absolute, normalised form of a path written by an agent."""
     return posixpath.normpath(posixpath.join(workdir, path))
 
 
 def to_text(data: bytes) -> str:
-    """Bytes of a file as text that encodes back to the same bytes, whatever they are."""
+    """Decode a file's bytes to text that encodes back to the same bytes."""
     return data.decode("utf-8", "surrogateescape")
 
 
 def to_bytes(text: str) -> bytes:
-    """The inverse of ``to_text``; lone surrogates a model wrote become question marks."""
+    """Encode text as ``to_text`` decodes it; other lone surrogates become question marks."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -96,5 +96,5 @@ def to_bytes(text: str) -> bytes:
 
 
 def printable(text: str) -> str:
-    """Text safe to tokenise, store and show: NUL and bytes that are not UTF-8 become U+FFFD."""
+    """Return text that is safe to tokenise, store and show: NUL and invalid UTF-8 become U+FFFD."""
     return _UNPRINTABLE.sub("\ufffd", text)

@@ -1,4 +1,4 @@
-"""A long Python file with its function bodies left out, so that its shape fits an observation."""
+"""Shortened views of long Python files, with function bodies left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _MIN_BODY_LINES = 4
 
 
 def elided_lines(source: str) -> list[tuple[int, str]] | None:
-    """Numbered lines with each function body of 4 lines or more replaced by one note.
+    """Return numbered lines with each function body of 4 lines or more replaced by one note.
 
     Returns None when the source does not parse; then there is no shape to show.
     """
@@ -37,7 +37,7 @@ def elided_lines(source: str) -> list[tuple[int, str]] | None:
 
 
 def _bodies(tree: ast.AST) -> list[tuple[int, int]]:
-    """First and last line of every outermost function body that is worth leaving out."""
+    """Return first and last line of every outermost function body that is left out."""
     found: list[tuple[int, int]] = []
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

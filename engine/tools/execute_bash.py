@@ -10,12 +10,12 @@ from engine.tools.base import ObservationStyle, Shell, ToolResult, refusal
 from engine.tools.truncate import condense_lines
 
 _MAX_COMMAND_BYTES = 100_000
-"""Linux passes no argument longer than 128 KiB to a program."""
+"""Longest argument that Linux passes to a program."""
 _ANSI = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 
 
 class ExecuteBash:
-    """Runs commands and condenses what they print to 40 + 40 lines.
+    """Tool that runs commands and condenses their output to 40 + 40 lines.
 
     Args:
         shell: where commands run; after its deadline the partial output is kept.

@@ -26,7 +26,7 @@ _LISTED_LINES = 10
 
 
 class _RefusedError(Exception):
-    """The command cannot be done; the message is for the model."""
+    """The command cannot be executed; the message is for the model."""
 
 
 class FileEditor:
@@ -56,7 +56,7 @@ class FileEditor:
         }
 
     async def run(self, arguments: Mapping[str, Any]) -> ToolResult:
-        """Execute a validated call; what cannot be done is an observation, never an exception."""
+        """Execute a validated call; a refused command is an observation, never an exception."""
         path = resolve(arguments["path"], self._workdir)
         try:
             text = await self._commands[arguments["command"]](path, arguments)
@@ -218,7 +218,7 @@ def _checked_range(path: str, view_range: list[int] | None, total: int) -> tuple
 
 
 def _occurrences(text: str, needle: str) -> list[int]:
-    """Starts of all occurrences, overlapping ones included: each of them is a place one might mean."""
+    """Return the start of every occurrence, overlapping ones included."""
     places, start = [], text.find(needle)
     while start >= 0:
         places.append(start)

@@ -1,4 +1,4 @@
-"""``finish`` (also ``submit``): the agent hands in its work."""
+"""``finish`` (also ``submit``): the agent submits its work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.tools.base import ToolResult
 
 
 class Finish:
-    """Ends the rollout; the patch is taken from the sandbox as it is."""
+    """Tool that ends the rollout; the patch is the current state of the sandbox."""
 
     async def run(self, _arguments: Mapping[str, Any]) -> ToolResult:
         """Execute a validated call."""

@@ -1,4 +1,4 @@
-"""Files in memory: the warm start, tests and benchmarks run real tools on them."""
+"""Files in memory, for the warm start, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Result = TypeVar("Result")
 
 
 class MemoryFileStore:
-    """A ``FileStore`` over a dictionary of absolute path → bytes; folders exist by their files."""
+    """A ``FileStore`` over a dictionary of absolute path → bytes; folders exist through their files."""
 
     def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
         self.files: dict[str, bytes] = dict(files or {})
 
     async def read(self, path: str) -> bytes:
-        """Content of a file. Raises FileNotFoundError, IsADirectoryError."""
+        """Return a file's content. Raises FileNotFoundError, IsADirectoryError."""
         if path in self.files:
             return self.files[path]
         if self._is_dir(path):
@@ -35,7 +35,7 @@ class MemoryFileStore:
         del self.files[path]
 
     async def list_dir(self, path: str, *, depth: int) -> list[str]:
-        """Paths below a folder, relative to it. Raises NotADirectoryError, FileNotFoundError."""
+        """List paths below a folder, relative to it. Raises NotADirectoryError, FileNotFoundError."""
         if path in self.files:
             raise NotADirectoryError(path)
         if not self._is_dir(path):
@@ -55,7 +55,7 @@ class MemoryFileStore:
 
 
 def run_immediately(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Result of a coroutine that never waits, such as a tool over a ``MemoryFileStore``.
+    """Run a coroutine that never waits and return its result.
 
     Raises:
         RuntimeError: the coroutine tried to wait.

@@ -1,4 +1,4 @@
-"""From a tool call to the text a model writes; ``engine.tools.parser`` reads it back without loss.
+"""Rendering of tool calls as text; ``engine.tools.parser`` is the lossless inverse.
 
 Used where responses are made rather than sampled: scripted policies and the warm start.
 To add a format: see ``engine.tools.parser``.
@@ -16,7 +16,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def render_call(call: ToolCall, tool_format: ToolFormat) -> str:
-    """The call's text; ``parse`` of it gives the same call.
+    """Render a call; ``parse`` returns the same call.
 
     Raises:
         ValueError: a name is not an identifier, or (XML only) a value holds the very sequence that
@@ -37,7 +37,7 @@ def render_call(call: ToolCall, tool_format: ToolFormat) -> str:
 
 
 def render_response(thought: str, call: ToolCall, tool_format: ToolFormat) -> str:
-    """A whole turn's text: the thinking block, an empty line, the call; in words all on one line."""
+    """Render a whole turn: thinking block, empty line, call; in words format all on one line."""
     if tool_format == "words":
         return f"{thought} {render_call(call, tool_format)}".lstrip()
     return f"{THINK_START}\n{thought}\n{THINK_END}\n\n{render_call(call, tool_format)}"

@@ -1,4 +1,4 @@
-"""Schemas of the tools: one table that feeds validation, function calling and the prompts' text.
+"""Schemas of the tools, for validation, function calling and prompts.
 
 The four tools and their parameters are those R2E-Gym trained on. To add a tool: a ``ToolSchema``
 here, its class in ``engine.tools``, and an entry in the environment that offers it.
@@ -48,14 +48,14 @@ class Parameter:
     choices: tuple[str, ...] = ()
 
     def json_schema(self) -> dict[str, Any]:
-        """JSON schema of the value."""
+        """Return the JSON schema of the value."""
         schema = {**_JSON_TYPES[self.type], "description": self.description}
         if self.choices:
             schema["enum"] = list(self.choices)
         return schema
 
     def parse(self, value: object) -> Any:
-        """The typed value; text is read as the schema's type. Raises CallError."""
+        """Convert a value to the parameter's type; text is parsed. Raises CallError."""
         parsed = value
         if self.type != "string" and isinstance(value, str):
             try:
@@ -82,7 +82,7 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class ToolSchema:
-    """A tool as the model sees it."""
+    """Name, description and parameters of a tool."""
 
     name: str
     description: str
@@ -90,12 +90,12 @@ class ToolSchema:
 
     @property
     def is_wordy(self) -> bool:
-        """Whether a call is a few fixed words: every argument is required and one of several words."""
+        """Return whether a call consists of fixed words: every argument is required and has choices."""
         choices = [choice for p in self.parameters for choice in p.choices]
         return all(p.required and p.choices for p in self.parameters) and all(map(str.isalnum, choices))
 
     def json_schema(self) -> dict[str, Any]:
-        """The function-calling declaration: ``{"type": "function", "function": {...}}``."""
+        """Return the function-calling declaration: ``{"type": "function", "function": {...}}``."""
         return {
             "type": "function",
             "function": {
@@ -110,7 +110,7 @@ class ToolSchema:
         }
 
     def signature(self) -> str:
-        """One line, optional arguments marked ``?``: ``search(search_term: string, path?: string)``."""
+        """Return the signature, e.g. ``search(search_term: string, path?: string)``."""
         shown = (
             f"{p.name}{'' if p.required else '?'}: {'|'.join(p.choices) if p.choices else p.type}"
             for p in self.parameters
@@ -118,7 +118,7 @@ class ToolSchema:
         return f"{self.name}({', '.join(shown)})"
 
     def describe(self) -> str:
-        """The prompt's text for this tool."""
+        """Return the prompt's text for this tool."""
         lines = [f"{self.name}: {self.description}", "  Parameters:"]
         for p in self.parameters:
             need = "required" if p.required else "optional"
@@ -176,13 +176,13 @@ SUBMIT = ToolSchema("submit", "Another name of finish.", ())
 
 Tools = Mapping[str, ToolSchema]
 SWE_TOOLS: Tools = {tool.name: tool for tool in (FILE_EDITOR, EXECUTE_BASH, SEARCH, FINISH)}
-"""The tools of software-engineering tasks, in the order prompts list them."""
+"""Tools of software-engineering tasks, in prompt order."""
 LAKE_TOOLS: Tools = {MOVE.name: MOVE}
-"""The tool of FrozenLake."""
+"""Tools of FrozenLake."""
 
 
 def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE_TOOLS) -> ToolCall:
-    """Check a call against its schema; text is turned into the schema's types.
+    """Validate a call against its schema; text is converted to the schema's types.
 
     ``submit`` without arguments is ``finish`` with ``command=submit``.
 

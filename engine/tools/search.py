@@ -1,4 +1,4 @@
-"""``search``: which files of a folder hold a text, or which lines of a file match a pattern."""
+"""``search``: files of a folder that contain a text, or lines of a file that match a pattern."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FOLDER, _FILE, _BAD_PATTERN, _MISSING = 40, 41, 42, 43
 
 
 class Search:
-    """Runs ``grep`` in the repository.
+    """Tool that runs ``grep`` in the repository.
 
     Args:
         shell: where commands run.

@@ -1,4 +1,4 @@
-"""Long output cut from the middle: head and tail are kept, and what was cut is counted."""
+"""Truncation of long output: head and tail are kept, the rest is counted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ TAIL_LINES = 40
 
 
 def condense_lines(text: str) -> tuple[str, int]:
-    """Keep the first and last 40 lines. Returns the text and the number of characters cut."""
+    """Keep the first and last 40 lines; return the text and the number of characters cut."""
     lines = text.split("\n")
     if len(lines) <= HEAD_LINES + TAIL_LINES:
         return text, 0
@@ -18,7 +18,7 @@ def condense_lines(text: str) -> tuple[str, int]:
 
 
 def cap_characters(text: str, limit: int) -> tuple[str, int]:
-    """Keep at most ``limit`` characters of the text. Returns it and the number of characters cut.
+    """Keep at most ``limit`` characters; return the text and the number of characters cut.
 
     The note that tells how many were cut comes on top of the limit.
     """
