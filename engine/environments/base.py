@@ -2,7 +2,7 @@
 
 To add an environment: a class with these methods and its own tools, an ``EnvironmentFactory`` that
 makes one per attempt, its settings in ``engine.config.environment``, an entry in
-``engine.orchestrator.stage``. ``swe`` is the one for software-engineering tasks, ``frozenlake`` the
+``engine.orchestrator.setup``. ``swe`` is the one for software-engineering tasks, ``frozenlake`` the
 small one that experiments run on.
 """
 
@@ -76,8 +76,8 @@ class EnvironmentFactory(Protocol):
         """Return the number of fresh environments tried before a rollout is excluded."""
 
     @property
-    def clocks(self) -> Callable[[str, float], None] | None:
-        """Where durations in sandboxes are counted, by the name of the clock; None without sandboxes."""
+    def observe_duration(self) -> Callable[[str, float], None] | None:
+        """Counter of seconds spent in sandboxes, by name of the histogram; None without sandboxes."""
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
         """Prepare for groups of these tasks, best effort: failures show when an environment is reset."""

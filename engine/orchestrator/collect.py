@@ -11,11 +11,11 @@ from engine.events.types import IterationFinished, IterationStarted
 from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.evaluations import run_evaluation
+from engine.orchestrator.event_observer import TRAIN_PHASE
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.policies import open_policy
-from engine.orchestrator.projection import TRAIN_PHASE
 from engine.orchestrator.selection import run_rows
-from engine.orchestrator.stage import (
+from engine.orchestrator.setup import (
     announce,
     build_scheduler,
     collect_groups,

@@ -7,7 +7,7 @@ import time
 from engine.config.run import CurateRun
 from engine.datasets.curation import curate
 from engine.orchestrator.context import RunContext, RunResult
-from engine.orchestrator.stage import announce, open_backend, peak_memory_mb
+from engine.orchestrator.setup import announce, open_backend, peak_memory_mb
 
 
 async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from engine.evaluation.metrics import EvaluationSummary, summarise
 from engine.events.types import EvaluationFinished
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.stage import collect_groups
+from engine.orchestrator.setup import collect_groups
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.types import TaskRow
 

@@ -24,7 +24,7 @@ from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.errors import TrainyardError
 from engine.grading.grader import check_gradable
 from engine.orchestrator.context import RunContext, RunResult
-from engine.orchestrator.stage import announce
+from engine.orchestrator.setup import announce
 from engine.types import TaskRow
 
 

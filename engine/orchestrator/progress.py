@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engine.evaluation.metrics import EvaluationSummary
-from engine.orchestrator.stage import peak_memory_mb
+from engine.orchestrator.setup import peak_memory_mb
 
 HELDOUT, TRAIN = "heldout", "train"
 

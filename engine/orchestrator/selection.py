@@ -21,7 +21,7 @@ from engine.datasets.store import dataset_path
 from engine.errors import DatasetError
 from engine.events.types import TasksSelected
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.stage import ActingRun, load_rows
+from engine.orchestrator.setup import ActingRun, load_rows
 from engine.types import TaskRow
 
 SELECTION_NAME = "selection.json"

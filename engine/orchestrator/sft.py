@@ -11,7 +11,7 @@ from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
 from engine.inference.checkpoints import load_policy_checkpoint
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
-from engine.orchestrator.stage import announce, peak_memory_mb
+from engine.orchestrator.setup import announce, peak_memory_mb
 from engine.orchestrator.warm_start import imitate
 from engine.trainer.sft import train_sft
 

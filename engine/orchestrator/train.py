@@ -32,14 +32,14 @@ from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import run_evaluation, spread
+from engine.orchestrator.event_observer import TRAIN_PHASE
 from engine.orchestrator.loop_probe import LoopReport
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.prefetch import Prefetch
 from engine.orchestrator.progress import HELDOUT, TRAIN, TrainProgress
-from engine.orchestrator.projection import TRAIN_PHASE
 from engine.orchestrator.resampling import Collection, collect_informative, discarded_members
 from engine.orchestrator.selection import evaluation_rows, run_rows
-from engine.orchestrator.stage import (
+from engine.orchestrator.setup import (
     announce,
     build_scheduler,
     collect_groups,

@@ -34,7 +34,7 @@ from engine.events.health import (
 from engine.events.types import TaskValidated
 from engine.grading.grader import Grader
 from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
-from engine.orchestrator.stage import announce, open_backend
+from engine.orchestrator.setup import announce, open_backend
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, GradeRule, TaskRow, Verdict
 

@@ -48,8 +48,8 @@ class SweEnvironments:
         return self.sandbox.start_retries
 
     @property
-    def clocks(self) -> Callable[[str, float], None]:
-        """The pool's."""
+    def observe_duration(self) -> Callable[[str, float], None]:
+        """The pool's counter of durations."""
         return self.pool.observe
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
@@ -91,7 +91,7 @@ class FrozenLakeEnvironments:
     agent: AgentConfig
     tools: ClassVar[Tools] = LAKE_TOOLS
     retries: ClassVar[int] = 0
-    clocks: ClassVar[None] = None
+    observe_duration: ClassVar[None] = None
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
         """Nothing to do."""

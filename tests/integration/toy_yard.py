@@ -40,7 +40,7 @@ from engine.inference.transformer import Transformer, TransformerConfig
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.selection import run_rows
-from engine.orchestrator.stage import build_scheduler, open_environments
+from engine.orchestrator.setup import build_scheduler, open_environments
 from engine.rollout.scheduler import GroupRequest
 from engine.types import TokenRecord
 from tests.dataset_builders import toolchain_or_skip

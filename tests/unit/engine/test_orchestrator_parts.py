@@ -1,4 +1,4 @@
-"""The small parts of the orchestrator: task order, spread, metrics, projection, pausing and stopping."""
+"""The small parts of the orchestrator: task order, spread, metrics, events, pausing and stopping."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import spread
+from engine.orchestrator.event_observer import step_fields, trajectory_fields
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.prefetch import Prefetch
-from engine.orchestrator.projection import step_fields, trajectory_fields
 from engine.types import (
     Grade,
     Group,

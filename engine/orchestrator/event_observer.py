@@ -14,19 +14,19 @@ from engine.threads import in_thread
 from engine.types import RolloutKey, Step, TokenRecord, Trajectory
 
 TRAIN_PHASE = "train"
-ClockObserver = Callable[[str, float], None]
-"""Counts a duration in seconds under the name of a clock."""
+DurationObserver = Callable[[str, float], None]
+"""Counts a duration in seconds in the histogram of that name."""
 
 
 class EventObserver:
-    """Turns what the rollout scheduler reports into events, and its durations into the pool's clocks.
+    """Turns what the rollout scheduler reports into events, and its durations into the pool's histograms.
 
     Token columns travel only with trajectories of the training phase: they are what was trained on.
     """
 
-    def __init__(self, sink: EventSink, *, clocks: ClockObserver | None = None) -> None:
+    def __init__(self, sink: EventSink, *, observe_duration: DurationObserver | None = None) -> None:
         self._sink = sink
-        self._clocks = clocks
+        self._observe_duration = observe_duration
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         """A rollout was admitted (again, when infrastructure failed it)."""
@@ -35,15 +35,15 @@ class EventObserver:
     def step_finished(self, key: RolloutKey, step: Step) -> None:
         """One turn is over."""
         self._sink.emit(StepFinished, ref=ref(key), **step_fields(step))
-        if self._clocks is not None and step.call is not None:
-            self._clocks("exec", step.tool_seconds)
+        if self._observe_duration is not None and step.call is not None:
+            self._observe_duration("exec", step.tool_seconds)
 
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
         """The terminal record; megabytes of tokens and log, so it is made beside the event loop."""
         await in_thread(partial(self._record, trajectory))
         grade = trajectory.grade
-        if self._clocks is not None and grade is not None and grade.seconds and not grade.reused:
-            self._clocks("grade", grade.seconds)
+        if self._observe_duration is not None and grade is not None and grade.seconds and not grade.reused:
+            self._observe_duration("grade", grade.seconds)
 
     def _record(self, trajectory: Trajectory) -> None:
         self._sink.emit(TrajectoryFinished, **trajectory_fields(trajectory))

@@ -26,8 +26,8 @@ from engine.events.types import RunStarted
 from engine.grading.grader import Grader
 from engine.inference.base import Policy, SamplingParams
 from engine.orchestrator.context import RunContext
+from engine.orchestrator.event_observer import EventObserver
 from engine.orchestrator.metrics import is_infrastructure
-from engine.orchestrator.projection import EventObserver
 from engine.rollout.environments import FrozenLakeEnvironments, SweEnvironments
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
 from engine.sandbox.backends import make_backend
@@ -119,7 +119,7 @@ def build_scheduler(
         agent=config.agent,
         rollout=config.rollout,
         seed=config.seed,
-        observer=EventObserver(run.sink, clocks=environments.clocks),
+        observer=EventObserver(run.sink, observe_duration=environments.observe_duration),
         sampling=sampling,
     )
 
