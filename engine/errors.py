@@ -9,6 +9,7 @@
     │   ├── SandboxQueueTimeoutError   no place in the pool in time
     │   ├── SandboxStartError
     │   │   ├── ImageError             the image cannot be had: missing, refused, or the pull failed
+    │   │   │   └── ImageRemovedError  the image was there and was removed meanwhile
     │   │   └── SandboxStartTimeoutError
     │   ├── SandboxDiedError
     │   │   ├── SandboxMemoryError     the kernel ended it for its memory
@@ -116,6 +117,10 @@ class ImageError(SandboxStartError):
     """The image is missing, its registry refused it, or pulling it failed; the message names the image."""
 
     kind = "image"
+
+
+class ImageRemovedError(ImageError):
+    """The image is no longer present at the container daemon; it can be fetched again."""
 
 
 class SandboxStartTimeoutError(SandboxStartError):

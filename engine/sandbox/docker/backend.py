@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
@@ -21,11 +20,13 @@ from typing import Any
 
 import docker
 import docker.errors
+import stamina
 import structlog
 
 from engine.config.sandbox import DockerConfig
 from engine.errors import (
     ImageError,
+    ImageRemovedError,
     NoGreetingError,
     SandboxDiedError,
     SandboxError,
@@ -48,7 +49,7 @@ from engine.sandbox.docker.reaper import reap
 from engine.sandbox.ledger import Ledger, LedgerEntry
 
 _ATTEMPTS = 3
-_PAUSE_S = 0.5
+_PAUSE_S = 1.0
 _NOT_THE_IMAGES = frozenset({"HOSTNAME", "PWD", "OLDPWD", "SHLVL", "_"})
 _DEFAULTS = {"LANG": "C.UTF-8", "TERM": "dumb"}
 _log = structlog.get_logger(__name__)
@@ -129,36 +130,30 @@ class DockerBackend:
         return self._facts
 
     async def _start(self, spec: SandboxSpec) -> AgentSandbox:
-        attempt, pulled, began = 1, 0.0, time.monotonic()
-        while True:
+        pulled, began = 0.0, time.monotonic()
+
+        async def start() -> AgentSandbox:
+            nonlocal pulled
             image, seconds = await self.images.ensure(spec.image)
             pulled += seconds
             try:
                 async with await self._place():
-                    sandbox = await self._start_once(spec, image)
-                sandbox.startup = Startup(
-                    node=str(self._facts.get("Name", "")),
-                    pull=pulled,
-                    start=time.monotonic() - began - pulled,
-                )
-                return sandbox
-            except ImageError as error:
-                if "No such image" not in str(error) or attempt == _ATTEMPTS:
-                    raise
+                    return await self._start_once(spec, image)
+            except ImageRemovedError:
                 self.images.forget(spec.image)
-                reason: SandboxError = error
-            except SandboxStartTimeoutError as error:
-                if attempt == _ATTEMPTS:
-                    raise
-                reason = error
-            except SandboxError as error:
-                if attempt == _ATTEMPTS:
-                    text = f"sandbox of image '{spec.image}' did not start in {attempt} attempts: {error}"
-                    raise SandboxStartError(text) from error
-                reason = error
-            _log.warning("start failed, trying again", image=spec.image, error=str(reason))
-            await asyncio.sleep(_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
-            attempt += 1
+                raise
+
+        retrying = stamina.AsyncRetryingCaller(attempts=_ATTEMPTS, timeout=None, wait_initial=_PAUSE_S)
+        try:
+            sandbox = await retrying.on(_may_pass)(start)
+        except (ImageError, SandboxStartTimeoutError):
+            raise
+        except SandboxError as error:
+            text = f"sandbox of image '{spec.image}' did not start in {_ATTEMPTS} attempts: {error}"
+            raise SandboxStartError(text) from error
+        node = str(self._facts.get("Name", ""))
+        sandbox.startup = Startup(node=node, pull=pulled, start=time.monotonic() - began - pulled)
+        return sandbox
 
     async def _place(self) -> asyncio.Semaphore:
         """Return the semaphore of container creations: a daemon hangs under hundreds at once."""
@@ -269,6 +264,13 @@ class DockerBackend:
         return task
 
 
+def _may_pass(error: Exception) -> bool:
+    """Return whether another attempt at a start may succeed."""
+    if isinstance(error, ImageError):
+        return isinstance(error, ImageRemovedError)
+    return isinstance(error, SandboxError)
+
+
 def _start_failure(error: BaseException, spec: SandboxSpec, container: Container) -> BaseException:
     """Return the error of a failed start."""
     if not isinstance(error, Exception):
@@ -278,7 +280,7 @@ def _start_failure(error: BaseException, spec: SandboxSpec, container: Container
         return ImageError(f"image '{spec.image}': {said}")
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return ImageError(f"image '{spec.image}' has no folder {spec.workdir}")
-    if isinstance(error, SandboxStartError) and "/bin/sh" in str(error):
+    if isinstance(error, SandboxStartError) and "/bin/sh" in str(error):  # the API has no other sign of it
         return ImageError(f"image '{spec.image}' has no /bin/sh: {error}")
     if isinstance(error, SandboxDiedError):
         return SandboxStartError(f"{error}")

@@ -23,7 +23,7 @@ import docker.utils
 import requests
 
 from engine.errors import (
-    ImageError,
+    ImageRemovedError,
     PreflightError,
     SandboxError,
     SandboxStartError,
@@ -90,7 +90,7 @@ def explain(error: Exception, where: str) -> SandboxError:
         where: the daemon's address.
     """
     if isinstance(error, docker.errors.ImageNotFound):
-        return ImageError(str(error.explanation or error))
+        return ImageRemovedError(str(error.explanation or error))
     if isinstance(error, requests.exceptions.Timeout):
         return SandboxStartTimeoutError(f"the Docker daemon at {where} did not answer in time: {error}")
     if isinstance(error, docker.errors.APIError):

@@ -106,8 +106,7 @@ class Images:
 
     async def _pull(self, name: str) -> str:
         async with self._places:
-            seed = str(os.getpid())
-            await asyncio.to_thread(pull, self._daemon, name, self._config, _log.info, seed=seed)
+            await asyncio.to_thread(pull, self._daemon, name, self._config, _log.info)
         found = await self._daemon.call(lambda client: _inspect(client, name))
         if found is None:
             raise ImageError(f"image '{name}' was pulled and is gone again: is the disk full?")

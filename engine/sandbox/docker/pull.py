@@ -7,7 +7,6 @@ is text: a new way of saying no goes into ``_FINAL``.
 
 from __future__ import annotations
 
-import random
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ import docker.auth
 import docker.errors
 import docker.utils
 import requests
+import stamina
 
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError
@@ -62,9 +62,7 @@ class PullProgress:
         return f"{self.image}: {complete} of {len(self.layers)} layers, {done:.0f} of {total:.0f} MB"
 
 
-def pull(
-    daemon: Daemon, image: str, config: DockerConfig, report: Callable[[str], None], *, seed: str = ""
-) -> None:
+def pull(daemon: Daemon, image: str, config: DockerConfig, report: Callable[[str], None]) -> None:
     """Fetch an image; blocks.
 
     Args:
@@ -72,31 +70,44 @@ def pull(
         image: its reference.
         config: patience and credentials.
         report: called with a line every few seconds.
-        seed: what the jitter is drawn from besides the image.
 
     Raises:
         ImageError: the registry refuses, or did not deliver within the retries.
     """
-    jitter = random.Random(f"{seed}/{image}")
-    pause = config.pull_backoff_s
-    for attempt in range(config.pull_retries + 1):
-        try:
-            _pull_once(daemon.client, image, config, report)
-        except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
-            said = str(getattr(error, "explanation", None) or error)
-            words = without_image(said, image)
-            if _FINAL.search(words) and not _BUSY.search(words):
-                raise ImageError(_refusal(image, said)) from error
-            if attempt == config.pull_retries:
-                raise ImageError(
-                    f"image '{image}' could not be pulled in {attempt + 1} attempts: {said}"
-                ) from error
-            wait = pause * jitter.uniform(0.5, 1.5)
-            report(f"{image}: {said}; trying again in {wait:.0f} s")
-            time.sleep(wait)
-            pause = min(2 * pause, _MAX_PAUSE_S)
-        else:
-            return
+    attempts = stamina.retry_context(
+        on=_BusyRegistryError,
+        attempts=config.pull_retries + 1,
+        timeout=None,
+        wait_initial=config.pull_backoff_s,
+        wait_max=_MAX_PAUSE_S,
+        wait_jitter=config.pull_backoff_s,
+    )
+    try:
+        for attempt in attempts:
+            with attempt:
+                _attempt(daemon.client, image, config, report)
+    except _BusyRegistryError as error:
+        raise ImageError(
+            f"image '{image}' could not be pulled in {config.pull_retries + 1} attempts: {error}"
+        ) from error
+
+
+class _BusyRegistryError(Exception):
+    """A registry failed in a way that may pass."""
+
+
+def _attempt(
+    client: docker.APIClient, image: str, config: DockerConfig, report: Callable[[str], None]
+) -> None:
+    try:
+        _pull_once(client, image, config, report)
+    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+        said = str(getattr(error, "explanation", None) or error)
+        words = without_image(said, image)
+        if _FINAL.search(words) and not _BUSY.search(words):
+            raise ImageError(_refusal(image, said)) from error
+        report(f"{image}: {said}")
+        raise _BusyRegistryError(said) from error
 
 
 def _refusal(image: str, said: str) -> str:
