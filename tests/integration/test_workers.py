@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from engine.processes import process_start
 from engine.types import RunState
 from tests.web_builders import make_run
 from webapp.models import Alert, AuditEntry, Event, Run, RunAttempt
 from webapp.services import attempts, runs, states
-from webapp.supervisor.yard import process_start
 from workers import launchers, lifecycle, reconciler, rundir
 from workers.launchers.base import ProcessState
 from workers.launchers.local import PROJECT, LocalLauncher
@@ -67,7 +67,7 @@ def state_of(run: Run) -> str:
     return run.state
 
 
-def _process(folder: Path) -> tuple[int, str]:
+def _process(folder: Path) -> tuple[int, int]:
     record = json.loads((folder / "engine.pid").read_text())
     return record["pid"], record["started"]
 

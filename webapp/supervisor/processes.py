@@ -1,4 +1,8 @@
-"""Keeps a few child processes running: started in order, restarted when they die, stopped in reverse."""
+"""Keeps services running: started in order, started again when they die, stopped within a deadline.
+
+A service that dies is started again at once, then after 1, 2, 4 … 30 s for as long as it keeps dying;
+it is never given up. A service without a command is a server of somebody else: watched, not started.
+"""
 
 from __future__ import annotations
 
@@ -6,73 +10,163 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from webapp.supervisor.embedded import die_with_parent, stop_process
+from engine.errors import PreflightError
+from engine.processes import process_start
+from webapp.supervisor.embedded import die_with_parent
+from webapp.supervisor.probes import Answer, Probe, Watch
+from webapp.supervisor.status import ServiceState, ServiceStatus
 
-RESTART_WINDOW_S = 60.0
-MAX_RESTARTS = 10
-"""A process that dies more often than this within the window is given up."""
+BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 30.0
+STABLE_S = 60.0
+"""A service that was up for so long is started again at once when it dies."""
+SETTLED_S = 3.0
+"""A process that nobody can ask counts as up after so long."""
+REMIND_S = 30.0
+"""How often the terminal repeats what is still down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessSpec:
-    """One child: what to run, where its output goes, how long it may take to stop."""
+class ServiceSpec:
+    """One service: how it is started, asked and stopped."""
 
     name: str
-    command: Sequence[str]
-    environment: Mapping[str, str]
-    log: Path
-    stop_seconds: float = 8.0
+    title: str
+    """Its name for people."""
+    spawn: Callable[[], subprocess.Popen[bytes]] | None = None
+    """Starts its process in a session of its own, from the main thread; None for somebody else's server."""
+    probe: Probe | None = None
+    stop_signal: signal.Signals = signal.SIGTERM
+    log: Path | None = None
 
 
-class Child:
-    """A running child and the times at which it had to be started again."""
+def spawn_logged(
+    command: Sequence[str], *, environment: Mapping[str, str], log: Path
+) -> subprocess.Popen[bytes]:
+    """Start a command in a session of its own that ends with this process, its output in ``log``."""
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            list(command),
+            env=dict(environment),
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGTERM),
+        )
 
-    def __init__(self, spec: ProcessSpec) -> None:
+
+class Service:
+    """A service and what became of it so far. Call ``check`` often, from the main thread.
+
+    Args:
+        spec: the service.
+        process: its process, when it runs already.
+    """
+
+    def __init__(self, spec: ServiceSpec, process: subprocess.Popen[bytes] | None = None) -> None:
         self.spec = spec
-        self.restarts: list[float] = []
-        self.process = self._spawn()
+        self.process = process
+        self.status = ServiceStatus(name=spec.name, state=ServiceState.STARTING, since=time.time())
+        self._watch = Watch(spec.probe) if spec.probe is not None else None
+        self._deaths = 0
+        self._retry_at = self._spawned_at = self._up_at = self._reminded_at = time.monotonic()
+        if process is not None:
+            self._note_process(process)
 
-    def _spawn(self) -> subprocess.Popen[bytes]:
-        with self.spec.log.open("ab") as log:
-            return subprocess.Popen(
-                list(self.spec.command),
-                env=dict(self.spec.environment),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=die_with_parent(signal.SIGTERM),
-            )
-
-    def ensure_running(self) -> str | None:
-        """Start the child again when it died; returns a sentence about what happened, if anything."""
+    def check(self) -> list[str]:
+        """Start the service again when it died and its pause is over; return what changed, in sentences."""
+        if self.spec.spawn is None:
+            return self._look()
+        if self.process is None:
+            return self._spawn() if time.monotonic() >= self._retry_at else self._remind()
         code = self.process.poll()
-        if code is None:
-            return None
+        return self._look() if code is None else self._died(_how_it_ended(code))
+
+    def close(self) -> None:
+        """Stop asking whether it answers."""
+        if self._watch is not None:
+            self._watch.close()
+
+    def _spawn(self) -> list[str]:
+        assert self.spec.spawn is not None
+        restart = self._deaths > 0
+        try:
+            process = self.spec.spawn()
+        except (OSError, PreflightError) as error:
+            return self._died(f"it cannot be started: {error}")
+        self._note_process(process)
+        self.status = replace(self.status, restarts=self.status.restarts + restart)
+        return []
+
+    def _note_process(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._spawned_at = time.monotonic()
+        self.status = replace(self.status, pid=process.pid, started=process_start(process.pid) or 0)
+
+    def _died(self, why: str) -> list[str]:
+        if self.process is not None:
+            end_group(self.process.pid)
+        self.process = None
+        self.status = replace(self.status, pid=0, started=0)
         now = time.monotonic()
-        self.restarts = [moment for moment in self.restarts if now - moment < RESTART_WINDOW_S]
-        if len(self.restarts) >= MAX_RESTARTS:
-            raise ChildFailedError(
-                f"{self.spec.name} died {MAX_RESTARTS} times within {RESTART_WINDOW_S:.0f} s "
-                f"(last exit code {code}); see {self.spec.log}"
-            )
-        self.restarts.append(now)
-        end_group(self.process.pid)
-        self.process = self._spawn()
-        return f"{self.spec.name} ended with code {code} and was started again; see {self.spec.log}"
+        if self.status.state is ServiceState.UP and now - self._up_at > STABLE_S:
+            self._deaths = 0
+        pause = 0.0 if self._deaths == 0 else min(BACKOFF_MAX_S, BACKOFF_FIRST_S * 2 ** (self._deaths - 1))
+        self._deaths += 1
+        self._retry_at = now + pause
+        again = "starting it again" if pause == 0 else f"starting it again in {pause:.0f} s"
+        log = f"; its log is {self.spec.log}" if self.spec.log is not None else ""
+        return self._down(why, f"{again}{log}")
 
-    def stop(self) -> None:
-        """End the child and what it left in its process group."""
-        stop_process(self.process, first=signal.SIGTERM, seconds=self.spec.stop_seconds)
-        end_group(self.process.pid)
+    def _look(self) -> list[str]:
+        """Compare the newest answer with the state."""
+        answer = self._answer()
+        if answer is None:
+            return self._remind()
+        up = self.status.state is ServiceState.UP
+        if not answer.trouble and not up:
+            return self._up()
+        if answer.confirmed and up:
+            return self._down(f"it does not answer: {answer.trouble}", "waiting for it", since=answer.since)
+        return self._remind()
+
+    def _answer(self) -> Answer | None:
+        """Return the newest answer of the present process; one that nobody can ask has to settle only."""
+        if self._watch is None:
+            now = time.monotonic()
+            return Answer(now, "") if now - self._spawned_at > SETTLED_S else None
+        answer = self._watch.answer
+        return answer if answer is not None and answer.asked_at >= self._spawned_at else None
+
+    def _up(self) -> list[str]:
+        before = self.status
+        self._up_at = time.monotonic()
+        self.status = replace(before, state=ServiceState.UP, since=time.time())
+        if before.state is ServiceState.STARTING:
+            return []
+        return [f"{self.spec.title} is up again after {self.status.since - before.since:.1f} s."]
+
+    def _down(self, why: str, what_next: str, *, since: float | None = None) -> list[str]:
+        if self.status.state is not ServiceState.DOWN:
+            self.status = replace(self.status, state=ServiceState.DOWN, since=since or time.time())
+        self.status = replace(self.status, reason=why)
+        self._reminded_at = time.monotonic()
+        return [f"{self.spec.title} is down: {why}; {what_next}."]
+
+    def _remind(self) -> list[str]:
+        if self.status.state is not ServiceState.DOWN or time.monotonic() - self._reminded_at < REMIND_S:
+            return []
+        self._reminded_at = time.monotonic()
+        since = time.strftime("%H:%M:%S", time.localtime(self.status.since))
+        return [f"{self.spec.title} is still down, since {since}: {self.status.reason}."]
 
 
-class ChildFailedError(RuntimeError):
-    """A child keeps dying."""
+def _how_it_ended(code: int) -> str:
+    return f"it ended with exit code {code}" if code >= 0 else f"it was ended by {signal.Signals(-code).name}"
 
 
 def end_group(group: int) -> None:
@@ -83,21 +177,47 @@ def end_group(group: int) -> None:
         return
 
 
-class ProcessTable:
-    """The children of one supervisor."""
+class ServiceTable:
+    """The services of one supervisor."""
 
     def __init__(self) -> None:
-        self.children: list[Child] = []
+        self.services: list[Service] = []
 
-    def start(self, spec: ProcessSpec) -> None:
-        """Start a child and keep it running from now on."""
-        self.children.append(Child(spec))
+    def start(self, spec: ServiceSpec, process: subprocess.Popen[bytes] | None = None) -> None:
+        """Start a service, or take over its process, and keep it running from now on.
+
+        Raises:
+            PreflightError: it cannot be started.
+            OSError: the same.
+        """
+        if process is None and spec.spawn is not None:
+            process = spec.spawn()
+        self.services.append(Service(spec, process))
+
+    def __getitem__(self, name: str) -> Service:
+        return next(service for service in self.services if service.spec.name == name)
 
     def check(self) -> list[str]:
-        """Restart what died. Raises ChildFailedError when a child keeps dying."""
-        return [note for child in self.children if (note := child.ensure_running())]
+        """Start again what died; return what changed, in sentences."""
+        return [note for service in self.services for note in service.check()]
 
-    def stop(self) -> None:
-        """Stop all children, the last started first."""
-        while self.children:
-            self.children.pop().stop()
+    def statuses(self) -> list[ServiceStatus]:
+        """Return the state of every service."""
+        return [service.status for service in self.services]
+
+    def stop(self, names: Collection[str], *, seconds: float) -> None:
+        """Stop services at the same time; what has not ended after ``seconds`` is killed."""
+        stopped = [service for service in self.services if service.spec.name in names]
+        self.services = [service for service in self.services if service not in stopped]
+        for service in stopped:
+            service.close()
+            if service.process is not None:
+                service.process.send_signal(service.spec.stop_signal)
+        deadline = time.monotonic() + seconds
+        for process in [service.process for service in stopped if service.process is not None]:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+            end_group(process.pid)
+            process.wait()

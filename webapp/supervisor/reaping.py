@@ -16,13 +16,16 @@ class ReapingFailedError(Exception):
     """The reaper did not run to its end; the message is what it said."""
 
 
-def run_reaper(*, home: Path, project: Path, settings: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def run_reaper(
+    *, home: Path, project: Path, settings: Sequence[dict[str, Any]], timeout_s: float = _TIMEOUT_S
+) -> list[dict[str, Any]]:
     """What became of each backend: ``{"backend", "removed", "error"}``.
 
     Args:
         home: the data folder.
         project: where the engine is.
         settings: sandbox settings that say how to reach the backends.
+        timeout_s: after which the reaper is killed.
 
     Raises:
         ReapingFailedError: it could not be run, or not to its end.
@@ -35,7 +38,7 @@ def run_reaper(*, home: Path, project: Path, settings: Sequence[dict[str, Any]])
             input=json.dumps(list(settings)),
             capture_output=True,
             text=True,
-            timeout=_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
         found: list[dict[str, Any]] = json.loads(done.stdout)

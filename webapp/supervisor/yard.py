@@ -2,13 +2,13 @@
 
     PostgreSQL ─ Redis ─ migrations ─ web server ─ Celery worker ─ Celery beat
 
-Engines are started by the worker in sessions of their own, so that they survive it; on the way out
-they are ended here, without a last word: the next start resumes their runs from the last checkpoint.
+Whatever dies is started again (``processes``); what is down is told on the terminal and, by way of
+``stack.json`` (``status``), on every page. Engines are started by the worker in sessions of their own,
+so that they survive it; on the way out they are ended here (``stopping``), without a last word.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,14 +16,14 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from engine.errors import PreflightError
-from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis
+from engine.processes import process_start
+from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, die_with_parent, end_leftovers
 from webapp.supervisor.home import (
     PROJECT,
     Ports,
@@ -35,7 +35,10 @@ from webapp.supervisor.home import (
     port_is_free,
     save_ports,
 )
-from webapp.supervisor.processes import ProcessSpec, ProcessTable
+from webapp.supervisor.probes import Probe, postgres_probe, redis_probe, web_probe
+from webapp.supervisor.processes import ServiceSpec, ServiceTable, end_group, spawn_logged
+from webapp.supervisor.status import ServiceStatus, clear_status, load_status, save_status
+from webapp.supervisor.stopping import stop_everything, uninterrupted
 
 MIN_FREE_BYTES = 1_000_000_000
 """Below this much free disk the yard does not start."""
@@ -43,14 +46,21 @@ MIN_FREE_BYTES = 1_000_000_000
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Yard:
-    """A running yard."""
+    """The services of one data folder, running.
 
-    url: str
-    home: Path
-    environment: dict[str, str]
-    processes: ProcessTable
+    Args:
+        home: the data folder.
+        ports: where the servers listen.
+        environment: environment of every process.
+    """
+
+    def __init__(self, *, home: Path, ports: Ports, environment: dict[str, str]) -> None:
+        self.home = home
+        self.url = f"http://127.0.0.1:{ports.web}/"
+        self.environment = environment
+        self.processes = ServiceTable()
+        self._saved: list[ServiceStatus] = []
 
     def manage(self, *arguments: str) -> str:
         """Run a management command against this yard and return what it printed.
@@ -58,17 +68,48 @@ class Yard:
         Raises:
             PreflightError: the command failed; carries its last lines.
         """
-        done = subprocess.run(
-            [sys.executable, str(PROJECT / "manage.py"), *arguments],
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            tail = "\n".join((done.stderr or done.stdout).strip().splitlines()[-5:])
-            raise PreflightError(f"`manage.py {' '.join(arguments)}` failed:\n{tail}")
-        return done.stdout
+        return self.manage_all(arguments)[0]
+
+    def manage_all(self, *commands: Sequence[str]) -> list[str]:
+        """Run management commands at the same time and return what each printed.
+
+        Raises:
+            PreflightError: a command failed; carries its last lines.
+        """
+        started = [
+            subprocess.Popen(
+                [sys.executable, str(PROJECT / "manage.py"), *command],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                preexec_fn=die_with_parent(signal.SIGTERM),
+            )
+            for command in commands
+        ]
+        try:
+            return [_output(command, process) for command, process in zip(commands, started, strict=True)]
+        finally:
+            for process in started:
+                process.kill()
+                process.wait()
+
+    def check(self) -> list[str]:
+        """Start again what died; return what changed, in sentences. Call it often, from the main thread."""
+        notes = self.processes.check()
+        statuses = self.processes.statuses()
+        if statuses != self._saved:
+            save_status(self.home, statuses)
+            self._saved = statuses
+        return notes
+
+
+def _output(command: Sequence[str], process: subprocess.Popen[str]) -> str:
+    output, errors = process.communicate()
+    if process.returncode:
+        tail = "\n".join((errors or output).strip().splitlines()[-5:])
+        raise PreflightError(f"`manage.py {' '.join(command)}` failed:\n{tail}")
+    return output
 
 
 @contextmanager
@@ -84,9 +125,9 @@ def running_yard(home: Path, *, web_port: int | None, say: Say) -> Iterator[Yard
         AlreadyRunningError: another yard serves this folder.
         PreflightError: a port is in use, the disk is full, or a server does not start.
     """
-    with ExitStack() as stack:
-        stack.enter_context(exclusive(home))
+    with exclusive(home):
         _check_disk(home)
+        _end_leftovers(home)
         ports = _choose_ports(home, web_port)
         environment = dict(os.environ) | {
             "TRAINYARD_HOME": str(home),
@@ -94,28 +135,33 @@ def running_yard(home: Path, *, web_port: int | None, say: Say) -> Iterator[Yard
             "PYTHONPATH": str(PROJECT),
             "PYTHONUNBUFFERED": "1",
         }
-        _start_servers(stack, home, ports, environment, say)
-        save_ports(home, ports)
-        processes = ProcessTable()
-        url = f"http://127.0.0.1:{ports.web}/"
-        yard = Yard(url=url, home=home, environment=environment, processes=processes)
-        say("Bringing the database up to date …")
-        with ThreadPoolExecutor() as threads:
-            commands = ("migrate", "collectstatic")
-            list(threads.map(lambda command: yard.manage(command, "--noinput", "-v", "0"), commands))
-        stack.callback(_end_engines, home)
-        stack.callback(processes.stop)
-        say("Starting the web server, a worker and the scheduler …")
-        web, *others = _specs(home, ports, environment)
-        processes.start(web)
-        say(yard.manage("ensure_admin").strip())
-        _wait_for_web(url, processes, home)
-        note_address(home, url)
-        say(f"Trainyard is at {url} - Ctrl-C stops it.")
-        for spec in others:
-            processes.start(spec)
-        yield yard
-        say("Stopping …")
+        yard = Yard(home=home, ports=ports, environment=environment)
+        with _stopped_at_the_end(yard, say):
+            with ExitStack() as unready:
+                _start_servers(yard, unready, ports, say)
+                unready.pop_all()
+            _start_processes(yard, ports, say)
+            yield yard
+
+
+@contextmanager
+def _stopped_at_the_end(yard: Yard, say: Say) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        with uninterrupted():
+            say("Stopping …")
+            stop_everything(yard.processes, yard.home)
+            clear_status(yard.home)
+
+
+def _end_leftovers(home: Path) -> None:
+    """End services that a killed supervisor left behind; engines go on and meet the new web server."""
+    for status in load_status(home, of_the_dead=True):
+        if status.name in ("web", "worker", "beat") and process_start(status.pid) == status.started:
+            end_group(status.pid)
+    end_leftovers(home / "postgres" / "data", "postgres", first=signal.SIGINT, seconds=10.0)
+    end_leftovers(home / "redis", "redis-server", first=signal.SIGTERM, seconds=5.0)
 
 
 def _check_disk(home: Path) -> None:
@@ -143,92 +189,107 @@ def _choose_ports(home: Path, web_port: int | None) -> Ports:
     )
 
 
-def _start_servers(stack: ExitStack, home: Path, ports: Ports, environment: dict[str, str], say: Say) -> None:
-    """Start the embedded servers that no address in the environment replaces."""
-    secrets = load_secrets(home)
-    if "DATABASE_URL" not in os.environ:
+def _start_servers(yard: Yard, unready: ExitStack, ports: Ports, say: Say) -> None:
+    """Start the embedded servers that no address in the environment replaces, and watch those that do."""
+    secrets = load_secrets(yard.home)
+    postgres = EmbeddedPostgres(
+        yard.home / "postgres", port=ports.postgres, password=secrets.postgres_password
+    )
+    redis = EmbeddedRedis(yard.home / "redis", port=ports.redis, password=secrets.redis_password)
+    if url := os.environ.get("DATABASE_URL"):
+        _watch(yard, "postgresql", "PostgreSQL", postgres_probe(url), "DATABASE_URL")
+    else:
         say("Starting PostgreSQL …")
-        postgres = EmbeddedPostgres(
-            home / "postgres", port=ports.postgres, password=secrets.postgres_password
-        )
-        stack.callback(postgres.stop)
+        unready.callback(postgres.stop)
         postgres.start()
-        environment["DATABASE_URL"] = postgres.url
-    if "REDIS_URL" not in os.environ:
+        yard.environment["DATABASE_URL"] = postgres.url
+        _supervise(yard, "postgresql", "PostgreSQL", postgres, signal.SIGINT)
+    if url := os.environ.get("REDIS_URL"):
+        _watch(yard, "redis", "Redis", redis_probe(url), "REDIS_URL")
+    else:
         say("Starting Redis …")
-        redis = EmbeddedRedis(home / "redis", port=ports.redis, password=secrets.redis_password)
-        stack.callback(redis.stop)
+        unready.callback(redis.stop)
         redis.start()
-        environment["REDIS_URL"] = redis.url
+        yard.environment["REDIS_URL"] = redis.url
+        _supervise(yard, "redis", "Redis", redis, signal.SIGTERM)
+    save_ports(yard.home, ports)
 
 
-def _specs(home: Path, ports: Ports, environment: dict[str, str]) -> list[ProcessSpec]:
-    logs = home / "logs"
+def _watch(yard: Yard, name: str, title: str, probe: Probe, variable: str) -> None:
+    """Watch a server of somebody else. Raises PreflightError when it does not answer now."""
+    if trouble := probe():
+        raise PreflightError(f"the server that {variable} names does not answer: {trouble}")
+    yard.processes.start(ServiceSpec(name=name, title=title, probe=probe))
+
+
+def _supervise(
+    yard: Yard, name: str, title: str, server: EmbeddedPostgres | EmbeddedRedis, stop_signal: signal.Signals
+) -> None:
+    spec = ServiceSpec(
+        name=name,
+        title=title,
+        spawn=server.spawn,
+        probe=server.probe,
+        stop_signal=stop_signal,
+        log=server.log,
+    )
+    yard.processes.start(spec, server.process)
+
+
+def _start_processes(yard: Yard, ports: Ports, say: Say) -> None:
+    say("Bringing the database up to date …")
+    yard.manage_all(*((command, "--noinput", "-v", "0") for command in ("migrate", "collectstatic")))
+    say("Starting the web server, a worker and the scheduler …")
+    web, *others = _specs(yard, ports)
+    yard.processes.start(web)
+    say(yard.manage("ensure_admin").strip())
+    _wait_for_web(yard)
+    note_address(yard.home, yard.url)
+    say(f"Trainyard is at {yard.url} - Ctrl-C stops it.")
+    for spec in others:
+        yard.processes.start(spec)
+
+
+def _specs(yard: Yard, ports: Ports) -> list[ServiceSpec]:
+    logs = yard.home / "logs"
     logs.mkdir(exist_ok=True)
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "workers.app"]
+    web = [
+        *(python, "-m", "uvicorn", "webapp.asgi:application"),
+        *("--host", "127.0.0.1", "--port", str(ports.web), "--log-level", "warning"),
+        *("--timeout-graceful-shutdown", "2", "--ws-max-size", "1048576"),
+    ]
+    worker = [*celery, "worker", "--concurrency", "2", "--loglevel", "WARNING"]
+    # The schedule is kept in memory: a file of it would not survive a kill.
+    beat = [*celery, "beat", "--loglevel", "WARNING", "--scheduler", "celery.beat:Scheduler", "--pidfile", ""]
     commands = {
-        "web": [
-            *(python, "-m", "uvicorn", "webapp.asgi:application"),
-            *("--host", "127.0.0.1", "--port", str(ports.web), "--log-level", "warning"),
-            *("--timeout-graceful-shutdown", "3", "--ws-max-size", "1048576"),
-        ],
-        "worker": [*celery, "worker", "--concurrency", "2", "--loglevel", "WARNING"],
-        "beat": [
-            *(*celery, "beat", "--loglevel", "WARNING"),
-            *("--schedule", str(home / "celerybeat-schedule"), "--pidfile", ""),
-        ],
+        "web": ("The web server", web, web_probe(yard.url)),
+        "worker": ("The worker", worker, None),
+        "beat": ("The scheduler", beat, None),
     }
     return [
-        ProcessSpec(name=name, command=command, environment=environment, log=logs / f"{name}.log")
-        for name, command in commands.items()
+        ServiceSpec(
+            name=name,
+            title=title,
+            spawn=partial(spawn_logged, command, environment=yard.environment, log=logs / f"{name}.log"),
+            probe=probe,
+            log=logs / f"{name}.log",
+        )
+        for name, (title, command, probe) in commands.items()
     ]
 
 
-def _wait_for_web(url: str, processes: ProcessTable, home: Path, seconds: float = 60.0) -> None:
+def _wait_for_web(yard: Yard, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
+    log = yard.processes["web"].spec.log
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"{url}login/", timeout=2):  # noqa: S310 (a loopback address)
+            with urllib.request.urlopen(f"{yard.url}login/", timeout=2):  # noqa: S310 (a loopback address)
                 return
         except urllib.error.HTTPError as error:
-            raise PreflightError(
-                f"the web server answers with {error.code}; see {home}/logs/web.log"
-            ) from None
+            raise PreflightError(f"the web server answers with {error.code}; see {log}") from None
         except OSError:
-            processes.check()
+            yard.check()
             time.sleep(0.1)
-    raise PreflightError(f"the web server did not answer within {seconds:.0f} s; see {home}/logs/web.log")
-
-
-def _end_engines(home: Path) -> None:
-    """End engines of this data folder; their sandboxes die with them and what is left is reaped."""
-    for run in sorted((home / "runs").glob("*/engine.pid")):
-        _end_engine(run)
-    subprocess.run(
-        [sys.executable, "-m", "engine.sandbox", "reap", "--home", str(home)],
-        cwd=PROJECT,
-        capture_output=True,
-        check=False,
-        timeout=60,
-    )
-
-
-def _end_engine(pid_file: Path) -> None:
-    """Kill the process group an engine leads, if the recorded process is still that engine."""
-    try:
-        record = json.loads(pid_file.read_text())
-        pid, started = int(record["pid"]), str(record["started"])
-    except (OSError, ValueError, KeyError):
-        return
-    if process_start(pid) == started:
-        os.killpg(pid, signal.SIGKILL)
-
-
-def process_start(pid: int) -> str | None:
-    """Start time of a process in clock ticks since boot, as the kernel prints it; None when it is gone."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else fields[19]
+    raise PreflightError(f"the web server did not answer within {seconds:.0f} s; see {log}")

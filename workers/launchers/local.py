@@ -16,7 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from webapp.supervisor.yard import process_start
+from engine.processes import process_start
 from workers.launchers.base import ProcessState
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
@@ -47,7 +47,7 @@ class LocalLauncher:
                 env={key: value for key, value in os.environ.items() if key not in _SECRETS},
                 start_new_session=True,
             )
-        started = process_start(process.pid) or ""
+        started = process_start(process.pid) or 0
         record = json.dumps({"pid": process.pid, "started": started})
         (run_dir / PID_FILE).write_text(record)
         return f"{process.pid}:{started}"
@@ -77,4 +77,4 @@ def _pid(handle: str) -> int:
 
 def _is_that(handle: str) -> bool:
     pid, _, started = handle.partition(":")
-    return bool(started) and pid.isdigit() and process_start(int(pid)) == started
+    return pid.isdigit() and started.isdigit() and process_start(int(pid)) == int(started)

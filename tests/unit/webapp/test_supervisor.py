@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.errors import PreflightError
-from webapp.supervisor import yard
+from engine.processes import process_start
+from webapp.supervisor import processes, yard
 from webapp.supervisor.home import Ports, exclusive, load_ports, save_ports
-from webapp.supervisor.processes import MAX_RESTARTS, ChildFailedError, ProcessSpec, ProcessTable
+from webapp.supervisor.probes import Answer, Watch
+from webapp.supervisor.processes import Service, ServiceSpec, ServiceTable, spawn_logged
+from webapp.supervisor.status import ServiceState, ServiceStatus, clear_status, load_status, save_status
 
 
 def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -25,76 +31,200 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def spec(tmp_path: Path, code: str) -> ProcessSpec:
-    return ProcessSpec(
-        name="child",
-        command=[sys.executable, "-c", code],
-        environment=dict(os.environ),
-        log=tmp_path / "child.log",
-    )
+def spec(tmp_path: Path, code: str, **changes: Any) -> ServiceSpec:
+    log = tmp_path / "child.log"
+    spawn = partial(spawn_logged, [sys.executable, "-c", code], environment=dict(os.environ), log=log)
+    return ServiceSpec(**{"name": "child", "title": "The child", "spawn": spawn, "log": log, **changes})
 
 
-def test_a_killed_child_is_started_again(tmp_path: Path) -> None:
-    table = ProcessTable()
-    table.start(spec(tmp_path, "import time; time.sleep(60)"))
-    child = table.children[0]
-    first = child.process.pid
-    child.process.kill()
-    child.process.wait()
-    notes = table.check()
-    assert len(notes) == 1
-    assert "was started again" in notes[0]
-    assert child.process.pid != first
-    assert table.check() == []
-    table.stop()
-    assert child.process.poll() is not None
+def started(spec: ServiceSpec) -> tuple[ServiceTable, Service]:
+    table = ServiceTable()
+    table.start(spec)
+    return table, table[spec.name]
+
+
+def pid_of(service: Service) -> int:
+    assert service.process is not None
+    return service.process.pid
+
+
+def notes_until(table: ServiceTable, condition: Callable[[list[str]], bool] = bool) -> list[str]:
+    """Check again and again until what was told fulfils the condition."""
+    told: list[str] = []
+
+    def enough() -> bool:
+        told.extend(table.check())
+        return condition(told)
+
+    until(enough, seconds=120.0)
+    return told
+
+
+def kill(service: Service) -> None:
+    assert service.process is not None
+    service.process.kill()
+    service.process.wait()
+
+
+def stop(table: ServiceTable) -> None:
+    table.stop([service.spec.name for service in table.services], seconds=5.0)
+
+
+SLEEP = "import time; time.sleep(600)"
+
+
+def test_a_killed_child_is_started_again_and_its_outage_is_told(tmp_path: Path) -> None:
+    table, child = started(spec(tmp_path, SLEEP))
+    first = pid_of(child)
+    until(lambda: table.check() == [] and child.status.state is ServiceState.UP)
+    before = time.time()
+    kill(child)
+    (note,) = table.check()
+    assert "The child is down: it was ended by SIGKILL; starting it again" in note
+    assert str(tmp_path / "child.log") in note
+    assert child.status.state is ServiceState.DOWN
+    assert child.status.since >= before
+    down_since = child.status.since
+    told = notes_until(table)
+    assert told[0].startswith("The child is up again after ")
+    assert pid_of(child) != first
+    assert child.status.restarts == 1
+    assert child.status.since > down_since
+    assert child.status.reason == "it was ended by SIGKILL"
+    stop(table)
+    assert process_start(child.status.pid) is None
 
 
 def test_stopping_ends_what_the_child_left_in_its_group(tmp_path: Path) -> None:
     marker = tmp_path / "grandchild"
     code = (
         "import subprocess, sys, pathlib, time\n"
-        f"p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        f"pathlib.Path({str(marker)!r}).write_text(str(p.pid)); time.sleep(60)"
+        f"p = subprocess.Popen([sys.executable, '-c', {SLEEP!r}])\n"
+        f"pathlib.Path({str(marker)!r}).write_text(str(p.pid)); time.sleep(600)"
     )
-    table = ProcessTable()
-    table.start(spec(tmp_path, code))
+    table, _child = started(spec(tmp_path, code))
     until(lambda: marker.exists() and marker.read_text() != "")
     grandchild = int(marker.read_text())
-    table.stop()
-    until(lambda: yard.process_start(grandchild) is None)
+    stop(table)
+    until(lambda: process_start(grandchild) is None)
+
+
+def test_all_are_asked_to_stop_at_once_and_who_does_not_is_killed(tmp_path: Path) -> None:
+    """One deadline for all: three that ignore the signal cost it once."""
+    deaf = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
+    )
+    table = ServiceTable()
+    for name in ("one", "two", "three"):
+        log = tmp_path / f"{name}.log"
+        command = [sys.executable, "-c", deaf + SLEEP]
+        spawn = partial(spawn_logged, command, environment=dict(os.environ), log=log)
+        table.start(ServiceSpec(name=name, title=name, spawn=spawn, log=log))
+    logs = [tmp_path / f"{name}.log" for name in ("one", "two", "three")]
+    until(lambda: all("deaf" in log.read_text() for log in logs))
+    pids = [pid_of(service) for service in table.services]
+    assert len(pids) == 3
+    table.stop(("one", "two"), seconds=0.0)
+    assert [process_start(pid) is None for pid in pids] == [True, True, False]
+    table.stop(("three",), seconds=0.0)
+    assert process_start(pids[2]) is None
 
 
 def test_a_killed_supervisor_takes_its_children_with_it(tmp_path: Path) -> None:
     marker = tmp_path / "child"
     code = (
         "import sys, time, pathlib\n"
-        "from webapp.supervisor.processes import ProcessSpec, ProcessTable\n"
-        "table = ProcessTable()\n"
-        "table.start(ProcessSpec(name='child', command=[sys.executable, '-c', 'import time; time.sleep(60)'],"
-        f" environment={{}}, log=pathlib.Path({str(tmp_path / 'log')!r})))\n"
-        f"pathlib.Path({str(marker)!r}).write_text(str(table.children[0].process.pid))\n"
-        "time.sleep(60)"
+        "from webapp.supervisor.processes import spawn_logged\n"
+        f"child = spawn_logged([sys.executable, '-c', {SLEEP!r}], environment={{}},"
+        f" log=pathlib.Path({str(tmp_path / 'log')!r}))\n"
+        f"pathlib.Path({str(marker)!r}).write_text(str(child.pid))\n"
+        "time.sleep(600)"
     )
     supervisor = subprocess.Popen([sys.executable, "-c", code])
     until(lambda: marker.exists() and marker.read_text() != "")
     child = int(marker.read_text())
-    assert yard.process_start(child) is not None
+    assert process_start(child) is not None
     supervisor.kill()
     supervisor.wait()
-    until(lambda: yard.process_start(child) is None)
+    until(lambda: process_start(child) is None)
 
 
-def test_a_child_that_keeps_dying_is_given_up_with_its_log_named(tmp_path: Path) -> None:
-    table = ProcessTable()
-    table.start(spec(tmp_path, "raise SystemExit(3)"))
-    for _ in range(MAX_RESTARTS):
-        until(lambda: table.children[0].process.poll() is not None)
-        table.check()
-    until(lambda: table.children[0].process.poll() is not None)
-    with pytest.raises(ChildFailedError, match=r"exit code 3.*child\.log"):
-        table.check()
-    table.stop()
+def test_a_child_that_keeps_dying_is_tried_again_and_again_with_longer_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "BACKOFF_FIRST_S", 0.001)
+    table, child = started(spec(tmp_path, "raise SystemExit(3)"))
+    told = notes_until(table, lambda _told: child.status.restarts > 12)
+    assert all("it ended with exit code 3" in note for note in told)
+    monkeypatch.setattr(processes, "BACKOFF_FIRST_S", 1.0)
+    notes_until(table, lambda told: "in 30 s" in " ".join(told))
+    restarts = child.status.restarts
+    for _ in range(1000):
+        assert table.check() == []
+    assert child.status.restarts == restarts, "it is not spun"
+    assert child.status.state is ServiceState.DOWN
+    stop(table)
+
+
+def test_a_child_that_cannot_be_started_is_down_with_the_reason(tmp_path: Path) -> None:
+    table, child = started(spec(tmp_path, SLEEP))
+    kill(child)
+    (tmp_path / "child.log").unlink()
+    (tmp_path / "child.log").mkdir()
+    notes_until(table, lambda told: "cannot be started" in " ".join(told))
+    assert child.status.state is ServiceState.DOWN
+    stop(table)
+
+
+def test_a_server_of_somebody_else_is_watched_and_never_started() -> None:
+    trouble = {"why": ""}
+    table = ServiceTable()
+    table.start(ServiceSpec(name="redis", title="Redis", probe=lambda: trouble["why"]))
+    server = table["redis"]
+    until(lambda: table.check() == [] and server.status.state is ServiceState.UP)
+    trouble["why"] = "Connection refused."
+    told = notes_until(table)
+    assert told == ["Redis is down: it does not answer: Connection refused.; waiting for it."]
+    trouble["why"] = ""
+    told = notes_until(table)
+    assert told[0].startswith("Redis is up again after ")
+    assert (server.status.state, server.status.restarts) == (ServiceState.UP, 0)
+    stop(table)
+
+
+def test_a_server_is_down_only_when_it_was_asked_twice_without_an_answer() -> None:
+    answers = iter(["", "busy", ""])
+    seen: list[Answer] = []
+
+    def probe() -> str:
+        if watch.answer is not None:
+            seen.append(watch.answer)
+        return next(answers, "gone")
+
+    watch = Watch.__new__(Watch)
+    Watch.__init__(watch, probe, every_s=0.0)
+    until(lambda: any(answer.confirmed for answer in seen))
+    watch.close()
+    assert [(answer.trouble, answer.confirmed) for answer in seen[:5]] == [
+        ("", False), ("busy", False), ("", False), ("gone", False), ("gone", True),
+    ]  # fmt: skip
+    assert seen[4].since == seen[3].since > seen[1].since
+
+
+def test_the_status_is_read_while_its_supervisor_lives(tmp_path: Path) -> None:
+    status = ServiceStatus(name="redis", state=ServiceState.DOWN, since=12.0, restarts=2, reason="killed")
+    save_status(tmp_path, [status])
+    assert load_status(tmp_path) == [status]
+    record = json.loads((tmp_path / "stack.json").read_text())
+    record["supervisor"]["started"] -= 1
+    (tmp_path / "stack.json").write_text(json.dumps(record))
+    assert load_status(tmp_path) == []
+    assert load_status(tmp_path, of_the_dead=True) == [status]
+    (tmp_path / "stack.json").write_text("{half")
+    assert load_status(tmp_path, of_the_dead=True) == []
+    clear_status(tmp_path)
+    clear_status(tmp_path)
+    assert load_status(tmp_path) == []
 
 
 def test_a_port_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:

@@ -21,7 +21,6 @@ from engine.errors import TrainyardError
 from webapp.management.commands.up import YardCommand, serve, stop_on_termination
 from webapp.supervisor.embedded import stop_process
 from webapp.supervisor.home import PROJECT
-from webapp.supervisor.processes import ChildFailedError
 from webapp.supervisor.yard import Yard, running_yard
 
 
@@ -52,11 +51,11 @@ class Command(YardCommand):
                 code, summary = self._quickstart(yard, options)
                 if not options["headless"]:
                     self.say(f"Still serving at {yard.url} - Ctrl-C stops everything.")
-                    serve(yard, self.say)
+                    serve(yard, self)
         except KeyboardInterrupt:
             self.say("Stopped.")
             raise SystemExit(130 if options["headless"] else 0) from None
-        except (TrainyardError, ChildFailedError) as error:
+        except TrainyardError as error:
             raise CommandError(str(error)) from None
         if summary:
             result = json.loads(summary) | {"seconds": round(time.monotonic() - started, 1)}
@@ -76,8 +75,7 @@ class Command(YardCommand):
         reader.start()
         try:
             while process.poll() is None:
-                for note in yard.processes.check():
-                    self.say(note)
+                self.tell(yard)
                 time.sleep(0.3)
         finally:
             stop_process(process, first=signal.SIGTERM, seconds=3.0)

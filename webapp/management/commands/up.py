@@ -10,7 +10,6 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.supervisor.processes import ChildFailedError
 from webapp.supervisor.yard import Yard, running_yard
 
 
@@ -22,6 +21,11 @@ class YardCommand(BaseCommand):
         if line:
             self.stdout.write(line)
             self.stdout.flush()
+
+    def tell(self, yard: Yard) -> None:
+        """Keep the services running; print what happened to them, with the time."""
+        for note in yard.check():
+            self.say(f"{time.strftime('%H:%M:%S')}  {note}")
 
 
 class Command(YardCommand):
@@ -39,22 +43,26 @@ class Command(YardCommand):
         stop_on_termination()
         try:
             with running_yard(settings.TRAINYARD_HOME, web_port=options["port"], say=self.say) as yard:
-                serve(yard, self.say)
+                serve(yard, self)
         except KeyboardInterrupt:
             self.stdout.write("Stopped.")
-        except (TrainyardError, ChildFailedError) as error:
+        except TrainyardError as error:
             raise CommandError(str(error)) from None
 
 
 def stop_on_termination() -> None:
-    """Make SIGTERM end the command as Ctrl-C does; a shell may have handed Ctrl-C down as ignored."""
+    """Make SIGTERM and a closed terminal end the command as Ctrl-C does.
+
+    A shell may have handed Ctrl-C down as ignored; what ``nohup`` ignores stays ignored.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
-def serve(yard: Yard, say: Any) -> None:
-    """Keep the children running until interrupted. Raises ChildFailedError."""
+def serve(yard: Yard, command: YardCommand) -> None:
+    """Keep the services running until interrupted."""
     while True:
-        for note in yard.processes.check():
-            say(note)
+        command.tell(yard)
         time.sleep(0.5)

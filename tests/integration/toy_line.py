@@ -1,0 +1,157 @@
+"""A running yard with a toy dataset and policy, and a view into its database; for tests of the whole line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, LiteralString
+
+import psycopg
+
+from tests.integration.toy_yard import DATASET, taught_home, write_source
+from webapp.supervisor.home import free_port
+from webapp.supervisor.status import ServiceState
+from webapp.supervisor.yard import Yard, running_yard
+
+ITERATIONS = 6
+GROUPS, SIBLINGS = 2, 4
+SETTINGS = {
+    "dataset.name": DATASET,
+    "trainer.iterations": ITERATIONS,
+    "trainer.tasks_per_iteration": GROUPS,
+    "trainer.threads": 1,
+    "rollout.group_size": SIBLINGS,
+    "evaluation.samples": 2,
+    "evaluation.train_samples": 2,
+    "agent.max_steps": 4,
+    "sandbox.max_live": 8,
+}
+TERMINAL = ("succeeded", "failed", "stopped")
+
+
+class Line:
+    """A running yard and a view into its database."""
+
+    def __init__(self, yard: Yard) -> None:
+        self.yard = yard
+        self.told: list[str] = []
+        """What the terminal would have shown."""
+
+    def rows(self, query: LiteralString, *parameters: Any) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.yard.environment["DATABASE_URL"]) as database:
+            return database.execute(query, parameters).fetchall()
+
+    def value(self, query: LiteralString, *parameters: Any) -> Any:
+        return self.rows(query, *parameters)[0][0]
+
+    def state(self, run: int) -> str:
+        return str(self.value("select state from webapp_run where id = %s", run))
+
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 250.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not self._holds(condition):
+            self.told += self.yard.check()
+            assert time.monotonic() < deadline, f"never: {what}; {self.told}"
+            time.sleep(0.1)
+
+    @staticmethod
+    def _holds(condition: Callable[[], bool]) -> bool:
+        try:
+            return condition()
+        except psycopg.OperationalError:
+            return False
+
+    def launch(self, **settings: Any) -> int:
+        policy = {"policy.checkpoint": "toy"}
+        flags = [f"{key}={json.dumps(value)}" for key, value in {**SETTINGS, **policy, **settings}.items()]
+        self.yard.manage("launch", "quickstart", *(part for flag in flags for part in ("--set", flag)))
+        return int(self.value("select max(id) from webapp_run"))
+
+    def engine_pid(self, run: int) -> int:
+        return int(json.loads((self.yard.home / "runs" / str(run) / "engine.pid").read_text())["pid"])
+
+    def finished_iterations(self, run: int) -> int:
+        return int(
+            self.value(
+                "select count(*) from webapp_iteration where run_id = %s and finished_at is not null", run
+            )
+        )
+
+    def kill(self, name: str) -> None:
+        """``kill -9`` a service, then wait until another process has taken its place and answers."""
+        service = self.yard.processes[name]
+        assert service.process is not None
+        killed = service.process.pid
+        os.kill(killed, signal.SIGKILL)
+        self.until(
+            lambda: service.status.pid not in (0, killed) and service.status.state is ServiceState.UP,
+            f"{name} back",
+        )
+
+
+@contextmanager
+def running_line(folder: Path, environment: Mapping[str, str]) -> Iterator[Line]:
+    """Start a yard below ``folder``.
+
+    Args:
+        folder: an empty folder.
+        environment: DATABASE_URL and REDIS_URL, where the yard is not to start its own.
+    """
+    write_source(folder / "home" / "imports" / "toykit")
+    saved = {key: os.environ.pop(key, None) for key in ("DATABASE_URL", "REDIS_URL")}
+    os.environ.update(environment)
+    try:
+        with running_yard(folder / "home", web_port=free_port(), say=lambda _line: None) as yard:
+            yard.manage(
+                *("curate", "--source", "toykit", "--output", DATASET),
+                *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),
+                *("--set", "curation.stability_runs=1"),
+            )
+            shutil.copytree(taught_home(folder / "taught") / "policies", yard.home / "policies")
+            yield Line(yard)
+    finally:
+        for key, value in saved.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+def assert_nothing_lost_or_duplicated(line: Line, run: int, iterations: int = ITERATIONS) -> None:
+    expected = iterations * GROUPS * SIBLINGS
+    rows = line.rows(
+        "select iteration, task_key, index, count(*) from webapp_trajectory"
+        " where run_id = %s and phase = 'train' and termination <> '' group by 1, 2, 3",
+        run,
+    )
+    assert len(rows) == expected
+    assert {row[3] for row in rows} == {1}
+    unfinished = line.value(
+        "select count(*) from webapp_trajectory where run_id = %s and termination = ''", run
+    )
+    assert unfinished == 0
+    assert line.finished_iterations(run) == iterations
+    first, last, count = line.rows(
+        "select min(seq), max(seq), count(*) from webapp_event where run_id = %s", run
+    )[0]
+    assert (first, last) == (1, count), "the event log has no gap and no repetition"
+    spool = (line.yard.home / "runs" / str(run) / "events.jsonl").read_bytes().splitlines()
+    assert len(spool) == count
+
+
+def sandboxes_left(line: Line, run: int) -> list[str]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if b"bwrap" in command and str(line.yard.home).encode() in command:
+            found.append(process.name)
+    return found

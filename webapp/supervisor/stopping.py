@@ -1,0 +1,89 @@
+"""Stops everything that belongs to a data folder, within ten seconds whatever is going on.
+
+web server, worker, beat   3 s, then killed
+engines                    killed: the next start resumes their runs from the last checkpoint
+sandboxes, databases       5 s at the same time, then killed; what is left is for the next start
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from engine.processes import process_start
+from webapp.supervisor.home import PROJECT
+from webapp.supervisor.processes import ServiceTable
+from webapp.supervisor.reaping import ReapingFailedError, run_reaper
+
+PROCESSES_S = 3.0
+SERVERS_S = 5.0
+_LEDGERS = "sandboxes"
+"""Folder of the data folder with one file per sandbox, see ``engine.sandbox.ledger``."""
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let no further Ctrl-C or SIGTERM cut the shutdown short: it ends by itself."""
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def stop_everything(services: ServiceTable, home: Path) -> None:
+    """Stop the services, end the engines of the data folder and remove their sandboxes."""
+    services.stop(("web", "worker", "beat"), seconds=PROCESSES_S)
+    end_engines(home)
+    reaping = threading.Thread(target=_reap, args=(home,), name="reaping")
+    reaping.start()
+    services.stop(("postgresql", "redis"), seconds=SERVERS_S)
+    reaping.join()
+
+
+def end_engines(home: Path) -> None:
+    """Kill the process groups that the engines of this data folder lead; their sandboxes die with them."""
+    for pid_file in sorted((home / "runs").glob("*/engine.pid")):
+        try:
+            record = json.loads(pid_file.read_text())
+            pid, started = int(record["pid"]), int(record["started"])
+        except (OSError, ValueError, KeyError):
+            continue
+        if process_start(pid) == started:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+
+
+def _reap(home: Path) -> None:
+    if not any((home / _LEDGERS).glob("**/*.json")):
+        return
+    try:
+        run_reaper(home=home, project=PROJECT, settings=_backend_settings(home), timeout_s=SERVERS_S)
+    except ReapingFailedError as error:
+        log.warning("sandboxes are left for the next start: %s", error)
+
+
+def _backend_settings(home: Path) -> Sequence[dict[str, Any]]:
+    """Return how to reach the backends of the runs that have sandboxes on record, the local one first."""
+    found: dict[str, dict[str, Any]] = {"local": {"backend": "local"}}
+    for ledger in sorted((home / _LEDGERS).glob("**/*.json")):
+        try:
+            run_id = str(json.loads(ledger.read_text())["run_id"])
+            section = json.loads((home / "runs" / run_id / "config.json").read_text())["sandbox"]
+            backend = str(section["backend"])
+            kept = {"backend": backend, backend: section[backend]} if backend != "local" else found["local"]
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        found[json.dumps(kept, sort_keys=True)] = kept
+    return list({json.dumps(kept, sort_keys=True): kept for kept in found.values()}.values())
