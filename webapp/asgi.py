@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
@@ -13,10 +15,30 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 _http = get_asgi_application()
 
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402  (needs the app registry)
+from webapp.selectors.outages import monitor  # noqa: E402
+
+Message = dict[str, Any]
+
+
+async def lifespan(
+    _scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
+) -> None:
+    """Watch the servers from the web server's start to its end."""
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            monitor.start()
+        else:
+            monitor.stop()
+        await send({"type": f"{message['type']}.complete"})
+        if message["type"] == "lifespan.shutdown":
+            return
+
 
 application = ProtocolTypeRouter(
     {
         "http": _http,
+        "lifespan": lifespan,
         "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

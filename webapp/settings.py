@@ -34,8 +34,19 @@ def _database(url: str) -> dict[str, Any]:
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
         "PORT": str(parts.port or ""),
-        "OPTIONS": {"pool": {"min_size": 1, "max_size": 16, "timeout": 20}},
+        "OPTIONS": {
+            # The pool tries for as long as a request waits; the next request makes it try again at once.
+            "pool": {"min_size": 1, "max_size": 16, "timeout": 10, "reconnect_timeout": 10},
+            "connect_timeout": 5,
+            # A server whose machine has vanished is noticed within seconds, not hours.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 20_000,
+        },
         "CONN_MAX_AGE": 0,
+        # A pooled connection may have died with the server it was made to.
+        "CONN_HEALTH_CHECKS": True,
     }
 
 
@@ -61,6 +72,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "webapp.middleware.OutageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
@@ -81,6 +93,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "webapp.contexts.outages.outages",
             ]
         },
     }
@@ -152,11 +165,19 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024 * 1024
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
+    # Each request during an outage is answered with 503; the outage itself is reported elsewhere.
+    "filters": {
+        "available": {
+            "()": "django.utils.log.CallbackFilter",
+            "callback": lambda record: getattr(record, "status_code", None) != 503,
+        }
+    },
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {
         "django.server": {"level": "WARNING"},
+        "django.request": {"filters": ["available"]},
         "httpx": {"level": "WARNING"},
     },
 }

@@ -14,6 +14,7 @@ from webapp.api.app import api
 from webapp.views import (
     datasets,
     experiments,
+    health,
     imports,
     metrics,
     overview,
@@ -85,6 +86,8 @@ urlpatterns = [
     path("runs/<int:run_id>/harness-report.json", trajectories.harness_report, name="run-harness-report"),
     path("sandboxes/", sandboxes.sandbox_list, name="sandbox-list"),
     path("sandboxes/reap/", sandboxes.sandbox_reap, name="sandbox-reap"),
+    path("healthz", health.healthz, name="healthz"),
+    path("healthz/banner", health.outage_banner, name="outage-banner"),
     path("metrics", metrics.metrics, name="metrics"),
     path("experiments/", experiments.experiment_list, name="experiment-list"),
     path("experiments/<int:experiment_id>/", experiments.experiment_detail, name="experiment-detail"),

@@ -101,6 +101,41 @@
     for (const field of event.target.elements) if (field.name && field.value === "") field.disabled = true;
     setTimeout(() => { for (const field of event.target.elements) field.disabled = false; }, 0);
   });
+  // What is down, asked again every few seconds while somebody looks at the page.
+  const outages = document.getElementById("outages");
+  let awaySince = null;
+  const keysOf = (node) => [...node.querySelectorAll("[data-outage]")].map((one) => one.dataset.outage).join(" ");
+
+  async function currentOutages() {
+    try {
+      const answer = await fetch(outages.dataset.url, { cache: "no-store", credentials: "same-origin" });
+      if (!answer.ok) throw new Error(String(answer.status));
+      awaySince = null;
+      const template = document.createElement("template");
+      template.innerHTML = await answer.text();
+      return template.content;
+    } catch {
+      awaySince = awaySince || Date.now() / 1000;
+      const content = document.getElementById("web-server-away").content.cloneNode(true);
+      content.querySelector("[data-since]").dataset.since = String(awaySince);
+      return content;
+    }
+  }
+
+  async function showOutages() {
+    if (!document.hidden) {
+      const fresh = await currentOutages();
+      const before = keysOf(outages);
+      if (keysOf(fresh) !== before) {
+        const restored = before !== "" && keysOf(fresh) === "";
+        outages.replaceChildren(fresh);
+        tick();
+        if (restored) document.dispatchEvent(new CustomEvent("trainyard:restored"));
+      }
+    }
+    setTimeout(showOutages, 5000);
+  }
+  if (outages) setTimeout(showOutages, 5000);
   tick();
   setInterval(tick, 1000);
   window.trainyard = { announce, duration, tick };

@@ -228,6 +228,8 @@
     hidePill("run-panel");
     if (socket?.readyState === WebSocket.OPEN) subscribe();
   });
+  // What was published while a service was down never reached this tab: ask for everything.
+  document.addEventListener("trainyard:restored", () => { if (socket?.readyState === WebSocket.OPEN) subscribe(); });
   addEventListener("online", () => { if (!socket && !paused) connect(); });
   connect();
 })();

@@ -1,7 +1,8 @@
 """The one permission gate of pages and WebSockets.
 
 Every view is wrapped by exactly one of ``viewer``, ``token_viewer`` and ``operator`` (the admin site asks for
-the role admin itself) and is handed the ``Person`` that passed; only the login and logout pages are public.
+the role admin itself) and is handed the ``Person`` that passed; only the login and logout pages and what
+``health`` says are public.
 A test walks all addresses and fails where one is not gated. Nobody → the login page; somebody without the
 role → 403.
 WebSockets ask ``person_of``: None refuses the connection.

@@ -37,7 +37,7 @@ from webapp.templatetags import yard as yard_tags
 
 pytestmark = pytest.mark.django_db
 TEMPLATES = Path(__file__).resolve().parents[3] / "templates"
-PUBLIC = {"login", "logout"}
+PUBLIC = {"login", "logout", "healthz", "outage-banner"}
 HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>{{7*7}}\u202e😀"""
 
 

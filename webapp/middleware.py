@@ -1,0 +1,37 @@
+"""Answers at once, in our own words, while the database is down."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponseBase
+from django.urls import reverse
+
+from webapp.selectors.outages import DATABASE, is_connection_lost, monitor, service_statuses
+from webapp.supervisor.status import ServiceState
+from webapp.views.errors import service_unavailable
+
+Handler = Callable[[HttpRequest], HttpResponseBase]
+
+
+class OutageMiddleware:
+    """Refuse requests with 503 while the database is known to be down, and when a view finds out."""
+
+    def __init__(self, get_response: Handler) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Answer 503 while the database is known to be down; what says so itself is let through."""
+        public = (reverse("healthz"), reverse("outage-banner"))
+        if request.path not in public and any(
+            status.name == DATABASE and status.state is ServiceState.DOWN for status in service_statuses()
+        ):
+            return service_unavailable(request)
+        return self._get_response(request)
+
+    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
+        """Turn a lost database connection into the page that says so."""
+        if not is_connection_lost(exception):
+            return None
+        monitor.ask_now()
+        return service_unavailable(request)

@@ -1,0 +1,49 @@
+"""Whether the services answer: ``/healthz`` for load balancers and people, the banner for pages.
+
+Both are public, so that they work when nobody can be signed in because the database is down; who has no
+role learns names, states and times only.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from webapp.contexts.outages import current_outages
+from webapp.selectors.outages import DATABASE, service_statuses
+from webapp.supervisor.status import ServiceState, ServiceStatus
+from webapp.views.access import person_of
+
+
+@never_cache
+@require_safe
+def healthz(request: HttpRequest) -> JsonResponse:
+    """Every service with its state; 503 when the database, without which no page works, is down."""
+    statuses = service_statuses()
+    down = {status.name for status in statuses if status.state is ServiceState.DOWN}
+    detailed = DATABASE not in down and person_of(request.user) is not None
+    return JsonResponse(
+        {
+            "status": "down" if DATABASE in down else "degraded" if down else "ok",
+            "services": [_row(status, detailed=detailed) for status in statuses],
+        },
+        status=503 if DATABASE in down else 200,
+    )
+
+
+def _row(status: ServiceStatus, *, detailed: bool) -> dict[str, Any]:
+    since = datetime.fromtimestamp(status.since, tz=UTC).isoformat(timespec="seconds")
+    row = {"name": status.name, "state": status.state.value, "since": since}
+    return row | {"restarts": status.restarts, "last_reason": status.reason} if detailed else row
+
+
+@never_cache
+@require_safe
+def outage_banner(request: HttpRequest) -> HttpResponse:
+    """What every page shows at its top about services that are down; pages ask for it again and again."""
+    return render(request, "shared/_outages.html", {"outages": current_outages()})
