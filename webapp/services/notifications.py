@@ -6,6 +6,7 @@ costs freshness only; the next one, or a reload, brings everything.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 
@@ -18,6 +19,10 @@ log = logging.getLogger(__name__)
 
 RUNS_GROUP = "runs"
 """Hears about every run; overview and run list subscribe to it."""
+
+
+TIMEOUT_S = 5.0
+"""A server that hangs keeps the writer waiting for so long."""
 
 
 def run_group(run_id: int) -> str:
@@ -40,12 +45,13 @@ def _send(message: dict[str, object], *groups: str) -> None:
     try:
         async_to_sync(_send_all)(message, groups)
     except (redis.exceptions.RedisError, OSError) as error:
-        log.warning("watchers of %s were not told: %s", groups[0], error)
+        log.warning("watchers of %s were not told: %s", groups[0], error or type(error).__name__)
 
 
 async def _send_all(message: dict[str, object], groups: Sequence[str]) -> None:
     layer = get_channel_layer()
     if layer is None:
         return
-    for group in groups:
-        await layer.group_send(group, message)
+    async with asyncio.timeout(TIMEOUT_S):
+        for group in groups:
+            await layer.group_send(group, message)
