@@ -16,7 +16,7 @@ from kubernetes.client.exceptions import ApiException
 P = ParamSpec("P")
 T = TypeVar("T")
 Object = dict[str, Any]
-_PATIENCE_S = 20.0
+_PATIENCE_S = 120.0
 
 
 async def do(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
+import hypothesis
 import psutil
 import pytest
 import structlog
@@ -19,6 +20,13 @@ def pytest_configure() -> None:
     """Static files by their plain names (no collectstatic before a test), passwords hashed cheaply."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
+
+
+# A busy machine is no finding of a property test.
+hypothesis.settings.register_profile(
+    "trainyard", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("trainyard")
 
 
 def pytest_xdist_auto_num_workers() -> int | None:

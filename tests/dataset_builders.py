@@ -204,7 +204,7 @@ def new_file(path: str, content: str) -> str:
 
 
 def make_grader(
-    backend: SandboxBackend, *, timeout_s: float = 30.0, reuse: bool = True, parallel: int = 2
+    backend: SandboxBackend, *, timeout_s: float = 120.0, reuse: bool = True, parallel: int = 2
 ) -> Grader:
     """A grader with small limits."""
     config = GradingConfig(timeout_s=timeout_s, reuse_verdicts=reuse, max_parallel=parallel)

@@ -45,7 +45,7 @@ from tests.docker_daemon import docker_host, one_at_a_time
 pytestmark = one_at_a_time
 
 REPO = Path(__file__).parents[2]
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 SMALL = SandboxLimits(memory_mb=96, processes=32, disk_mb=32)
 
 _HOLD = """

@@ -26,7 +26,7 @@ from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="pods are bubblewrap sandboxes")
 _TOKEN = b"a token of sixteen"
-_PATIENCE_S = 20.0
+_PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.fakes.cluster import ClusterProcess, FakeCluster, Fault, FaultKind, N
 _REPO = Path(__file__).parents[2]
 _PAUSE = "registry.k8s.io/pause:3.10"
 _IMAGE = "registry.test/demo:1"
-_PATIENCE_S = 30.0
+_PATIENCE_S = 120.0
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="pods are bubblewrap sandboxes")
 

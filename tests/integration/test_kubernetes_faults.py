@@ -39,7 +39,7 @@ from tests.kubernetes_builders import (
     prepared,
 )
 
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")

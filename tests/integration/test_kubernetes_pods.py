@@ -41,7 +41,7 @@ from tests.kubernetes_builders import (
 
 REPO = Path(__file__).parents[2]
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 _OWNER = """
 import asyncio, json, sys

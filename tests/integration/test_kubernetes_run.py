@@ -23,7 +23,6 @@ from tests.kubernetes_builders import NAMESPACE, apply
 
 ConfigT = TypeVar("ConfigT", RolloutRun, TrainRun)
 REPO = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="module")

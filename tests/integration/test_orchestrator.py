@@ -24,7 +24,7 @@ from tests.fakes.ingest_server import Answer, IngestServer, ingest_server
 from tests.integration import toy_yard
 from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context, wait_for
 
-pytestmark = pytest.mark.timeout(600)
+_PATIENCE_S = 400.0
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,7 @@ def uninterrupted(home: Path) -> Path:
     """A training run that nobody disturbed, its rollouts sampled eight at a time."""
     run_dir = make_run_dir(home, "uninterrupted", toy_yard.training(home))
     with engine_process(run_dir) as process:
-        assert process.wait(timeout=240) == 0
+        assert process.wait(timeout=_PATIENCE_S) == 0
     return run_dir
 
 
@@ -210,7 +210,7 @@ def test_two_ranks_and_a_reference_policy_train_in_a_run(home: Path) -> None:
     objective = config.algorithm.model_copy(update={"kl": "k3", "kl_coefficient": 0.01})
     run_dir = make_run_dir(home, "ranks", config.model_copy(update={"algorithm": objective}))
     with engine_process(run_dir) as process:
-        assert process.wait(timeout=240) == 0
+        assert process.wait(timeout=_PATIENCE_S) == 0
     last = sorted((run_dir / "checkpoints").glob("[0-9]*"))[-1]
     assert (last / "shards" / ".metadata").exists()
     assert (run_dir / "reference" / "model.safetensors").exists()
@@ -229,7 +229,7 @@ def test_sigterm_stops_in_order(home: Path) -> None:
     with engine_process(run_dir) as process:
         assert wait_for(process, lambda: bool(of_type(run_dir, "iteration_finished")))
         process.terminate()
-        assert process.wait(timeout=20) == 0
+        assert process.wait(timeout=_PATIENCE_S) == 0
     last = events(run_dir)[-1]
     assert (last["type"], last["state"], last["reason"]) == ("run_finished", "stopped", "received SIGTERM")
     started = Counter(str(e["ref"]) for e in of_type(run_dir, "trajectory_started"))
@@ -251,7 +251,7 @@ def test_pause_resume_and_stop_from_the_web(home: Path) -> None:
             server.desired = "run"
             assert wait_for(process, lambda: _count(server, "run_resumed") == 1)
             server.desired = "stop"
-            assert process.wait(timeout=30) == 0
+            assert process.wait(timeout=_PATIENCE_S) == 0
         assert server.events[-1]["state"] == "stopped"
 
 
@@ -262,7 +262,7 @@ def test_a_fenced_process_ends_with_3_and_writes_nothing_more(home: Path) -> Non
             assert wait_for(process, lambda: _count(server, "iteration_finished") >= 1)
             server.epoch = 2
             stored = len(server.events)
-            assert process.wait(timeout=30) == 3
+            assert process.wait(timeout=_PATIENCE_S) == 3
         assert len(server.events) == stored
         assert not of_type(run_dir, "run_finished")
 
@@ -273,7 +273,7 @@ def test_a_refused_event_fails_the_run_and_says_so_on_disk(home: Path) -> None:
         run_dir = make_run_dir(home, "refused", config, ingest_url=server.url)
         server.faults = [Answer(422, {"detail": "no such field", "line": 1})]
         with engine_process(run_dir) as process:
-            assert process.wait(timeout=60) == 1
+            assert process.wait(timeout=_PATIENCE_S) == 1
         assert server.events == []
     failure = json.loads((run_dir / "failure.json").read_text())
     assert failure["epoch"] == 1
@@ -286,7 +286,7 @@ def test_a_web_application_that_comes_late_gets_everything(home: Path) -> None:
         server.faults = [Answer(503)] * 3
         run_dir = make_run_dir(home, "late", config, ingest_url=server.url)
         with engine_process(run_dir) as process:
-            assert process.wait(timeout=60) == 0
+            assert process.wait(timeout=_PATIENCE_S) == 0
         assert server.events == events(run_dir)
 
 
@@ -294,7 +294,7 @@ def test_a_wrong_configuration_fails_with_a_reason(home: Path) -> None:
     config = toy_yard.training(home, tasks_per_iteration=3)
     run_dir = make_run_dir(home, "wrong", config)
     with engine_process(run_dir) as process:
-        assert process.wait(timeout=60) == 1
+        assert process.wait(timeout=_PATIENCE_S) == 1
     last = events(run_dir)[-1]
     assert last["state"] == "failed"
     assert "trainer.tasks_per_iteration is 3, but the split has only 2 tasks" in last["reason"]
@@ -304,7 +304,7 @@ def _run_and_kill(run_dir: Path, *, after_lines: int | None) -> bool:
     """Run the next attempt, killing it once the spool has so many events; whether it finished."""
     with engine_process(run_dir) as process:
         if after_lines is None or not wait_for(process, lambda: len(events(run_dir)) >= after_lines):
-            assert process.wait(timeout=240) == 0
+            assert process.wait(timeout=_PATIENCE_S) == 0
             return True
         os.kill(process.pid, signal.SIGKILL)
         process.wait()

@@ -28,7 +28,7 @@ from engine.sandbox.local.images import build_image, image_exists
 from engine.sandbox.preflight import preflight
 
 REPO = Path(__file__).parents[2]
-_PATIENCE_S = 60.0
+_PATIENCE_S = 120.0
 
 _OWNER = """
 import asyncio, json, sys

@@ -47,7 +47,7 @@ def queued(*words: str) -> Run:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
         time.sleep(0.02)

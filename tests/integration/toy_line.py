@@ -53,7 +53,7 @@ class Line:
     def state(self, run: int) -> str:
         return str(self.value("select state from webapp_run where id = %s", run))
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float = 250.0) -> None:
+    def until(self, condition: Callable[[], bool], what: str, seconds: float = 400.0) -> None:
         deadline = time.monotonic() + seconds
         while not self._holds(condition):
             self.told += self.yard.check()

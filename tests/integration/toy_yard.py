@@ -52,14 +52,14 @@ AGENT = AgentConfig(
     max_steps=4,
     max_context=1024,
     max_response=192,
-    command_timeout_s=10.0,
-    rollout_timeout_s=60.0,
+    command_timeout_s=90.0,
+    rollout_timeout_s=600.0,
     observation_chars=2_000,
     snippet_lines=0,
     step_reminder=False,
 )
 SANDBOX = SandboxConfig(memory_mb=256, disk_mb=32, max_live=8, max_starting=2)
-GRADING = GradingConfig(timeout_s=30.0)
+GRADING = GradingConfig(timeout_s=120.0)
 SOLVED_HALF_THE_TIME = 0.7
 """Negative log-likelihood of an episode, nats, at which a policy samples it with probability 0.5."""
 ARCHITECTURE = TransformerConfig(
@@ -257,7 +257,7 @@ def events(run_dir: Path) -> list[dict[str, Any]]:
 
 def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> bool:
     """Wait until the condition holds (True) or the process ends (False)."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 400
     while not condition():
         if process.poll() is not None:
             return condition()

@@ -142,10 +142,10 @@ async def test_a_slow_model_ends_with_rollout_timeout() -> None:
 
 async def test_slow_commands_end_with_rollout_timeout() -> None:
     async def slow(_command: str) -> ExecResult:
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(1.1)
         return ExecResult(exit_code=None, stdout=b"so far", stderr=b"", timed_out=True, seconds=0.1)
 
-    outcome, steps = await roll(TextPolicy([RUN]), quick_agent(rollout_timeout_s=0.05), command=slow)
+    outcome, steps = await roll(TextPolicy([RUN]), quick_agent(rollout_timeout_s=1.0), command=slow)
     assert outcome.termination is TerminationReason.ROLLOUT_TIMEOUT
     assert "so far" in steps[0].observation
 

@@ -61,20 +61,20 @@ async def test_work_that_is_done_although_the_client_is_told_otherwise(
         await fails(code, core.create_namespaced_config_map, "default", configmap("a"))
     else:
         with pytest.raises(_NO_ANSWER):
-            await _make(core, "a", _request_timeout=5)
+            await _make(core, "a", _request_timeout=60)
     await do(core.read_namespaced_config_map, "a", "default")
 
 
 async def test_silence_and_broken_connections(cluster: FakeCluster, core: CoreV1Api) -> None:
     hang = _add(cluster, FaultKind.HANG, verbs={"create"}, count=1)
     with pytest.raises(_NO_ANSWER):
-        await _make(core, "a", _request_timeout=0.3)
+        await _make(core, "a", _request_timeout=1.0)
     reset = _add(cluster, FaultKind.RESET, verbs={"create"}, count=1)
     with pytest.raises(_NO_ANSWER):
-        await _make(core, "a", _request_timeout=5)
+        await _make(core, "a", _request_timeout=60)
     half = _add(cluster, FaultKind.HALF_OPEN, verbs={"list"})
     with pytest.raises(_NO_ANSWER):
-        await do(core.list_namespaced_config_map, "default", _request_timeout=0.3)
+        await do(core.list_namespaced_config_map, "default", _request_timeout=1.0)
     cluster.faults.remove(half)
     slow = _add(cluster, FaultKind.SLOW, verbs={"get"}, count=1, delay_s=0.3)
     await _make(core, "a")
@@ -110,7 +110,7 @@ async def test_watches_break_fall_silent_repeat_and_are_gone(cluster: FakeCluste
     assert await do(_watch, core, resource_version=version, timeout_seconds=1) == ["ERROR"]
     _add(cluster, FaultKind.DROP_WATCH, verbs={"watch"}, count=1, delay_s=0.1)
     with pytest.raises(_NO_ANSWER):
-        await do(_watch, core, resource_version=version, timeout_seconds=20, _request_timeout=5)
+        await do(_watch, core, resource_version=version, timeout_seconds=20, _request_timeout=60)
     _add(cluster, FaultKind.HALF_OPEN, verbs={"watch"}, count=1)
     with pytest.raises(_NO_ANSWER):
         await do(_watch, core, resource_version=version, timeout_seconds=1, _request_timeout=2)

@@ -16,7 +16,7 @@ from engine.run import Launch, create_run_dir
 
 def engine(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "engine.run", *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "engine.run", *arguments], capture_output=True, text=True, timeout=240
     )
 
 

@@ -168,10 +168,13 @@ async def test_a_failing_grader_is_an_infrastructure_verdict() -> None:
 
 
 async def test_cancellation_closes_sandboxes_and_reports_what_had_started() -> None:
-    running = asyncio.Event()
+    commands, both = 0, asyncio.Event()
 
     async def hanging(_command: str) -> ExecResult:
-        running.set()
+        nonlocal commands
+        commands += 1
+        if commands == 2:
+            both.set()
         await asyncio.sleep(3600)
         raise AssertionError
 
@@ -183,8 +186,7 @@ async def test_cancellation_closes_sandboxes_and_reports_what_had_started() -> N
             [request(size=4)]
         )
     )
-    await running.wait()
-    await asyncio.sleep(0.01)
+    await both.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

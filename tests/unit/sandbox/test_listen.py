@@ -36,10 +36,10 @@ def start(port: int, accept_s: float = 20.0) -> subprocess.Popen[bytes]:
 
 
 def connect(port: int) -> socket.socket:
-    give_up = time.monotonic() + 20
+    give_up = time.monotonic() + 120
     while True:
         try:
-            return socket.create_connection(("127.0.0.1", port), 20)
+            return socket.create_connection(("127.0.0.1", port), 120)
         except ConnectionRefusedError:
             assert time.monotonic() < give_up
             time.sleep(0.01)

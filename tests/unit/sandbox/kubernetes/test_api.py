@@ -19,7 +19,7 @@ from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.rights import Right, Rights, right_for
 
 PODS = "/api/v1/namespaces/n/pods"
-_PATIENCE_S = 30.0
+_PATIENCE_S = 120.0
 _MOMENT_S = 0.3
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
