@@ -161,7 +161,7 @@ async def test_a_warm_pod_that_was_lost_is_not_handed_out(cluster: FakeCluster) 
         await backend.prepare({IMAGE: 1})
         await until(lambda: backend.population().idle == 1)
         cluster.faults.add(Fault(FaultKind.SERVER_ERROR, verbs={"patch"}, resources={"pods"}, count=1))
-        lost = next(iter(backend._session.fleet.boxes))  # type: ignore[union-attr]
+        lost = next(iter(backend._session.fleet.pods))  # type: ignore[union-attr]
         cluster.evict(NAMESPACE, lost)
         async with backend.open(SPEC) as box:
             assert box.id != lost

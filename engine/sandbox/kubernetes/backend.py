@@ -19,11 +19,11 @@ from engine.errors import SandboxDiedError, SandboxError
 from engine.sandbox.agent_sandbox import AgentSandbox
 from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
 from engine.sandbox.kubernetes.api import KubeApi
-from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.fleet import Fleet
 from engine.sandbox.kubernetes.network import NetworkProbe
 from engine.sandbox.kubernetes.owner import OwnerLease
+from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.reaper import reap
 from engine.sandbox.kubernetes.rights import Rights
 from engine.sandbox.kubernetes.spec import agent_config_map
@@ -72,11 +72,11 @@ class KubernetesBackend:
         """See ``SandboxBackend.open``."""
         began = time.monotonic()
         session = await self._open_session()
-        box = await self._obtain(session, spec)
+        pod = await self._obtain(session, spec)
         try:
-            sandbox = await self._hand_out(session, box, spec, began)
+            sandbox = await self._hand_out(session, pod, spec, began)
         except BaseException:
-            session.fleet.remove(box)
+            session.fleet.remove(pod)
             raise
         try:
             yield sandbox
@@ -102,12 +102,12 @@ class KubernetesBackend:
         if self._session is None:
             return Population(existing=0)
         fleet = self._session.fleet
-        return Population(existing=len(fleet.boxes), idle=self._session.warm.idle, nodes=dict(fleet.nodes()))
+        return Population(existing=len(fleet.pods), idle=self._session.warm.idle, nodes=dict(fleet.nodes()))
 
     def blocked(self) -> dict[str, str]:
         """Sandbox → why it does not come up yet, in the cluster's words."""
-        boxes = self._session.fleet.boxes if self._session is not None else {}
-        return {name: box.blocked for name, box in boxes.items() if box.blocked and not box.ending}
+        pods = self._session.fleet.pods if self._session is not None else {}
+        return {name: pod.blocked for name, pod in pods.items() if pod.blocked and not pod.ending}
 
     async def close(self) -> None:
         """See ``SandboxBackend.close``."""
@@ -124,45 +124,45 @@ class KubernetesBackend:
 
     # --- one sandbox -------------------------------------------------------------------------------
 
-    async def _obtain(self, session: _Session, spec: SandboxSpec) -> Box:
-        """A warm box, claimed, or a new one."""
-        while (box := await session.warm.take(spec)) is not None:
+    async def _obtain(self, session: _Session, spec: SandboxSpec) -> Pod:
+        """A warm pod, claimed, or a new one."""
+        while (pod := await session.warm.take(spec)) is not None:
             try:
-                await session.fleet.claim(box, spec)
+                await session.fleet.claim(pod, spec)
             except SandboxError as error:
-                _log.info("a warm sandbox was lost", pod=box.name, error=str(error))
-                session.fleet.remove(box)
+                _log.info("a warm sandbox was lost", pod=pod.name, error=str(error))
+                session.fleet.remove(pod)
                 continue
             except BaseException:
-                session.fleet.remove(box)
+                session.fleet.remove(pod)
                 raise
-            return box
-        if len(session.fleet.boxes) >= self.config.max_live and session.warm.give_way():
+            return pod
+        if len(session.fleet.pods) >= self.config.max_live and session.warm.give_way():
             await session.fleet.one_gone()
         return await session.fleet.launch(spec)
 
-    async def _hand_out(self, session: _Session, box: Box, spec: SandboxSpec, began: float) -> AgentSandbox:
-        assert box.agent is not None
-        assert box.pristine is not None
-        await self._network.check(box)
-        stamps = await take_stamps(box.agent, spec.workdir, spec.image)
-        startup = box.startup
+    async def _hand_out(self, session: _Session, pod: Pod, spec: SandboxSpec, began: float) -> AgentSandbox:
+        assert pod.agent is not None
+        assert pod.pristine is not None
+        await self._network.check(pod)
+        stamps = await take_stamps(pod.agent, spec.workdir, spec.image)
+        startup = pod.startup
         if startup.warm:
             startup = Startup(node=startup.node, start=time.monotonic() - began, warm=True)
         loop = asyncio.get_running_loop()
-        lifetime = loop.call_later(spec.limits.lifetime_s, _expire, session.fleet, box)
+        lifetime = loop.call_later(spec.limits.lifetime_s, _expire, session.fleet, pod)
 
         async def end() -> None:
             lifetime.cancel()
-            await asyncio.wait((session.fleet.remove(box),), timeout=_CLOSE_S)
+            await asyncio.wait((session.fleet.remove(pod),), timeout=_CLOSE_S)
 
         return AgentSandbox(
-            box.name,
+            pod.name,
             spec,
-            box.agent,
+            pod.agent,
             startup=replace(startup, pull=0.0) if startup.warm else startup,
-            env={**_DEFAULT_ENV, **box.env, **spec.env},
-            base_tree=PodTree(stamps, spec.workdir, box.pristine),
+            env={**_DEFAULT_ENV, **pod.env, **spec.env},
+            base_tree=PodTree(stamps, spec.workdir, pod.pristine),
             end=end,
         )
 
@@ -208,6 +208,6 @@ async def _ensure(api: KubeApi, config_maps: str) -> None:
             raise
 
 
-def _expire(fleet: Fleet, box: Box) -> None:
-    box.fail(SandboxDiedError("the sandbox reached the end of its lifetime"))
-    fleet.remove(box)
+def _expire(fleet: Fleet, pod: Pod) -> None:
+    pod.fail(SandboxDiedError("the sandbox reached the end of its lifetime"))
+    fleet.remove(pod)

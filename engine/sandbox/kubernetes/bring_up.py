@@ -18,10 +18,10 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.errors import ImageError, SandboxStartError, SandboxStartTimeoutError
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes import diagnosis
-from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.connect import Stream
 from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.informer import PodInformer
+from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
 from engine.sandbox.responses import Greeting
 
@@ -48,29 +48,31 @@ async def wait_until_running(config: KubernetesConfig, informer: PodInformer, na
     while True:
         deadline = began.setdefault(stage, time.monotonic()) + limits[stage]
         try:
-            pod = await informer.wait(name, partial(_progress, stage), timeout_s=deadline - time.monotonic())
+            observed = await informer.wait(
+                name, partial(_progress, stage), timeout_s=deadline - time.monotonic()
+            )
         except TimeoutError:
             raise _too_long(informer.pods.get(name), name, stage, limits[stage]) from None
-        if diagnosis.running(pod):
-            return pod
-        stage = diagnosis.waiting(pod).stage
+        if diagnosis.running(observed):
+            return observed
+        stage = diagnosis.waiting(observed).stage
 
 
-def _progress(stage: str, pod: Json | None) -> Json | None:
+def _progress(stage: str, observed: Json | None) -> Json | None:
     """The pod once it runs or is in another stage than ``stage``. Raises SandboxError when it failed."""
-    if error := diagnosis.failure(pod):
+    if error := diagnosis.failure(observed):
         raise error
-    assert pod is not None
-    return pod if diagnosis.running(pod) or diagnosis.waiting(pod).stage != stage else None
+    assert observed is not None
+    return observed if diagnosis.running(observed) or diagnosis.waiting(observed).stage != stage else None
 
 
-def _too_long(pod: Json | None, name: str, stage: str, limit: float) -> SandboxStartError:
-    reason = diagnosis.waiting(pod).reason if pod is not None else ""
+def _too_long(observed: Json | None, name: str, stage: str, limit: float) -> SandboxStartError:
+    reason = diagnosis.waiting(observed).reason if observed is not None else ""
     message = f"pod {name} waited {limit:g} s {_STAGES[stage]}" + (f": {reason}" if reason else "")
     return ImageError(message) if stage == "pull" and reason else SandboxStartTimeoutError(message)
 
 
-async def connect(config: KubernetesConfig, box: Box, dial: Dial) -> None:
+async def connect(config: KubernetesConfig, pod: Pod, dial: Dial) -> None:
     """Connect to both agents of a running pod and take their greetings.
 
     Args:
@@ -82,13 +84,13 @@ async def connect(config: KubernetesConfig, box: Box, dial: Dial) -> None:
     """
     give_up = time.monotonic() + config.start_timeout_s
     (agent, greeting), (pristine, _) = await asyncio.gather(
-        _reach(box, SANDBOX, dial, give_up), _reach(box, PRISTINE, dial, give_up)
+        _reach(pod, SANDBOX, dial, give_up), _reach(pod, PRISTINE, dial, give_up)
     )
-    box.agent, box.pristine = agent, pristine
-    box.env, box.api = greeting.env, greeting.api
+    pod.agent, pod.pristine = agent, pristine
+    pod.env, pod.api = greeting.env, greeting.api
 
 
-async def _reach(box: Box, container: str, dial: Dial, give_up: float) -> tuple[AgentClient, Greeting]:
+async def _reach(pod: Pod, container: str, dial: Dial, give_up: float) -> tuple[AgentClient, Greeting]:
     """Dial until the agent answers: it may not listen yet, or the kubelet may not know its container yet."""
     try:
         async for attempt in stamina.retry_context(
@@ -100,17 +102,17 @@ async def _reach(box: Box, container: str, dial: Dial, give_up: float) -> tuple[
             wait_jitter=0.02,
         ):
             with attempt:
-                box.check()
-                client = box.connect(await dial(container))
+                pod.check()
+                client = pod.connect(await dial(container))
                 return client, await client.hello(max(0.1, give_up - time.monotonic()))
     except (OSError, ApiError) as error:
         if not _not_yet(error):
-            await box.settle()
+            await pod.settle()
             raise SandboxStartError(
-                f"the agent in container {container} of pod {box.name} cannot be started: {error}"
+                f"the agent in container {container} of pod {pod.name} cannot be started: {error}"
             ) from error
         raise SandboxStartTimeoutError(
-            f"the agent in container {container} of pod {box.name} does not answer: {error}. Is there a "
+            f"the agent in container {container} of pod {pod.name} does not answer: {error}. Is there a "
             "route to pods from here? Outside of the cluster set sandbox.kubernetes.connect=exec"
         ) from error
     raise AssertionError

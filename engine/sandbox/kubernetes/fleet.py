@@ -1,6 +1,6 @@
 """This process's pods: made in waves, followed by one informer, removed until they are gone.
 
-A box is in the book before its pod is asked for and leaves it after the cluster said that the pod is gone. A
+A pod is in the book before it is asked for and leaves it after the cluster said that it is gone. A
 pod of ours that is in no book (its creation was cancelled, or the answer lost) is removed when it is seen.
 """
 
@@ -23,11 +23,11 @@ from engine.errors import SandboxStartError, SandboxStartTimeoutError
 from engine.sandbox.base import SandboxSpec, Startup
 from engine.sandbox.kubernetes import bring_up, diagnosis, labels, spec
 from engine.sandbox.kubernetes.api import KubeApi
-from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.connect import over_exec, over_network
 from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.informer import PodInformer
 from engine.sandbox.kubernetes.owner import OwnerLease
+from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.retries import refused, retrying
 
 Json = dict[str, Any]
@@ -49,7 +49,7 @@ class Fleet:
     ) -> None:
         self.config = config.kubernetes
         self.path = f"/api/v1/namespaces/{self.config.namespace}/pods"
-        self.boxes: dict[str, Box] = {}
+        self.pods: dict[str, Pod] = {}
         self.stuck = 0
         """Pods that did not go away in time and were deleted by force."""
         self._api = api
@@ -71,56 +71,56 @@ class Fleet:
         )
 
     def nodes(self) -> Counter[str]:
-        """Node → boxes on it."""
-        return Counter(box.node for box in self.boxes.values() if box.node)
+        """Node → pods on it."""
+        return Counter(pod.node for pod in self.pods.values() if pod.node)
 
-    async def launch(self, wanted: SandboxSpec, *, warm: bool = False) -> Box:
+    async def launch(self, wanted: SandboxSpec, *, warm: bool = False) -> Pod:
         """A new pod with connected agents in which nothing has run.
 
         Raises:
             SandboxStartError: it did not come up; nothing of it stays.
             SandboxDiedError: the cluster took it away while it started.
         """
-        box = Box(f"sb-{secrets.token_hex(6)}", wanted, warm=warm, failed=self._failed)
-        self.boxes[box.name] = box
+        pod = Pod(f"sb-{secrets.token_hex(6)}", wanted, warm=warm, failed=self._failed)
+        self.pods[pod.name] = pod
         try:
             async with self._starting:
                 began = time.monotonic()
-                token = hmac.digest(self._secret, box.name.encode(), "sha256")
-                await self._create(box, token)
-                pod = await bring_up.wait_until_running(self.config, self.informer, box.name)
-                await bring_up.connect(self.config, box, self._dial(box, pod, token))
+                token = hmac.digest(self._secret, pod.name.encode(), "sha256")
+                await self._create(pod, token)
+                observed = await bring_up.wait_until_running(self.config, self.informer, pod.name)
+                await bring_up.connect(self.config, pod, self._dial(pod, observed, token))
         except BaseException:
-            self.remove(box)
+            self.remove(pod)
             raise
-        pull = diagnosis.pull_seconds(pod)
+        pull = diagnosis.pull_seconds(observed)
         took = max(0.0, time.monotonic() - began - pull)
-        box.startup = Startup(node=diagnosis.node(pod), pull=pull, start=took, warm=warm)
-        box.ready = True
-        return box
+        pod.startup = Startup(node=diagnosis.node(observed), pull=pull, start=took, warm=warm)
+        pod.ready = True
+        return pod
 
-    async def claim(self, box: Box, wanted: SandboxSpec) -> None:
-        """Make a warm box the sandbox of ``wanted``; one request. Raises SandboxError when that fails."""
+    async def claim(self, pod: Pod, wanted: SandboxSpec) -> None:
+        """Make a warm pod the sandbox of ``wanted``; one request. Raises SandboxError when that fails."""
         now = self._api.now()
         patch = spec.claim(
             wanted,
             deadline=now + wanted.limits.lifetime_s + spec.SLACK_S,
-            running_s=diagnosis.seconds_on_node(self.informer.pods.get(box.name) or {}, now),
+            running_s=diagnosis.seconds_on_node(self.informer.pods.get(pod.name) or {}, now),
         )
-        box.warm = False
-        self.informer.note(await self._api.patch(f"{self.path}/{box.name}", patch))
-        box.spec = wanted
-        box.check()
+        pod.warm = False
+        self.informer.note(await self._api.patch(f"{self.path}/{pod.name}", patch))
+        pod.spec = wanted
+        pod.check()
 
-    def remove(self, box: Box) -> asyncio.Task[None]:
-        """End a box and see to it that its pod goes, however often that must be tried; returns at once."""
-        if box.name not in self._removals:
-            box.ending = True
-            removal = self._remove(box) if box.name in self.boxes else box.hang_up()
+    def remove(self, pod: Pod) -> asyncio.Task[None]:
+        """End a pod and see to it that it goes, however often that must be tried; returns at once."""
+        if pod.name not in self._removals:
+            pod.ending = True
+            removal = self._remove(pod) if pod.name in self.pods else pod.hang_up()
             task = asyncio.get_running_loop().create_task(removal)
-            self._removals[box.name] = task
-            task.add_done_callback(partial(self._removed, box.name))
-        return self._removals[box.name]
+            self._removals[pod.name] = task
+            task.add_done_callback(partial(self._removed, pod.name))
+        return self._removals[pod.name]
 
     async def one_gone(self) -> None:
         """Wait for the next pod to be gone, but not for ever; its place is reserved for the caller."""
@@ -135,48 +135,48 @@ class Fleet:
                 self._awaited.remove(gone)
 
     async def remove_all(self, timeout_s: float) -> None:
-        """Remove every box with one request; what is not gone in time is left to its owner's end."""
-        boxes = list(self.boxes.values())
-        await asyncio.gather(*(box.hang_up() for box in boxes))
+        """Remove every pod with one request; what is not gone in time is left to its owner's end."""
+        pods = list(self.pods.values())
+        await asyncio.gather(*(pod.hang_up() for pod in pods))
         try:
-            if boxes:
+            if pods:
                 owned = labels.selector({**labels.OURS, labels.OWNER: self._lease.name})
                 await self._api.delete(self.path, grace_s=self.config.delete_grace_s, labelSelector=owned)
-                waits = (self.informer.wait(box.name, _is_gone, timeout_s=timeout_s) for box in boxes)
+                waits = (self.informer.wait(pod.name, _is_gone, timeout_s=timeout_s) for pod in pods)
                 await asyncio.gather(*waits, return_exceptions=True)
         finally:
             removals = list(self._removals.values())
             for removal in removals:
                 removal.cancel()
             await asyncio.gather(*removals, return_exceptions=True)
-            self.boxes.clear()
+            self.pods.clear()
 
     # --- creation ----------------------------------------------------------------------------------
 
-    def _dial(self, box: Box, pod: Json, token: bytes) -> bring_up.Dial:
-        config, address = self.config, pod["status"]["podIP"]
+    def _dial(self, pod: Pod, observed: Json, token: bytes) -> bring_up.Dial:
+        config, address = self.config, observed["status"]["podIP"]
         if config.connect == "exec":
-            path, argv = f"{self.path}/{box.name}", spec.exec_command(config)
-            return lambda container: over_exec(self._api, path, container, argv, box.lost)
+            path, argv = f"{self.path}/{pod.name}", spec.exec_command(config)
+            return lambda container: over_exec(self._api, path, container, argv, pod.lost)
         ports = {spec.SANDBOX: config.agent_port, spec.PRISTINE: config.agent_port + 1}
-        return lambda container: over_network(address, ports[container], token, box.lost)
+        return lambda container: over_network(address, ports[container], token, pod.lost)
 
-    async def _create(self, box: Box, token: bytes) -> None:
+    async def _create(self, pod: Pod, token: bytes) -> None:
         config = self.config
         waits = config.schedule_timeout_s + config.pull_timeout_s + config.start_timeout_s
         body = spec.pod(
             config,
-            box.spec,
-            sandbox_id=box.name,
+            pod.spec,
+            sandbox_id=pod.name,
             owner=self._lease.owner,
             token=token,
-            deadline=self._api.now() + waits + box.spec.limits.lifetime_s + spec.SLACK_S,
-            warm=box.warm,
+            deadline=self._api.now() + waits + pod.spec.limits.lifetime_s + spec.SLACK_S,
+            warm=pod.warm,
         )
         try:
             async for attempt in retrying(_no_room, within_s=config.schedule_timeout_s):
                 with attempt:
-                    await self._create_once(box, body)
+                    await self._create_once(pod, body)
         except ApiError as error:
             if not _no_room(error):
                 raise _start_error(error, config.namespace) from error
@@ -184,72 +184,72 @@ class Fleet:
                 f"no room in namespace {config.namespace} for {config.schedule_timeout_s:g} s: {error}"
             ) from error
 
-    async def _create_once(self, box: Box, body: Json) -> None:
+    async def _create_once(self, pod: Pod, body: Json) -> None:
         try:
             self.informer.note(await self._api.create(self.path, body))
         except ApiError as error:
-            if error.status == 409 and await self._exists(box.name):
+            if error.status == 409 and await self._exists(pod.name):
                 return
-            box.blocked = str(error)
+            pod.blocked = str(error)
             raise
 
     async def _exists(self, name: str) -> bool:
         """Whether an earlier try, whose answer got lost, made our pod. Raises SandboxStartError."""
         try:
-            pod = await self._api.get(f"{self.path}/{name}")
+            observed = await self._api.get(f"{self.path}/{name}")
         except ApiError as error:
             if error.status == 404:
                 return False
             raise _start_error(error, self.config.namespace) from error
-        if pod["metadata"].get("labels", {}).get(labels.OWNER) != self._lease.name:
+        if observed["metadata"].get("labels", {}).get(labels.OWNER) != self._lease.name:
             raise SandboxStartError(f"a pod named {name} exists and belongs to somebody else")
-        self.informer.note(pod)
+        self.informer.note(observed)
         return True
 
     # --- what the informer and broken connections tell ---------------------------------------------
 
-    def _seen(self, name: str, pod: Json | None) -> None:
-        box = self.boxes.get(name)
-        if box is not None:
-            box.observe(pod)
-        elif pod is not None and name not in self._removals:
+    def _seen(self, name: str, observed: Json | None) -> None:
+        pod = self.pods.get(name)
+        if pod is not None:
+            pod.observe(observed)
+        elif observed is not None and name not in self._removals:
             _log.info("removing a pod that nobody waits for", pod=name)
-            stray = Box(name, SandboxSpec(image=""), warm=False, failed=self._failed)
-            self.boxes[name] = stray
+            stray = Pod(name, SandboxSpec(image=""), warm=False, failed=self._failed)
+            self.pods[name] = stray
             self.remove(stray)
 
-    def _failed(self, box: Box) -> None:
-        if box.warm and box.ready:  # nobody holds it who would remove it
-            self.remove(box)
+    def _failed(self, pod: Pod) -> None:
+        if pod.warm and pod.ready:  # nobody holds it who would remove it
+            self.remove(pod)
 
     # --- removal -----------------------------------------------------------------------------------
 
-    async def _remove(self, box: Box) -> None:
-        await box.hang_up()
+    async def _remove(self, pod: Pod) -> None:
+        await pod.hang_up()
         grace = self.config.delete_grace_s
         async for attempt in retrying(_not_gone):
             with attempt:
-                await self._api.delete(f"{self.path}/{box.name}", grace_s=grace)
+                await self._api.delete(f"{self.path}/{pod.name}", grace_s=grace)
                 try:
-                    await self.informer.wait(box.name, _is_gone, timeout_s=self.config.stuck_terminating_s)
+                    await self.informer.wait(pod.name, _is_gone, timeout_s=self.config.stuck_terminating_s)
                 except TimeoutError:
                     self.stuck += 1
                     grace = 0
-                    _log.error("pod is stuck terminating; deleting it by force", pod=box.name, node=box.node)
+                    _log.error("pod is stuck terminating; deleting it by force", pod=pod.name, node=pod.node)
                     raise
 
     def _removed(self, name: str, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("removing a pod failed", pod=name, error=str(error))
         self._removals.pop(name, None)
-        self.boxes.pop(name, None)
+        self.pods.pop(name, None)
         if self._awaited:
             self._awaited.popleft().set_result(None)
         self._room()
 
 
-def _is_gone(pod: Json | None) -> bool | None:
-    return True if pod is None else None
+def _is_gone(observed: Json | None) -> bool | None:
+    return True if observed is None else None
 
 
 def _not_gone(error: Exception) -> bool | float:

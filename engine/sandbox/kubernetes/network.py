@@ -15,7 +15,7 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.errors import PreflightError, SandboxStartError
 from engine.sandbox import responses
 from engine.sandbox.client import AgentClient
-from engine.sandbox.kubernetes.box import Box
+from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.spec import python_command
 
 Target = tuple[str, int]
@@ -52,18 +52,18 @@ class NetworkProbe:
         self._done = False
         self._lock = asyncio.Lock()
 
-    async def check(self, box: Box) -> None:
-        """Probe from ``box`` unless that was done.
+    async def check(self, pod: Pod) -> None:
+        """Probe from ``pod`` unless that was done.
 
         Raises:
             PreflightError: sandboxes can open connections.
-            SandboxError: the probe could not run in this box; the next one is probed.
+            SandboxError: the probe could not run in this pod; the next one is probed.
         """
         async with self._lock:
             if self._done:
                 return
-            assert box.agent is not None
-            found = await reachable(self._config, box.agent, [box.api] if box.api else [])
+            assert pod.agent is not None
+            found = await reachable(self._config, pod.agent, [pod.api] if pod.api else [])
             if found and self._config.require_network_policy:
                 raise PreflightError(unenforced(found))
             if found:

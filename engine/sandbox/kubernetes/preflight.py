@@ -240,8 +240,8 @@ async def _try_one(backend: KubernetesBackend) -> list[PreflightFinding]:
     """Start a sandbox of the configured image, run a command, and see what it reaches."""
     image = backend.config.kubernetes.preflight_image
     try:
-        async with backend.open(SandboxSpec(image=image, workdir="/tmp", name="preflight")) as box:
-            result = await box.exec("echo works", timeout_s=30)
+        async with backend.open(SandboxSpec(image=image, workdir="/tmp", name="preflight")) as sandbox:
+            result = await sandbox.exec("echo works", timeout_s=30)
             if result.stdout != b"works\n":
                 printed = result.stdout + result.stderr
                 return [PreflightFinding.error(f"A trivial command printed {printed[:500]!r}.")]

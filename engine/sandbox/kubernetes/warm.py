@@ -20,8 +20,8 @@ import structlog
 from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxError
 from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.fleet import Fleet
+from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.spec import pool_key
 
 _log = structlog.get_logger(__name__)
@@ -33,7 +33,7 @@ class _Shelf:
 
     spec: SandboxSpec
     wanted: int = 0
-    starts: list[asyncio.Task[Box]] = field(default_factory=list)
+    starts: list[asyncio.Task[Pod]] = field(default_factory=list)
 
 
 class WarmPool:
@@ -85,7 +85,7 @@ class WarmPool:
         if self._filler is None:
             self._filler = asyncio.get_running_loop().create_task(self._fill())
 
-    async def take(self, spec: SandboxSpec) -> Box | None:
+    async def take(self, spec: SandboxSpec) -> Pod | None:
         """A warm sandbox for ``spec``, not claimed yet; None when there is none to be had."""
         shelf = self._shelves.get(pool_key(spec.image, spec.limits))
         while shelf is not None and shelf.starts:
@@ -93,15 +93,15 @@ class WarmPool:
             shelf.starts.remove(start)
             shelf.wanted -= 1
             try:
-                box = await asyncio.shield(start)
+                pod = await asyncio.shield(start)
             except SandboxError:
                 continue
             except asyncio.CancelledError:
                 shelf.starts.append(start)
                 shelf.wanted += 1
                 raise
-            if not box.failed and not box.ending:
-                return box
+            if not pod.failed and not pod.ending:
+                return pod
         return None
 
     def give_way(self) -> bool:
@@ -118,7 +118,7 @@ class WarmPool:
         self._room.set()
 
     async def close(self) -> None:
-        """Start no more and stop what is starting; the fleet removes the boxes."""
+        """Start no more and stop what is starting; the fleet removes the pods."""
         tasks: list[asyncio.Task[Any]] = [start for one in self._shelves.values() for start in one.starts]
         self._shelves.clear()
         if self._filler is not None:
@@ -137,7 +137,7 @@ class WarmPool:
             self._forget_the_failed()
             shelf = next((one for one in self._shelves.values() if len(one.starts) < one.wanted), None)
             starting = self.count - self.idle
-            room = self._config.max_live - len(self._fleet.boxes) - self._fleet.reserved
+            room = self._config.max_live - len(self._fleet.pods) - self._fleet.reserved
             if shelf is None or starting >= at_once or room <= 0:
                 await self._room.wait()
                 continue
@@ -150,7 +150,7 @@ class WarmPool:
         for shelf in self._shelves.values():
             shelf.starts = [start for start in shelf.starts if not _is_lost(start)]
 
-    def _started(self, shelf: _Shelf, start: asyncio.Task[Box]) -> None:
+    def _started(self, shelf: _Shelf, start: asyncio.Task[Pod]) -> None:
         self.room()
         if start.cancelled():
             return
@@ -163,26 +163,26 @@ class WarmPool:
         idle = self._config.kubernetes.warm_idle_s
         asyncio.get_running_loop().call_later(idle, self._expire, shelf, start)
 
-    def _expire(self, shelf: _Shelf, start: asyncio.Task[Box]) -> None:
+    def _expire(self, shelf: _Shelf, start: asyncio.Task[Pod]) -> None:
         if start in shelf.starts:
             shelf.wanted -= 1
             self._give_back(shelf, start)
 
-    def _give_back(self, shelf: _Shelf, start: asyncio.Task[Box]) -> None:
+    def _give_back(self, shelf: _Shelf, start: asyncio.Task[Pod]) -> None:
         shelf.starts.remove(start)
         if not start.done():
             start.cancel()  # the fleet removes what there is of it
         elif not start.cancelled() and start.exception() is None:
             self._fleet.remove(start.result())
 
-    def _ready(self) -> Iterator[Box]:
+    def _ready(self) -> Iterator[Pod]:
         for shelf in self._shelves.values():
             for start in shelf.starts:
                 if start.done() and not start.cancelled() and start.exception() is None:
                     yield start.result()
 
 
-def _is_lost(start: asyncio.Task[Box]) -> bool:
+def _is_lost(start: asyncio.Task[Pod]) -> bool:
     """Whether it came up and failed since."""
     if not start.done() or start.cancelled() or start.exception() is not None:
         return False

@@ -10,9 +10,9 @@ import pytest
 from engine.config.sandbox import SandboxConfig
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.kubernetes.backend import KubernetesBackend, _Session
-from engine.sandbox.kubernetes.box import Box
 from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.fleet import Fleet
+from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.warm import WarmPool
 
 
@@ -43,9 +43,9 @@ def fleet_of(api: Any, lease: Any) -> Fleet:
     return Fleet(SandboxConfig(backend="kubernetes"), api, lease, room=lambda: None)
 
 
-def booked(fleet: Fleet, name: str) -> Box:
-    box = fleet.boxes[name] = Box(name, SandboxSpec(image="i"), warm=False, failed=lambda _: None)
-    return box
+def booked(fleet: Fleet, name: str) -> Pod:
+    pod = fleet.pods[name] = Pod(name, SandboxSpec(image="i"), warm=False, failed=lambda _: None)
+    return pod
 
 
 async def test_a_free_place_is_told_to_somebody_who_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,4 +78,4 @@ async def test_pods_that_cannot_be_removed_become_orphans_all_the_same() -> None
     assert lease.released, "else nobody would take the pods for orphans while this process lives"
     assert api.closed
     assert removal.done()
-    assert not fleet.boxes
+    assert not fleet.pods

@@ -18,7 +18,7 @@ _VERDICT_S = 3.0
 """How long a lost connection waits for the cluster to say why."""
 
 
-class Box:
+class Pod:
     """A pod, its agents' clients, and what the cluster says about it.
 
     Args:
@@ -27,7 +27,7 @@ class Box:
         failed: called once, when it turns out to have failed.
     """
 
-    def __init__(self, name: str, spec: SandboxSpec, *, warm: bool, failed: Callable[[Box], None]) -> None:
+    def __init__(self, name: str, spec: SandboxSpec, *, warm: bool, failed: Callable[[Pod], None]) -> None:
         self.name = name
         self.spec = spec
         self.warm = warm
@@ -53,12 +53,12 @@ class Box:
         """Whether the cluster or a broken connection ended it."""
         return self._verdict.done()
 
-    def observe(self, pod: Json | None) -> None:
+    def observe(self, observed: Json | None) -> None:
         """Take in what the informer saw."""
-        if pod is not None:
-            self.node = diagnosis.node(pod)
-            self.blocked = "" if diagnosis.running(pod) else diagnosis.waiting(pod).reason
-        if not self.ending and (error := diagnosis.failure(pod)) is not None:
+        if observed is not None:
+            self.node = diagnosis.node(observed)
+            self.blocked = "" if diagnosis.running(observed) else diagnosis.waiting(observed).reason
+        if not self.ending and (error := diagnosis.failure(observed)) is not None:
             self.fail(error)
 
     def check(self) -> None:
@@ -90,8 +90,8 @@ class Box:
         self.check()
 
     def connect(self, stream: Stream) -> AgentClient:
-        """A client of one of its agents; closing it means that the box is to end."""
-        client = _BoxClient(self, *stream)
+        """A client of one of its agents; closing it means that the pod is to end."""
+        client = _PodClient(self, *stream)
         self._clients.append(client)
         if self.failed:
             client.fail(self._verdict.result())
@@ -103,12 +103,12 @@ class Box:
         await asyncio.gather(*(client.close() for client in self._clients))
 
 
-class _BoxClient(AgentClient):
-    def __init__(self, box: Box, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+class _PodClient(AgentClient):
+    def __init__(self, pod: Pod, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         super().__init__(reader, writer)
-        self._box = box
+        self._pod = pod
 
     async def close(self) -> None:
         """See ``AgentClient.close``; nobody will ask why the connection ended."""
-        self._box.ending = True
+        self._pod.ending = True
         await super().close()
