@@ -26,6 +26,11 @@ from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.preflight import preflight
 
 KUBECONFIG, IMAGE = os.environ.get("KUBECONFIG", ""), os.environ.get("CLUSTER_IMAGE", "")
+SETTINGS = {
+    "kubeconfig": KUBECONFIG,
+    "cpu_request": 0.05,
+    **json.loads(os.environ.get("CLUSTER_SET") or "{}"),
+}
 LIMITS = SandboxLimits(memory_mb=256, processes=256, disk_mb=1024)
 NOT_OBSERVABLE = {
     "there_are_no_privileges": "images decide who their user is",
@@ -36,10 +41,28 @@ NOT_OBSERVABLE = {
     "a_full_disk_stays_inside": "the kubelet evicts instead of refusing to write",
 }
 """Checks that assert what only a cluster's nodes decide."""
+if SETTINGS.get("connect") == "exec":
+    NOT_OBSERVABLE["killing_everything_hurts_only_the_killer"] = "agents are no init with connect=exec"
+
+CONFIG = SandboxConfig(
+    backend="kubernetes",
+    kubernetes=KubernetesConfig.model_validate(SETTINGS),
+    max_live=40,
+    max_starting=16,
+    memory_mb=LIMITS.memory_mb,
+    processes=LIMITS.processes,
+    disk_mb=LIMITS.disk_mb,
+)
+_START_S = (
+    CONFIG.kubernetes.schedule_timeout_s
+    + CONFIG.kubernetes.pull_timeout_s
+    + CONFIG.kubernetes.start_timeout_s
+)
+"""The longest that one sandbox may legitimately take to start."""
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(2 * _START_S + 600),
     pytest.mark.skipif(
         not KUBECONFIG or not IMAGE, reason="needs a cluster: make test-cluster KUBECONFIG=… IMAGE=…"
     ),
@@ -48,21 +71,24 @@ pytestmark = [
 
 @pytest.fixture
 async def backend() -> AsyncIterator[KubernetesBackend]:
-    kubernetes = KubernetesConfig.model_validate(
-        {"kubeconfig": KUBECONFIG, **json.loads(os.environ.get("CLUSTER_SET") or "{}")}
-    )
-    config = SandboxConfig(
-        backend="kubernetes",
-        kubernetes=kubernetes,
-        max_live=40,
-        max_starting=16,
-        memory_mb=LIMITS.memory_mb,
-        processes=LIMITS.processes,
-        disk_mb=LIMITS.disk_mb,
-    )
-    backend = KubernetesBackend(config)
+    backend = KubernetesBackend(CONFIG)
     yield backend
     await backend.close()
+
+
+@pytest.fixture(scope="module")
+def uid() -> int:
+    """Whom the image's commands run as."""
+
+    async def ask() -> int:
+        backend = KubernetesBackend(CONFIG)
+        try:
+            async with backend.open(SandboxSpec(image=IMAGE, run_id="test-cluster", limits=LIMITS)) as box:
+                return int((await box.exec("id -u", timeout_s=30)).stdout)
+        finally:
+            await backend.close()
+
+    return asyncio.run(ask())
 
 
 async def test_preflight_is_content(backend: KubernetesBackend) -> None:
@@ -73,6 +99,7 @@ async def test_preflight_is_content(backend: KubernetesBackend) -> None:
 async def test_conformance(
     check: Callable[[Subject], Awaitable[None]],
     backend: KubernetesBackend,
+    uid: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -80,13 +107,24 @@ async def test_conformance(
         pytest.skip(NOT_OBSERVABLE[check.__name__])
     (tmp_path / "secret").write_text(SECRET)
     monkeypatch.setenv("HOST_SECRET", SECRET)
-    await check(Subject(backend=backend, image=IMAGE, secret_file=tmp_path / "secret", limits=LIMITS))
+    secret = tmp_path / "secret"
+    await check(Subject(backend=backend, image=IMAGE, secret_file=secret, uid=uid, limits=LIMITS))
+
+
+async def test_too_many_processes_end_the_command_and_nothing_else(backend: KubernetesBackend) -> None:
+    bomb = f"n=0; while [ $n -lt {4 * LIMITS.processes} ]; do sleep 600 & n=$((n+1)); done; wait"
+    spec = SandboxSpec(image=IMAGE, run_id="test-cluster", limits=LIMITS)
+    async with backend.open(spec) as neighbour, backend.open(spec) as box:
+        result = await box.exec(bomb, timeout_s=300)
+        assert result.exit_code not in (0, None), result
+        for sandbox in (neighbour, box):
+            assert (await sandbox.exec("sleep 1 & wait; echo works", timeout_s=30)).stdout == b"works\n"
 
 
 async def test_warm_pods_are_claimed_and_nothing_is_left(backend: KubernetesBackend) -> None:
     spec = SandboxSpec(image=IMAGE, run_id="test-cluster", limits=LIMITS)
     await backend.prepare({IMAGE: 4})
-    give_up = time.monotonic() + 600
+    give_up = time.monotonic() + _START_S
     while backend.population().idle < 4:
         assert time.monotonic() < give_up
         await asyncio.sleep(0.5)

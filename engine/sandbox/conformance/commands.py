@@ -16,16 +16,16 @@ _PATIENCE_S = 120.0
 """Seconds far above any legitimate overrun on a loaded machine, far below a command's own duration."""
 
 
-async def _survivors(box: Sandbox) -> list[str]:
-    """Return command lines of processes in the sandbox other than the agent and the listing itself."""
-    script = "for p in /proc/[0-9]*; do tr '\\0' ' ' < $p/cmdline 2>/dev/null; echo; done"
+async def _processes(box: Sandbox) -> set[str]:
+    """Return pid and command line of every process in the sandbox other than the listing itself."""
+    script = "for p in /proc/[0-9]*; do echo \"${p##*/} $(tr '\\0' ' ' < $p/cmdline 2>/dev/null)\"; done"
     result = await box.exec(script, timeout_s=10)
-    lines = [line.strip() for line in result.stdout.decode().splitlines() if line.strip()]
-    return [
-        line
-        for line in lines
-        if "agent.main" not in line and "/proc/[0-9]*" not in line and line[:3] != "tr "
-    ]
+    found = set()
+    for line in result.stdout.decode().splitlines():
+        _, _, command = line.strip().partition(" ")
+        if command and "/proc/[0-9]*" not in command and command[:3] != "tr ":
+            found.add(line.strip())
+    return found
 
 
 @check
@@ -86,13 +86,14 @@ async def a_deadline_kills_the_whole_tree_and_keeps_the_output(subject: Subject)
             "echo before; trap '' TERM HUP INT; (trap '' TERM; setsid sleep 777) & "
             "setsid sh -c 'trap \"\" TERM; sleep 888' & echo half >&2; while :; do sleep 999; done"
         )
+        before = await _processes(box)
         started = time.monotonic()
         result = await box.exec(script, timeout_s=0.5)
         assert time.monotonic() - started < _PATIENCE_S
         assert result.timed_out
         assert result.exit_code is None
         assert (result.stdout, result.stderr) == (b"before\n", b"half\n")
-        assert await _survivors(box) == []
+        assert await _processes(box) == before
 
 
 @check
@@ -100,11 +101,12 @@ async def background_processes_end_with_their_command(subject: Subject) -> None:
     """Also those that were double-forked into another session, and without delaying the result."""
     async with subject.open() as box:
         script = "(setsid sh -c 'sleep 777 & sleep 778' >/dev/null 2>&1 &) ; sleep 779 & echo done"
+        before = await _processes(box)
         started = time.monotonic()
         result = await box.exec(script, timeout_s=60)
         assert time.monotonic() - started < _PATIENCE_S
         assert (result.exit_code, result.stdout) == (0, b"done\n")
-        assert await _survivors(box) == []
+        assert await _processes(box) == before
 
 
 @check
@@ -128,13 +130,14 @@ async def a_flood_of_output_is_capped_and_counted(subject: Subject) -> None:
 async def a_cancelled_command_is_killed_and_the_sandbox_goes_on(subject: Subject) -> None:
     """The next command gets its own result, not what the cancelled one left."""
     async with subject.open() as box:
+        before = await _processes(box)
         task = asyncio.ensure_future(box.exec("echo old; sleep 777", timeout_s=600))
         await asyncio.sleep(0.2)
         task.cancel()
         await asyncio.wait([task])
         assert task.cancelled()
         assert (await box.exec("echo new", timeout_s=10)).stdout == b"new\n"
-        assert await _survivors(box) == []
+        assert await _processes(box) == before
 
 
 @check

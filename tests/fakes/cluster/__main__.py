@@ -26,6 +26,9 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--pull-s", type=float, default=0.0, help="what pulling one of --image takes")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    parser.add_argument(
+        "--own-agents", action="store_true", help="run the commands that pods give for agents"
+    )
     parser.add_argument("--no-tls", action="store_true")
     return parser.parse_args()
 
@@ -40,6 +43,7 @@ async def _serve(arguments: argparse.Namespace) -> None:
         seed=arguments.seed,
         port=arguments.port,
         tls=not arguments.no_tls,
+        own_agents=arguments.own_agents,
     )
     for text in arguments.image:
         reference, _, name = text.rpartition("=")
