@@ -116,8 +116,10 @@ class KubernetesConfig(Section):
     require_network_policy: Annotated[bool, Granted()] = True
     """Refuse to start on a cluster whose pods can open connections; False only warns."""
     preflight_image: Annotated[str, Granted()] = ""
-    """Image with a Python in which preflight starts a sandbox and tries to reach the network; without one the
-    first sandbox of a process is probed before it is handed out."""
+    """Image with a Python in which preflight starts a sandbox and tries to reach the network; empty takes one
+    that earlier sandboxes or ``preload`` left in the namespace, else only scheduling is tried."""
+    preflight_timeout_s: float = Field(default=60.0, gt=0)
+    """How long preflight waits for a node to take its pod, seconds; raise it where nodes come on demand."""
 
     @model_validator(mode="after")
     def _owners_outlive_their_heartbeats(self) -> KubernetesConfig:

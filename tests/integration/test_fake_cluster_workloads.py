@@ -218,7 +218,9 @@ async def test_kubectl_finds_itself_at_home(cluster: FakeCluster, tmp_path: Path
         )
         out, err = await process.communicate()
         assert process.returncode == status, (out, err)
-        return (out + err).decode()
+        # Before 1.34 kubectl complains on stderr when the empty message with which API servers open an exec
+        # arrives before it has made its own streams.
+        return (out if status == 0 else out + err).decode()
 
     assert "v1.33.0" in await kubectl("version")
     assert "pods" in await kubectl("api-resources", "--namespaced=true", "-o", "name")

@@ -144,7 +144,7 @@ class KubernetesBackend:
     async def _hand_out(self, session: _Session, pod: Pod, spec: SandboxSpec, began: float) -> AgentSandbox:
         assert pod.agent is not None
         assert pod.pristine is not None
-        await self._network.check(pod)
+        await self._network.check(pod, lambda: session.fleet.another(pod))
         stamps = await take_stamps(pod.agent, spec.workdir, spec.image)
         startup = pod.startup
         if startup.warm:

@@ -77,7 +77,7 @@ class Waiting:
 def running(pod: Json) -> bool:
     """Whether both containers run and the pod has an address."""
     states = (_state(pod, SANDBOX), _state(pod, PRISTINE))
-    return all("running" in state for state in states) and bool(pod.get("status", {}).get("podIP"))
+    return all("running" in state for state in states) and bool(address(pod))
 
 
 def waiting(pod: Json) -> Waiting:
@@ -125,6 +125,11 @@ def failure(pod: Json | None) -> SandboxError | None:
 def node(pod: Json) -> str:
     """Where the pod runs; empty before it was scheduled."""
     return str(pod["spec"].get("nodeName") or "")
+
+
+def address(pod: Json) -> str:
+    """The pod's IP address; empty before it has one."""
+    return str(pod.get("status", {}).get("podIP") or "")
 
 
 def pull_seconds(pod: Json) -> float:

@@ -99,6 +99,11 @@ class Fleet:
         pod.ready = True
         return pod
 
+    def another(self, than: Pod) -> Pod | None:
+        """A pod that is up and not ``than``."""
+        up = (pod for pod in self.pods.values() if pod.ready and not pod.failed and not pod.ending)
+        return next((pod for pod in up if pod is not than and pod.address), None)
+
     async def claim(self, pod: Pod, wanted: SandboxSpec) -> None:
         """Make a warm pod the sandbox of ``wanted``; one request. Raises SandboxError when that fails."""
         now = self._api.now()

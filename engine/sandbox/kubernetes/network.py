@@ -1,19 +1,23 @@
 """Whether the cluster really keeps sandboxes off the network: an unenforced policy looks like any other.
 
 The first sandbox of a process tries to connect out before anybody gets to use it. What it tries first is the
-cluster's own API, which every pod reaches where no policy is enforced.
+cluster's own API, which every pod reaches where no policy is enforced. The next sandbox that lives beside
+another one tries to reach that one, in whose base container something listens meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import random
+import time
+from collections.abc import Callable, Sequence
 
 import structlog
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.errors import PreflightError, SandboxStartError
+from engine.errors import PreflightError, SandboxError, SandboxStartError
 from engine.sandbox import responses
+from engine.sandbox.base import ExecResult
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.spec import python_command
@@ -38,37 +42,72 @@ while tried and time.monotonic() < end:
         if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
             print(where)
 """
+_WINDOW_S = 1.0
+"""How long one pod tries to reach another, seconds."""
+_REACH = """
+import socket, time
+end = time.monotonic() + WINDOW_S
+while time.monotonic() < end:
+    try:
+        socket.create_connection((HOST, PORT), max(0.05, end - time.monotonic())).close()
+        print("%s:%d" % (HOST, PORT))
+        break
+    except OSError:
+        time.sleep(0.05)
+"""
+_LISTEN = """
+import socket
+sock = socket.socket(socket.AF_INET6 if ":" in HOST else socket.AF_INET)
+sock.bind(("", PORT))
+sock.listen(1)
+sock.settimeout(2 * WINDOW_S)
+try:
+    sock.accept()
+except socket.timeout:
+    pass
+"""
+_PORTS = 20_000, 60_000
 _log = structlog.get_logger(__name__)
 
 
 class NetworkProbe:
-    """Checks once that sandboxes reach nothing.
+    """Checks once that sandboxes reach nothing: neither the outside nor each other.
 
     With ``require_network_policy`` a sandbox that does is refused; else it is only a warning.
     """
 
     def __init__(self, config: KubernetesConfig) -> None:
         self._config = config
-        self._done = False
+        self._outside_done = False
+        self._pods_done = False
         self._lock = asyncio.Lock()
 
-    async def check(self, pod: Pod) -> None:
-        """Probe from ``pod`` unless that was done.
+    async def check(self, pod: Pod, other: Callable[[], Pod | None]) -> None:
+        """Probe from ``pod`` what was not probed yet.
+
+        Args:
+            other: finds a pod that it may try to reach.
 
         Raises:
             PreflightError: sandboxes can open connections.
             SandboxError: the probe could not run in this pod; the next one is probed.
         """
         async with self._lock:
-            if self._done:
-                return
             assert pod.agent is not None
-            found = await reachable(self._config, pod.agent, [pod.api] if pod.api else [])
-            if found and self._config.require_network_policy:
-                raise PreflightError(unenforced(found))
-            if found:
-                _log.warning("sandboxes are not cut off from the network", reachable=found)
-            self._done = True
+            if not self._outside_done:
+                self._judge(await reachable(self._config, pod.agent, [pod.api] if pod.api else []))
+                self._outside_done = True
+            if not self._pods_done and (neighbour := other()) is not None:
+                found = await reachable_pod(self._config, pod, neighbour)
+                if found is not None:
+                    self._judge(found)
+                    self._pods_done = True
+
+    def _judge(self, found: Sequence[str]) -> None:
+        if found and self._config.require_network_policy:
+            raise PreflightError(unenforced(found))
+        if found:
+            _log.warning("sandboxes are not cut off from the network", reachable=found)
 
 
 async def reachable(config: KubernetesConfig, agent: AgentClient, also: Sequence[Target]) -> list[str]:
@@ -89,9 +128,51 @@ async def reachable(config: KubernetesConfig, agent: AgentClient, also: Sequence
     return found
 
 
+async def reachable_pod(config: KubernetesConfig, pod: Pod, other: Pod) -> list[str] | None:
+    """Return where a pod can connect to another one; None where that could not be found out.
+
+    Raises:
+        SandboxError: the probe could not run in ``pod``.
+    """
+    found: list[str] | None = None
+    for attempt in range(_TRIES):
+        if attempt:
+            await asyncio.sleep(_SETTLE_S)
+        found = await _try_pod(config, pod, other)
+        if not found:
+            break
+    return found
+
+
+async def _try_pod(config: KubernetesConfig, pod: Pod, other: Pod) -> list[str] | None:
+    assert pod.agent is not None
+    assert other.pristine is not None
+    setting = f"HOST, PORT, WINDOW_S = {other.address!r}, {random.randrange(*_PORTS)}, {_WINDOW_S}\n"
+    listening = asyncio.create_task(_run(config, other.pristine, setting + _LISTEN))
+    try:
+        tried = await _run(config, pod.agent, setting + _REACH)
+        ended = time.monotonic()
+        heard = await listening
+    except SandboxError:
+        if (
+            listening.done() and listening.exception() is not None
+        ):  # the other pod's failure is not this one's
+            return None
+        raise
+    finally:
+        listening.cancel()
+    if found := _found(tried):
+        return found
+    listened_from = time.monotonic() - heard.seconds
+    return [] if heard.exit_code == 0 and listened_from < ended - _WINDOW_S / 2 else None
+
+
 async def _try(config: KubernetesConfig, agent: AgentClient, targets: Sequence[Target]) -> list[str]:
-    script = f"TARGETS = {list(targets)!r}\n{_PROBE}"
-    result = await agent.call(
+    return _found(await _run(config, agent, f"TARGETS = {list(targets)!r}\n{_PROBE}"))
+
+
+async def _run(config: KubernetesConfig, agent: AgentClient, script: str) -> ExecResult:
+    return await agent.call(
         "exec",
         responses.executed(_OUTPUT_CAP),
         timeout_s=20.0,
@@ -102,6 +183,9 @@ async def _try(config: KubernetesConfig, agent: AgentClient, targets: Sequence[T
         timeout_ms=20_000,
         output_cap=_OUTPUT_CAP,
     )
+
+
+def _found(result: ExecResult) -> list[str]:
     if result.exit_code != 0:
         said = (result.stdout + result.stderr)[-500:].decode(errors="replace")
         raise SandboxStartError(f"whether sandboxes reach the network could not be tried: {said}")

@@ -35,6 +35,7 @@ class Pod:
         self.ready = False
         self.ending = False
         self.node = ""
+        self.address = ""
         self.blocked = ""
         """Why it does not come up yet, in the cluster's words."""
         self.startup = Startup(node="")
@@ -56,7 +57,7 @@ class Pod:
     def observe(self, observed: Json | None) -> None:
         """Take in what the informer saw."""
         if observed is not None:
-            self.node = diagnosis.node(observed)
+            self.node, self.address = diagnosis.node(observed), diagnosis.address(observed)
             self.blocked = "" if diagnosis.running(observed) else diagnosis.waiting(observed).reason
         if not self.ending and (error := diagnosis.failure(observed)) is not None:
             self.fail(error)

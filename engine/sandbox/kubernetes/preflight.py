@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from kubernetes.utils.quantity import parse_quantity
 
 from engine.config.sandbox import SandboxConfig
-from engine.errors import PreflightError, SandboxError
-from engine.sandbox.base import PreflightFinding, SandboxLimits, SandboxSpec
+from engine.sandbox.base import PreflightFinding, SandboxLimits
 from engine.sandbox.kubernetes import labels, spec
 from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.rights import Right
+from engine.sandbox.kubernetes.trial import try_out
 
 Json = dict[str, Any]
 _OLDEST = (1, 25)
 _STARTING_S = 2.0
 _APPLY = "kubectl apply -k deploy/kubernetes/sandbox"
+_BIND = f"{_APPLY} and bind its role trainyard-sandbox-controller to the account"
+_BIND_EXEC = f"{_APPLY}/exec and bind its role trainyard-sandbox-exec to the account"
 _RIGHTS: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("", "pods"): ("create", "get", "list", "watch", "patch", "delete", "deletecollection"),
     ("", "configmaps"): ("create",),
@@ -48,13 +50,13 @@ async def check(backend: KubernetesBackend) -> list[PreflightFinding]:
         if not problems:
             found = await asyncio.gather(*(check(api, config) for check in _CHECKS))
             problems = [problem for problems in found for problem in problems]
+        if not any(problem.severity == "error" for problem in problems):
+            problems += await try_out(backend, api)
+        return problems
     except ApiError as error:
         return [PreflightFinding.error(f"The cluster at {api.host} does not answer as it should: {error}.")]
     finally:
         await api.close()
-    if not problems and config.kubernetes.preflight_image:
-        problems = await _try_one(backend)
-    return problems
 
 
 async def _version(api: KubeApi) -> list[PreflightFinding]:
@@ -99,15 +101,20 @@ async def _rights(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]
     if missing:  # a server that has just started knows no rules for a moment
         await asyncio.sleep(_STARTING_S)
         missing = await _denied(api, config, missing)
-    denied = [f"{right.verb} {right.resource}" for right in missing]
-    if not denied:
-        return []
     return [
         PreflightFinding.error(
-            f"This account may not {', '.join(denied)} in namespace {config.kubernetes.namespace}: "
-            f"{_APPLY} and bind its role trainyard-sandbox-controller to the account."
+            f"This account may not {_named(lacking)} in namespace {config.kubernetes.namespace}: {remedy}."
         )
+        for remedy, lacking in (
+            (_BIND, [right for right in missing if right.resource != "pods/exec"]),
+            (_BIND_EXEC, [right for right in missing if right.resource == "pods/exec"]),
+        )
+        if lacking
     ]
+
+
+def _named(rights: Sequence[Right]) -> str:
+    return ", ".join(f"{right.verb} {right.resource}" for right in rights)
 
 
 async def _denied(api: KubeApi, config: SandboxConfig, wanted: Sequence[Right]) -> list[Right]:
@@ -201,25 +208,40 @@ async def _quota(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
         if error.status in (403, 404):
             return []
         raise
-    needs = _needs(config)
-    problems = []
-    for quota in found["items"]:
-        status = quota.get("status") or {}
-        hard, used = status.get("hard") or {}, status.get("used") or {}
-        for resource, amount in needs.items():
-            if resource not in hard or not amount:
-                continue
-            room = int((parse_quantity(hard[resource]) - parse_quantity(used.get(resource, "0"))) / amount)
-            if room < config.max_live:
-                message = (
-                    f"Quota {quota['metadata']['name']} leaves room for "
-                    f"{max(0, room)} of {config.max_live} sandboxes ({resource} {hard[resource]}, "
-                    f"{used.get(resource, 0)} used): raise it, or lower sandbox.max_live."
-                )
-                problems.append(
-                    PreflightFinding.error(message) if room < 1 else PreflightFinding.warning(message)
-                )
-    return problems
+    short = [
+        reason
+        for quota in found["items"]
+        if (status := quota.get("status"))
+        for reason in _shortages(quota["metadata"]["name"], status, config)
+    ]
+    if not short:
+        return []
+    room = min(reason.room for reason in short)
+    where = "; ".join(dict.fromkeys(reason.text for reason in sorted(short, key=lambda one: one.room)))
+    message = (
+        f"Quotas leave room for {room} of {config.max_live} sandboxes ({where}): raise them, or lower "
+        "sandbox.max_live."
+    )
+    return [PreflightFinding.error(message) if room < 1 else PreflightFinding.warning(message)]
+
+
+class _Shortage(NamedTuple):
+    """A resource of a quota of which there is not enough for all sandboxes."""
+
+    room: int
+    """For how many there is."""
+    text: str
+
+
+def _shortages(name: str, status: Json, config: SandboxConfig) -> Iterator[_Shortage]:
+    hard, used = status.get("hard") or {}, status.get("used") or {}
+    for resource, amount in _needs(config).items():
+        if resource not in hard or not amount:
+            continue
+        spent = used.get(resource, "0")
+        room = max(0, int((parse_quantity(hard[resource]) - parse_quantity(spent)) / amount))
+        if room < config.max_live:
+            yield _Shortage(room, f"{name}: {spent} of {hard[resource]} {resource} used, room for {room}")
 
 
 def _needs(config: SandboxConfig) -> dict[str, Decimal]:
@@ -234,20 +256,6 @@ def _needs(config: SandboxConfig) -> dict[str, Decimal]:
             if field == "requests":
                 needs[resource] = total
     return needs
-
-
-async def _try_one(backend: KubernetesBackend) -> list[PreflightFinding]:
-    """Start a sandbox of the configured image, run a command, and see what it reaches."""
-    image = backend.config.kubernetes.preflight_image
-    try:
-        async with backend.open(SandboxSpec(image=image, workdir="/tmp", name="preflight")) as sandbox:
-            result = await sandbox.exec("echo works", timeout_s=30)
-            if result.stdout != b"works\n":
-                printed = result.stdout + result.stderr
-                return [PreflightFinding.error(f"A trivial command printed {printed[:500]!r}.")]
-    except (SandboxError, PreflightError) as error:
-        return [PreflightFinding.error(f"A sandbox of {image} does not start: {error}.")]
-    return []
 
 
 async def _lacks(api: KubeApi, path: str) -> bool:

@@ -10,7 +10,7 @@ from engine.sandbox.kubernetes.spec import placement, resolve_image, security
 
 Json = dict[str, Any]
 NAME = "trainyard-preload"
-_PAUSE = "registry.k8s.io/pause:3.10"
+PAUSE = "registry.k8s.io/pause:3.10"
 _SMALL = {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "16Mi"}
 
 
@@ -48,7 +48,7 @@ def daemon_set(config: KubernetesConfig, images: Iterable[str]) -> Json:
                     "terminationGracePeriodSeconds": 0,
                     "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
                     "initContainers": pull,
-                    "containers": [_container("pause", _PAUSE)],
+                    "containers": [_container("pause", PAUSE)],
                 },
             },
         },

@@ -60,6 +60,7 @@ class FakeCluster:
         pod_pids_limit: processes of one container.
         own_agents: run the very command that starts an agent in a pod. Slower: otherwise the sandbox's own
             agent, which is there anyway, speaks for it as soon as its client has shown the token.
+        scheduler: False leaves every pod without a node.
         tls: serve HTTPS, which kubectl needs to send its token.
         port: of the API server; a free one by default.
         run_id: under which the sandboxes stand in the ledger.
@@ -76,6 +77,7 @@ class FakeCluster:
         eviction_after_s: float = 1.0,
         pod_pids_limit: int = 64,
         own_agents: bool = False,
+        scheduler: bool = True,
         tls: bool = True,
         port: int = 0,
         run_id: str = "fake-cluster",
@@ -105,6 +107,7 @@ class FakeCluster:
         self._node_specs = (
             [NodeSpec(name=f"node-{number}") for number in range(3)] if nodes is None else nodes
         )
+        self._with_scheduler = scheduler
         self._tls = tls
         self._port = port
         self._authority: trustme.CA | None = None
@@ -128,12 +131,13 @@ class FakeCluster:
     async def __aenter__(self) -> Self:
         self._furnish()
         parts = (
-            Scheduler(self.store, self.recorder),
             self.kubelet,
             Collector(self.store),
             Workloads(self.store, self.admission, self.recorder),
         )
         self._tasks = [asyncio.create_task(part.run()) for part in parts]
+        if self._with_scheduler:
+            self._tasks.append(asyncio.create_task(Scheduler(self.store, self.recorder).run()))
         try:
             await self.server.start(self._context() if self._tls else None, self._port)
         except BaseException:

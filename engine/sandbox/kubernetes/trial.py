@@ -1,0 +1,126 @@
+"""A sandbox, or at least a pod, started by preflight: whether scheduler, nodes and runtime do their work."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from engine.config.sandbox import SandboxConfig
+from engine.errors import PreflightError, SandboxError
+from engine.sandbox.base import PreflightFinding, SandboxLimits, SandboxSpec
+from engine.sandbox.kubernetes import diagnosis, labels, spec
+from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.owner import OwnerLease
+from engine.sandbox.kubernetes.preload import NAME as PRELOAD
+from engine.sandbox.kubernetes.preload import PAUSE
+
+Json = dict[str, Any]
+_POLL_S = 0.25
+
+
+async def try_out(backend: KubernetesBackend, api: KubeApi) -> list[PreflightFinding]:
+    """Start a pod with the sandboxes' own specification; with a known image, a whole sandbox in it.
+
+    Raises:
+        ApiError: the cluster does not answer.
+    """
+    problems = await _try_a_pod(backend.config, api)
+    if problems:
+        return problems
+    config = backend.config.kubernetes
+    image = config.preflight_image or next(_known_images(await api.list(_pods(backend.config))), "")
+    if image:
+        return await _try_a_sandbox(backend, image)
+    return [
+        PreflightFinding.warning(
+            f"A pod was started in namespace {config.namespace}, but no sandbox: no image is known that the "
+            "cluster has. Name one with a Python in sandbox.kubernetes.preflight_image."
+        )
+    ]
+
+
+def _pods(config: SandboxConfig) -> str:
+    return f"/api/v1/namespaces/{config.kubernetes.namespace}/pods"
+
+
+def _known_images(pods: Json) -> Iterator[str]:
+    """Images of the namespace's sandboxes, then those that ``preload`` had the nodes pull."""
+    for pod in pods["items"]:
+        meta = pod["metadata"]
+        image = (meta.get("annotations") or {}).get(labels.IMAGE)
+        if image and image != PAUSE and diagnosis.running(pod):
+            yield image
+    for pod in pods["items"]:
+        if (pod["metadata"].get("labels") or {}).get("app.kubernetes.io/name") == PRELOAD:
+            for status in pod.get("status", {}).get("initContainerStatuses") or []:
+                if (status.get("state") or {}).get("terminated"):
+                    yield status["image"]
+
+
+async def _try_a_sandbox(backend: KubernetesBackend, image: str) -> list[PreflightFinding]:
+    """Start a sandbox, run a command, and see what it reaches."""
+    try:
+        wanted = SandboxSpec(image=image, workdir="/tmp", name="preflight")
+        async with (
+            backend.open(wanted) as sandbox,
+            backend.open(wanted),
+        ):  # the second one tries to reach the first
+            result = await sandbox.exec("echo works", timeout_s=30)
+            if result.stdout != b"works\n":
+                printed = result.stdout + result.stderr
+                return [PreflightFinding.error(f"A trivial command printed {printed[:500]!r}.")]
+    except (SandboxError, PreflightError) as error:
+        return [PreflightFinding.error(f"A sandbox of {image} does not start: {error}.")]
+    return []
+
+
+async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFinding]:
+    """Create a pod and wait until a node works on it; its image matters to nobody."""
+    lease = OwnerLease(config.kubernetes)
+    await lease.hold(api)
+    name = f"sb-{secrets.token_hex(6)}"
+    path = f"{_pods(config)}/{name}"
+    limits = SandboxLimits(memory_mb=config.memory_mb, processes=config.processes, disk_mb=config.disk_mb)
+    pod = spec.pod(
+        config.kubernetes.model_copy(update={"require_digest": False}),
+        SandboxSpec(image=PAUSE, run_id="preflight", name="preflight", limits=limits),
+        sandbox_id=name,
+        owner=lease.owner,
+        token=secrets.token_bytes(32),
+        deadline=api.now() + config.kubernetes.preflight_timeout_s + spec.SLACK_S,
+    )
+    try:
+        await api.create(_pods(config), pod)
+        found = await _taken(api, path, config.kubernetes.preflight_timeout_s)
+    except ApiError as error:
+        if error.status not in (403, 422):
+            raise
+        return [PreflightFinding.error(f"The cluster refuses a sandbox's pod: {error}.")]
+    finally:
+        await api.delete(path, grace_s=0)
+        await lease.release(api)
+    return [PreflightFinding.error(found)] if found else []
+
+
+async def _taken(api: KubeApi, path: str, timeout_s: float) -> str:
+    """Return why no node took the pod; empty as soon as the kubelet of one has."""
+    give_up = time.monotonic() + timeout_s
+    while True:
+        pod = await api.get(path)
+        if pod.get("status", {}).get("startTime"):
+            return ""
+        if time.monotonic() > give_up:
+            break
+        await asyncio.sleep(_POLL_S)
+    if node := diagnosis.node(pod):
+        return f"Node {node} did not begin to run a pod for {timeout_s:g} s: is its kubelet alive?"
+    reason = diagnosis.waiting(pod).reason or "no scheduler has looked at it"
+    return (
+        f"No node took a pod for {timeout_s:g} s ({reason}): add or uncordon nodes, check node_selector and "
+        "tolerations, or raise sandbox.kubernetes.preflight_timeout_s where an autoscaler adds nodes."
+    )
