@@ -23,8 +23,7 @@ from engine.errors import DatasetError, HostileInputError, PatchError, SandboxEr
 from engine.grading.evidence import Evidence, Judgement, required
 from engine.grading.isolated_worker import run_isolated
 from engine.grading.parsers import find_parser
-from engine.grading.patch_apply import apply_with_fallbacks
-from engine.grading.patch_filter import Submission, admit
+from engine.grading.patch_apply import AppliedPatch, apply_graded
 from engine.grading.rules import RULES
 from engine.grading.scripts import run_script
 from engine.patches.sections import patch_hash
@@ -130,37 +129,29 @@ class Grader:
                 return replace(grade, seconds=time.monotonic() - started)
 
     async def _attempt(self, row: TaskRow, patch: str, timeout_s: float) -> Grade:
-        submission = await asyncio.to_thread(admit, patch, row.answer)
-        if submission.problem:
-            return _unapplied(row, submission, submission.problem)
         async with self._backend.open(self._spec(row, timeout_s)) as box:
             if row.answer.setup_patch:
                 await _set_up(box, row)
-            how = ""
-            if submission.patch.strip():
-                try:
-                    how = await apply_with_fallbacks(box, submission.patch)
-                except PatchError as error:
-                    return _unapplied(row, submission, str(error))
+            applied = await apply_graded(box, patch, row)
+            if applied.problem:
+                return _unapplied(row, applied)
             await _restore_tests(box, row.answer)
             evidence = await gather(box, row.answer, timeout_s=timeout_s)
-        return await self._judged(row, submission, evidence, how)
+        return await self._judged(row, applied, evidence)
 
-    async def _judged(self, row: TaskRow, submission: Submission, evidence: Evidence, how: str) -> Grade:
+    async def _judged(self, row: TaskRow, applied: AppliedPatch, evidence: Evidence) -> Grade:
         judgement = await judge(row, evidence, self._config)
         verdict, detail = _verdict(evidence, judgement)
         reward = 1.0 if verdict is Verdict.PASSED else 0.0
         if verdict is Verdict.FAILED and judgement.reward is not None:
             reward = judgement.reward
-        findings = submission.findings
+        findings = applied.filtered.findings
         if verdict is Verdict.TAMPERED:
             findings += (TamperFinding(kind=FindingKind.FORGED_REPORT, detail=detail),)
         grade = Grade(verdict=verdict, reward=reward, tests=judgement.tests)
         grade = await asyncio.to_thread(_with_log, grade, evidence.log)
-        note = f"left out of the patch: {', '.join(submission.left_out)}" if submission.left_out else ""
-        return replace(
-            grade, detail="; ".join(part for part in (detail, note, how) if part), findings=findings
-        )
+        notes = (detail, _left_out(applied), applied.how)
+        return replace(grade, detail="; ".join(note for note in notes if note), findings=findings)
 
     def _spec(self, row: TaskRow, timeout_s: float) -> SandboxSpec:
         return SandboxSpec(
@@ -268,15 +259,19 @@ def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
     return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)
 
 
-def _unapplied(row: TaskRow, submission: Submission, problem: str) -> Grade:
-    note = f"left out of the patch: {', '.join(submission.left_out)}" if submission.left_out else ""
+def _unapplied(row: TaskRow, applied: AppliedPatch) -> Grade:
     return Grade(
         verdict=Verdict.PATCH_FAILED,
         reward=0.0,
         tests=_missing(row.answer),
-        detail="; ".join(part for part in (problem, note) if part),
-        findings=submission.findings,
+        detail="; ".join(note for note in (applied.problem, _left_out(applied)) if note),
+        findings=applied.filtered.findings,
     )
+
+
+def _left_out(applied: AppliedPatch) -> str:
+    names = applied.filtered.left_out
+    return f"left out of the patch: {', '.join(names)}" if names else ""
 
 
 def _missing(answer: TaskAnswer) -> tuple[TestResult, ...]:

@@ -1,8 +1,9 @@
-"""Puts a patch onto a grading sandbox's tree, with the fallbacks of the official harness.
+"""Puts what is graded of a patch onto a grading sandbox's tree, with the fallbacks of the official harness.
 
-``git apply`` first, then what swebench tries: ``engine.patches.harness``. All of it happens on the host, on
-copies of the few files a patch touches; the sandbox's tree changes completely or not at all. Contents that
-the patch names as what it was made from come out of the sandbox's repository, as ``--3way`` needs them.
+The patch is applied on the host, to copies of the few files that it names; ``patch_filter`` decides which of
+the files that changed are graded, and only these are written to the sandbox, all or none. ``git apply`` comes
+first, then what swebench tries: ``engine.patches.harness``. Contents that the patch names as what it was made
+from come out of the sandbox's repository, as ``--3way`` needs them.
 
 Where it is not the harness: that one throws away what an image holds uncommitted before it tries again, here
 it stays, for a task's setup is such a change. Patches of more than ``MAX_FILES`` files get no fallback.
@@ -11,16 +12,16 @@ it stays, for a task's setup is such a change. Patches of more than ``MAX_FILES`
 from __future__ import annotations
 
 import asyncio
-import posixpath
 import re
-import stat
+from dataclasses import dataclass, replace
 
 from engine.errors import PatchError
-from engine.patches.apply import touched
-from engine.patches.diff import diff_trees
-from engine.patches.harness import apply_as_harness
+from engine.grading.patch_filter import FilteredPatch, PatchFilter
+from engine.patches.apply import Changes, apply_patch
+from engine.patches.harness import apply_as_harness, named_paths
 from engine.patches.trees import FileState
 from engine.sandbox.base import Sandbox
+from engine.types import TaskRow
 
 MAX_FILES = 500
 _COMMAND_S = 30.0
@@ -29,47 +30,68 @@ _PREIMAGE = re.compile(r"^index ([0-9a-f]{4,64})\.\.", re.MULTILINE)
 _CAT_FILES = ["git", "-c", "safe.directory=*", "cat-file", "--batch"]
 
 
-async def apply_with_fallbacks(box: Sandbox, patch: str) -> str:
-    """Apply a patch; returns how, for people: empty for plainly.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedPatch:
+    """What became of a patch."""
 
-    Raises:
-        PatchError: no way led to success; the message is ``git apply``'s.
+    filtered: FilteredPatch
+    how: str = ""
+    """The way that led to success, for people; empty for ``git apply``."""
+    problem: str = ""
+    """Why nothing of it was applied; empty when it was."""
+
+
+async def apply_graded(box: Sandbox, patch: str, row: TaskRow) -> AppliedPatch:
+    """Apply what is graded of a patch.
+
+    Args:
+        patch: git-format, relative to the tree an agent starts with; a stranger's.
     """
+    filtered = FilteredPatch(changes=Changes({}, ()))
+    if not patch.strip():
+        return AppliedPatch(filtered=filtered)
+    patch_filter = PatchFilter(row)
+    rest = patch
     try:
-        await box.apply_patch(patch)
+        names = await asyncio.to_thread(named_paths, patch)
+        before = patch_filter.visible(await box.fetch_files(names))
+        try:
+            changes, how = await asyncio.to_thread(apply_patch, before, patch), ""
+        except PatchError as error:
+            rest, filtered = await asyncio.to_thread(patch_filter.without_left_out, before, patch)
+            changes, how = await _apply_otherwise(box, before, rest, error, changed=rest != patch)
+        admitted = await asyncio.to_thread(patch_filter.admit, before, changes)
+        filtered = replace(
+            admitted,
+            left_out=tuple(sorted({*filtered.left_out, *admitted.left_out})),
+            findings=tuple(dict.fromkeys([*filtered.findings, *admitted.findings])),
+        )
+        if filtered.changes.paths:
+            await box.commit_files(filtered.changes)
     except PatchError as error:
-        names = await asyncio.to_thread(touched, patch)
-        if len(names) > MAX_FILES:
-            raise
-        before = await _states(box, names)
-        blobs = await _preimages(box, patch)
+        return AppliedPatch(filtered=filtered, problem=str(error))
+    return AppliedPatch(filtered=filtered, how=how)
+
+
+async def _apply_otherwise(
+    box: Sandbox, before: dict[str, FileState], patch: str, error: PatchError, *, changed: bool
+) -> tuple[Changes, str]:
+    """Apply a patch that ``git apply`` refused as a whole. Raises ``error`` where nothing helps."""
+    if not patch.strip():
+        return Changes({}, ()), ""
+    if changed:
         try:
-            after, how = await asyncio.to_thread(apply_as_harness, before, patch, blobs)
+            return await asyncio.to_thread(apply_patch, before, patch), ""
         except PatchError:
-            raise error from None
-        await box.apply_patch(await asyncio.to_thread(diff_trees, before, after))
-        return how
-    return ""
-
-
-async def _states(box: Sandbox, names: list[str]) -> dict[str, FileState]:
-    """Files and symlinks among ``names`` as they are in the workdir."""
-    states: dict[str, FileState] = {}
-    for name in names:
-        path = posixpath.join(box.spec.workdir, name)
-        found = await box.exec(["stat", "-c", "%f", "--", path], timeout_s=_COMMAND_S)
-        if found.exit_code != 0:
-            continue
-        mode = int(found.stdout, 16)
-        try:
-            if stat.S_ISLNK(mode):
-                target = await box.exec(["readlink", "-n", "--", path], timeout_s=_COMMAND_S)
-                states[name] = FileState(mode, target.stdout)
-            elif stat.S_ISREG(mode):
-                states[name] = FileState(mode, await box.read_file(path))
-        except (OSError, ValueError):
-            continue
-    return states
+            pass
+    names = await asyncio.to_thread(named_paths, patch)
+    if len(names) > MAX_FILES:
+        raise error
+    blobs = await _preimages(box, patch)
+    try:
+        return await asyncio.to_thread(apply_as_harness, before, patch, blobs, names=names)
+    except PatchError:
+        raise error from None
 
 
 async def _preimages(box: Sandbox, patch: str) -> list[bytes]:

@@ -1,20 +1,25 @@
 """What of a patch is graded: everything but tests, their configuration and installed packages.
 
-The files that the gold patch itself touches are always admitted, however they are named (``django/test/x.py``
-is code). What is left out, and added lines that smell, become findings. To protect more: ``_kind``.
+That is decided by the files that changed when the patch was applied, never by its text. Files that the gold
+patch touches are always admitted, however they are named (``django/test/x.py`` is code). What is left out,
+and added lines that smell, become findings. To protect more: ``_kind``.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import posixpath
 import re
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from engine.datasets.paths import is_test_path
-from engine.patches.sections import FilePatch, split_patch
-from engine.types import FindingKind, TamperFinding, TaskAnswer
+from engine.patches.apply import Changes
+from engine.patches.sections import split_patch
+from engine.patches.trees import FileState, Tree
+from engine.types import FindingKind, TamperFinding, TaskRow
 
 _CONFIGURATION = (
     "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
@@ -30,8 +35,6 @@ _RUNNER = frozenset(
 )
 _INSTALLED_NAMES = ("*.egg-info", "*.dist-info", "*.pyc")
 _TEST_FOLDERS = frozenset({"tests", "test", "r2e_tests"})
-_NEW = re.compile(r"^(?:new file mode|--- /dev/null|rename to|copy to)", re.MULTILINE)
-_SYMLINK = re.compile(r"^(?:new file mode|new mode|index \S+) 120000$", re.MULTILINE)
 _SUSPICIOUS = re.compile(
     r"os\._exit|_pytest\b|import pluggy|pytest\.(?:skip|exit|hookimpl)|pytest_(?:runtest|collection|session)"
     r"|TestReport|sys\.settrace|sitecustomize|PYTEST_ADDOPTS|PYTEST_CURRENT_TEST|/proc/self|atexit\.register"
@@ -43,89 +46,119 @@ _MAX_LINES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
-    """The part of a patch that is graded."""
+class FilteredPatch:
+    """The changes of a patch that are graded."""
 
-    patch: str
-    left_out: tuple[str, ...]
-    """Paths, sorted."""
-    findings: tuple[TamperFinding, ...]
-    problem: str
-    """Why it is no patch; empty when it is one, or nothing at all."""
+    changes: Changes
+    left_out: tuple[str, ...] = ()
+    """Paths that changed and are not graded, sorted."""
+    findings: tuple[TamperFinding, ...] = ()
 
 
-def admit(patch: str, answer: TaskAnswer) -> Submission:
-    """Take a patch apart.
+class PatchFilter:
+    """Decides which paths a patch for a task may change.
 
     Args:
-        patch: git-format, relative to the tree an agent starts with.
-        answer: whose gold patch and test files say what counts as code and what as tests.
+        row: whose gold patch, test files and hidden paths say what counts as code and what as tests.
     """
-    gold = {path for part in split_patch(answer.gold_patch) for path in part.paths}
-    kept: list[str] = []
-    left_out: set[str] = set()
-    findings: list[TamperFinding] = []
-    parts = split_patch(patch)
-    for part in parts:
-        kinds = {
-            path: kind for path in part.paths if path not in gold and (kind := _kind(part, path, answer))
-        }
-        if not kinds:
-            kept.append(part.text)
-            findings += _suspicious(part)
-            continue
-        left_out.update(part.paths)
-        findings += [TamperFinding(kind=kind, detail=path) for path, kind in kinds.items()]
-    return Submission(
-        patch="".join(kept),
-        left_out=tuple(sorted(left_out)),
-        findings=tuple(dict.fromkeys(findings)),
-        problem=_problem(patch, parts),
-    )
+
+    def __init__(self, row: TaskRow) -> None:
+        self._gold = {path for part in split_patch(row.answer.gold_patch) for path in part.paths}
+        self._tests = frozenset(row.answer.test_files)
+        self._hidden = frozenset(
+            posixpath.relpath(posixpath.normpath(posixpath.join(row.task.workdir, path)), row.task.workdir)
+            for path in row.answer.hidden_paths
+        )
+
+    def visible(self, tree: Tree) -> dict[str, FileState]:
+        """Return the files that agents see of a tree: all but the task's hidden paths."""
+        return {path: state for path, state in tree.items() if not self._is_hidden(path)}
+
+    def admit(self, before: Tree, changes: Changes) -> FilteredPatch:
+        """Split what a patch changed into what is graded and what is left out."""
+        kinds = {path: self._kind(path, before.get(path), changes.files.get(path)) for path in changes.paths}
+        admitted = Changes(
+            {path: state for path, state in changes.files.items() if kinds[path] is None},
+            tuple(path for path in changes.deleted if kinds[path] is None),
+        )
+        left_out = {path: kind for path, kind in kinds.items() if kind is not None}
+        findings = [TamperFinding(kind=kind, detail=path) for path, kind in left_out.items()]
+        return FilteredPatch(
+            changes=admitted,
+            left_out=tuple(left_out),
+            findings=tuple(dict.fromkeys([*findings, *_suspicious(before, admitted)])),
+        )
+
+    def without_left_out(self, before: Tree, patch: str) -> tuple[str, FilteredPatch]:
+        """Drop the parts of a patch's text that name nothing but what is left out anyway.
+
+        For patches that do not apply because of them. Nothing is admitted by it.
+
+        Returns:
+            The other parts, and what was dropped.
+        """
+        kept: list[str] = []
+        dropped: dict[str, FindingKind] = {}
+        for part in split_patch(patch):
+            kinds = {path: self._kind(path, before.get(path), None) for path in part.paths}
+            reasons = {path: kind for path, kind in kinds.items() if kind is not None}
+            if reasons and len(reasons) == len(kinds):
+                dropped.update(reasons)
+            else:
+                kept.append(part.text)
+        findings = tuple(TamperFinding(kind=kind, detail=path) for path, kind in dropped.items())
+        nothing = Changes({}, ())
+        return "".join(kept), FilteredPatch(changes=nothing, left_out=tuple(dropped), findings=findings)
+
+    def _kind(self, path: str, old: FileState | None, new: FileState | None) -> FindingKind | None:
+        """Return why a path may not be changed; None when it may."""
+        if self._is_hidden(path):
+            return FindingKind.TESTS_EDITED
+        if path in self._gold:
+            return None
+        pure = PurePosixPath(path)
+        if _INSTALLED & set(pure.parts) or any(_like(name, _INSTALLED_NAMES) for name in pure.parts):
+            return FindingKind.INSTALLED_EDITED
+        if _like(pure.name, _CONFIGURATION) or ".cargo" in pure.parts or (old is None and _shadows(pure)):
+            return FindingKind.CONFIGURATION_EDITED
+        if is_test_path(path) or path in self._tests:
+            return FindingKind.TESTS_EDITED
+        is_link = new is not None and stat.S_ISLNK(new.mode)
+        if is_link and (pure.name in _TEST_FOLDERS or self._leads_to_tests(path)):
+            return FindingKind.TESTS_EDITED
+        return None
+
+    def _is_hidden(self, path: str) -> bool:
+        return any(path == hidden or path.startswith(f"{hidden}/") for hidden in self._hidden)
+
+    def _leads_to_tests(self, path: str) -> bool:
+        return any(test.startswith(f"{path}/") for test in self._tests)
 
 
-def _problem(patch: str, parts: list[FilePatch]) -> str:
-    try:
-        patch.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return "the patch is no Unicode text"
-    return "no file header in the patch" if patch.strip() and not parts else ""
-
-
-def _kind(part: FilePatch, path: str, answer: TaskAnswer) -> FindingKind | None:
-    """Why a path may not be changed; None when it may."""
-    pure = PurePosixPath(path)
-    if _INSTALLED & set(pure.parts) or any(_like(name, _INSTALLED_NAMES) for name in pure.parts):
-        return FindingKind.INSTALLED_EDITED
-    if _like(pure.name, _CONFIGURATION) or ".cargo" in pure.parts or _shadows(part, pure):
-        return FindingKind.CONFIGURATION_EDITED
-    if is_test_path(path) or path in answer.test_files:
-        return FindingKind.TESTS_EDITED
-    if _SYMLINK.search(part.text) and (pure.name in _TEST_FOLDERS or _leads_to_tests(path, answer)):
-        return FindingKind.TESTS_EDITED
-    return None
-
-
-def _shadows(part: FilePatch, path: PurePosixPath) -> bool:
-    """Whether a new file at the root would be imported for the standard library or the test runner."""
-    if not _NEW.search(part.text) or path.suffix not in (".py", ".so", ".pyc"):
+def _shadows(path: PurePosixPath) -> bool:
+    """Return whether a new file at the root would be imported for the standard library or the test runner."""
+    if path.suffix not in (".py", ".so", ".pyc"):
         return False
     top = path.parts[0].partition(".")[0]
     return top in sys.stdlib_module_names or top in _RUNNER
-
-
-def _leads_to_tests(path: str, answer: TaskAnswer) -> bool:
-    return any(test.startswith(f"{path}/") for test in answer.test_files)
 
 
 def _like(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _suspicious(part: FilePatch) -> list[TamperFinding]:
-    found = []
-    for line in part.text.split("\n"):
-        if line.startswith("+") and not line.startswith("+++ ") and _SUSPICIOUS.search(line):
-            detail = f"{part.paths[-1] if part.paths else '?'}: {line[1:].strip()}"[:_DETAIL_CHARS]
-            found.append(TamperFinding(kind=FindingKind.SUSPICIOUS_CODE, detail=detail))
-    return found[:_MAX_LINES]
+def _suspicious(before: Tree, changes: Changes) -> list[TamperFinding]:
+    found: list[TamperFinding] = []
+    for path, state in changes.files.items():
+        known = frozenset(_lines(before[path])) if path in before else frozenset()
+        smells = [
+            TamperFinding(kind=FindingKind.SUSPICIOUS_CODE, detail=f"{path}: {line.strip()}"[:_DETAIL_CHARS])
+            for line in _lines(state)
+            if line not in known and _SUSPICIOUS.search(line)
+        ]
+        found += smells[:_MAX_LINES]
+    return found
+
+
+def _lines(state: FileState) -> list[str]:
+    return state.data.decode("utf-8", "replace").split("\n")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import Any
 
 from engine.errors import ModelError, PatchError
@@ -61,7 +61,7 @@ def _change_file(change: FileChange, workdir: str) -> Plan:
         yield from _change_lines(new, change.hunks)
 
 
-def _change_lines(path: str, hunks: list[Hunk]) -> Plan:
+def _change_lines(path: str, hunks: Sequence[Hunk]) -> Plan:
     first = hunks[0]
     last_line = max(first.new_start, first.new_start + _line_count(first.old) - 1)
     view_range = [max(first.new_start, 1), max(last_line, 1)]

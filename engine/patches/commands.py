@@ -1,45 +1,118 @@
-"""Runs git on copies of files in a private temporary folder, without anybody's configuration."""
+"""Runs git and patch on copies of files in a private temporary folder, without anybody's configuration.
+
+Both read what strangers wrote, so the kernel bounds what a run may take: processor time, memory, the size of
+each file it writes (its own output among them); a deadline ends the rest.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
+import signal
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.errors import PatchError
 
-_GIT_S = 120.0
+DEADLINE_S = 120.0
+CPU_S = 60
+MEMORY_BYTES = 2 << 30
+FILE_BYTES = 256 << 20
+_ERROR_CHARS = 2000
+_LIMITED = 'ulimit -t "$1"; ulimit -v "$2"; ulimit -f "$3"; ulimit -c 0; shift 3; exec "$@"'
 
 
-def run_git(folder: Path, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    """Run git in a ``private_folder``'s tree, without anybody's configuration. Raises PatchError."""
-    env = {
+class Finished(NamedTuple):
+    """How a command ended."""
+
+    exit_code: int
+    output: bytes
+    """What it wrote to standard output."""
+    said: str
+    """The beginning of what it wrote to standard error."""
+
+
+def private_folder(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
+    """Create a folder for commands: an empty ``tree`` and git's attributes."""
+    folder = tempfile.TemporaryDirectory(prefix="trainyard-patch-")
+    (Path(folder.name) / "tree").mkdir()
+    (Path(folder.name) / "attributes").write_text(attributes)
+    return folder
+
+
+def run_git(folder: Path, *arguments: str, stdin: bytes = b"") -> Finished:
+    """Run git in a ``private_folder``'s tree. Raises PatchError where it exceeds a limit."""
+    attributes = f"core.attributesFile={folder / 'attributes'}"
+    return _run(folder, ["git", "-c", attributes, "-c", "core.quotePath=true", *arguments], stdin)
+
+
+def run_patch(folder: Path, *arguments: str) -> Finished:
+    """Run GNU patch in a ``private_folder``'s tree.
+
+    Raises:
+        PatchError: it exceeds a limit, or this machine has no ``patch``.
+    """
+    return _run(folder, ["patch", *arguments], b"")
+
+
+def _run(folder: Path, command: Sequence[str], stdin: bytes) -> Finished:
+    limits = [
+        _limit(resource.RLIMIT_CPU, CPU_S),
+        _limit(resource.RLIMIT_AS, MEMORY_BYTES, unit=1024),
+        _limit(resource.RLIMIT_FSIZE, FILE_BYTES, unit=512),
+    ]
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as output,
+        tempfile.TemporaryFile() as said,
+    ):
+        given.write(stdin)
+        given.seek(0)
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _LIMITED, command[0], *limits, *command],
+            cwd=folder / "tree",
+            env=_environment(folder),
+            stdin=given,
+            stdout=output,
+            stderr=said,
+            process_group=0,
+        )
+        try:
+            exit_code = process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise PatchError(f"'{command[0]}' took more than {DEADLINE_S:g} s over the patch") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        output.seek(0)
+        said.seek(0)
+        found = Finished(exit_code, output.read(), said.read(_ERROR_CHARS).decode(errors="replace").strip())
+    if exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        raise PatchError(f"'{command[0]}' exceeded its limits over the patch and was ended ({name})")
+    if exit_code == 127:
+        raise PatchError(f"there is no '{command[0]}' on this machine; install it to apply patches")
+    return found
+
+
+def _limit(kind: int, wanted: int, *, unit: int = 1) -> str:
+    """Return a limit in ``ulimit``'s unit, not above what this process may set."""
+    hard = resource.getrlimit(kind)[1]
+    return str((wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)) // unit)
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    return {
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": str(folder),
+        "TMPDIR": str(folder),
         "LC_ALL": "C",
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_ATTR_NOSYSTEM": "1",
         "GIT_CEILING_DIRECTORIES": str(folder.parent),
     }
-    command = ["git", "-c", "core.attributesFile=" + str(folder / "attributes"), "-c", "core.quotePath=true"]
-    try:
-        return subprocess.run(
-            [*command, *arguments],
-            cwd=folder / "tree",
-            env=env,
-            input=stdin,
-            capture_output=True,
-            timeout=_GIT_S,
-        )
-    except subprocess.TimeoutExpired:
-        raise PatchError(f"git took more than {_GIT_S:g} s over the files") from None
-
-
-def private_folder(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
-    """A folder for ``run_git``: an empty ``tree`` and git's attributes."""
-    folder = tempfile.TemporaryDirectory(prefix="trainyard-patch-")
-    (Path(folder.name) / "tree").mkdir()
-    (Path(folder.name) / "attributes").write_text(attributes)
-    return folder

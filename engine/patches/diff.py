@@ -13,7 +13,6 @@ from engine.errors import PatchError
 from engine.patches.commands import private_folder, run_git
 from engine.patches.trees import FileState, Tree, write_tree
 
-_SAID = 2000
 _SAME_SIDE = re.compile(r'^diff --git ("?)([ab])/(.*)("?) \1\2/\3\4$', re.MULTILINE)
 
 
@@ -53,9 +52,9 @@ def _diff(before: Tree, after: Tree, attributes: str) -> str:
         write_tree(folder / "tree" / "b", after)
         options = ["--no-index", "--binary", "--full-index", "--no-renames", "--no-prefix", "--no-color"]
         done = run_git(folder, "diff", *options, "--no-ext-diff", "--no-textconv", "a", "b")
-    if done.returncode not in (0, 1):
-        raise PatchError(f"git could not compare the files: {done.stderr.decode(errors='replace')[:_SAID]}")
-    return _SAME_SIDE.sub(_both_sides, done.stdout.decode())
+    if done.exit_code not in (0, 1):
+        raise PatchError(f"git could not compare the files: {done.said}")
+    return _SAME_SIDE.sub(_both_sides, done.output.decode())
 
 
 def _both_sides(match: re.Match[str]) -> str:

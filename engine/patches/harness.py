@@ -2,19 +2,21 @@
 
 Its own commands run in a repository of these files: each after what the harness takes for a clean tree, which
 a conflict that ``--3way`` left is not. Last comes its check whether what the last command left is the patched
-tree all the same.
+tree all the same. Where it is not the harness: ``patch`` gets headers and hunks only, for it would run what
+looks like a script of ``ed``, whatever its options; and it makes no symlinks.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Sequence
+import re
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from engine.errors import PatchError
-from engine.patches.commands import private_folder, run_git
-from engine.patches.trees import FileState, Tree, read_tree, write_tree
+from engine.patches.apply import Changes, changes_between, encode, touched
+from engine.patches.commands import private_folder, run_git, run_patch
+from engine.patches.structure import header_paths, parse_patch
+from engine.patches.trees import Tree, is_plain, read_tree, write_tree
 
 HARNESS_COMMANDS = (
     "git apply --verbose",
@@ -23,40 +25,107 @@ HARNESS_COMMANDS = (
     "patch --batch --forward --fuzz=5 -p1 -i",
 )
 """swebench's ``GIT_APPLY_CMDS``; the first has been tried."""
+_TIDY = ("--no-backup-if-mismatch", "--reject-file=-")
 _HOW = {"git": "the patch was merged with what had changed", "patch": "the patch applied with fuzz only"}
-_COMMAND_S = 120.0
 _REPOSITORY = ("--git-dir=../repository", "--work-tree=.")
 """Beside the tree, where no file of the tree can configure it."""
+_SYMLINK = re.compile(r"(?:mode|\.\.\w*)\s+0*12\d{4}")
+_HEADER = re.compile(
+    r"(?:diff --git|---|\+\+\+|index|old mode|new mode|new file mode|deleted file mode|rename from|rename to"
+    r"|copy from|copy to) "
+)
+_CHOPPED = 3
+"""Blank lines that may be missing at the end, as ``patch`` has it."""
+_COPIED_BYTES = 1 << 30
+"""Most that ``patch`` might write: every file of the patch a copy of the largest."""
+
+
+def named_paths(patch: str) -> list[str]:
+    """Return the paths that a patch may touch, by its text where git cannot read it, sorted."""
+    try:
+        return touched(patch)
+    except PatchError:
+        return sorted(name for name in header_paths(patch) if is_plain(name))
 
 
 def apply_as_harness(
-    before: Tree, patch: str, blobs: Sequence[bytes] = ()
-) -> tuple[dict[str, FileState], str]:
-    """All files after the first way that leads to success, and which one that was, for people.
+    before: Tree, patch: str, blobs: Sequence[bytes] = (), *, names: Collection[str]
+) -> tuple[Changes, str]:
+    """Apply a patch by the first way that leads to success, and say for people which one that was.
 
     Args:
-        before: every existing file among ``touched(patch)``.
+        before: every existing file among ``names``.
         blobs: contents that the patch says it was made from, where the repository has them.
+        names: paths that the patch names; no other may change.
 
     Raises:
-        PatchError: no way did, or one would lead out of the tree.
+        PatchError: no way did, or one would lead out of the tree or change a file that is not named.
     """
-    if any(".git" in name.lower().split("/") for name in before):
+    if any(".git" in name.lower().split("/") for name in names):
         raise PatchError("the patch reaches into .git")
     with private_folder() as name:
         folder, tree = Path(name), Path(name) / "tree"
-        (folder / "patch.diff").write_bytes(patch.encode("utf-8", "surrogateescape"))
+        (folder / "patch.diff").write_bytes(encode(patch))
         write_tree(tree, before)
         _make_repository(folder, blobs)
-        for command in HARNESS_COMMANDS[1:]:
-            run_git(folder, *_REPOSITORY, "checkout", "--", ".")
-            run_git(folder, *_REPOSITORY, "clean", "-fd")
-            if _succeeds(folder, command):
-                return _kept(read_tree(tree), before), _HOW[command.split()[0]]
-        check = ["apply", "--check", "--reverse", "../patch.diff"]
-        if run_git(folder, *check).returncode != 0:
-            raise PatchError("the patch does not apply in any way of the official harness")
-        return _kept(read_tree(tree), before), "the patch was there already, or the rest of it was"
+        how = _first_that_succeeds(folder, patch, before, names)
+        changes = changes_between(before, read_tree(tree))
+    if strange := sorted(set(changes.paths) - set(names)):
+        raise PatchError(f"the patch changes files that it does not name: {', '.join(strange[:3])}")
+    return changes, how
+
+
+def _first_that_succeeds(folder: Path, patch: str, before: Tree, names: Collection[str]) -> str:
+    """Leave the patched tree in the folder. Raises PatchError when no command does."""
+    for command in HARNESS_COMMANDS[1:]:
+        run_git(folder, *_REPOSITORY, "checkout", "--", ".")
+        run_git(folder, *_REPOSITORY, "clean", "-fdx")
+        program, *arguments = command.split()
+        if program == "git":
+            succeeded = run_git(folder, *_REPOSITORY, *arguments, "../patch.diff").exit_code == 0
+        elif succeeded := _suits_patch(patch, before, names):
+            (folder / "bare.diff").write_bytes(encode(_headers_and_hunks(patch)))
+            succeeded = run_patch(folder, *_TIDY, *arguments, "../bare.diff").exit_code == 0
+        if succeeded:
+            return _HOW[program]
+    if run_git(folder, "apply", "--check", "--reverse", "../patch.diff").exit_code != 0:
+        raise PatchError("the patch does not apply in any way of the official harness")
+    return "the patch was there already, or the rest of it was"
+
+
+def _suits_patch(patch: str, before: Tree, names: Collection[str]) -> bool:
+    """Return whether ``patch`` may have it: readable, without binary files and symlinks, not too large."""
+    largest = max((len(state.data) for state in before.values()), default=0)
+    if _SYMLINK.search(patch) or largest * len(names) > _COPIED_BYTES:
+        return False
+    try:
+        return not any(change.binary for change in parse_patch(_completed(patch)))
+    except PatchError:
+        return False
+
+
+def _headers_and_hunks(patch: str) -> str:
+    text = _completed(patch)
+    lines = text.split("\n")
+    bare: list[str] = []
+    for change in parse_patch(text):
+        end = change.hunks[0].first_line if change.hunks else change.end_line
+        bare += [line for line in lines[change.first_line : end] if _HEADER.match(line)]
+        for hunk in change.hunks:
+            bare += lines[hunk.first_line : hunk.end_line]
+    return "".join(f"{line}\n" for line in bare)
+
+
+def _completed(patch: str) -> str:
+    """Return a patch with the blank lines that it lacks at its end."""
+    text = patch if patch.endswith("\n") else f"{patch}\n"
+    for missing in range(_CHOPPED):
+        try:
+            parse_patch(text + "\n" * missing)
+        except PatchError:
+            continue
+        return text + "\n" * missing
+    return text + "\n" * _CHOPPED
 
 
 def _make_repository(folder: Path, blobs: Sequence[bytes]) -> None:
@@ -71,32 +140,5 @@ def _make_repository(folder: Path, blobs: Sequence[bytes]) -> None:
         (["hash-object", "-w", "--no-filters", "--stdin-paths"], paths),
     ):
         done = run_git(folder, *_REPOSITORY, *command, stdin=stdin.encode())
-        if done.returncode != 0:
-            raise PatchError(f"no repository of the patch's files: {done.stderr.decode(errors='replace')}")
-
-
-def _succeeds(folder: Path, command: str) -> bool:
-    program, *arguments = command.split()
-    if program == "git":
-        return run_git(folder, *_REPOSITORY, *arguments, "../patch.diff").returncode == 0
-    path = os.environ.get("PATH", os.defpath)
-    try:
-        done = subprocess.run(
-            [program, *arguments, "../patch.diff"],
-            cwd=folder / "tree",
-            env={"PATH": path, "LC_ALL": "C", "TMPDIR": str(folder)},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_COMMAND_S,
-        )
-    except FileNotFoundError:
-        raise PatchError(f"there is no '{program}' on this machine to try the patch with fuzz") from None
-    except subprocess.TimeoutExpired:
-        raise PatchError(f"'{program}' took more than {_COMMAND_S:g} s over the patch") from None
-    return done.returncode == 0
-
-
-def _kept(after: Tree, before: Tree) -> dict[str, FileState]:
-    """Without the copies and rejected hunks that commands leave beside files."""
-    beside = (".orig", ".rej")
-    return {name: state for name, state in after.items() if name in before or not name.endswith(beside)}
+        if done.exit_code != 0:
+            raise PatchError(f"no repository of the patch's files: {done.said}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from engine.errors import PatchError
-from engine.patches.sections import line_count, split_patch
+from engine.patches.structure import FileChange, parse_patch
 
 _HUNK = re.compile(r"@@ -(\d+(?:,\d+)?) \+(\d+(?:,\d+)?) @@(.*)")
 _SWAPPED = {"new file mode ": "deleted file mode ", "deleted file mode ": "new file mode "}
@@ -16,40 +16,35 @@ _PAIRS = {
 
 
 def reverse_patch(patch: str) -> str:
-    """The patch that undoes ``patch``.
+    """Return the patch that undoes ``patch``.
 
     Raises:
-        PatchError: it is no text patch, or has binary parts, which cannot be turned around.
+        PatchError: it is no text patch, or has binary or copied files, which cannot be turned around.
     """
-    parts = split_patch(patch)
-    if not parts:
+    changes = parse_patch(patch)
+    if not changes:
         raise PatchError("no file header in the patch")
-    return "".join(_reverse_file(part.text) for part in parts)
+    lines = patch.rstrip("\n").split("\n")
+    return "".join(_reverse_file(change, lines) for change in changes)
 
 
-def _reverse_file(text: str) -> str:
-    header: list[str] = []
+def _reverse_file(change: FileChange, lines: list[str]) -> str:
+    header = lines[change.first_line : change.hunks[0].first_line if change.hunks else change.end_line]
+    if change.binary or any(line.startswith("copy from ") for line in header):
+        kind = "binary" if change.binary else "copied"
+        raise PatchError(f"a {kind} file cannot be turned around: {', '.join(change.paths)}")
     body: list[str] = []
-    removed: list[str] = []
-    added: list[str] = []
-    old_left = new_left = 0
-    for line in text.rstrip("\n").split("\n"):
-        if old_left > 0 or new_left > 0 or (body and line.startswith("\\")):
-            old_left -= line[:1] in (" ", "-", "")
-            new_left -= line[:1] in (" ", "+", "")
+    for hunk in change.hunks:
+        found = _HUNK.match(lines[hunk.first_line])
+        if found is None:
+            raise PatchError(f"no header of a hunk: {lines[hunk.first_line][:80]}")
+        body.append(f"@@ -{found[2]} +{found[1]} @@{found[3]}")
+        removed: list[str] = []
+        added: list[str] = []
+        for line in lines[hunk.first_line + 1 : hunk.end_line]:
             _sort(line, removed, added, body)
-            continue
-        hunk = _HUNK.match(line)
-        if hunk:
-            body += removed + added
-            removed, added = [], []
-            old_left, new_left = (line_count(side.partition(",")[2] or "1") for side in hunk.groups()[:2])
-            body.append(f"@@ -{hunk[2]} +{hunk[1]} @@{hunk[3]}")
-        elif line.startswith(("GIT binary patch", "Binary files ", "copy from ")):
-            raise PatchError(f"cannot be turned around: {line.partition(' ')[0]} file")
-        elif not body:
-            header.append(line)
-    return "\n".join([*_reverse_header(header), *body, *removed, *added]) + "\n"
+        body += removed + added
+    return "\n".join([*_reverse_header(header), *body]) + "\n"
 
 
 def _sort(line: str, removed: list[str], added: list[str], body: list[str]) -> None:

@@ -1,19 +1,28 @@
-"""A git-format patch as data: files, hunks, and each hunk's exact text before and after."""
+"""A patch as data, for display and for planning edits: files, hunks, each hunk's exact text before and after.
+
+The library unidiff reads it. What a patch does to a tree is not decided here: see ``engine.patches.apply``.
+"""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from unidiff.constants import DEV_NULL
+from unidiff.errors import UnidiffParseError
+from unidiff.patch import Hunk as RawHunk
+from unidiff.patch import PatchedFile, PatchSet
 
 from engine.errors import PatchError
 
-_HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_GIT_HEADER = re.compile(r'diff --git ("?a/.*?"?) ("?b/.*"?)$')
 _ESCAPE = re.compile(rb'\\([0-7]{3}|["\\abfnrtv])')
 _ESCAPED = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+_GIT_HEADER = re.compile(r'diff --git "?a/[^\t\n]+ "?b/')
+_MANY = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hunk:
     """One change; texts keep every line's newline."""
 
@@ -22,99 +31,118 @@ class Hunk:
     """First line in the file after all earlier hunks of the same file were applied."""
     old: str
     new: str
+    first_line: int
+    """Index of its header among the patch's lines."""
+    end_line: int
+    """Index of the first line behind it."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
     """What a patch does to one file; ``None`` paths stand for a file that is not there."""
 
     old_path: str | None
     new_path: str | None
-    hunks: list[Hunk] = field(default_factory=list)
-    new_mode: str | None = None
+    hunks: tuple[Hunk, ...]
+    new_mode: str | None
     """Octal mode where the patch sets one, e.g. ``100755``."""
-    binary: bool = False
+    binary: bool
+    first_line: int
+    """Index of its header among the patch's lines."""
+    end_line: int
+    """Index of the first line that belongs to the next file."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path, or old and new path of a rename."""
+        return tuple(dict.fromkeys(path for path in (self.old_path, self.new_path) if path is not None))
 
 
 def parse_patch(patch: str) -> list[FileChange]:
-    """Read a git-format patch.
+    """Read a patch; blank text is an empty one.
 
     Raises:
-        PatchError: it is not one; the message names the line.
+        PatchError: it is no patch; says why.
     """
-    changes: list[FileChange] = []
-    lines = patch.split("\n")
-    position = 0
-    while position < len(lines):
-        line = lines[position]
-        position += 1
-        if line.startswith("diff --git "):
-            header = _GIT_HEADER.match(line)
-            if header is None:
-                raise PatchError(f"line {position}: cannot read the paths of '{line}'")
-            changes.append(FileChange(_path(header[1]), _path(header[2])))
-        elif changes and (match := _HUNK.match(line)):
-            hunk, position = _read_hunk(match, lines, position)
-            changes[-1].hunks.append(hunk)
-        elif changes:
-            _read_header(changes[-1], line)
-        elif line.strip():
-            raise PatchError(f"line {position}: expected 'diff --git', got '{line[:80]}'")
-    return changes
+    _check_headers(patch)
+    try:
+        files = PatchSet(patch)
+    except (UnidiffParseError, ValueError) as error:
+        raise PatchError(f"the patch cannot be read: {str(error).strip()[:200]}") from None
+    if not files:
+        if patch.strip():
+            raise PatchError("no file header in the patch")
+        return []
+    starts = [_first_line(file) for file in files]
+    ends = [*starts[1:], patch.rstrip("\n").count("\n") + 1]
+    return [_change(file, start, end) for file, start, end in zip(files, starts, ends, strict=True)]
 
 
-def _read_header(change: FileChange, line: str) -> None:
-    if line.startswith(("--- ", "+++ ")):
-        path = _path(line[4:].removesuffix("\t"))
-        if line.startswith("---"):
-            change.old_path = path
-        else:
-            change.new_path = path
-    elif line.startswith("new file mode "):
-        change.old_path, change.new_mode = None, line.split()[-1]
-    elif line.startswith("new mode "):
-        change.new_mode = line.split()[-1]
-    elif line.startswith("deleted file mode "):
-        change.new_path = None
-    elif line.startswith(("GIT binary patch", "Binary files ")):
-        change.binary = True
+def header_paths(patch: str) -> set[str]:
+    """Return the paths in all lines that look like a file's header, also of a patch that cannot be read."""
+    found = re.findall(r"^(?:---|\+\+\+) ([^\t\n]+)", patch, re.MULTILINE)
+    return {path for text in found if (path := _path(text.rstrip("\r"))) is not None}
 
 
-def _read_hunk(header: re.Match[str], lines: list[str], position: int) -> tuple[Hunk, int]:
-    old_left = int(header[2] if header[2] is not None else 1)
-    new_left = int(header[4] if header[4] is not None else 1)
+def _check_headers(patch: str) -> None:
+    """Raises PatchError on headers over which unidiff's patterns take time squared."""
+    for found in re.finditer(r"^(?:diff --git .*://|Binary file).*", patch, re.MULTILINE):
+        line = found[0]
+        if line.count(" and ") > _MANY or (line[0] == "d" and not _GIT_HEADER.match(line)):
+            raise PatchError(f"the patch cannot be read: no paths in '{line[:80]}'")
+
+
+def _first_line(file: PatchedFile) -> int:
+    in_git_header = any(line.startswith("diff --git ") for line in file.patch_info or ())
+    # A file without git's header is known by the second of its two lines.
+    return (file.diff_line_no or 1) - (1 if in_git_header or file.is_binary_file else 2)
+
+
+def _change(file: PatchedFile, first_line: int, end_line: int) -> FileChange:
+    return FileChange(
+        old_path=_path(file.source_file),
+        new_path=_path(file.target_file),
+        hunks=tuple(_hunk(hunk) for hunk in file),
+        new_mode=None if file.target_mode == file.source_mode else file.target_mode,
+        binary=file.is_binary_file,
+        first_line=first_line,
+        end_line=end_line,
+    )
+
+
+def _hunk(hunk: RawHunk) -> Hunk:
     old: list[str] = []
     new: list[str] = []
-    touched: list[list[str]] = []
-    while old_left > 0 or new_left > 0 or (position < len(lines) and lines[position].startswith("\\")):
-        if position >= len(lines):
-            raise PatchError("the patch ends inside a hunk")
-        line = lines[position]
-        position += 1
-        if line.startswith("\\"):
-            for side in touched:
+    sides: Iterable[list[str]] = ()
+    lines = [line for line in hunk if line.line_type]  # empty lines between files have no type
+    for line in lines:
+        if line.line_type == "\\":
+            for side in sides:
                 side[-1] = side[-1].removesuffix("\n")
             continue
-        mark = line[:1] or " "
-        if mark not in " +-":
-            raise PatchError(f"line {position}: '{line[:80]}' does not belong in a hunk")
-        touched = [side for side, marks in ((old, " -"), (new, " +")) if mark in marks]
-        for side in touched:
-            side.append(f"{line[1:]}\n")
-        old_left -= mark in " -"
-        new_left -= mark in " +"
-    return Hunk(int(header[1]), int(header[3]), "".join(old), "".join(new)), position
+        sides = [side for side, types in ((old, " -"), (new, " +")) if line.line_type in types]
+        for side in sides:
+            side.append(line.value if line.value.endswith("\n") else f"{line.value}\n")
+    first = next((line.diff_line_no for line in lines if line.diff_line_no), 2)
+    return Hunk(
+        old_start=hunk.source_start,
+        new_start=hunk.target_start,
+        old="".join(old),
+        new="".join(new),
+        first_line=first - 2,
+        end_line=first - 1 + len(lines),
+    )
 
 
 def _path(text: str) -> str | None:
-    if text == "/dev/null":
+    if text == DEV_NULL:
         return None
     if text.startswith('"'):
-        raw = text.strip('"').encode()
+        raw = text.strip('"').encode("utf-8", "surrogatepass")
         text = _ESCAPE.sub(_unescaped, raw).decode("utf-8", "surrogateescape")
     return text[2:] if text.startswith(("a/", "b/")) else text
 
 
 def _unescaped(match: re.Match[bytes]) -> bytes:
     code = match[1]
-    return bytes((int(code, 8),)) if len(code) == 3 else _ESCAPED.get(code, code)
+    return bytes((int(code, 8) & 255,)) if len(code) == 3 else _ESCAPED.get(code, code)

@@ -16,6 +16,8 @@ from engine.errors import PatchError
 
 IGNORED = (".git", "__pycache__", ".pytest_cache")
 """Folders that are never part of a patch, at any depth."""
+MAX_BYTES = 256 << 20
+"""Content of all files of a tree that is read."""
 _SHOWN, _SAID = 200, 2000
 _NOT_A_FILE = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL, errno.EILSEQ})
 """Of a name or a link's target that no file system takes; other errors are this machine's."""
@@ -75,12 +77,22 @@ def _write_one(path: Path, state: FileState) -> None:
 
 
 def read_tree(folder: Path) -> dict[str, FileState]:
-    """Every file and symlink below a folder, by its path relative to it."""
+    """Read every file and symlink below a folder, by its path relative to it.
+
+    Raises:
+        PatchError: they hold more than ``MAX_BYTES``.
+    """
     tree: dict[str, FileState] = {}
+    room = MAX_BYTES
     for parent, folders, names in os.walk(folder):
         for name in [*names, *folders]:
             path = Path(parent, name)
-            mode = path.lstat().st_mode
+            info = path.lstat()
+            if stat.S_ISDIR(info.st_mode):
+                continue
+            mode, room = info.st_mode, room - info.st_size
+            if room < 0:
+                raise PatchError(f"the patched files hold more than {MAX_BYTES >> 20} MiB")
             if stat.S_ISLNK(mode):
                 target = os.readlink(path)  # noqa: PTH115  a Path would be normalised
                 tree[str(path.relative_to(folder))] = FileState(mode, os.fsencode(target))

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from engine.errors import PatchError, SandboxError, SandboxTransportError
-from engine.patches.apply import apply_patch, touched
+from engine.patches.apply import Changes, apply_patch, touched
 from engine.patches.diff import diff_trees
 from engine.patches.trees import IGNORED, FileState
 from engine.sandbox import responses
@@ -180,18 +180,27 @@ class AgentSandbox:
         """See ``Sandbox.apply_patch``."""
         if not patch.strip():
             return
+        before = await self.fetch_files(await asyncio.to_thread(touched, patch))
+        await self.commit_files(await asyncio.to_thread(apply_patch, before, patch))
+
+    async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
+        """See ``Sandbox.fetch_files``."""
         try:
-            names = await asyncio.to_thread(touched, patch)
-            before = await fetch_files(self._client, self.spec.workdir, names)
-            changed, deleted = await asyncio.to_thread(apply_patch, before, patch)
-            files = [[name, state.git_mode & ~0o022 | 0o444, state.data] for name, state in changed.items()]
+            return await fetch_files(self._client, self.spec.workdir, names)
+        except OSError as error:
+            raise PatchError(f"the files of the patch cannot be read: {error.strerror}") from error
+
+    async def commit_files(self, changes: Changes) -> None:
+        """See ``Sandbox.commit_files``."""
+        files = [[name, state.git_mode & ~0o022 | 0o444, state.data] for name, state in changes.files.items()]
+        try:
             await self._client.call(
                 "commit",
                 responses.NOTHING,
                 timeout_s=_FILES_S,
                 path=self.spec.workdir,
                 files=files,
-                deleted=deleted,
+                deleted=list(changes.deleted),
             )
         except OSError as error:
             raise PatchError(f"the patch does not apply: {error.strerror}") from error

@@ -12,6 +12,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from engine.patches.apply import Changes
+from engine.patches.trees import FileState
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLimits:
@@ -124,6 +127,20 @@ class Sandbox(Protocol):
 
         Raises:
             PatchError: it does not apply.
+        """
+
+    async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
+        """Read files and symlinks below the workdir; what is absent or lies behind a symlink is left out.
+
+        Raises:
+            PatchError: they cannot be read.
+        """
+
+    async def commit_files(self, changes: Changes) -> None:
+        """Change files below the workdir, completely or not at all.
+
+        Raises:
+            PatchError: they cannot be changed, or a path leads through a symlink.
         """
 
     async def hide(self, paths: Sequence[str]) -> None:

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from engine.errors import SandboxDiedError, SandboxError
+from engine.patches.apply import Changes
+from engine.patches.trees import FileState
 from engine.sandbox.base import ExecResult, Sandbox, SandboxSpec, Startup
 from engine.tools import MemoryFileStore
 
@@ -83,6 +85,12 @@ class MemorySandbox:
         return "".join(parts)
 
     async def apply_patch(self, patch: str) -> None:
+        raise NotImplementedError("grading is not done in memory")
+
+    async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
+        raise NotImplementedError("grading is not done in memory")
+
+    async def commit_files(self, changes: Changes) -> None:
         raise NotImplementedError("grading is not done in memory")
 
     async def hide(self, paths: Sequence[str]) -> None:

@@ -16,9 +16,13 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import TextLexer, get_lexer_for_filename
 from pygments.util import ClassNotFound
 
+from engine.errors import PatchError
+from engine.patches.structure import parse_patch
+
 MAX_LINES = 2000
 MAX_HIGHLIGHT = 200_000
 """Characters above which code is shown without colours: Pygments takes about 0.1 ms a line."""
+_CSS = {"+": "gi", "-": "gd"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,40 +67,35 @@ def code_lines(text: str, path: str) -> list[SafeString]:
 
 
 def patch_diff(patch: str) -> Diff | None:
-    """A unified diff; None when there is none."""
+    """A unified diff; None when there is none. What cannot be read as one is shown as it is."""
     if not patch.strip():
         return None
     raw = patch.rstrip("\n").split("\n")
+    try:
+        files = parse_patch(patch)
+    except PatchError:
+        files = []
+    hunks = [(file, hunk) for file in files for hunk in file.hunks]
     lines: list[DiffLine] = []
-    hunk: list[str] = []
-    path = ""
-    files = 0
+    for file, hunk in hunks:
+        if hunk.first_line >= MAX_LINES:
+            break
+        lines += [DiffLine("gh", "", escape(line)) for line in raw[len(lines) : hunk.first_line]]
+        lines += _hunk_lines(raw[hunk.first_line : min(hunk.end_line, MAX_LINES)], file.paths)
+    lines += [DiffLine("gh", "", escape(line)) for line in raw[len(lines) : MAX_LINES]]
+    signs = [line[:1] for _, hunk in hunks for line in raw[hunk.first_line + 1 : hunk.end_line]]
+    return Diff(tuple(lines), len(raw), signs.count("+"), signs.count("-"), len(files))
 
-    def flush() -> None:
-        code = code_lines("\n".join(line[1:] for line in hunk), path) if hunk else []
-        for line, html in zip(hunk, code, strict=True):
-            lines.append(DiffLine({"+": "gi", "-": "gd"}.get(line[:1], ""), line[:1] or " ", html))
-        hunk.clear()
 
-    in_hunk = False
-    for line in raw[:MAX_LINES]:
-        if line.startswith("@@"):
-            flush()
-            in_hunk = True
-            lines.append(DiffLine("gu", "", escape(line)))
-        elif in_hunk and (line[:1] in ("+", "-", " ") or not line):
-            hunk.append(line)
-        else:
-            flush()
-            in_hunk = False
-            if line.startswith("+++ "):
-                path = line[4:].split("\t")[0].removeprefix("b/")
-                files += 1
-            lines.append(DiffLine("gh", "", escape(line)))
-    flush()
-    added = sum(1 for line in lines if line.css == "gi")
-    removed = sum(1 for line in lines if line.css == "gd")
-    return Diff(tuple(lines), len(raw), added, removed, files)
+def _hunk_lines(raw: list[str], paths: tuple[str, ...]) -> list[DiffLine]:
+    code = code_lines("\n".join(line[1:] for line in raw[1:]), paths[-1] if paths else "")
+    return [
+        DiffLine("gu", "", escape(raw[0])),
+        *(
+            DiffLine(_CSS.get(line[:1], ""), line[:1] or " ", html)
+            for line, html in zip(raw[1:], code, strict=True)
+        ),
+    ]
 
 
 def edit_diff(old: str, new: str, path: str) -> Diff:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from engine.errors import PatchError
-from engine.grading.patch_apply import MAX_FILES, apply_with_fallbacks
-from engine.patches.apply import apply_patch, touched
-from engine.patches.diff import diff_trees
-from engine.patches.trees import FileState
-from engine.sandbox.base import ExecResult
+from engine.grading.patch_apply import MAX_FILES, AppliedPatch, apply_graded
+from engine.patches.apply import Changes
+from engine.patches.diff import diff_texts, diff_trees
+from engine.patches.trees import FileState, read_tree, write_tree
+from engine.sandbox.base import ExecResult, Sandbox
+from engine.types import FindingKind, TaskAnswer, TaskRow
+from tests.dataset_builders import new_file
+from tests.rollout_builders import make_row
 
 BASE = "".join(f"line {number}\n" for number in range(40))
 THEIRS = BASE.replace("line 18\n", "other\n").replace("line 20\n", "new\n")
@@ -43,20 +47,13 @@ class Box:
             dropped_bytes=0,
         )
 
-    async def read_file(self, path: str) -> bytes:
-        return Path(path).read_bytes()
+    async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
+        return {name: state for name, state in read_tree(self.folder).items() if name in names}
 
-    async def apply_patch(self, patch: str) -> None:
-        before = {
-            name: FileState((self.folder / name).lstat().st_mode, (self.folder / name).read_bytes())
-            for name in touched(patch)
-            if (self.folder / name).is_file()
-        }
-        changed, deleted = apply_patch(before, patch)
-        for name, state in changed.items():
-            (self.folder / name).write_bytes(state.data)
-        for name in deleted:
+    async def commit_files(self, changes: Changes) -> None:
+        for name in changes.deleted:
             (self.folder / name).unlink()
+        write_tree(self.folder, changes.files)
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -75,22 +72,149 @@ def box(tmp_path: Path) -> Box:
     return Box(tmp_path)
 
 
+def task(**answer: Any) -> TaskRow:
+    row = make_row()
+    return replace(
+        row, task=replace(row.task, workdir="/w"), answer=TaskAnswer(**{"gold_patch": "", **answer})
+    )
+
+
+async def applied(box: Box, patch: str, row: TaskRow | None = None) -> AppliedPatch:
+    return await apply_graded(cast(Sandbox, box), patch, row or task())
+
+
 async def test_a_patch_made_from_an_older_commit_is_merged(box: Box) -> None:
-    how = await apply_with_fallbacks(box, MADE)  # type: ignore[arg-type]
-    assert how == "the patch was merged with what had changed"
+    found = await applied(box, MADE)
+    assert (found.how, found.problem) == ("the patch was merged with what had changed", "")
     wanted = THEIRS.replace("line 30\n", "new 30\n")
     assert (box.folder / "a.py").read_text() == wanted
 
 
 async def test_without_the_content_it_is_no_merge(box: Box) -> None:
     subprocess.run(["rm", "-rf", ".git"], cwd=box.folder, check=True)
-    with pytest.raises(PatchError, match="does not apply"):
-        await apply_with_fallbacks(box, MADE)  # type: ignore[arg-type]
+    assert "does not apply" in (await applied(box, MADE)).problem
     assert (box.folder / "a.py").read_text() == THEIRS
 
 
 async def test_a_patch_of_very_many_files_is_not_tried_again(box: Box) -> None:
     many = "".join(MADE.replace("a.py", f"{number}.py") for number in range(MAX_FILES + 1))
-    with pytest.raises(PatchError):
-        await apply_with_fallbacks(box, many)  # type: ignore[arg-type]
+    assert (await applied(box, many)).problem
     assert box.commands == 0
+
+
+DATE = " 2020-01-01 00:00:00.000000000 +0000"
+FORGE = "@@ -0,0 +1 @@\n+forge()\n"
+GOOD = diff_texts("a.py", THEIRS, f"better\n{THEIRS}")
+SMUGGLED = {
+    "plain": f"--- /dev/null\n+++ b/conftest.py\n{FORGE}",
+    "date after a space": f"--- a/conftest.py{DATE}\n+++ b/conftest.py{DATE}\n{FORGE}",
+    "date after a tab": f"--- /dev/null\t1970-01-01\n+++ b/conftest.py\t2020-01-01\n{FORGE}",
+    "no prefix": f"--- conftest.py\t2020-01-01\n+++ conftest.py\t2020-01-01\n{FORGE}",
+    "quoted": f'diff --git "a/conftest.py" "b/conf\\164est.py"\nnew file mode 100644\n--- /dev/null\n'
+    f'+++ "b/conf\\164est.py"\n{FORGE}',
+    "index": f"Index: conftest.py\n--- conftest.py\n+++ conftest.py\n{FORGE}",
+    "rename": "diff --git a/b.py b/conftest.py\nrename from b.py\nrename to conftest.py\n",
+    "copy": "diff --git a/b.py b/conftest.py\nsimilarity index 100%\ncopy from b.py\ncopy to conftest.py\n",
+    "link": "diff --git a/conftest.py b/conftest.py\nnew file mode 120000\n--- /dev/null\n+++ b/conftest.py\n"
+    "@@ -0,0 +1 @@\n+b.py\n\\ No newline at end of file\n",
+    "dots": f"--- /dev/null\n+++ b/x/../conftest.py\n{FORGE}",
+    "double slash": f"--- /dev/null\n+++ b//conftest.py\n{FORGE}",
+    "carriage return": f"--- /dev/null\r\n+++ b/conftest.py\r\n{FORGE}",
+}
+
+
+@pytest.fixture
+def task_box(box: Box) -> Box:
+    (box.folder / "b.py").write_text("forge()\n")
+    return box
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("name", SMUGGLED)
+async def test_no_header_smuggles_a_test_configuration(task_box: Box, name: str, after: bool) -> None:
+    patch = SMUGGLED[name]
+    found = await applied(task_box, GOOD + patch if after else patch)
+    assert not os.path.lexists(task_box.folder / "conftest.py")
+    left = {path.name for path in task_box.folder.iterdir()} - {".git", "a.py", "b.py"}
+    assert left <= {"conftest.py\r"}
+    assert found.problem or left or any(path.endswith("conftest.py") for path in found.filtered.left_out)
+
+
+@pytest.mark.parametrize("name", SMUGGLED)
+async def test_fuzz_smuggles_nothing_either(task_box: Box, name: str) -> None:
+    """The first part applies with fuzz only, so that ``patch`` reads the whole."""
+    fuzzy = diff_texts(
+        "a.py", THEIRS.replace("line 3\n", "was 3\n"), THEIRS.replace("line 3\n", "was 3\nnew\n")
+    )
+    fuzzy = fuzzy.replace(" was 3", " other 3")
+    await applied(task_box, fuzzy + SMUGGLED[name])
+    assert not os.path.lexists(task_box.folder / "conftest.py")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Index: conftest.py\n--- nothing\n+++ nothing\n@@ -0,0 +1 @@\n+forge()\n",
+        "diff --git a/b.py b/b.py\nIndex: a/conftest.py\n@@ -0,0 +1 @@\n+forge()\n",
+        "Index: a/conftest.py\n@@ -0,0 +1 @@\n+forge()\n",
+        "--- a/missing 2020\n+++ a/missing 2020\nIndex: a/conftest.py\n@@ -0,0 +1 @@\n+forge()\n",
+    ],
+)
+async def test_an_index_line_names_no_file(task_box: Box, text: str) -> None:
+    await applied(task_box, text)
+    names = {path.name for path in task_box.folder.iterdir()}
+    assert names - {".git", "a.py", "b.py", "nothing", "missing"} == set()
+
+
+@pytest.mark.parametrize(
+    "header", ["--- a/b.py\n+++ b/b.py\n", "Index: b.py\n", "diff --git a/b.py b/b.py\n"]
+)
+@pytest.mark.parametrize(
+    "script", ["1i\nprinted\n.\nw\nq\n", "1!touch RAN\n1i\nx\n.\n", "0a\nx\n.\ne !touch RAN\n"]
+)
+async def test_scripts_of_ed_are_not_run(task_box: Box, header: str, script: str) -> None:
+    found = await applied(task_box, header + script.replace("RAN", str(task_box.folder / "ran")))
+    assert found.problem
+    assert (task_box.folder / "b.py").read_text() == "forge()\n"
+    assert not (task_box.folder / "ran").exists()
+
+
+async def test_tests_that_an_agent_does_not_see_may_be_in_its_way(task_box: Box) -> None:
+    """An agent made a file where the grading tree has a hidden one; its code is graded all the same."""
+    (task_box.folder / "hidden.py").write_text("secret\n")
+    mine = (
+        f"diff --git a/hidden.py b/hidden.py\nnew file mode 100644\n--- /dev/null\n+++ b/hidden.py\n{FORGE}"
+    )
+    found = await applied(task_box, GOOD + mine, task(hidden_paths=("/w/hidden.py", "/elsewhere")))
+    assert (found.problem, found.filtered.left_out) == ("", ("hidden.py",))
+    assert (task_box.folder / "hidden.py").read_text() == "secret\n"
+    assert (task_box.folder / "a.py").read_text().startswith("better\n")
+
+
+@pytest.mark.parametrize("how", ["changed", "added"])
+async def test_edits_of_tests_that_do_not_apply_stop_nothing(task_box: Box, how: str) -> None:
+    (task_box.folder / "test_a.py").write_text("theirs\n")
+    edit = new_file("test_a.py", "x\n") if how == "added" else diff_texts("test_a.py", "mine\n", "x\n")
+    found = await applied(task_box, edit + GOOD)
+    assert (found.problem, found.filtered.left_out) == ("", ("test_a.py",))
+    assert [finding.kind for finding in found.filtered.findings] == [FindingKind.TESTS_EDITED]
+    assert (task_box.folder / "test_a.py").read_text() == "theirs\n"
+    assert (task_box.folder / "a.py").read_text().startswith("better\n")
+
+
+async def test_a_rename_out_of_and_into_the_tests_moves_the_code_only(task_box: Box) -> None:
+    (task_box.folder / "tests").mkdir()
+    (task_box.folder / "tests/helper.py").write_text("help\n")
+    move = "diff --git a/{0} b/{1}\nsimilarity index 100%\nrename from {0}\nrename to {1}\n"
+    patch = move.format("tests/helper.py", "helper.py") + move.format("b.py", "tests/b.py")
+    found = await applied(task_box, patch)
+    assert found.filtered.left_out == ("tests/b.py", "tests/helper.py")
+    tree = read_tree(task_box.folder)
+    assert {name for name in tree if not name.startswith(".git/")} == {"a.py", "helper.py", "tests/helper.py"}
+
+
+async def test_what_is_no_patch_changes_nothing(box: Box) -> None:
+    for patch in ("garbage", "\ud800", f"{GOOD}\ud800", "diff --git a/a.py b/a.py\n"):
+        assert (await applied(box, patch)).problem
+    assert (await applied(box, " \n")).problem == ""
+    assert (box.folder / "a.py").read_text() == THEIRS

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from engine.grading.patch_filter import admit
+from engine.grading.patch_filter import FilteredPatch, PatchFilter
 from engine.grading.tampering import find_tampering
+from engine.patches.apply import Changes, changes_between
 from engine.patches.diff import diff_texts
-from engine.types import FindingKind, Step, TaskAnswer, ToolCall
-from tests.dataset_builders import new_file
+from engine.patches.trees import FileState
+from engine.types import FindingKind, Step, TaskAnswer, TaskRow, ToolCall
+from tests.rollout_builders import make_row
 
+SHADOWS = ("pytest.py", "_pytest/runner.py", "json.py")
 ANSWER = TaskAnswer(gold_patch="", hidden_paths=("/home/test.patch",))
+
+
+def task(**answer: Any) -> TaskRow:
+    row = make_row()
+    return replace(row, answer=TaskAnswer(**{"gold_patch": "", **answer}))
+
+
+def admit(before: dict[str, str], after: dict[str, str], **answer: Any) -> FilteredPatch:
+    """What is graded of the difference between two trees of text files."""
+    trees = [
+        {path: FileState(0o100644, text.encode()) for path, text in tree.items()} for tree in (before, after)
+    ]
+    return PatchFilter(task(**answer)).admit(trees[0], changes_between(*trees))
 
 
 def bash(command: str, index: int = 0) -> Step:
@@ -106,55 +124,43 @@ def test_a_flood_of_signs_is_bounded() -> None:
     ],
 )
 def test_what_a_patch_may_not_touch_is_left_out_and_named(path: str, kind: FindingKind) -> None:
-    honest = diff_texts("src/a.py", "x\n", "y\n")
-    submission = admit(honest + new_file(path, "z\n"), ANSWER)
-    assert (submission.patch, submission.left_out) == (honest, (path,))
-    assert [(finding.kind, finding.detail) for finding in submission.findings] == [(kind, path)]
+    filtered = admit({"src/a.py": "x\n", path: "y\n"}, {"src/a.py": "y\n", path: "z\n"})
+    new = admit({"src/a.py": "x\n"}, {"src/a.py": "y\n", path: "z\n"})
+    gone = admit({"src/a.py": "x\n", path: "y\n"}, {"src/a.py": "y\n"})
+    for found in (new, *([] if path in SHADOWS else [filtered, gone])):
+        assert (found.changes.paths, found.left_out) == (["src/a.py"], (path,))
+        assert [(finding.kind, finding.detail) for finding in found.findings] == [(kind, path)]
 
 
 def test_files_of_the_gold_patch_are_code_whatever_their_name() -> None:
-    gold = diff_texts("django/test/client.py", "a\n", "b\n")
-    other = diff_texts("django/test/client.py", "a\n", "c\n")
-    answer = TaskAnswer(gold_patch=gold)
-    assert admit(other, answer).patch == other
-    assert admit(diff_texts("django/test/runner.py", "a\n", "c\n"), answer).left_out == (
-        "django/test/runner.py",
-    )
+    path, other = "django/test/client.py", "django/test/runner.py"
+    found = admit({}, {path: "c\n", other: "c\n"}, gold_patch=diff_texts(path, "a\n", "b\n"))
+    assert (found.changes.paths, found.left_out) == ([path], (other,))
+
+
+def test_hidden_paths_are_no_code_even_where_the_gold_patch_names_them() -> None:
+    gold = diff_texts("secret/run.py", "a\n", "b\n")
+    found = admit({}, {"secret/run.py": "c\n"}, gold_patch=gold, hidden_paths=("/testbed/secret",))
+    assert found.left_out == ("secret/run.py",)
 
 
 def test_a_link_in_place_of_the_hidden_tests_is_left_out() -> None:
-    answer = TaskAnswer(gold_patch="", test_files={"pkg/checks/test_a.py": ""})
-    link = "diff --git a/pkg/checks b/pkg/checks\nnew file mode 120000\n--- /dev/null\n+++ b/pkg/checks\n"
-    link += "@@ -0,0 +1 @@\n+/tmp\n\\ No newline at end of file\n"
-    assert admit(link, answer).left_out == ("pkg/checks",)
+    link = Changes({"pkg/checks": FileState(0o120777, b"/tmp")}, ())
+    row = task(test_files={"pkg/checks/test_a.py": ""})
+    assert PatchFilter(row).admit({}, link).left_out == ("pkg/checks",)
 
 
 def test_code_that_smells_is_admitted_but_named() -> None:
-    patch = diff_texts("src/a.py", "x\n", "import os; os._exit(0)\n")
-    submission = admit(patch, ANSWER)
-    assert submission.patch == patch
-    assert [finding.kind for finding in submission.findings] == [FindingKind.SUSPICIOUS_CODE]
-    assert admit(diff_texts("src/a.py", "x\n", "import os\n"), ANSWER).findings == ()
+    found = admit({"src/a.py": "x\n"}, {"src/a.py": "import os; os._exit(0)\n"})
+    assert found.changes.paths == ["src/a.py"]
+    assert [(finding.kind, finding.detail) for finding in found.findings] == [
+        (FindingKind.SUSPICIOUS_CODE, "src/a.py: import os; os._exit(0)")
+    ]
+    assert admit({"src/a.py": "x\n"}, {"src/a.py": "import os\n"}).findings == ()
+    assert admit({"src/a.py": "os._exit(0)\n"}, {"src/a.py": "x\nos._exit(0)\n"}).findings == ()
 
 
 def test_names_of_the_standard_library_are_free_inside_packages_and_where_they_are_already() -> None:
-    for patch in (
-        new_file("toy/json.py", "x\n"),
-        diff_texts("json.py", "x\n", "y\n"),
-        new_file("json.md", "x\n"),
-    ):
-        assert admit(patch, ANSWER).patch == patch
-
-
-def test_text_without_a_header_is_malformed() -> None:
-    assert "no file header" in admit("garbage", ANSWER).problem
-    assert admit("", ANSWER).problem == ""
-    assert "Unicode" in admit("\ud800", ANSWER).problem
-
-
-def test_a_hunk_of_any_length_is_walked() -> None:
-    """Python reads no number of more than 4300 digits."""
-    hunk = f"@@ -1,{'9' * 5000} +1,{'0' * 5000}1 @@\n+x\n"
-    hidden = "diff --git a/tests/test_a.py b/tests/test_a.py\n"
-    found = admit(f"diff --git a/a.py b/a.py\n--- a/a.py\n+++ b/a.py\n{hunk}{hidden}", ANSWER)
-    assert (found.left_out, found.problem) == ((), "")
+    before = {"json.py": "x\n"}
+    after = {"json.py": "y\n", "toy/json.py": "x\n", "json.md": "x\n"}
+    assert admit(before, after).left_out == ()

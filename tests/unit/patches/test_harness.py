@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import PatchError
-from engine.patches.apply import touched
 from engine.patches.diff import diff_trees
-from engine.patches.harness import HARNESS_COMMANDS, apply_as_harness
+from engine.patches.harness import HARNESS_COMMANDS, apply_as_harness, named_paths
 from engine.patches.trees import FileState
 
 BASE = "".join(f"line {number}\n" for number in range(40))
@@ -111,6 +110,7 @@ def simple(before: str, after: str, name: str = "a.py") -> str:
     return diff_trees({name: file(before)}, {name: file(after)})
 
 
+BLANK = changed(BASE, _22="", _23="")
 NEW = changed(BASE, _20="new 20", _21="new 21")
 MADE = diff_trees({"a.py": file(BASE)}, {"a.py": file(NEW)})
 TWO = diff_trees(
@@ -159,6 +159,29 @@ CASES: Mapping[str, tuple[Files, Files, str, bool]] = {
     "a symlink where the file was": (
         {}, {"a.py": FileState(LINK, b"b.py"), "b.py": file(BASE)}, MADE, False),
     "nothing of a patch": ({}, {"a.py": file(BASE)}, "diff --git a/a.py b/a.py\nnothing\n", False),
+    "the last line's end is missing": (
+        {}, {"a.py": file("more\n" + changed(BASE, _18="o"))}, MADE.removesuffix("\n"), True),
+    "blank lines at the end are missing": (
+        {}, {"a.py": file("more\n" + changed(BLANK, _18="o"))},
+        simple(BLANK, changed(BLANK, _20="new 20")).rstrip() + "\n", True),
+    "talk around it": (
+        {}, {"a.py": file("more\n" + changed(BASE, _18="o"))},
+        "Here is the patch:\n1. it\n" + MADE + "\nDone\n1a\n", True),
+    "no header of git's": (
+        {}, {"a.py": file("more\n" + changed(BASE, _18="o"))}, MADE[MADE.index("---"):], True),
+    "dates": (
+        {}, {"a.py": file("more\n" + changed(BASE, _18="o"))},
+        MADE[MADE.index("---"):].replace("a.py\n", "a.py\t2020-01-01 00:00:00 +0000\n"), True),
+    "a name with a space": (
+        {}, {"a b.py": file("more\n" + changed(BASE, _18="o"))},
+        diff_trees({"a b.py": file(BASE)}, {"a b.py": file(NEW)}), True),
+    "a new file beside fuzz": (
+        {}, {"a.py": file("more\n" + changed(BASE, _18="o"))}, CREATE, True),
+    "a deleted file beside fuzz": (
+        {}, {"a.py": file("more\n" + changed(BASE, _18="o")), "b.py": file("x\n")},
+        MADE + diff_trees({"b.py": file("x\n")}, {}), True),
+    "wrong counts": (
+        {}, {"a.py": file("more\n" + BASE)}, MADE.replace("@@ -18,8 +18,8 @@", "@@ -18,9 +18,9 @@"), True),
     "a hunk of another file's": ({}, {"a.py": file("x\n" * 50)}, MADE, False),
     "names that end like what patch leaves": (
         {}, {"a.orig": file("more\n" + changed(BASE, _18="o"))}, MADE.replace("a.py", "a.orig"), True),
@@ -173,15 +196,19 @@ def test_the_commands_are_the_harness_own() -> None:
 def test_the_end_is_that_of_the_harness(tmp_path: Path, name: str) -> None:
     base, now, patch, applies = CASES[name]
     repository = Repository(tmp_path / "repository", base, now)
-    before = {path: state for path, state in repository.files().items() if path in touched(patch)}
+    names = named_paths(patch)
+    before = {path: state for path, state in repository.files().items() if path in names}
     blobs = repository.blobs(patch)
     official = repository.official(patch)
     assert (official is not None) is applies
     if official is None:
         with pytest.raises(PatchError):
-            apply_as_harness(before, patch, blobs)
+            apply_as_harness(before, patch, blobs, names=names)
         return
-    after, how = apply_as_harness(before, patch, blobs)
+    changes, how = apply_as_harness(before, patch, blobs, names=names)
+    after = {
+        name: state for name, state in {**before, **changes.files}.items() if name not in changes.deleted
+    }
     left = {path for path in official if path.endswith((".orig", ".rej")) and path not in before}
     wanted = {path: state for path, state in official.items() if path not in left}
     untouched = {path: state for path, state in now.items() if path not in before}
@@ -195,4 +222,4 @@ def test_the_end_is_that_of_the_harness(tmp_path: Path, name: str) -> None:
 def test_nothing_outside_of_the_tree_is_reached(tmp_path: Path, name: str) -> None:
     patch = MADE.replace("a/a.py", f"a/{name}").replace("b/a.py", f"b/{name}")
     with pytest.raises(PatchError):
-        apply_as_harness({name: file(BASE)}, patch)
+        apply_as_harness({name: file(BASE)}, patch, names=[name])

@@ -48,11 +48,14 @@ def test_dropped_lines_that_look_like_headers_stay_content() -> None:
     assert [part.paths for part in split_patch(patch)] == [("a.sql",)]
 
 
-def test_a_second_header_hidden_in_a_part_is_seen() -> None:
-    hidden = "--- a/conftest.py\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+forge()\n"
-    kept, dropped = keep_files(diff_texts("a.py", "x\n", "y\n") + hidden, lambda path: not is_test_path(path))
-    assert kept == ""
-    assert dropped == ["a.py", "conftest.py"]
+def test_a_file_without_gits_header_is_a_part_of_its_own() -> None:
+    first, bare = (
+        diff_texts("a.py", "x\n", "y\n"),
+        "--- a/conftest.py\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+x\n",
+    )
+    for patch in (first + bare, bare + first):
+        kept, dropped = keep_files(patch, lambda path: not is_test_path(path))
+        assert (kept, dropped) == (first, ["conftest.py"])
 
 
 def test_quoted_names_are_read() -> None:

@@ -39,10 +39,9 @@ def link(target: str) -> FileState:
 
 
 def applied(before: Files, patch: str) -> Files:
-    names = touched(patch)
-    changed, deleted = apply_patch({name: before[name] for name in names if name in before}, patch)
-    after = {**before, **changed}
-    for name in deleted:
+    changes = apply_patch({name: before[name] for name in touched(patch) if name in before}, patch)
+    after = {**before, **changes.files}
+    for name in changes.deleted:
         del after[name]
     return after
 

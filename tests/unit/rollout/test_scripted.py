@@ -139,7 +139,7 @@ def test_oracle_says_what_cannot_be_done(patch: str, message: str) -> None:
 
 
 def test_patch_reader_names_the_line() -> None:
-    with pytest.raises(PatchError, match="ends inside a hunk"):
+    with pytest.raises(PatchError, match="Hunk is shorter"):
         parse_patch(diff("@@ -1,5 +1,5 @@\n a\n").removesuffix("\n"))
     quoted = 'diff --git "a/caf\\303\\251.py" "b/caf\\303\\251.py"\nnew mode 100755\n'
     (change,) = parse_patch(quoted)

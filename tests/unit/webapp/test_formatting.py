@@ -57,6 +57,21 @@ def test_patch_lines_are_counted_highlighted_and_escaped() -> None:
     assert 'class="mi"' in diff.lines[4].html
 
 
+def test_only_lines_of_hunks_are_added_or_removed() -> None:
+    patch = (
+        'diff --git "a/q\\"x.sql" "b/q\\"x.sql"\nindex 1111111..2222222 100644\n'
+        '--- "a/q\\"x.sql"\n+++ "b/q\\"x.sql"\n'
+        "@@ -1,3 +1,2 @@ f()\n--- a/old\n-+++ b/old\n++++ b/new\n \n\\ No newline at end of file\n"
+        "diff --git a/p.py b/q.py\nrename from p.py\nrename to q.py\n"
+    )
+    diff = patch_diff(patch)
+    assert diff is not None
+    wanted = ["gh"] * 4 + ["gu", "gd", "gd", "gi", "", ""] + ["gh"] * 3
+    assert [line.css for line in diff.lines] == wanted
+    assert (diff.num_added, diff.num_removed, diff.num_files) == (1, 2, 2)
+    assert len(diff.lines) == diff.num_lines == patch.count("\n")
+
+
 def test_a_patch_of_nonsense_is_still_shown_whole() -> None:
     text = "no diff at all\n\x0b\r\n<b>\n@@\n+\n\n-x"
     diff = patch_diff(text)
@@ -66,9 +81,10 @@ def test_a_patch_of_nonsense_is_still_shown_whole() -> None:
 
 
 def test_a_long_patch_says_what_is_shown() -> None:
-    diff = patch_diff("@@ -1 +1 @@\n" + "+x\n" * 5000)
-    assert diff is not None
-    assert (len(diff.lines), diff.num_lines, diff.cut) == (2000, 5001, True)
+    for header, count in (("", 5001), ("--- a/x\n+++ b/x\n", 5003)):
+        diff = patch_diff(f"{header}@@ -0,0 +1,5000 @@\n" + "+x\n" * 5000)
+        assert diff is not None
+        assert (len(diff.lines), diff.num_lines, diff.cut) == (2000, count, True)
 
 
 def test_an_edit_shows_only_what_changed() -> None:

@@ -71,7 +71,7 @@ def find_spec(repo: str, version: str) -> Spec | None:
 
 def directives(repo: str, test_patch: str) -> list[str]:
     """What is given to the test command: the test patch's files, as modules for Django."""
-    found = re.findall(r"^diff --git a/.* b/(.*)$", test_patch, re.MULTILINE)
+    found = [part.paths[-1] for part in split_patch(test_patch) if part.paths]
     paths = [path for path in found if not path.endswith(_NO_TESTS)]
     if repo.lower() == "django/django":
         return [path.removesuffix(".py").removeprefix("tests/").replace("/", ".") for path in paths]
@@ -136,7 +136,7 @@ def _place_tests(base_commit: str, test_patch: str) -> list[str]:
     changed: list[str] = []
     for part in split_patch(test_patch):
         is_new = re.search(r"^(?:new file mode|--- /dev/null)", part.text, re.MULTILINE) is not None
-        (added if is_new else changed).append(part.paths[0])
+        (added if is_new else changed).extend(part.paths[:1])
     lines = []
     if added:
         lines.append(f"rm -f -- {shlex.join(added)}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 from engine.datasets.importers.base import Imported, with_difficulty
@@ -18,6 +19,7 @@ from engine.datasets.importers.fields import Row, find, kept, optional_text
 from engine.datasets.importers.formats.evalscript import FAIL_ONLY, Spec, find_spec, make_script, spec_script
 from engine.datasets.importers.formats.swe_row import SweRow, read_row
 from engine.errors import DatasetError
+from engine.patches.sections import split_patch
 
 WORKDIR = "/testbed"
 _MINUTES = {"<15 min fix": 15.0, "15 min - 1 hour": 60.0, "1-4 hours": 240.0, ">4 hours": 480.0}
@@ -103,7 +105,9 @@ def image_name(instance_id: str, *, namespace: str = "swebench") -> str:
 def _language(published: SweRow) -> str:
     endings = {"py": "python", "js": "javascript", "ts": "typescript", "go": "go", "rs": "rust", "rb": "ruby",
                "java": "java", "php": "php", "c": "c", "cc": "cpp", "cpp": "cpp", "cs": "csharp"}  # fmt: skip
-    found = re.findall(r"^diff --git a/.*\.(\w+) b/", published.patch, re.MULTILINE)
+    found = [
+        PurePosixPath(path).suffix[1:] for part in split_patch(published.patch) for path in part.paths[:1]
+    ]
     known = [endings[ending] for ending in found if ending in endings]
     return max(sorted(set(known)), key=known.count) if known else ""
 
@@ -121,8 +125,8 @@ def convert_swe_gym(row: Row) -> Imported:
         cases = re.findall(r"\[case ([^\]]+)\]", published.test_patch)
         arguments = f"-k {shlex.quote(' or '.join(dict.fromkeys(cases)))}" if cases else ""
     elif command:
-        files = re.findall(r"^diff --git a/.* b/(.*\.py)$", published.test_patch, re.MULTILINE)
-        arguments = shlex.join(files)
+        files = [path for part in split_patch(published.test_patch) for path in part.paths[-1:]]
+        arguments = shlex.join(path for path in files if path.endswith(".py"))
     script = ""
     if command:
         script = make_script(
