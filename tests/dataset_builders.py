@@ -12,11 +12,11 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.baseline import image_environment
-from engine.datasets.sources import Source, fetch_source
+from engine.datasets.curation.baseline import image_environment
+from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import with_content_id
-from engine.datasets.testrun import driver_command
-from engine.datasets.toolchain import MOUNT, ensure_toolchain
+from engine.datasets.testing.testrun import driver_command
+from engine.datasets.testing.toolchain import MOUNT, ensure_toolchain
 from engine.errors import PreflightError
 from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts

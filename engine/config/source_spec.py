@@ -1,6 +1,6 @@
 """Where curation takes source trees from: a package's source distribution, a repository, a folder.
 
-To add a kind: a class, a branch in ``parse_source``, a way to get it in ``engine.datasets.sources``.
+To add a kind: a class, a branch in ``parse_source``, a way to get it in ``engine.datasets.sources.fetch``.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ FaultKind = Literal[
     "wrong_attribute",
     "wrong_variable",
 ]
-"""The faults ``engine.datasets.faults`` knows how to inject."""
+"""The faults ``engine.datasets.curation.faults`` knows how to inject."""
 
 
 class EvaluationConfig(Section):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from engine.datasets import testrun
-from engine.datasets.testrun import Record, TestCase, TestRun
+from engine.datasets.testing import testrun
+from engine.datasets.testing.testrun import Record, TestCase, TestRun
 from engine.grading import swebench
 from engine.grading.parsers import parse_log
 from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult

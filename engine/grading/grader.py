@@ -17,8 +17,8 @@ from dataclasses import replace
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.testrun import run_tests
-from engine.datasets.toolchain import DRIVER
+from engine.datasets.testing.testrun import run_tests
+from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError, HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, required
 from engine.grading.isolated_worker import run_isolated

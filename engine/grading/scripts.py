@@ -4,7 +4,7 @@
   command line holds it.
 - The constant markers around the tests are replaced by lines with a nonce of this grading; each must come
   exactly once. The exit code of the tests follows the end marker.
-- Where the script runs pytest, ``engine.datasets.pytest_recorder`` rides along; the keys of its records come
+- Where the script runs pytest, ``pytest_recorder`` rides along; the keys of its records come
   into being where the tests begin, after everything that builds or installs the project.
 - Reports and rewards are read as files, after every process of the script has been killed.
 """
@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from engine.datasets import pytest_recorder
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
+from engine.datasets.testing import pytest_recorder
+from engine.datasets.testing.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
 from engine.grading import swebench
 from engine.grading.evidence import SEVERITY, Evidence
 from engine.grading.rules.reward_file import parse_rewards

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from engine.config.run import CurateRun
-from engine.datasets.curation import curate
+from engine.datasets.curation.curate import curate
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.setup import announce, open_backend, peak_memory_mb
 

@@ -17,8 +17,8 @@ from itertools import islice
 from pathlib import Path
 
 from engine.config.run import ValidateRun
+from engine.datasets.curation.solution import gold_patch
 from engine.datasets.health import HealthFinding, judge, row_content
-from engine.datasets.solution import gold_patch
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError, SandboxError
 from engine.events.health import (

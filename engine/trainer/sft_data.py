@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Literal
 
 from engine.agent.conversation import Conversation
-from engine.datasets.faults import Fault, apply_fault, enumerate_faults
-from engine.datasets.statements import Hint, problem_statement
+from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults
+from engine.datasets.curation.statements import Hint, problem_statement
 from engine.inference.base import Generation, Tokenizer
 from engine.inference.response_ids import response_ids
 from engine.tools import FileEditor, MemoryFileStore, run_immediately

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from engine.config.run import SftRun
-from engine.datasets.statements import Hint
+from engine.datasets.curation.statements import Hint
 from engine.errors import TrainyardError
 from engine.inference.tokenizer import load_tokenizer
 from engine.trainer.sft_data import HINTS, EncodedEpisode, EpisodeMaker, encode_episode, source_files

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.toolchain import MOUNT
+from engine.datasets.testing.toolchain import MOUNT
 from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend

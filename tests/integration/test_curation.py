@@ -11,9 +11,9 @@ import pytest
 
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
-from engine.datasets.curation import curate
-from engine.datasets.handwritten import build_task
-from engine.datasets.sources import fetch_source
+from engine.datasets.curation.curate import curate
+from engine.datasets.curation.handwritten import build_task
+from engine.datasets.sources.fetch import fetch_source
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, PreflightError
 from engine.sandbox.base import SandboxSpec

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets import testrun
+from engine.datasets.testing import testrun
 from engine.errors import DatasetError, SandboxStartError
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import Sandbox, SandboxSpec

@@ -21,7 +21,7 @@ from engine.config.run import ValidateRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
-from engine.datasets.testrun import driver_command
+from engine.datasets.testing.testrun import driver_command
 from engine.errors import DatasetError, SandboxStartError
 from engine.events.health import RowStatus, ValidationRecord, append, read
 from engine.orchestrator import execute

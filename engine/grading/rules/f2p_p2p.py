@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.testrun import TestRun
+from engine.datasets.testing.testrun import TestRun
 from engine.grading import swebench
 from engine.grading.evidence import (
     Evidence,

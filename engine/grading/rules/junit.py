@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
-from engine.datasets.testrun import TestCase, junit_address
+from engine.datasets.testing.testrun import TestCase, junit_address
 from engine.grading.evidence import Evidence, Judgement, describe, named, required, unconfirmed_success
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult
 

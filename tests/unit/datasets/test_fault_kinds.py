@@ -11,7 +11,7 @@ import pytest
 from engine.config.recipes import resolve
 from engine.config.recipes.quickstart import FAULT_KINDS
 from engine.config.training import FaultKind
-from engine.datasets.faults import enumerate_faults
+from engine.datasets.curation.faults import enumerate_faults
 from engine.errors import ConfigError
 
 

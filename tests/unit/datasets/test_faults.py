@@ -12,8 +12,8 @@ from types import ModuleType
 
 import pytest
 
-from engine.datasets.fault_rules import FAMILIES
-from engine.datasets.faults import Fault, apply_fault, enumerate_faults, functions_of, revert_fault
+from engine.datasets.curation.fault_rules import FAMILIES
+from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults, functions_of, revert_fault
 
 EXAMPLES = {
     "compare_flip": ("if a < b: pass", "if a <= b: pass"),

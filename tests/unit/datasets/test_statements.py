@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.datasets.statements import Hint, problem_statement
+from engine.datasets.curation.statements import Hint, problem_statement
 
 TEST = "tests/test_iterutils.py::test_chunked"
 

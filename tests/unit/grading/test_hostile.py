@@ -17,7 +17,7 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testrun import Record, parse_junit, read_record
+from engine.datasets.testing.testrun import Record, parse_junit, read_record
 from engine.errors import DatasetError, HostileInputError
 from engine.grading import isolated_worker
 from engine.grading.evidence import Evidence, Judgement

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from engine.config.rollout import GradingConfig
-from engine.datasets import pytest_recorder
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testrun import Record, parse_junit
+from engine.datasets.testing import pytest_recorder
+from engine.datasets.testing.testrun import Record, parse_junit
 from engine.errors import DatasetError, PreflightError
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.parsers import parse_log, parser_names

@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from engine.datasets.baseline import ensure_image
+from engine.datasets.curation.baseline import ensure_image
 from engine.datasets.importers.formats.swe_row import read_row
-from engine.datasets.sources import Source, fetch_source
+from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import with_content_id
-from engine.datasets.testrun import driver_command
-from engine.datasets.toolchain import ensure_toolchain
+from engine.datasets.testing.testrun import driver_command
+from engine.datasets.testing.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PatchError
 from engine.patches.apply import apply_patch
 from engine.patches.sections import split_patch

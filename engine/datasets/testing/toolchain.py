@@ -13,8 +13,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.datasets import pytest_driver, pytest_recorder
-from engine.datasets.downloads import run_pip_files, unpack
+from engine.datasets.sources.downloads import run_pip_files, unpack
+from engine.datasets.testing import pytest_driver, pytest_recorder
 
 PYTEST = "pytest==9.1.0"
 MOUNT = "/opt/trainyard"

@@ -1,7 +1,7 @@
 """Program that downloads files of pip's configured index without running anything of theirs.
 
-    python -m engine.datasets.pip_files sdist NAME VERSION FOLDER
-    python -m engine.datasets.pip_files wheels FOLDER REQUIREMENT...
+    python -m engine.datasets.sources.pip_files sdist NAME VERSION FOLDER
+    python -m engine.datasets.sources.pip_files wheels FOLDER REQUIREMENT...
 
 pip builds every source distribution that it downloads, only to read its metadata (pypa/pip#1884), and has no
 public way to leave that out. So its own finder and session are used, which honour its whole configuration:

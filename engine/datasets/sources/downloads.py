@@ -1,7 +1,7 @@
 """Getting strangers' packages and repositories: downloaded here, unpacked in a sandbox, never run or built.
 
 pip and git read the network with nothing that could start a program of the other side's choice; ``unpack``
-hands what they brought to ``engine.datasets.unpacking`` in a sandbox of its own.
+hands what they brought to ``engine.datasets.sources.unpacking`` in a sandbox of its own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Literal
 
-from engine.datasets import unpacking
+from engine.datasets.sources import unpacking
 from engine.errors import DatasetError, HostileInputError, PreflightError
 from engine.sandbox.local.contained import check_tree, run_contained
 
@@ -36,10 +36,10 @@ _PASSED_ON = frozenset(
 
 
 def run_pip_files(*arguments: str) -> None:
-    """Run ``engine.datasets.pip_files``. Raises PreflightError with the last line of what it said."""
-    command = [sys.executable, "-m", "engine.datasets.pip_files", *arguments]
+    """Run ``engine.datasets.sources.pip_files``. Raises PreflightError with the last line of what it said."""
+    command = [sys.executable, "-m", "engine.datasets.sources.pip_files", *arguments]
     environment = {**os.environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    root = str(Path(__file__).resolve().parent.parent.parent)
+    root = str(Path(__file__).resolve().parents[3])
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_NETWORK_S, env=environment, cwd=root
@@ -107,7 +107,7 @@ def unpack(
     """Unpack a download in a sandbox and return the folder of its files.
 
     Args:
-        kind: see ``engine.datasets.unpacking``.
+        kind: see ``engine.datasets.sources.unpacking``.
         packed: archive, folder of wheels, or bare repository.
         target: an empty folder of this process's own.
         home: the data folder.

@@ -25,7 +25,7 @@ from engine.config.source_spec import (
     SourceSpec,
     parse_source,
 )
-from engine.datasets.downloads import clone, run_pip_files, unpack
+from engine.datasets.sources.downloads import clone, run_pip_files, unpack
 from engine.errors import DatasetError
 
 _LEFT_OUT = frozenset(

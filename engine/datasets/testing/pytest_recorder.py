@@ -1,6 +1,6 @@
 """Records what pytest really saw, inside a sandbox, and seals it. A plain script for Python ≥ 3.6.
 
-``engine.datasets.pytest_driver`` uses it, and as the plugin ``-p trainyard_recorder`` it rides along in test
+``pytest_driver`` uses it, and as the plugin ``-p trainyard_recorder`` it rides along in test
 commands that are not ours: a ``key`` file beside it is taken away before any code of the project runs, and at
 the session's end ``record-<n>`` is written there, sealed with that key.
 

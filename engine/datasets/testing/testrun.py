@@ -1,7 +1,7 @@
 """Runs tests in a sandbox and reads the signed report: curation and grading share this one path.
 
 The report leaves the sandbox as a file outside the workdir, never through the output; see
-``engine.datasets.pytest_driver`` for what is signed and why.
+``engine.datasets.testing.pytest_driver`` for what is signed and why.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from xml.parsers import expat
 
-from engine.datasets.toolchain import DRIVER, MOUNT, runner_scripts
+from engine.datasets.testing.toolchain import DRIVER, MOUNT, runner_scripts
 from engine.errors import ImageError
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import TestOutcome
@@ -190,7 +190,7 @@ def _alterations(envelope: Mapping[str, Any], cases: Mapping[tuple[str, str], Te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What ``engine.datasets.pytest_recorder`` saw of one session of pytest."""
+    """What ``engine.datasets.testing.pytest_recorder`` saw of one session of pytest."""
 
     exit_status: int
     altered: tuple[str, ...]

@@ -11,9 +11,9 @@ from pathlib import Path
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
 from engine.datasets.paths import is_test_path
-from engine.datasets.sources import Source
-from engine.datasets.testrun import TestRun, driver_command, run_tests
-from engine.datasets.toolchain import MOUNT
+from engine.datasets.sources.fetch import Source
+from engine.datasets.testing.testrun import TestRun, driver_command, run_tests
+from engine.datasets.testing.toolchain import MOUNT
 from engine.errors import DatasetError
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.local.images import build_image, image_exists

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.datasets.baseline import image_environment
-from engine.datasets.candidates import Candidate
-from engine.datasets.statements import Hint, problem_statement
+from engine.datasets.curation.baseline import image_environment
+from engine.datasets.curation.candidates import Candidate
+from engine.datasets.curation.statements import Hint, problem_statement
 from engine.datasets.store import with_content_id
-from engine.datasets.testrun import driver_command
-from engine.datasets.toolchain import MOUNT
+from engine.datasets.testing.testrun import driver_command
+from engine.datasets.testing.toolchain import MOUNT
 from engine.patches.diff import diff_texts
 from engine.patches.sections import count_changed_lines
 from engine.sandbox.local.images import build_image, image_exists

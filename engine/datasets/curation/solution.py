@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.baseline import sandbox_spec
+from engine.datasets.curation.baseline import sandbox_spec
 from engine.errors import DatasetError, PatchError
 from engine.sandbox.base import SandboxBackend
 from engine.types import TaskRow

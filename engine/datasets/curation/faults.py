@@ -3,7 +3,7 @@
 Curation injects one to make a task; the warm start trains on the same distribution. Edit spans come
 from node positions, so comments and formatting stay as they are. Every fault offered here has been
 parsed: the mutated function is valid Python with another syntax tree. To add a kind: write a rule
-in ``engine.datasets.fault_rules`` and name its family in ``FAMILIES`` there.
+in ``engine.datasets.curation.fault_rules`` and name its family in ``FAMILIES`` there.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from engine.datasets.fault_rules import FAMILIES, propose
-from engine.datasets.fault_scope import FunctionScope
+from engine.datasets.curation.fault_rules import FAMILIES, propose
+from engine.datasets.curation.fault_scope import FunctionScope
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 

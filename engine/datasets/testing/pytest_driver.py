@@ -7,7 +7,7 @@ It is copied with its recorder into the toolchain folder, which sandboxes see re
 - The project's pytest configuration is ignored, so a patch cannot configure the runner.
 - The report is written outside the workdir with an HMAC over it. A process that ends early, or code
   that writes a report of its own, leaves no valid one.
-- Beside pytest's JUnit report it holds what ``engine.datasets.pytest_recorder`` saw, and which functions
+- Beside pytest's JUnit report it holds what ``pytest_recorder`` saw, and which functions
   of the runner were replaced while the tests ran.
 """
 

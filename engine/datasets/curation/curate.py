@@ -16,19 +16,19 @@ from typing import TypeVar
 
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import CurationConfig
-from engine.datasets import handwritten
-from engine.datasets.baseline import (
+from engine.datasets.curation import handwritten
+from engine.datasets.curation.baseline import (
     Baseline,
     image_name,
     measure_baseline,
     sandbox_spec,
 )
-from engine.datasets.candidates import Candidate, CandidateQueue, find_candidates, split_by_file
-from engine.datasets.injected import WORKDIR, Noticed, make_row
-from engine.datasets.sources import Source, fetch_source
+from engine.datasets.curation.candidates import Candidate, CandidateQueue, find_candidates, split_by_file
+from engine.datasets.curation.injected import WORKDIR, Noticed, make_row
+from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset
-from engine.datasets.testrun import driver_command, run_tests
-from engine.datasets.toolchain import ensure_toolchain
+from engine.datasets.testing.testrun import driver_command, run_tests
+from engine.datasets.testing.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PreflightError, SandboxError
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.images import image_exists

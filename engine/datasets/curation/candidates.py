@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
-from engine.datasets.baseline import Baseline
-from engine.datasets.faults import Fault, apply_fault, enumerate_faults
+from engine.datasets.curation.baseline import Baseline
+from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults
 
 MAX_TESTS = 24
 """Tests run per task: those that execute the suspect line first."""

@@ -1,7 +1,7 @@
 """The kinds of single-line faults: rules that propose text edits for syntax-tree nodes.
 
 A rule looks at one node and yields ``Edit``s whose span lies on one physical line. Rules need not
-be sure: ``engine.datasets.faults`` keeps only edits that parse to another tree. Columns are UTF-8
+be sure: ``engine.datasets.curation.faults`` keeps only edits that parse to another tree. Columns are UTF-8
 byte offsets, as in ``ast``.
 """
 
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 
-from engine.datasets.fault_scope import Edit, FunctionScope
+from engine.datasets.curation.fault_scope import Edit, FunctionScope
 
 FAMILIES: Mapping[str, str] = {
     "compare_flip": "comparison",

@@ -1,0 +1,1 @@
+"""Source trees of tasks: fetched and unpacked without running anything of theirs."""
