@@ -205,6 +205,30 @@ def test_killed_at_any_moment_it_ends_as_if_nothing_happened(
     assert sandboxes(home) == []
 
 
+def test_stopped_about_an_update_and_resumed_it_ends_as_if_nothing_happened(home: Path) -> None:
+    """A stop abandons an update at a microbatch: what it had changed is nowhere on disk."""
+    config = toy_yard.training(home, tokens_per_microbatch=64)
+    run_dir = make_run_dir(home, "stopped-in-update", config)
+
+    def collected() -> bool:
+        finished = of_type(run_dir, "trajectory_finished")
+        return sum(event["ref"]["phase"] == "train" for event in finished) == 8
+
+    with engine_process(run_dir) as process:
+        assert wait_for(process, collected)
+        process.terminate()
+        assert process.wait(timeout=60) == 0
+    assert events(run_dir)[-1]["state"] == "stopped"
+    make_run_dir(home, "stopped-in-update", config, epoch=2)
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=240) == 0
+    whole = make_run_dir(home, "whole", config)
+    with engine_process(whole) as process:
+        assert process.wait(timeout=240) == 0
+    assert weights(run_dir) == weights(whole)
+    assert_same_state(run_dir, whole)
+
+
 def test_two_ranks_and_a_reference_policy_train_in_a_run(home: Path) -> None:
     config = toy_yard.training(home, data_parallel=2, iterations=1)
     objective = config.algorithm.model_copy(update={"kl": "k3", "kl_coefficient": 0.01})

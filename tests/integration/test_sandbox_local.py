@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import stamina
@@ -23,6 +25,7 @@ from engine.errors import SandboxDiedError, SandboxStartError
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.conformance import CHECKS, Subject, reference_tree
 from engine.sandbox.conformance.subject import SECRET
+from engine.sandbox.local import cgroups
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image, image_exists
 from engine.sandbox.preflight import preflight
@@ -232,6 +235,34 @@ async def test_closing_leaves_no_ledger_entry_and_no_group(home: Path) -> None:
     assert leftovers(backend) == []
     assert not any(Path(path).exists() for path in entry.cgroups)
     assert not entry.alive()
+
+
+async def test_others_go_on_while_the_kernel_takes_its_time_for_a_sandbox(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ledger and control groups are kept off the event loop: each waits here until the loop has gone on."""
+    backend = LocalBackend(home)
+    asked, loop = 0, asyncio.get_running_loop()
+
+    def slow(function: Callable[..., Any]) -> Callable[..., Any]:
+        def called(*arguments: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            went_on = threading.Event()
+            loop.call_soon_threadsafe(went_on.set)
+            assert went_on.wait(_PATIENCE_S), f"{function} holds the event loop"
+            return function(*arguments)
+
+        return called
+
+    for name in ("write", "remove"):
+        monkeypatch.setattr(backend.ledger, name, slow(getattr(backend.ledger, name)))
+    monkeypatch.setattr(cgroups.Cgroups, "create", slow(cgroups.Cgroups.create))
+    monkeypatch.setattr(cgroups, "remove", slow(cgroups.remove))
+    async with backend.open(SandboxSpec(image="reference")) as box:
+        assert (await box.exec("echo up", timeout_s=_PATIENCE_S)).stdout == b"up\n"
+    assert asked >= 4
+    assert leftovers(backend) == []
 
 
 async def test_a_failed_start_says_why_and_leaves_nothing(home: Path, tmp_path: Path) -> None:

@@ -249,6 +249,7 @@ class LocalBackend:
 
     def _register(self, entry: LedgerEntry, spec: SandboxSpec) -> None:
         """Write the ledger entry, then create the groups, which may take a tenth of a second."""
+        self._base_system()
         self.ledger.write(entry)
         if self.groups is not None:
             self.groups.create(entry.id, spec.limits)

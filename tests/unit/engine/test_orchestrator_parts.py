@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import spread
-from engine.orchestrator.event_observer import step_fields, trajectory_fields
+from engine.orchestrator.event_observer import EventObserver, step_fields, trajectory_fields
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.prefetch import Prefetch
 from engine.types import (
@@ -220,6 +221,43 @@ def test_tokens_travel_with_training_trajectories_only(phase: str, travels: bool
     assert event.generated_tokens == 3
     assert (event.policy_version_min, event.policy_version_max) == (4, 4)
     assert event.reward == 1.0
+
+
+class GatedSink(MemorySink):
+    """Takes an event only after the gate was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.gate = threading.Event(), threading.Event()
+
+    def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+        self.entered.set()
+        assert self.gate.wait(60)
+        return super().emit(event_type, **fields)
+
+
+async def test_a_finished_trajectory_is_recorded_beside_the_event_loop() -> None:
+    sink = GatedSink()
+    recording = asyncio.create_task(EventObserver(sink).trajectory_finished(trajectory()))
+    while not sink.entered.is_set():  # only this coroutine can notice
+        await asyncio.sleep(0.001)
+    assert not recording.done()
+    sink.gate.set()
+    await recording
+    assert [name for name, _ in sink.events] == ["TrajectoryFinished"]
+
+
+async def test_a_stop_does_not_lose_the_record_of_a_finished_trajectory() -> None:
+    sink = GatedSink()
+    recording = asyncio.create_task(EventObserver(sink).trajectory_finished(trajectory()))
+    await asyncio.sleep(0)
+    recording.cancel()
+    while not sink.entered.is_set():
+        await asyncio.sleep(0.001)
+    sink.gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await recording
+    assert [name for name, _ in sink.events] == ["TrajectoryFinished"]
 
 
 async def test_a_pause_is_acknowledged_and_ends() -> None:
