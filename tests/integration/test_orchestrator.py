@@ -212,7 +212,7 @@ def test_stopped_about_an_update_and_resumed_it_ends_as_if_nothing_happened(home
 
     def collected() -> bool:
         finished = of_type(run_dir, "trajectory_finished")
-        return sum(event["ref"]["phase"] == "train" for event in finished) == 8
+        return len([event for event in finished if event["ref"]["phase"] == "train"]) == 8
 
     with engine_process(run_dir) as process:
         assert wait_for(process, collected)
