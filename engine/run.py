@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import secrets
 import sys
 import time
+import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -27,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.algorithms.lint import lint
 from engine.config.base import parse_settings
 from engine.config.contradictions import LintFinding
-from engine.config.places import Allowed
+from engine.config.places import Allowed, places
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TrainRun, check_places, load_run_config
 from engine.errors import ConfigError, FencedError, TrainyardError
@@ -38,6 +40,7 @@ from engine.events.sink import EventSink
 from engine.events.spool import SpoolSink
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
+from engine.redaction import RedactingStream, know, machine_secrets, redact_record, secrets_in
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
 DRAIN_S = 30.0
@@ -78,6 +81,16 @@ class Launch(BaseModel):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run to the end; returns the exit code."""
     options = _parse(arguments)
+    if options.secrets_on_stdin:
+        know(_secrets_on_stdin())
+    with (
+        contextlib.redirect_stdout(RedactingStream(sys.stdout)),
+        contextlib.redirect_stderr(RedactingStream(sys.stderr)),
+    ):
+        return _main(options)
+
+
+def _main(options: argparse.Namespace) -> int:
     try:
         if options.recipe:
             run_dir = create_run_dir(options.recipe, parse_settings(options.set), home=options.home)
@@ -92,6 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TrainyardError as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_FENCED if isinstance(error, FencedError) else EXIT_FAILED
+    except Exception:
+        traceback.print_exc()  # here, where standard error is redacted
+        return EXIT_FAILED
 
 
 def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path) -> Path:
@@ -114,6 +130,7 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
         FencedError: the spool already belongs to a newer attempt.
     """
     structlog.contextvars.bind_contextvars(run_id=launch.run_id, epoch=launch.epoch)
+    know((launch.token, *machine_secrets(os.environ, home=launch.home)))
     control = Control()
     control.stop_on_signals()
     with contextlib.ExitStack() as stack:
@@ -143,6 +160,7 @@ def _perform(run: RunContext, allowed: Allowed | None) -> int:
         config = load_run_config(run.run_dir / CONFIG_NAME)
         if allowed is not None:
             config = check_places(config, allowed)
+        know(secret for path in _credential_files(config) for secret in secrets_in(path))
     except ConfigError as error:
         return record(run, RunResult(state="failed", reason=str(error)))
     for finding in _warnings(config):
@@ -153,6 +171,20 @@ def _perform(run: RunContext, allowed: Allowed | None) -> int:
 def _warnings(config: AnyRun) -> list[LintFinding]:
     """What the author of a configuration should know before anything starts; contradictions do not parse."""
     return lint(config) if isinstance(config, TrainRun) else []
+
+
+def _credential_files(config: AnyRun) -> list[Path]:
+    """Return the files of credentials that a configuration names."""
+    named = ("sandbox.docker.registry_config", "sandbox.kubernetes.kubeconfig")
+    return [Path(setting.value) for setting in places(config) if setting.name in named and setting.value]
+
+
+def _secrets_on_stdin() -> list[str]:
+    """Read what the launcher knows, a JSON list, and leave nothing of it to this process's children."""
+    secrets: list[str] = json.load(sys.stdin)
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    return secrets
 
 
 def _deliver(run: RunContext, shipper: Shipper, code: int) -> int:
@@ -184,6 +216,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("run_dir", nargs="?", type=Path, help="a run folder with config.json and launch.json")
     parser.add_argument("--recipe", help="make a run folder from a recipe and run that")
     parser.add_argument(
+        "--secrets-on-stdin",
+        action="store_true",
+        help="read texts to keep out of events and logs, a JSON list, from standard input",
+    )
+    parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting of the recipe"
     )
     parser.add_argument(
@@ -207,6 +244,7 @@ def _log_to(stream: TextIO) -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            redact_record,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from django.apps import AppConfig
+
+from engine.redaction import know, machine_secrets, passwords_in
 
 
 class WebappConfig(AppConfig):
@@ -12,3 +17,10 @@ class WebappConfig(AppConfig):
     label = "webapp"
     verbose_name = "Trainyard"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Let this process's redactor know the installation's secrets."""
+        from django.conf import settings
+
+        know((settings.SECRET_KEY, *machine_secrets(os.environ, home=Path(settings.TRAINYARD_HOME))))
+        know(secret for url in (settings.DATABASE_URL, settings.REDIS_URL) for secret in passwords_in(url))

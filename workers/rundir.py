@@ -8,6 +8,7 @@ from pathlib import Path
 
 from django.conf import settings
 
+from engine.redaction import redact
 from webapp.services import places
 from webapp.services.attempts import Claim
 
@@ -49,7 +50,7 @@ def last_words(run_id: int) -> str:
             lines = log.read().decode(errors="replace").replace("\0", "").splitlines()
     except OSError:
         return ""
-    return next((line.strip()[:500] for line in reversed(lines) if line.strip()), "")
+    return next((redact(line.strip())[:500] for line in reversed(lines) if line.strip()), "")
 
 
 def spool_written_at(run_id: int) -> float:

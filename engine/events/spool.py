@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.errors import FencedError, PreflightError, TrainyardError
+from engine.events.redaction import redact_line
 from engine.events.types import (
     CheckpointSaved,
     EvaluationFinished,
@@ -33,6 +34,7 @@ from engine.events.types import (
     RunFinished,
     RunPaused,
 )
+from engine.redaction import redactor
 
 SPOOL_NAME = "events.jsonl"
 LOCK_NAME = "engine.lock"
@@ -106,7 +108,7 @@ class SpoolSink:
             if self._closed:
                 raise TrainyardError("the spool is closed")
             event = event_type(seq=self.last_seq + 1, epoch=self.epoch, time=time.time(), **fields)
-            self._append(event.model_dump_json().encode() + b"\n")
+            self._append(redact_line(event.model_dump_json().encode(), redactor()) + b"\n")
             self.last_seq += 1
             seq = self.last_seq
         if issubclass(event_type, SYNCED):

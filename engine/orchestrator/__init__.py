@@ -28,6 +28,7 @@ from engine.config.run import (
 from engine.errors import FencedError, TrainyardError
 from engine.events.types import RunFinished
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
+from engine.redaction import redact
 
 EXIT_OK, EXIT_FAILED, EXIT_FENCED = 0, 1, 3
 FAILURE_NAME = "failure.json"
@@ -96,8 +97,9 @@ def _function(config: AnyRun) -> Callable[[AnyRun, RunContext], Awaitable[RunRes
 
 def note_failure(run: RunContext, reason: str) -> None:
     """Leave the reason in the run folder."""
+    note = {"epoch": run.epoch, "reason": redact(reason)}
     try:
-        (run.run_dir / FAILURE_NAME).write_text(json.dumps({"epoch": run.epoch, "reason": reason}) + "\n")
+        (run.run_dir / FAILURE_NAME).write_text(json.dumps(note) + "\n")
     except OSError:
         log.exception("failure_not_noted", reason=reason)
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config.rollout import NoopPolicyConfig, OraclePolicyConfig
+from engine.config.rollout import NoopPolicyConfig, OraclePolicyConfig, ReplayPolicyConfig
 from engine.datasets.store import load_dataset
 from engine.orchestrator import execute
 from tests.fakes.ingest_server import Answer, IngestServer, ingest_server
@@ -344,3 +344,43 @@ def _work(server: IngestServer) -> list[str]:
 def _count(server: IngestServer, name: str) -> int:
     with server.lock:
         return sum(event["type"] == name for event in server.events)
+
+
+def test_no_secret_that_a_command_prints_is_recorded(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, token = "planted-secret-value", "secret.1"
+    monkeypatch.setenv("PLANTED_API_KEY", known)
+    call = "<function=execute_bash>\n<parameter=cmd>{}</parameter>\n</function>"
+    prints = "printf 'planted-%s postgresql://u:hunter%s@db/x\\n' secret-value 2x; printf 'secret%s' .1"
+    done = "<function=finish>\n<parameter=command>submit</parameter>\n</function>"
+    source = tmp_path / "stored.jsonl"
+    with source.open("w") as stream:
+        for row in load_dataset(home, toy_yard.DATASET).split("train"):
+            responses = [{"response": call.format(prints)}, {"response": done}]
+            key = {"task_id": row.task.id, "index": 0}
+            stream.write(json.dumps({"key": key, "steps": responses}) + "\n")
+    run_dir = make_run_dir(home, "secrets", toy_yard.sampling(ReplayPolicyConfig(source=str(source))))
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=300) == 0
+    observed = [event["observation"] for event in of_type(run_dir, "step_finished")]
+    assert any("[redacted] postgresql://u:" in text for text in observed)
+    written = (run_dir / "events.jsonl").read_text() + (run_dir / "engine.log").read_text()
+    for secret in (known, token, "hunter2x"):
+        assert secret not in written
+
+
+def test_no_secret_of_an_error_is_recorded(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PLANTED_API_KEY", "planted-secret-value")
+    missing = tmp_path / "planted-secret-value.jsonl"
+    run_dir = make_run_dir(home, "secret-error", toy_yard.sampling(ReplayPolicyConfig(source=str(missing))))
+    with engine_process(run_dir) as process:
+        assert process.wait(timeout=300) == 1
+    (last,) = of_type(run_dir, "run_finished")
+    assert "[redacted].jsonl" in last["reason"]
+    for name in ("events.jsonl", "engine.log", "failure.json"):
+        text = (run_dir / name).read_text()
+        assert "[redacted].jsonl" in text
+        assert "planted-secret-value" not in text

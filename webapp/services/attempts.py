@@ -16,6 +16,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from engine.redaction import redact
 from engine.types import RunState
 from webapp.models import Alert, Run, RunAttempt
 from webapp.services import audit, notifications, states
@@ -49,6 +50,7 @@ def claim_relaunch(*, run_id: int, epoch: int, reason: str, launcher: str = "loc
     run = Run.objects.select_for_update().get(pk=run_id)
     if run.epoch != epoch or not states.move(run_id=run_id, to=RunState.STARTING):
         return None
+    reason = redact(reason)
     _end(run_id, reason)
     Alert.objects.create(
         run=run, severity="warning", code="run.relaunched", time=timezone.now(),
@@ -84,6 +86,7 @@ def too_many(*, run_id: int) -> bool:
 @transaction.atomic
 def give_up(*, run_id: int, to: RunState, reason: str) -> bool:
     """End a run whose process is gone, and fence it; True if this call ended it."""
+    reason = redact(reason)
     if not states.move(run_id=run_id, to=to, reason=reason):
         return False
     Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1)

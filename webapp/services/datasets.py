@@ -25,6 +25,7 @@ from django.utils import timezone
 
 from engine.errors import DatasetError
 from engine.events.health import content_hash
+from engine.redaction import redactor
 from webapp.models import Dataset, Run, Task, TaskAnswer
 from webapp.services import audit, health, notifications
 from webapp.services.cleaning import without_nul
@@ -71,7 +72,9 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
                     dataset=dataset,
                     tasks=_json_lines(files[1], _FILES[1]),
                     answers=_json_lines(files[2], _FILES[2]),
-                    provenance=header.get("provenance", header) if isinstance(header, dict) else {},
+                    provenance=redactor().tree(header.get("provenance", header))
+                    if isinstance(header, dict)
+                    else {},
                     checksum=checksum,
                 )
                 audit.record(
@@ -83,6 +86,12 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
                 notifications.run_changed(run_id, 0)
     health.mirror(dataset=dataset)
     return dataset
+
+
+def _provenance(header: Any) -> dict[str, Any]:
+    """Return how a dataset was made; what tools said when a source was skipped is part of it."""
+    known = redactor().tree(header.get("provenance", header)) if isinstance(header, dict) else {}
+    return known if isinstance(known, dict) else {}
 
 
 def export_lines(*, name: str) -> Iterator[str]:

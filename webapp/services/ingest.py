@@ -15,6 +15,7 @@ import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -24,8 +25,11 @@ from django.db import DataError, transaction
 from django.utils import timezone
 from pydantic import ValidationError
 
+from engine import redaction
 from engine.errors import TrainyardError
+from engine.events.redaction import redact_line
 from engine.events.types import EVENT_ADAPTER, AnyEvent
+from engine.redaction import Redactor
 from webapp.models import Event, Run, RunAttempt
 from webapp.services import notifications, states
 from webapp.services.attempts import token_hash
@@ -130,7 +134,8 @@ def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Recei
             stored.
     """
     run = authenticate(run_id=run_id, token=token)
-    return store(run_id=run_id, lines=parse_lines(_decode(body, encoding).split(b"\n")), attempt=run.epoch)
+    lines = parse_lines(_decode(body, encoding).split(b"\n"), secrets=(token,))
+    return store(run_id=run_id, lines=lines, attempt=run.epoch)
 
 
 def ingest_spool(*, run_id: int, path: Path) -> Receipt:
@@ -151,14 +156,23 @@ def ingest_spool(*, run_id: int, path: Path) -> Receipt:
     return Receipt(run.last_seq, accepted, 0)
 
 
-def parse_lines(raw: Iterable[bytes]) -> list[ParsedLine]:
-    """Validate lines with consecutive ``seq``. Raises MalformedError."""
+def parse_lines(raw: Iterable[bytes], *, secrets: tuple[str, ...] = ()) -> list[ParsedLine]:
+    """Validate lines with consecutive ``seq``, and leave out what the redactor finds.
+
+    Args:
+        raw: lines of JSON.
+        secrets: what the redactor of this process does not know yet.
+
+    Raises:
+        MalformedError: a line is no event, or does not follow the one before.
+    """
+    redactor = _knowing(redaction.redactor(), secrets)
     parsed: list[ParsedLine] = []
     for number, line in enumerate(raw, start=1):
         if not line.strip():
             continue
         try:
-            parsed.append(_parse(line))
+            parsed.append(_parse(redact_line(line, redactor)))
         except (ValueError, OverflowError, RecursionError) as error:
             raise MalformedError(_explain(error), number) from None
         first, last = parsed[0].event, parsed[-1].event
@@ -228,6 +242,11 @@ def _check_order(run: Run, fresh: Sequence[ParsedLine]) -> None:
 def _event_rows(run_id: int, lines: Sequence[ParsedLine]) -> Iterator[tuple[object, ...]]:
     for event, text in lines:
         yield (run_id, event.seq, event.epoch, event.type, moment(event.time), text)
+
+
+@lru_cache(maxsize=64)
+def _knowing(redactor: Redactor, secrets: tuple[str, ...]) -> Redactor:
+    return redactor.knowing(*secrets)
 
 
 def _parse(line: bytes) -> ParsedLine:

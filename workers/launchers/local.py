@@ -15,13 +15,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import BinaryIO
 
 from engine.processes import process_start
+from engine.redaction import redactor
 from workers.launchers.base import ProcessState
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 _SECRETS = frozenset({"DATABASE_URL", "REDIS_URL", "TRAINYARD_SECRET_KEY"})
 """An engine speaks to the web application with its run's token only."""
+ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
 
 
@@ -32,15 +35,17 @@ class LocalLauncher:
         command: what is run; the run folder is appended.
     """
 
-    def __init__(self, command: tuple[str, ...] = (sys.executable, "-m", "engine.run")) -> None:
+    def __init__(
+        self, command: tuple[str, ...] = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
+    ) -> None:
         self._command = command
 
     def launch(self, run_dir: Path) -> str:
         """Start the engine with its output in ``engine.log``; the handle is ``pid:start``."""
-        with (run_dir / "engine.log").open("ab") as log:
+        with (run_dir / "engine.log").open("ab") as log, _secrets() as secrets:
             process = subprocess.Popen(
                 [*self._command, str(run_dir)],
-                stdin=subprocess.DEVNULL,
+                stdin=secrets,
                 stdout=log,
                 stderr=log,
                 cwd=PROJECT,
@@ -69,6 +74,17 @@ class LocalLauncher:
         if host == socket.gethostname() and _is_that(handle):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(_pid(handle), signal.SIGKILL)
+
+
+def _secrets() -> BinaryIO:
+    """Return a file in memory with the secrets that the engine keeps out of what it writes.
+
+    The engine does not get them to use them, and they are neither in its environment nor on a disk.
+    """
+    file = os.fdopen(os.memfd_create("secrets"), "w+b")
+    file.write(json.dumps(sorted(redactor().secrets)).encode())
+    file.seek(0)
+    return file
 
 
 def _pid(handle: str) -> int:

@@ -30,6 +30,7 @@ from engine.datasets.store import Dataset, dataset_path, load_dataset, save_data
 from engine.datasets.testing.testrun import driver_command, run_tests
 from engine.datasets.testing.toolchain import ensure_toolchain
 from engine.errors import DatasetError, PreflightError, SandboxError
+from engine.redaction import redact
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.images import image_exists
 from engine.types import TaskRow, TestOutcome
@@ -152,7 +153,7 @@ async def _baselines(
 
 
 def _skip(run: _Curation, skipped: dict[str, str], spec: str, error: Exception) -> None:
-    skipped[spec] = str(error)
+    skipped[spec] = redact(str(error))
     run.progress(f"skipped {spec}: {error}", 0, run.wanted)
 
 
@@ -258,6 +259,6 @@ async def _extra_rows(run: _Curation, skipped: dict[str, str]) -> list[TaskRow]:
         try:
             rows.append(await asyncio.to_thread(handwritten.build_task, name, run.home))
         except PreflightError as error:
-            skipped[name] = str(error)
+            skipped[name] = redact(str(error))
             run.progress(f"skipped {name}: {error}", run.wanted, run.wanted)
     return rows

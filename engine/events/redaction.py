@@ -1,0 +1,64 @@
+"""Events without secrets, as lines of the spool and of ingested batches."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import zlib
+from typing import Any
+
+from engine.redaction import Redactor
+
+_MAX_LOG_BYTES = 64 << 20
+_PACKED = "whole_test_log"
+_TOKENS = b'"tokens":{"ids":['
+_EXACT = frozenset(
+    {"patch", "test_id", "flaky_tests", "task_id", "task_ids", "image", "name", "dataset", "path"}
+)
+"""Fields that name something, or that programs read again."""
+
+
+def redact_line(line: bytes, redactor: Redactor) -> bytes:
+    """Return one event as JSON without secrets; token ids and other numbers are never touched.
+
+    Raises:
+        ValueError: a suspicious line is not JSON, or nested too deeply.
+    """
+    packed = b'"whole_test_log":"' in line and b'"whole_test_log":""' not in line
+    if not packed and not redactor.is_suspect(_texts(line).decode(errors="replace")):
+        return line
+    try:
+        event = _redacted(json.loads(line), redactor)
+    except RecursionError:
+        raise ValueError("the event is nested too deeply") from None
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _texts(line: bytes) -> bytes:
+    """Return a line without the columns of its tokens: they are numbers, and most of it."""
+    start = line.find(_TOKENS)
+    end = line.find(b"}", start)
+    return line[:start] + line[end:] if 0 <= start < end else line
+
+
+def _redacted(event: Any, redactor: Redactor) -> Any:
+    if not isinstance(event, dict):
+        return redactor.tree(event)
+    kept = {name: event[name] for name in (_PACKED, "tokens") if name in event}
+    rest = {name: () if name in kept else value for name, value in event.items()}
+    result: dict[str, Any] = redactor.tree(rest, exact=_EXACT) | kept
+    if isinstance(kept.get(_PACKED), str):
+        result[_PACKED] = _repacked(kept[_PACKED], redactor)
+    return result
+
+
+def _repacked(packed: str, redactor: Redactor) -> str:
+    """Return a whole test log without secrets; one that cannot be read is left to whoever stores it."""
+    try:
+        data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), _MAX_LOG_BYTES)
+    except (zlib.error, binascii.Error):
+        return packed
+    text = data.decode("utf-8", "replace")
+    clean = redactor.text(text)
+    return packed if clean == text else base64.b64encode(zlib.compress(clean.encode())).decode()

@@ -1,0 +1,227 @@
+"""Secrets in texts, events and logs; ids and numbers stay as they are."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import zlib
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+import structlog
+
+from engine import redaction
+from engine.events.redaction import redact_line
+from engine.events.spool import SpoolSink
+from engine.events.types import RunProgress, StepFinished, TrajectoryFinished
+from engine.redaction import RedactingStream, Redactor, know, machine_secrets, redact, secrets_in
+
+SECRET = 'S3cr/et+"with\\quotes"'
+PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----"
+LOOKS = {
+    "postgresql://user:hunter2x@db.example.org/x": "hunter2x",
+    "git clone https://:tok3nvalue@git.example.org/a": "tok3nvalue",
+    "Authorization: Bearer abcdef": "abcdef",
+    '{"Authorization": "Basic dXNlcjpwYXNz"}': "dXNlcjpwYXNz",
+    "curl -H 'bearer 0123456789abcdef'": "0123456789abcdef",
+    f"key:\n{PRIVATE_KEY}\nend": "MIIEow",
+    "cut -----BEGIN PRIVATE KEY-----\nMIIEow": "MIIEow",
+    "hf_abcdefghijklmnopqrst": "hf_abc",
+    "ghp_0123456789abcdefghijklmnopqrstuvwxyz": "ghp_",
+    f"ty_{'a' * 43}": "ty_a",
+    "AKIAIOSFODNN7EXAMPLE": "AKIA",
+    "aws_secret_access_key = wJalrXUtnFEMI": "wJalr",
+    "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2lnbmF0dXJl": "c2lnbmF0dXJl",
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redaction, "_process", Redactor())
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        SECRET,
+        quote(SECRET, safe=""),
+        base64.b64encode(SECRET.encode()).decode(),
+        json.dumps(SECRET),
+        f"before{SECRET}after",
+    ],
+)
+def test_a_known_secret_is_found_in_every_form(form: str) -> None:
+    redactor = Redactor([SECRET])
+    assert redactor.is_suspect(form)
+    text = redactor.text(f"x {form} y")
+    assert SECRET not in text
+    assert "[redacted]" in text
+    assert text.startswith("x ")
+    assert text.endswith(" y")
+
+
+@pytest.mark.parametrize(("text", "secret"), LOOKS.items())
+def test_what_looks_like_a_secret_is_found_anywhere(text: str, secret: str) -> None:
+    clean = Redactor().text(text)
+    assert secret not in clean
+    assert Redactor().text(clean) == clean
+    assert len(clean) <= len(text)
+    assert Redactor().is_suspect(json.dumps(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "see https://example.org/a:b@c and user@example.org",
+        "def authorization(basic): return bearer",
+        "a basic internationalization of tokens",
+        "sha256:0123456789abcdef0123456789abcdef",
+        "ssh://git@example.org/a",
+        "",
+    ],
+)
+def test_innocent_text_stays(text: str) -> None:
+    redactor = Redactor([SECRET, "short", "12345678901"])
+    assert redactor.text(text) == text
+    assert redactor.text("a short 12345678901") == "a short 12345678901"
+
+
+def test_limits_on_lengths_still_hold() -> None:
+    assert Redactor(["8letters"]).text("8letters") == "********"
+
+
+def test_numbers_of_an_event_are_never_touched() -> None:
+    ids = [20_13, 8_675_309, 1]
+    line = json.dumps(
+        {
+            "seq": 1,
+            "observation": f"x{SECRET}",
+            "tokens": {"ids": ids, "logprobs": [-0.1, -1e-9]},
+            "metrics": {"a": 0.30000000000000004},
+            "detail": SECRET,
+        },
+        separators=(",", ":"),
+    ).encode()
+    clean = json.loads(redact_line(line, Redactor([SECRET, "8675309", "0.30000000000000004"])))
+    assert clean["observation"] == "x[redacted]"
+    assert clean["detail"] == "[redacted]"
+    assert clean["tokens"] == {"ids": ids, "logprobs": [-0.1, -1e-9]}
+    assert clean["metrics"] == {"a": 0.30000000000000004}
+    innocent = b'{"seq":1,  "a":"b"}'
+    assert redact_line(innocent, Redactor([SECRET])) is innocent
+
+
+def test_a_secret_behind_the_tokens_alone_is_found() -> None:
+    line = b'{"seq":1,"tokens":{"ids":[1,2],"mask":[1,1]},"detail":"planted-secret"}'
+    assert json.loads(redact_line(line, Redactor(["planted-secret"])))["detail"] == "[redacted]"
+
+
+def test_names_and_patches_lose_only_what_is_known() -> None:
+    event = {
+        "patch": f"+url = 'http://user:pass@host/' {SECRET}",
+        "test_id": "t[http://a:b@c]",
+        "reason": "http://a:b@c",
+    }
+    clean = json.loads(redact_line(json.dumps(event).encode(), Redactor([SECRET])))
+    assert clean["patch"] == "+url = 'http://user:pass@host/' [redacted]"
+    assert clean["test_id"] == "t[http://a:b@c]"
+    assert clean["reason"] == "http://a:*@c"
+
+
+def test_the_packed_test_log_is_redacted() -> None:
+    packed = base64.b64encode(zlib.compress(f"log {SECRET} end".encode())).decode()
+    line = json.dumps({"seq": 1, "whole_test_log": packed}, separators=(",", ":")).encode()
+    clean = json.loads(redact_line(line, Redactor([SECRET])))["whole_test_log"]
+    assert zlib.decompress(base64.b64decode(clean)) == b"log [redacted] end"
+    damaged = b'{"seq":1,"whole_test_log":"%%%"}'
+    assert json.loads(redact_line(damaged, Redactor([SECRET])))["whole_test_log"] == "%%%"
+
+
+def test_a_suspicious_line_that_is_no_event_is_a_value_error() -> None:
+    for line in (
+        b'{"a": "https://u:pw@h"',
+        b'{"a":"https://u:pw@h","b":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ):
+        with pytest.raises(ValueError):
+            redact_line(line, Redactor())
+
+
+def test_the_spool_holds_no_secret(tmp_path: Path) -> None:
+    know([SECRET])
+    ref = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
+    sink = SpoolSink(tmp_path, epoch=1)
+    sink.emit(RunProgress, message=f"pip said {SECRET}", done=0, total=1)
+    sink.emit(
+        StepFinished, ref=ref, index=0, thought=f"I see {SECRET}", response=SECRET,
+        arguments={"command": f"echo {SECRET}", SECRET: [SECRET]}, observation="\n".join(LOOKS), error=SECRET,
+    )  # fmt: skip
+    tokens = {"ids": [1, 2], "mask": [1, 1], "logprobs": [-0.5, -0.25], "versions": [0, 0], "steps": [0, 0]}
+    sink.emit(
+        TrajectoryFinished, ref=ref, termination="submitted", verdict=None, reward=None, num_steps=1,
+        detail=SECRET, error=SECRET, test_log=SECRET, tokens=tokens,
+    )  # fmt: skip
+    sink.close()
+    text = (tmp_path / "events.jsonl").read_text()
+    for secret in (SECRET, json.dumps(SECRET)[1:-1], *LOOKS.values()):
+        assert secret not in text
+    assert json.loads(text.splitlines()[-1])["tokens"] == tokens
+    assert [json.loads(line)["seq"] for line in text.splitlines()] == [1, 2, 3]
+
+
+def test_logs_and_standard_error_hold_no_secret() -> None:
+    know([SECRET])
+    written = io.StringIO()
+    stream = RedactingStream(written)
+    print("failed:", f"pip said {SECRET}", file=stream, flush=True)
+    logger = structlog.wrap_logger(
+        structlog.PrintLogger(written),
+        processors=[redaction.redact_record, structlog.processors.JSONRenderer()],
+    )
+    logger.warning("event", reason=f"x {SECRET}", nested={"a": [SECRET]})
+    assert "S3cr" not in written.getvalue()
+    assert written.getvalue().count("[redacted]") == 3
+
+
+def test_secrets_of_the_machine_are_found(tmp_path: Path) -> None:
+    files = {
+        "home/.cache/huggingface/token": "hub-token-value\n",
+        "home/.docker/config.json": json.dumps(
+            {"auths": {"r.example.org": {"auth": base64.b64encode(b"me:registry-password").decode()}}}
+        ),
+        "home/.kube/config": "- user:\n    token: kube-token-value\n    client-key-data: a2V5LWRhdGE=\n",
+        "home/.netrc": "machine a login b password netrc-password\n",
+        "home/.git-credentials": "https://me:git-password@git.example.org\n",
+        "home/.aws/credentials": "[default]\naws_secret_access_key = aws-secret-value\n",
+        "home/.config/pip/pip.conf": "[global]\nindex-url = https://me:index-password@pypi.example.org/\n",
+        "data/secrets.json": json.dumps(
+            {"django_key": "django-key-value", "redis_password": "redis-password"}
+        ),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    environment = {
+        "HOME": str(tmp_path / "home"),
+        "MY_API_KEY": "api-key-value",
+        "TRAINYARD_SECRET_KEY": "secret-key-value",
+        "DATABASE_URL": "postgresql://me:data%40base@db.example.org/x",
+        "SECRET_FILE": "/run/secrets/file",
+        "PATH": "/usr/bin:/usr/local/bin",
+    }
+    found = set(machine_secrets(environment, home=tmp_path / "data"))
+    assert {
+        "hub-token-value", "registry-password", "kube-token-value", "a2V5LWRhdGE=", "netrc-password",
+        "git-password", "aws-secret-value", "index-password", "django-key-value", "redis-password",
+        "api-key-value", "secret-key-value", "data%40base", "data@base",
+    } <= found  # fmt: skip
+    assert not found & {"/run/secrets/file", "/usr/bin:/usr/local/bin"}
+    assert list(secrets_in(tmp_path / "missing")) == []
+
+
+def test_a_process_learns_secrets() -> None:
+    assert redact(SECRET) == SECRET
+    know([SECRET])
+    know(["another-secret"])
+    assert redact(f"{SECRET} another-secret") == "[redacted] [redacted]"
