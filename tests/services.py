@@ -28,11 +28,11 @@ _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1", …
 if _WORKER:
     os.environ["OMP_NUM_THREADS"] = "1"  # the workers share the cores
 
+from tests.ports import reserved_port  # noqa: E402
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis  # noqa: E402
-from webapp.supervisor.home import free_port  # noqa: E402
 
-_POSTGRES = EmbeddedPostgres(HOME / "postgres", port=free_port(), password="test", durable=False)
-_REDIS = EmbeddedRedis(HOME / "redis", port=free_port(), password="test", durable=False)
+_POSTGRES = EmbeddedPostgres(HOME / "postgres", port=reserved_port(), password="test", durable=False)
+_REDIS = EmbeddedRedis(HOME / "redis", port=reserved_port(), password="test", durable=False)
 if _OWN_POSTGRES:
     os.environ["DATABASE_URL"] = _POSTGRES.url
 if _OWN_REDIS:

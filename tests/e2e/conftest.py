@@ -19,9 +19,9 @@ from django.db import connections
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from tests.ports import reserved_port
 from tests.web_builders import PASSWORD, make_user
 from webapp.permissions import Role
-from webapp.supervisor.home import free_port
 
 CHROMIUM = os.environ.get("CHROMIUM", "/usr/bin/chromium")
 ARGUMENTS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
@@ -47,7 +47,7 @@ def server(
     django_db_setup: None, redis_server: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
     """Address of a uvicorn that serves the test database."""
-    port = free_port()
+    port = reserved_port()
     database = settings.DATABASES["default"]
     address = f"{database['HOST']}:{database['PORT']}/{database['NAME']}"
     environment = os.environ | {

@@ -18,8 +18,8 @@ from tests.integration.toy_line import (
     running_line,
     sandboxes_left,
 )
+from tests.ports import reserved_port
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis
-from webapp.supervisor.home import free_port
 from webapp.supervisor.status import ServiceState
 
 ITERATIONS = 30
@@ -75,8 +75,8 @@ def test_every_service_is_killed_during_one_run(line: Line) -> None:
 
 @pytest.mark.timeout(600)
 def test_servers_of_others_that_go_away_and_come_back_are_survived(tmp_path: Path) -> None:
-    postgres = EmbeddedPostgres(tmp_path / "postgres", port=free_port(), password="theirs")
-    redis = EmbeddedRedis(tmp_path / "redis", port=free_port(), password="theirs")
+    postgres = EmbeddedPostgres(tmp_path / "postgres", port=reserved_port(), password="theirs")
+    redis = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="theirs")
     try:
         postgres.start()
         redis.start()

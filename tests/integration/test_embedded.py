@@ -17,12 +17,13 @@ from psycopg.conninfo import make_conninfo
 
 from engine.errors import PreflightError
 from engine.processes import process_start
+from tests.ports import reserved_port
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, end_leftovers
-from webapp.supervisor.home import AlreadyRunningError, exclusive, free_port, load_secrets, port_is_free
+from webapp.supervisor.home import AlreadyRunningError, exclusive, load_secrets, port_is_free
 
 
 def test_postgres_keeps_data_over_a_restart_and_a_kill(tmp_path: Path) -> None:
-    server = EmbeddedPostgres(tmp_path / "pg", port=free_port(), password="p@ss", durable=True)
+    server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="p@ss", durable=True)
     server.start()
     with psycopg.connect(
         host="127.0.0.1", port=server.port, user="trainyard", password="p@ss", dbname="trainyard"
@@ -57,7 +58,7 @@ def backends(folder: Path) -> list[psutil.Process]:
 
 def test_postgres_starts_again_although_a_busy_session_outlived_the_killed_server(tmp_path: Path) -> None:
     """Such a session holds the shared memory, which keeps a new server from starting."""
-    server = EmbeddedPostgres(tmp_path / "pg", port=free_port(), password="x", durable=False)
+    server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="x", durable=False)
     server.start()
     assert server.process is not None
     busy = psycopg.connect(
@@ -81,9 +82,10 @@ def test_postgres_starts_again_although_a_busy_session_outlived_the_killed_serve
 def test_an_interrupted_first_start_is_done_again(tmp_path: Path) -> None:
     """``kill -9`` in the middle of initdb leaves no half-made cluster that looks like one."""
     folder = tmp_path / "pg"
+    port = reserved_port()
     code = (
         "import sys; from pathlib import Path; from webapp.supervisor.embedded import EmbeddedPostgres\n"
-        f"EmbeddedPostgres(Path({str(folder)!r}), port={free_port()}, password='x', durable=False).start()"
+        f"EmbeddedPostgres(Path({str(folder)!r}), port={port}, password='x', durable=False).start()"
     )
     first = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     deadline = time.monotonic() + 120
@@ -92,14 +94,14 @@ def test_an_interrupted_first_start_is_done_again(tmp_path: Path) -> None:
         time.sleep(0.001)
     os.killpg(first.pid, signal.SIGKILL)
     first.wait()
-    server = EmbeddedPostgres(folder, port=free_port(), password="x", durable=False)
+    server = EmbeddedPostgres(folder, port=reserved_port(), password="x", durable=False)
     server.start()
     server.stop()
 
 
 def test_servers_of_a_killed_supervisor_are_ended(tmp_path: Path) -> None:
-    postgres = EmbeddedPostgres(tmp_path / "postgres", port=free_port(), password="x", durable=False)
-    redis_server = EmbeddedRedis(tmp_path / "redis", port=free_port(), password="x", durable=False)
+    postgres = EmbeddedPostgres(tmp_path / "postgres", port=reserved_port(), password="x", durable=False)
+    redis_server = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="x", durable=False)
     postgres.start()
     redis_server.start()
     assert postgres.process is not None
@@ -120,17 +122,17 @@ def test_postgres_refuses_a_wrong_password(postgres_server: str) -> None:
 
 
 def test_a_busy_data_folder_is_named(tmp_path: Path) -> None:
-    server = EmbeddedPostgres(tmp_path / "pg", port=free_port(), password="x", durable=False)
+    server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="x", durable=False)
     server.start()
     try:
         with pytest.raises(PreflightError, match="still uses"):
-            EmbeddedPostgres(tmp_path / "pg", port=free_port(), password="x", durable=False).start()
+            EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="x", durable=False).start()
     finally:
         server.stop()
 
 
 def test_redis_needs_its_password(tmp_path: Path) -> None:
-    server = EmbeddedRedis(tmp_path / "redis", port=free_port(), password="pw", durable=False)
+    server = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="pw", durable=False)
     server.start()
     try:
         with pytest.raises(redis.AuthenticationError):

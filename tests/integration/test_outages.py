@@ -13,13 +13,13 @@ import pytest
 from channels.layers import channel_layers, get_channel_layer
 
 from tests.event_builders import Stream
+from tests.ports import reserved_port
 from tests.web_builders import launched, make_run, post
 from webapp import dispatch
 from webapp.models import Event
 from webapp.services import runs
 from webapp.services.notifications import RUNS_GROUP, _send_all
 from webapp.supervisor.embedded import EmbeddedRedis
-from webapp.supervisor.home import free_port
 
 pytestmark = pytest.mark.django_db
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -57,7 +57,7 @@ def test_runs_start_and_events_are_stored_without_redis(
 @pytest.fixture
 def own_redis(settings: Any, tmp_path: Path) -> Iterator[EmbeddedRedis]:
     """A Redis of this test's own behind the channel layer."""
-    server = EmbeddedRedis(tmp_path / "redis", port=free_port(), password="pw", durable=False)
+    server = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="pw", durable=False)
     server.start()
     layer = settings.CHANNEL_LAYERS["default"]
     config = {**layer["CONFIG"], "hosts": [server.url]}

@@ -15,7 +15,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from tests.integration.toy_yard import DATASET, taught_home, write_source
-from webapp.supervisor.home import free_port
+from tests.ports import reserved_port
 from webapp.supervisor.status import ServiceState
 from webapp.supervisor.yard import Yard, running_yard
 
@@ -107,7 +107,7 @@ def running_line(folder: Path, environment: Mapping[str, str]) -> Iterator[Line]
     saved = {key: os.environ.pop(key, None) for key in ("DATABASE_URL", "REDIS_URL")}
     os.environ.update(environment)
     try:
-        with running_yard(folder / "home", web_port=free_port(), say=lambda _line: None) as yard:
+        with running_yard(folder / "home", web_port=reserved_port(), say=lambda _line: None) as yard:
             yard.manage(
                 *("curate", "--source", "toykit", "--output", DATASET),
                 *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),

@@ -58,6 +58,7 @@ while time.monotonic() < end:
 _LISTEN = """
 import socket
 sock = socket.socket(socket.AF_INET6 if ":" in HOST else socket.AF_INET)
+sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 sock.bind(("", PORT))
 sock.listen(1)
 sock.settimeout(2 * WINDOW_S)

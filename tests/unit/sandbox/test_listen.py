@@ -12,19 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.sandbox.agent.listen import image_environment, listener
+from engine.sandbox.agent.listen import image_environment
 from engine.sandbox.agent.wire import decode, frame
+from tests.ports import reserved_port
 
 AGENT = Path(__file__).parents[3] / "engine" / "sandbox"
 TOKEN = b"\x01" * 32
 
 
-def free_port() -> int:
-    with listener(0) as sock:
-        return int(sock.getsockname()[1])
-
-
-def start(port: int, accept_s: float = 20.0) -> subprocess.Popen[bytes]:
+def start(port: int, accept_s: float = 120.0) -> subprocess.Popen[bytes]:
     call = f"from agent.listen import main; main({port}, {accept_s})"
     code = f"import sys; sys.path[:0] = [{str(AGENT)!r}]; {call}"
     env = {"PATH": os.defpath, "COLOUR": "red", "TRAINYARD_X": "1", "KUBERNETES_PORT": "2", "HOSTNAME": "h"}
@@ -68,7 +64,7 @@ def cut(sock: socket.socket) -> bool:
 
 @pytest.fixture
 def port() -> int:
-    return free_port()
+    return reserved_port()
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import Client, RequestFactory
 
+from tests.ports import reserved_port
 from tests.web_builders import make_user
 from webapp.middleware import OutageMiddleware
 from webapp.permissions import Role
 from webapp.selectors import outages
 from webapp.selectors.outages import is_connection_lost, monitor, service_statuses
-from webapp.supervisor.home import free_port
 from webapp.supervisor.status import ServiceState, ServiceStatus, save_status
 
 pytestmark = pytest.mark.django_db
@@ -34,8 +34,8 @@ def home(settings: Any, tmp_path: Path) -> Path:
 @pytest.fixture
 def unreachable(settings: Any, home: Path) -> Iterator[None]:
     """The web server watches a database and a Redis at ports where nobody listens."""
-    settings.DATABASE_URL = f"postgresql://somebody:{SECRET}@127.0.0.1:{free_port()}/nothing"
-    settings.REDIS_URL = f"redis://:{SECRET}@127.0.0.1:{free_port()}/0"
+    settings.DATABASE_URL = f"postgresql://somebody:{SECRET}@127.0.0.1:{reserved_port()}/nothing"
+    settings.REDIS_URL = f"redis://:{SECRET}@127.0.0.1:{reserved_port()}/0"
     monitor.start()
     deadline = time.monotonic() + 60
     while not all(answer.confirmed for answer in monitor.answers().values()) or len(monitor.answers()) < 2:

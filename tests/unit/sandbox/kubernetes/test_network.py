@@ -5,21 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from engine.sandbox.agent.listen import listener
 from engine.sandbox.kubernetes import network
+from tests.ports import reserved_port
 
 
 def program(script: str, port: int, window_s: float = 60.0) -> list[str]:
     return [sys.executable, "-I", "-c", f"HOST, PORT, WINDOW_S = '127.0.0.1', {port}, {window_s}\n{script}"]
 
 
-def free_port() -> int:
-    with listener(0) as sock:
-        return int(sock.getsockname()[1])
-
-
 def test_one_reaches_the_other_as_soon_as_that_listens() -> None:
-    port = free_port()
+    port = reserved_port()
     with subprocess.Popen(program(network._REACH, port), stdout=subprocess.PIPE) as reaching:
         subprocess.run(program(network._LISTEN, port), check=True, timeout=60)
         said, _ = reaching.communicate(timeout=60)
@@ -27,9 +22,9 @@ def test_one_reaches_the_other_as_soon_as_that_listens() -> None:
 
 
 def test_where_nobody_listens_nobody_is_reached() -> None:
-    reaching = program(network._REACH, free_port(), window_s=0.2)
+    reaching = program(network._REACH, reserved_port(), window_s=0.2)
     assert subprocess.run(reaching, capture_output=True, check=True, timeout=60).stdout == b""
 
 
 def test_who_listens_in_vain_ends_by_itself() -> None:
-    subprocess.run(program(network._LISTEN, free_port(), window_s=0.1), check=True, timeout=60)
+    subprocess.run(program(network._LISTEN, reserved_port(), window_s=0.1), check=True, timeout=60)

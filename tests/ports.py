@@ -1,0 +1,21 @@
+"""Loopback ports for servers that tests start."""
+
+from __future__ import annotations
+
+import socket
+
+_HELD: list[socket.socket] = []
+
+
+def reserved_port() -> int:
+    """Return a loopback port that no other process is given while this one lives.
+
+    It stays bound here without listening: the kernel then gives it to nobody who asks for any port, while a
+    server that names it and sets SO_REUSEADDR, as all of ours do, may listen on it.
+    """
+    held = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _HELD.append(held)
+    port: int = held.getsockname()[1]
+    return port
