@@ -21,7 +21,7 @@ def _short(value: float) -> str:
 
 
 def formula(trajectory: Trajectory) -> str:
-    """How the stored advantage follows from the stored reward and baseline."""
+    """Return how the stored advantage follows from the stored reward and baseline."""
     reward, baseline, advantage = trajectory.reward, trajectory.baseline, trajectory.advantage
     if reward is None or baseline is None or advantage is None:
         return ""
@@ -33,5 +33,5 @@ def formula(trajectory: Trajectory) -> str:
 
 
 def siblings(trajectories: list[Trajectory]) -> tuple[Sibling, ...]:
-    """Siblings with their arithmetic, in the order given."""
+    """Return siblings with their arithmetic, in the order given."""
     return tuple(Sibling(trajectory, formula(trajectory)) for trajectory in trajectories)

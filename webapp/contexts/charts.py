@@ -1,4 +1,4 @@
-"""The charts of a run: which metrics each one draws, and the points as columns.
+"""The charts of a run: their metrics, and the points as columns.
 
 The page gets ``ChartSet`` as JSON; the live stream sends later ``Columns`` in the same form. To add a
 chart: a ``ChartSpec`` in ``RUN_CHARTS`` (only charts with at least one known metric are drawn).
@@ -99,7 +99,7 @@ class ChartSet:
     """Whether ``x`` is Unix time, seconds."""
 
     def as_json(self) -> dict[str, object]:
-        """What ``js/charts.js`` reads."""
+        """Return what ``js/charts.js`` reads."""
         return {
             "xLabel": self.x_label,
             "time": self.time,
@@ -117,7 +117,7 @@ class ChartSet:
 
 
 def columns_of(points: Sequence[Point]) -> tuple[list[float], Columns]:
-    """Every charted metric as a column over the points; None where one was not reported."""
+    """Return every charted metric as a column over the points; None where one was not reported."""
     keys = [series.key for spec in RUN_CHARTS for series in spec.series]
     return (
         [float(point.index) for point in points],
@@ -126,7 +126,7 @@ def columns_of(points: Sequence[Point]) -> tuple[list[float], Columns]:
 
 
 def run_charts(points: Sequence[Point]) -> ChartSet:
-    """The charts of a run; series that were never reported are left out.
+    """Return the charts of a run; series that were never reported are left out.
 
     Without any point the first row (what training is watched by) is announced as empty charts.
     """
@@ -144,7 +144,7 @@ def run_charts(points: Sequence[Point]) -> ChartSet:
 
 
 def comparison_chart(series: dict[int, list[float | None]], names: dict[int, str]) -> ChartSet:
-    """Mean reward of several runs over iterations in one chart."""
+    """Return mean reward of several runs over iterations in one chart."""
     length = max((len(values) for values in series.values()), default=0)
     columns = {f"run/{run_id}": values + [None] * (length - len(values)) for run_id, values in series.items()}
     lines = tuple(

@@ -45,7 +45,7 @@ class SettingSection:
 
 
 def show(value: object) -> str:
-    """A setting's value for people: lists with commas, "–" for none, yes and no."""
+    """Return a setting's value for people: lists with commas, "–" for none, yes and no."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -58,7 +58,7 @@ def show(value: object) -> str:
 
 
 def describe(config: Mapping[str, Any], recipe: str) -> tuple[SettingSection, ...]:
-    """Sections of a resolved configuration against its recipe.
+    """Return sections of a resolved configuration against its recipe.
 
     A configuration that this version no longer accepts is still shown, without explanations.
     """
@@ -87,7 +87,7 @@ class Objective:
 
 
 def objective(config: Mapping[str, Any]) -> Objective:
-    """In words and numbers; empty for a run without one."""
+    """Describe a run's objective in words and numbers; empty for a run without one."""
     try:
         run = parse_run_config(config)
     except ConfigError:

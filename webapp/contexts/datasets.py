@@ -41,7 +41,7 @@ class DatasetListContext:
 
 
 def build_dataset_list(*, can_operate: bool) -> DatasetListContext:
-    """The list."""
+    """Return the list."""
     return DatasetListContext(
         section="datasets",
         crumbs=(Crumb("Datasets"),),
@@ -81,7 +81,7 @@ class DatasetContext:
 
 
 def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str, str], ...]:
-    """A nested mapping as (dotted name, value) rows for people."""
+    """Return a nested mapping as (dotted name, value) rows for people."""
     rows: list[tuple[str, str]] = []
     for key, value in data.items():
         name = f"{prefix}{key}".replace("_", " ")
@@ -105,7 +105,7 @@ HEALTHS = (
 
 
 def parse_task_filters(params: Mapping[str, str]) -> TaskFilters:
-    """Filters from a query string; values that make no sense are ignored."""
+    """Return filters from a query string; values that make no sense are ignored."""
     sides = {side.value for side in SideOutcome}
     health, solved = params.get("health", ""), params.get("solved", "")
     return TaskFilters(
@@ -129,7 +129,7 @@ def _share(text: str) -> float | None:
 
 
 def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: bool) -> DatasetContext:
-    """The page."""
+    """Return the page."""
     filters = parse_task_filters(params)
     page = reads.list_tasks(dataset, filters, number=page_number(params))
     rates = difficulty.rates_of(dataset.pk, [task.pk for task in page.rows])
@@ -176,7 +176,7 @@ class TaskContext:
 
 
 def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskContext:
-    """The page."""
+    """Return the page."""
     answer = reads.get_answer(task) if shows_answer else None
     found = trajectory_reads.search(TrajectoryFilters(task=task.key), before=None, size=25)
     dataset_url = reverse("dataset-detail", args=[task.dataset.name])

@@ -51,7 +51,7 @@ class Diff:
 
 
 def code_lines(text: str, path: str) -> list[SafeString]:
-    """Highlighted HTML of every line of ``text``, by the file name's language."""
+    """Return highlighted HTML of every line of ``text``, by the file name's language."""
     count = text.count("\n") + 1
     if len(text) > MAX_HIGHLIGHT:
         return [escape(line) for line in text.split("\n")]
@@ -67,7 +67,7 @@ def code_lines(text: str, path: str) -> list[SafeString]:
 
 
 def patch_diff(patch: str) -> Diff | None:
-    """A unified diff; None when there is none. What cannot be read as one is shown as it is."""
+    """Return a unified diff; None when there is none. What cannot be read as one is shown as it is."""
     if not patch.strip():
         return None
     raw = patch.rstrip("\n").split("\n")
@@ -99,7 +99,7 @@ def _hunk_lines(raw: list[str], paths: tuple[str, ...]) -> list[DiffLine]:
 
 
 def edit_diff(old: str, new: str, path: str) -> Diff:
-    """What a ``str_replace`` does to the text it replaces."""
+    """Return what a ``str_replace`` does to the text it replaces."""
     old_lines, new_lines = old.split("\n"), new.split("\n")
     old_html, new_html = code_lines(old, path), code_lines(new, path)
     lines: list[DiffLine] = []
@@ -120,6 +120,6 @@ def edit_diff(old: str, new: str, path: str) -> Diff:
 
 
 def added_diff(text: str, path: str) -> Diff:
-    """A new file or inserted text: every line is added."""
+    """Return a new file or inserted text: every line is added."""
     html = code_lines(text, path)
     return Diff(tuple(DiffLine("gi", "+", line) for line in html[:MAX_LINES]), len(html), len(html), 0, 1)

@@ -38,7 +38,7 @@ class EvaluationPlot:
 
 
 def evaluation_plot(evaluations: list[Evaluation]) -> tuple[EvaluationPlot, ...]:
-    """One plot per name; ``evaluations`` are ordered by name, then iteration."""
+    """Return one plot per name; ``evaluations`` are ordered by name, then iteration."""
     by_name: dict[str, list[Evaluation]] = {}
     for evaluation in evaluations:
         by_name.setdefault(evaluation.name, []).append(evaluation)

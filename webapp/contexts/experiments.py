@@ -31,7 +31,7 @@ class ExperimentListContext:
 
 
 def build_experiment_list() -> ExperimentListContext:
-    """The list."""
+    """Return the list."""
     return ExperimentListContext(
         section="experiments", crumbs=(Crumb("Experiments"),), experiments=tuple(reads.list_experiments())
     )
@@ -55,7 +55,7 @@ class ExperimentContext:
 def build_experiment(
     experiment: Experiment, params: Mapping[str, str], *, can_operate: bool
 ) -> ExperimentContext:
-    """The page; the chart compares the first runs of the page shown."""
+    """Return the page; the chart compares the first runs of the page shown."""
     filters = RunFilters(experiment=experiment.pk, sort=params.get("sort", "-id"))
     page = run_reads.list_runs(filters, number=page_number(params))
     rewards = run_reads.reward_series([run.pk for run in page.rows], last=5000)

@@ -1,4 +1,4 @@
-"""What every page has: the breadcrumb with stable ids, and where the live stream starts."""
+"""Context common to all pages: the breadcrumb with stable ids and the start of the live stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webapp.models import Run
 
 
 def choices_of(values: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """(value, label) of a filter's choices, in words."""
+    """Return (value, label) of a filter's choices."""
     return tuple((str(value), str(value).replace("_", " ")) for value in values)
 
 

@@ -121,7 +121,7 @@ def _patches(columns: list[Trajectory]) -> tuple[PatchView, ...]:
 def build_group(
     run: Run, *, phase: str, iteration: int, task_key: str, params: Mapping[str, str]
 ) -> GroupContext | None:
-    """The page; None when there is no such group."""
+    """Return the page; None when there is no such group."""
     group = group_reads.get_group(run.pk, phase=phase, iteration=iteration, task_key=task_key)
     if group is None:
         return None

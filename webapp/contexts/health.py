@@ -1,4 +1,4 @@
-"""A dataset's health page: is every row true, which are kept out and why, how hard are they."""
+"""A dataset's health page: validation results, quarantine with reasons, difficulty."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class HealthContext:
 
 
 def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bool) -> HealthContext:
-    """The page, as of now."""
+    """Return the page, as of now."""
     url = reverse("dataset-detail", args=[dataset.name])
     counts = reads.outcome_counts(dataset)
     statuses = _statuses(counts, url)
@@ -201,7 +201,7 @@ def _cell(noop: str, gold: str, tasks: int, url: str) -> MatrixCell:
 
 
 def _bins(labels: Sequence[str], series: Sequence[Sequence[int]]) -> tuple[Bin, ...]:
-    """Bars without the empty ones at both ends."""
+    """Return bars without the empty ones at both ends."""
     amounts = list(zip(*series, strict=True))
     filled = [position for position, column in enumerate(amounts) if any(column)]
     if not filled:

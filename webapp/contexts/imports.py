@@ -46,7 +46,7 @@ class ImportFormContext:
     folders: tuple[str, ...]
     values: Mapping[str, str]
     refused: tuple[Problem, ...]
-    """Why nothing was started."""
+    """Reason for a refused import."""
     imports: tuple[Run, ...]
     """Those under way, or ended without a dataset."""
 
@@ -54,7 +54,7 @@ class ImportFormContext:
 def build_import_form(
     posted: Mapping[str, str] | None = None, refused: tuple[Problem, ...] = ()
 ) -> ImportFormContext:
-    """The form with what was put in."""
+    """Return the form with what was put in."""
     folders = allowed().imports
     # A box that is not ticked is not posted.
     values = {name: (posted.get(name, "") if posted else default) for name, default in FIELDS.items()}
@@ -71,7 +71,7 @@ def build_import_form(
 
 
 def overrides_of(posted: Mapping[str, str]) -> dict[str, Any]:
-    """What a form sets beside format, source and name, as settings of an import."""
+    """Return what a form sets beside format, source and name, as settings of an import."""
 
     def several(name: str) -> list[str]:
         return [part.strip() for part in posted.get(name, "").replace("\n", ",").split(",") if part.strip()]
@@ -106,12 +106,12 @@ class LeftOutContext:
     kind: Kind
     page: Page[dict[str, Any]]
     reasons: tuple[tuple[str, int], ...]
-    """Why rows were excluded → how many, over all imports."""
+    """Reason of exclusion → number of rows, over all imports."""
     params: Mapping[str, str]
 
 
 def build_left_out(dataset: Dataset, params: Mapping[str, str]) -> LeftOutContext:
-    """The page."""
+    """Return the page."""
     kind: Kind = "excluded" if params.get("kind") == "excluded" else "rejects"
     reasons: dict[str, int] = {}
     for one in dataset.provenance.get("imports") or []:

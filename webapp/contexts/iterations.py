@@ -57,7 +57,7 @@ def by_area(metrics: Mapping[str, float]) -> tuple[tuple[str, tuple[tuple[str, f
 
 
 def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str]) -> IterationContext | None:
-    """The page; None when the run has no such iteration or evaluation."""
+    """Return the page; None when the run has no such iteration or evaluation."""
     number = params.get("page", "")
     page = group_reads.iteration_groups(
         run.pk, phase=phase, iteration=index, number=int(number) if number.isdecimal() else 1

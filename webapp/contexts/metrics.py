@@ -24,7 +24,7 @@ from webapp.selectors import sandboxes as reads
 
 
 def exposition() -> bytes:
-    """The text format, as of now."""
+    """Return the text format, as of now."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector())
     return generate_latest(registry)

@@ -56,5 +56,5 @@ def current_outages() -> tuple[Outage, ...]:
 
 
 def outages(request: HttpRequest) -> dict[str, Any]:  # noqa: ARG001
-    """Context processor: ``outages`` on every page."""
+    """Return context processor: ``outages`` on every page."""
     return {"outages": current_outages()}

@@ -1,4 +1,4 @@
-"""The overview: what needs a person, what runs, what finished."""
+"""The overview: what needs attention, what is running, what has finished."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def progress_of(run: Run) -> tuple[int, int]:
 
 
 def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[RunRow, ...]:
-    """Rows for a band."""
+    """Return rows for a band."""
     return tuple(
         RunRow(run, tuple(rewards.get(run.pk, [])), *progress_of(run), run_reads.is_stale(run))
         for run in runs
@@ -54,7 +54,7 @@ def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[R
 
 
 def build_overview(*, can_operate: bool) -> OverviewContext:
-    """The page; a fixed number of queries."""
+    """Return the page; a fixed number of queries."""
     troubled = run_reads.troubled_runs(now=timezone.now())
     active = run_reads.active_runs()
     finished = run_reads.finished_runs()

@@ -41,7 +41,7 @@ class FormField:
     """``text``, ``number``, ``choice``, ``check``, ``list`` (one item a line) or ``mapping`` (JSON)."""
     value: str
     base: str
-    """What the recipe says."""
+    """The recipe's value."""
     choices: tuple[str, ...]
     help: str
     optional: bool
@@ -89,14 +89,14 @@ class RunFormContext:
     findings: tuple[LintFinding, ...]
     """Errors first."""
     refused: tuple[Problem, ...]
-    """Why the run that was asked for was not made."""
+    """Reasons for a refused run."""
     num_changed: int
     experiments: tuple[tuple[int, str], ...]
     experiment: int | None
 
 
 def as_text(value: object) -> str:
-    """A setting's value as its input holds it."""
+    """Return a setting's value as its input holds it."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -131,7 +131,7 @@ def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
 
 
 def rebase(base: Mapping[str, Any], posted: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The configuration a form is compared with, and what was posted, when another preset was chosen.
+    """Return the configuration a form is compared with, and what was posted, when another preset was chosen.
 
     A form holds every setting of the preset it was rendered with (``rendered_preset``): those left as they
     were belong to that preset and make way for the chosen one's.
@@ -222,7 +222,7 @@ def form_sections(
     offers: Mapping[str, tuple[str, ...]],
     preset: str = "",
 ) -> tuple[FormSection, ...]:
-    """Sections of a configuration with what was posted filled in.
+    """Return sections of a configuration with what was posted filled in.
 
     Args:
         base: what the fields are compared with.
@@ -249,7 +249,7 @@ def _nested(
     offers: Mapping[str, tuple[str, ...]],
     preset: str,
 ) -> Iterator[FormSection]:
-    """The sections of a section, each followed by its own, under their dotted names."""
+    """Yield the sections of a section, each followed by its own, under their dotted names."""
     for name in type(model).model_fields:
         part = getattr(model, name)
         if not isinstance(part, Section):
@@ -263,7 +263,7 @@ def _nested(
 
 
 def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
-    """Dotted overrides of every setting whose text differs from the base."""
+    """Return dotted overrides of every setting whose text differs from the base."""
     overrides: dict[str, Any] = {}
     for field in (field for section in sections for field in section.fields):
         if not field.changed:
@@ -280,7 +280,7 @@ def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
 
 
 def _json_or_text(value: str) -> Any:
-    """What a text means as JSON; text that is none is left to the configuration to refuse."""
+    """Return what a text means as JSON; text that is none is left to the configuration to refuse."""
     try:
         return json.loads(value or "{}")
     except ValueError:
@@ -288,7 +288,7 @@ def _json_or_text(value: str) -> Any:
 
 
 def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[LintFinding]:
-    """What contradicts, has no effect or is not allowed in the configuration that a form holds."""
+    """Return what contradicts, has no effect or is not allowed in the configuration that a form holds."""
     try:
         config = with_overrides(base, parse_overrides(sections))
         places.checked(config)
@@ -300,7 +300,7 @@ def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[Li
 
 
 def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:
-    """Every recipe with the first line of its docstring."""
+    """Return every recipe with the first line of its docstring."""
     return tuple(
         RecipeChoice(name, make().kind, (make.__doc__ or "").strip().split("\n")[0], name == current)
         for name, make in RECIPES.items()
@@ -308,7 +308,7 @@ def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:
 
 
 def recipe_base(recipe: str) -> dict[str, Any]:
-    """A recipe's whole configuration. Raises ConfigError for an unknown one."""
+    """Return a recipe's whole configuration. Raises ConfigError for an unknown one."""
     if recipe not in RECIPES:
         raise ConfigError(f"unknown recipe '{recipe}'")
     return {**RECIPES[recipe]().model_dump(mode="json"), "recipe": recipe}

@@ -39,7 +39,7 @@ class RunHeader:
     run: Run
     stale: bool
     waiting: str
-    """What was asked for and not yet acknowledged; empty when nothing is pending."""
+    """Pending request, not yet acknowledged; empty when nothing is pending."""
     controls: tuple[Control, ...]
     iterations_done: int
     progress_done: int
@@ -59,11 +59,11 @@ class RunHeader:
     made: Dataset | None
     """The dataset it made, once that is there."""
     counts_made: tuple[tuple[str, int], ...]
-    """What a run without rollouts counted: (name, number)."""
+    """Counts of a run without rollouts: (name, number)."""
 
 
 def controls_of(state: str, desired: str) -> tuple[Control, ...]:
-    """The buttons that make sense in a state."""
+    """Return the buttons that make sense in a state."""
     stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight was closed.", "danger")
     match state:
         case RunState.DRAFT:
@@ -82,7 +82,7 @@ def controls_of(state: str, desired: str) -> tuple[Control, ...]:
 
 
 def waiting_for(state: str, desired: str) -> str:
-    """What people asked for that the engine has not acknowledged."""
+    """Return what people asked for that the engine has not acknowledged."""
     if state in ENDED or state in (RunState.DRAFT, RunState.QUEUED):
         return ""
     if state == RunState.STOPPING or desired == "stop":
@@ -95,7 +95,7 @@ def waiting_for(state: str, desired: str) -> str:
 
 
 def elapsed(run: Run, now: datetime) -> float | None:
-    """Seconds since the run first ran, up to its end."""
+    """Return seconds since the run first ran, up to its end."""
     if run.running_at is None:
         return None
     return (
@@ -104,7 +104,7 @@ def elapsed(run: Run, now: datetime) -> float | None:
 
 
 def seconds_left(run: Run, points: list[Point], elapsed_seconds: float | None) -> float | None:
-    """From the pace of the last ten iterations, or of the progress; None while there is no pace."""
+    """Estimate the seconds left from the last ten iterations or the progress; None without either."""
     if run.state != RunState.RUNNING:
         return None
     paces = [point.seconds for point in points[-10:] if point.seconds is not None]
@@ -116,7 +116,7 @@ def seconds_left(run: Run, points: list[Point], elapsed_seconds: float | None) -
 
 
 def build_header(run: Run, points: list[Point]) -> RunHeader:
-    """The strip for a run whose finished iterations are ``points``."""
+    """Return the strip for a run whose finished iterations are ``points``."""
     rates: list[SolveRate] = []
     if points:
         rates = iteration_reads.solve_rates(run.pk, iterations=[points[0].index, points[-1].index])
@@ -149,7 +149,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
 
 
 def _counted(run: Run) -> tuple[tuple[str, int], ...]:
-    """The whole numbers of a summary; those that are 0 say nothing but that there was nothing."""
+    """Return the whole numbers of a summary; those that are 0 say nothing but that there was nothing."""
     return tuple(
         (name.replace("_", " "), value)
         for name, value in run.summary.items()

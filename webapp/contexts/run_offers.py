@@ -42,7 +42,7 @@ def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
 
 
 def _policies(folders: tuple[Path, ...]) -> list[str]:
-    """Checkpoints at the top of the policy folders, by the name that finds them."""
+    """Return checkpoints at the top of the policy folders, by the name that finds them."""
     found = [
         path.name
         for folder in folders

@@ -45,7 +45,7 @@ class Tab:
 
 
 def tabs_of(names: Sequence[str], current: str, url: str) -> tuple[Tab, ...]:
-    """The bar with the current tab marked."""
+    """Return the bar with the current tab marked."""
     return tuple(
         Tab(name, LABELS.get(name, name.capitalize()), f"{url}?tab={name}", name == current) for name in names
     )
@@ -152,7 +152,7 @@ Panel = (
 
 
 def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
-    """The current tab's content."""
+    """Return the current tab's content."""
     match tab:
         case "trajectories":
             return _trajectories(run)
@@ -223,7 +223,7 @@ def _events(run: Run, params: Mapping[str, str]) -> EventsPanel:
 
 
 def _words(run_id: int, event: Event) -> tuple[str, str]:
-    """An event as one sentence, and the page it is about."""
+    """Return an event as one sentence, and the page it is about."""
     payload = event.payload
     ref = payload.get("ref")
     url = ""

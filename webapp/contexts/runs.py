@@ -42,7 +42,7 @@ class RunListContext:
 
 
 def parse_run_filters(params: Mapping[str, str]) -> RunFilters:
-    """Filters from a query string; values that make no sense are ignored."""
+    """Return filters from a query string; values that make no sense are ignored."""
     experiment = params.get("experiment", "")
     return RunFilters(
         state=params.get("state", ""),
@@ -61,7 +61,7 @@ def page_number(params: Mapping[str, str]) -> int:
 
 
 def build_run_list(params: Mapping[str, str], *, can_operate: bool) -> RunListContext:
-    """The list narrowed and sorted as the address says."""
+    """Return the list narrowed and sorted as the address says."""
     filters = parse_run_filters(params)
     page = run_reads.list_runs(filters, number=page_number(params))
     rewards = run_reads.reward_series([run.pk for run in page.rows])
@@ -116,7 +116,7 @@ def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
 
 
 def build_run_detail(run: Run, params: Mapping[str, str], *, can_operate: bool) -> RunDetailContext:
-    """The page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions)."""
+    """Return the page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions)."""
     points = iteration_reads.points_after(run.pk, -1)
     header = build_header(run, points)
     charts: ChartSet = run_charts(points)

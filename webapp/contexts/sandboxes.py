@@ -108,7 +108,7 @@ class SandboxRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """What page, run tab, API and command show."""
+    """The sandbox pool as shown by page, run tab, API and command."""
 
     as_of: datetime | None
     """Of the newest snapshot; None when no pool has reported."""
@@ -116,7 +116,7 @@ class PoolView:
     pools: tuple[Pool, ...]
     paused: tuple[Pool, ...]
     blocked: tuple[tuple[str, int], ...]
-    """Why sandboxes that are being started do not come up yet, and how many."""
+    """Reasons for delayed starts, with the number of sandboxes."""
     images: tuple[ImageRow, ...]
     clocks: tuple[ClockView, ...]
     nodes: tuple[tuple[str, int], ...]
@@ -145,7 +145,7 @@ class PoolContext:
 
 
 def build_pool(params: Mapping[str, str], *, can_operate: bool) -> PoolContext:
-    """The page of all live pools, or of one run's with ``?run=``."""
+    """Return the page of all live pools, or of one run's with ``?run=``."""
     text = params.get("run", "")
     run = run_reads.get_run(int(text)) if text.isdecimal() and len(text) < 19 else None
     view = pool_view(run.pk if run else None)
@@ -163,7 +163,7 @@ def build_pool(params: Mapping[str, str], *, can_operate: bool) -> PoolContext:
 
 
 def pool_view(run_id: int | None = None) -> PoolView:
-    """The pools of all live runs, or of one run, alive or not; a fixed number of queries."""
+    """Return the pools of all live runs, or of one run, alive or not; a fixed number of queries."""
     pools = reads.pools(run_id)
     live, num_live = reads.open_sandboxes(run_id)
     failed, num_failed = reads.failed_sandboxes(run_id)
@@ -203,7 +203,7 @@ def _images(pools: Sequence[Pool]) -> tuple[ImageRow, ...]:
 
 
 def _counted(tables: Iterable[Mapping[str, int]]) -> tuple[tuple[str, int], ...]:
-    """Sums over dictionaries of counts, largest first."""
+    """Return sums over dictionaries of counts, largest first."""
     total: Counter[str] = Counter()
     for table in tables:
         total.update(table)
@@ -225,7 +225,7 @@ def _row(live: LiveSandbox) -> SandboxRow:
 
 
 def _clocks(pools: Sequence[Pool]) -> tuple[ClockView, ...]:
-    """The histograms of all pools added up, in the order in which a rollout meets them."""
+    """Return the histograms of all pools added up, in the order in which a rollout meets them."""
     views = []
     for name in CLOCKS:
         records = [pool.clocks[name] for pool in pools if name in pool.clocks]
@@ -235,7 +235,7 @@ def _clocks(pools: Sequence[Pool]) -> tuple[ClockView, ...]:
 
 
 def clock_view(name: str, counts: Sequence[int], total: float) -> ClockView:
-    """A histogram as bars, from its first to its last used bucket."""
+    """Return a histogram as bars, from its first to its last used bucket."""
     used = [i for i, count in enumerate(counts) if count]
     tallest = max(counts, default=0)
     shown = range(used[0], used[-1] + 1) if used else range(0)
@@ -254,7 +254,7 @@ def clock_view(name: str, counts: Sequence[int], total: float) -> ClockView:
 
 
 def quantile(counts: Sequence[int], share: float) -> float | None:
-    """The value below which a share of the durations lies, seconds; in the last bucket its lower bound."""
+    """Return a quantile of the durations, seconds; in the last bucket its lower bound."""
     rank = share * sum(counts)
     below = 0
     for i, count in enumerate(counts):
@@ -279,7 +279,7 @@ def _short(seconds: float) -> str:
 
 
 def history_chart(points: Sequence[PoolPoint]) -> ChartSet:
-    """Sums over runs at every moment one of them reported; the others count as they last were."""
+    """Return sums over runs at every moment one of them reported; the others count as they last were."""
     last: dict[int, PoolPoint] = {}
     at: dict[float, dict[str, float | None]] = {}
     names = [series.key for series in _CHARTS[0].series]

@@ -35,14 +35,14 @@ class MapRow:
 
 
 def level_of(solved: int, graded: int) -> int:
-    """Quarter of the siblings that solved it; any solved sibling lifts it above 0."""
+    """Return quarter of the siblings that solved it; any solved sibling lifts it above 0."""
     if not graded:
         return -1
     return max(1, (4 * solved) // graded) if solved else 0
 
 
 def map_rows(run_id: int, found: SolveMap) -> tuple[MapRow, ...]:
-    """Rows in the map's order; columns are the iterations shown."""
+    """Return rows in the map's order; columns are the iterations shown."""
     left = {iteration: CELL_WIDTH * x for x, iteration in enumerate(found.iterations)}
     rows = []
     for key, name in found.tasks:

@@ -34,7 +34,7 @@ class CutText:
 
 
 def cut_text(text: str, *, lines: int = OBSERVATION_LINES, chars: int = OBSERVATION_CHARS) -> CutText:
-    """The first ``lines`` lines, at most ``chars`` characters."""
+    """Return the first ``lines`` lines, at most ``chars`` characters."""
     all_lines = text.split("\n")
     shown = "\n".join(all_lines[:lines])[:chars]
     return CutText(shown, shown.count("\n") + 1 if shown else 0, len(all_lines) if text else 0, len(text))
@@ -42,7 +42,7 @@ def cut_text(text: str, *, lines: int = OBSERVATION_LINES, chars: int = OBSERVAT
 
 @dataclass(frozen=True, slots=True)
 class ActionBody:
-    """What the action says, apart from its numbers."""
+    """Content of the action, without its numbers."""
 
     kind: str
     """``command``, ``edit``, ``view``, ``search``, ``finish``, ``call`` (any other tool) or ``none``."""
@@ -83,7 +83,7 @@ def _rest(arguments: Mapping[str, Any], *shown: str) -> tuple[tuple[str, str], .
 
 
 def _short(path: str) -> str:
-    """A path without the usual working folder in front."""
+    """Return a path without the usual working folder in front."""
     return path.removeprefix("/testbed/") or path
 
 
@@ -121,7 +121,7 @@ def _file_editor(arguments: Mapping[str, Any]) -> ActionBody:
 
 
 def action_body(step: Step) -> ActionBody:
-    """How a step's tool call is shown."""
+    """Return how a step's tool call is shown."""
     arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
     match step.tool:
         case "":
@@ -154,7 +154,7 @@ def _share(value: float, most: float) -> str:
 
 
 def step_views(steps: list[Step], *, most_thinking: int, most_seconds: float) -> tuple[StepView, ...]:
-    """Steps ready for the template; the two maxima are the trajectory's, for the strip's bars."""
+    """Return steps ready for the template; the two maxima are the trajectory's, for the strip's bars."""
     return tuple(
         StepView(
             step=step,

@@ -1,4 +1,4 @@
-"""One trajectory: its steps, what came of it; and the search over all of them."""
+"""One trajectory with its steps and result, and the search over all trajectories."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class TrajectoryContext:
 
 
 def _sandbox_rest(trajectory: Trajectory) -> float:
-    """What the sandbox took beside fetching its image and starting."""
+    """Return what the sandbox took beside fetching its image and starting."""
     return trajectory.sandbox_seconds - trajectory.pull_seconds - trajectory.start_seconds
 
 
@@ -83,7 +83,7 @@ def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
 def build_trajectory(
     run: Run, *, phase: str, iteration: int, task_key: str, index: int, shows_answer: bool
 ) -> TrajectoryContext | None:
-    """The page; None when there is no such trajectory."""
+    """Return the page; None when there is no such trajectory."""
     trajectory = reads.get_trajectory(
         run.pk, phase=phase, iteration=iteration, task_key=task_key, index=index
     )
@@ -134,7 +134,7 @@ def build_trajectory(
 
 
 def task_address(trajectory: Trajectory) -> str:
-    """The task's page; empty while its dataset is not synchronised."""
+    """Return the task's page; empty while its dataset is not synchronised."""
     task = trajectory.task
     return reverse("task-detail", args=[task.dataset.name, task.key]) if task else ""
 
@@ -178,7 +178,7 @@ def _number(text: str) -> float | None:
 
 
 def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
-    """Filters from a query string; values that make no sense are ignored."""
+    """Return filters from a query string; values that make no sense are ignored."""
     run, least = params.get("run", ""), params.get("steps", "")
     return TrajectoryFilters(
         q=params.get("q", "").strip()[:200],
@@ -195,7 +195,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
 
 
 def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchContext:
-    """One page of found trajectories, newest first."""
+    """Return one page of found trajectories, newest first."""
     filters = parse_filters(params)
     cursor = params.get("before", "")
     before = int(cursor) if cursor.isdecimal() and len(cursor) < 18 else None

@@ -1,4 +1,4 @@
-"""What a group's advantages and masks would have been under other settings of the objective."""
+"""Counterfactual advantages and masks of a group under other settings of the objective."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class WhatIf:
 def counterfactual(
     run: Run, *, phase: str, iteration: int, task_key: str, settings: Mapping[str, Any]
 ) -> Counterfactual | None:
-    """One stored group under other settings, beside its iteration's other groups; None without such a group.
+    """Return a stored group under other settings, among its iteration's groups; None if there is none.
 
     Raises:
         ConfigError: an unknown setting or value, or a run that has no objective.
@@ -80,7 +80,7 @@ def counterfactual(
 def build_what_if(
     run: Run, trajectories: list[Trajectory], *, iteration: int, task_key: str, params: Mapping[str, str]
 ) -> WhatIf:
-    """The panel of a training group's page."""
+    """Return the panel of a training group's page."""
     settings = {name: params[name] for name in OFFERED if params.get(name)}
     choices = tuple(
         Choice(name, settings.get(name, ""), get_args(AlgorithmConfig.model_fields[name].annotation))

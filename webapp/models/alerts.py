@@ -1,4 +1,4 @@
-"""Alerts: something a person should look at."""
+"""Alerts that need a person's attention."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class AuditEntry(models.Model):
         Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="audit_entries"
     )
     target = models.CharField(max_length=300, blank=True, default="")
-    """What it was done to, where that is not a run: ``user ada``, ``dataset quickstart``."""
+    """Object of the change where it is not a run: ``user ada``, ``dataset quickstart``."""
     changes: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """Setting → new value, or ``{"old": …, "new": …}``."""
 

@@ -12,7 +12,7 @@ class Dataset(models.Model):
 
     name = models.CharField(max_length=200, unique=True)
     provenance: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
-    """What ``dataset.json`` says: sources, counts, versions; for an import the file and its format."""
+    """Content of ``dataset.json``: sources, counts, versions; for an import the file and its format."""
     splits: models.JSONField[dict[str, int], dict[str, int]] = models.JSONField(default=dict, blank=True)
     """Split → number of its active tasks."""
     num_tasks = models.IntegerField(default=0)
@@ -66,7 +66,7 @@ class Task(models.Model):
     quarantined = models.BooleanField(default=False)
     quarantine_reason = models.TextField(blank=True, default="")
     quarantine_by = models.CharField(max_length=150, blank=True, default="")
-    """Who decided; empty where the validation did."""
+    """Person who decided; empty for a decision by validation."""
     quarantine_since = models.DateTimeField(null=True, blank=True)
 
     class Meta:
@@ -94,7 +94,7 @@ class Task(models.Model):
 
 
 class TaskAnswer(models.Model):
-    """The gold-bearing half of a task: shown to operators and admins only."""
+    """The answer key of a task: shown to operators and administrators only."""
 
     task = models.OneToOneField(Task, on_delete=models.CASCADE, primary_key=True, related_name="answer")
     gold_patch = models.TextField(blank=True, default="")
@@ -105,15 +105,15 @@ class TaskAnswer(models.Model):
     test_command = models.TextField(blank=True, default="")
     grade_rule = models.CharField(max_length=64, blank=True, default="")
     log_parser = models.CharField(max_length=300, blank=True, default="")
-    """What reads the outcomes out of the log; empty where a report tells them."""
+    """Parser of the test log; empty where a report has the outcomes."""
     expected: models.JSONField[dict[str, str], dict[str, str]] = models.JSONField(default=dict, blank=True)
     """Test → status of the whole map, for the rule ``map_equal``."""
     hidden_paths: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
-    """What the image holds and no agent may see."""
+    """Files of the image that no agent may see."""
     timeout_s = models.FloatField(null=True, blank=True)
     """Time for the tests, seconds, where the row sets one."""
     setup_patch = models.TextField(blank=True, default="")
-    """What makes the image the task, applied before anybody enters."""
+    """Patch that turns the image into the task, applied before any use."""
     deterministic = models.BooleanField(default=False)
     metadata: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
 

@@ -1,4 +1,4 @@
-"""What validation found about tasks and what people decided: a mirror of every ``validation.jsonl``."""
+"""Validation results of tasks and decisions of people: a mirror of every ``validation.jsonl``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from webapp.models.runs import Run
 
 
 class Validation(models.Model):
-    """What one run found about one task; ``Task.validation`` is the newest that counts."""
+    """Result of one validation run for one task; ``Task.validation`` is the newest valid one."""
 
     task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="validations", db_index=False)
     uid = models.CharField(max_length=200)
@@ -27,7 +27,7 @@ class Validation(models.Model):
     status = models.CharField(max_length=16, choices=choices(RowStatus))
     noop = models.CharField(max_length=8, choices=choices(SideOutcome))
     gold = models.CharField(max_length=8, choices=choices(SideOutcome))
-    """What the gradings of the untouched row and of its gold patch came to."""
+    """Outcome of grading the untouched row and its gold patch."""
     repeats = models.IntegerField(default=1)
     noop_seconds = models.FloatField(null=True, blank=True)
     gold_seconds = models.FloatField(null=True, blank=True)

@@ -39,9 +39,9 @@ class Run(models.Model):
     desired = models.CharField(
         max_length=8, choices=[("run", "run"), ("pause", "pause"), ("stop", "stop")], default="run"
     )
-    """What people want; the engine reads it from every heartbeat's answer and acknowledges by event."""
+    """Requested state; the engine reads it with every heartbeat and acknowledges it by an event."""
     reason = models.TextField(blank=True, default="")
-    """Why it failed or was stopped."""
+    """Reason for a failure or stop."""
     summary: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
 
     epoch = models.IntegerField(default=0)
@@ -68,13 +68,13 @@ class Run(models.Model):
     queued_at = models.DateTimeField(null=True, blank=True)
     starting_at = models.DateTimeField(null=True, blank=True)
     running_at = models.DateTimeField(null=True, blank=True)
-    """When it first ran."""
+    """Time of the first start."""
     paused_at = models.DateTimeField(null=True, blank=True)
-    """When it last acknowledged a pause."""
+    """Time of the last acknowledged pause."""
     stopping_at = models.DateTimeField(null=True, blank=True)
     finished_at = models.DateTimeField(null=True, blank=True)
     nudged_at = models.DateTimeField(null=True, blank=True)
-    """When the reconciler last sent a task for it."""
+    """Time of the reconciler's last task for it."""
 
     class Meta:
         ordering = ["-id"]
@@ -106,7 +106,7 @@ class RunAttempt(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     ended_at = models.DateTimeField(null=True, blank=True)
     reason = models.TextField(blank=True, default="")
-    """Why this attempt was made or given up."""
+    """Reason for the attempt's start or end."""
     token_hash = models.CharField(max_length=64, blank=True, default="")
     """SHA-256 of its ingest token; a finished attempt keeps it, to be told that it is over."""
 

@@ -13,16 +13,16 @@ class Sandbox(models.Model):
     """One lease of a sandbox; the row exists before the sandbox does."""
 
     class State(models.TextChoices):
-        """Where it is in its life."""
+        """State of the sandbox's life cycle."""
 
         LEASED = "leased"
-        """A place was given to it; it is being started."""
+        """Admitted; the sandbox is being started."""
         STARTED = "started"
         CLOSED = "closed"
         FAILED = "failed"
-        """It did not start, or failed in use."""
+        """The sandbox did not start, or failed in use."""
         LOST = "lost"
-        """Its run's attempt ended without saying what became of it: the reaper removes what is left."""
+        """The run's attempt ended without reporting the sandbox's end; the reaper removes it."""
 
     OPEN = (State.LEASED, State.STARTED)
 
@@ -31,14 +31,14 @@ class Sandbox(models.Model):
     epoch = models.IntegerField()
     state = models.CharField(max_length=8, choices=State.choices)
     name = models.CharField(max_length=200, blank=True, default="")
-    """What it is for, e.g. a rollout's key."""
+    """Purpose, e.g. a rollout's key."""
     lane = models.CharField(max_length=64, blank=True, default="")
     image = models.CharField(max_length=300)
     backend = models.CharField(max_length=16)
     sandbox_id = models.CharField(max_length=200, blank=True, default="")
     node = models.CharField(max_length=200, blank=True, default="")
     warm = models.BooleanField(default=False)
-    """It had been started before anybody asked."""
+    """Whether it was started ahead of the request."""
     queue_seconds = models.FloatField(default=0.0)
     pull_seconds = models.FloatField(default=0.0)
     start_seconds = models.FloatField(default=0.0)
@@ -89,14 +89,14 @@ class Pool(models.Model):
     """Clock → ``ClockRecord``."""
     paused_reason = models.TextField(blank=True, default="")
     blocked: models.JSONField[dict[str, int], dict[str, int]] = models.JSONField(default=dict)
-    """Why sandboxes do not come up yet → how many."""
+    """Reason of delayed starts → number of sandboxes."""
 
     def __str__(self) -> str:
         return f"pool of run {self.run_id}"
 
 
 class Reaper(models.Model):
-    """What reaping one backend has found so far; one row per backend."""
+    """Reaping results of one backend so far; one row per backend."""
 
     backend = models.CharField(max_length=16, unique=True)
     checked_at = models.DateTimeField()
@@ -106,7 +106,7 @@ class Reaper(models.Model):
     last_removed_at = models.DateTimeField(null=True, blank=True)
     """The last time it found any, and how many."""
     error = models.TextField(blank=True, default="")
-    """Why the last check did not work; empty when it did."""
+    """Error of the last check; empty when it worked."""
 
     class Meta:
         ordering = ["backend"]

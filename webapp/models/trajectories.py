@@ -1,4 +1,4 @@
-"""Groups, trajectories, steps, test results and tokens: what rollouts left behind.
+"""Groups, trajectories, steps, test results and tokens of rollouts.
 
 Columns the pages filter, sort or draw by are stored at ingest, never derived from text later. The
 wide and numerous tables (steps, tests, tokens) have natural composite keys and are filled with COPY.
@@ -42,7 +42,7 @@ class Group(models.Model):
     mean_reward = models.FloatField(null=True, blank=True)
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
-    """When its last sibling ended; empty while one is live."""
+    """Time at which the last sibling ended; empty while one is live."""
 
     class Meta:
         ordering = ["run_id", "iteration", "phase", "id"]
@@ -62,7 +62,7 @@ class Trajectory(models.Model):
     """The record of one rollout; one per (run, iteration, phase, task_key, index), whatever was retried."""
 
     class State(models.TextChoices):
-        """Whether it is live."""
+        """State of the rollout."""
 
         RUNNING = "running"
         FINISHED = "finished"
@@ -83,7 +83,7 @@ class Trajectory(models.Model):
     sandbox_id = models.CharField(max_length=200, blank=True, default="")
     started_at = models.DateTimeField()
     active_at = models.DateTimeField()
-    """When its last step (or its start, or its end) was."""
+    """Time of the last step, start or end."""
     finished_at = models.DateTimeField(null=True, blank=True)
 
     termination = models.CharField(max_length=16, choices=choices(TerminationReason), blank=True, default="")
@@ -160,7 +160,7 @@ class Step(models.Model):
     trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="steps", db_index=False)
     index = models.IntegerField()
     time = models.DateTimeField()
-    """When it finished."""
+    """Time of completion."""
     action = models.CharField(max_length=16)
     """Kind of action: command, search, view, edit, finish, other; ``none`` when nothing was parsed."""
     tool = models.CharField(max_length=64, blank=True, default="")
@@ -193,7 +193,7 @@ class Step(models.Model):
 
 
 class TestResult(models.Model):
-    """How one required test ended."""
+    """Outcome of one required test."""
 
     __test__ = False
 
@@ -257,7 +257,7 @@ class TokenBlob(models.Model):
         return f"{self.length} tokens of trajectory {self.trajectory_id}"
 
     def window(self, start: int, stop: int) -> dict[str, list[int] | list[float]]:
-        """Columns of the tokens ``start … stop-1`` as lists."""
+        """Return columns of the tokens ``start … stop-1`` as lists."""
         result: dict[str, list[int] | list[float]] = {}
         for name, code in TOKEN_COLUMNS.items():
             column = array.array(code)

@@ -6,7 +6,7 @@ from webapp.models import Alert
 
 
 def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Alert], int]:
-    """Alerts nobody has acknowledged, newest first, and how many there are."""
+    """Return alerts nobody has acknowledged, newest first, and how many there are."""
     alerts = Alert.objects.filter(acknowledged_at__isnull=True)
     if run_id is not None:
         alerts = alerts.filter(run_id=run_id)
@@ -16,5 +16,5 @@ def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Ale
 
 
 def get_alert(alert_id: int) -> Alert | None:
-    """One alert with its run."""
+    """Return one alert with its run."""
     return Alert.objects.select_related("run").filter(pk=alert_id).first()

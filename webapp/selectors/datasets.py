@@ -15,7 +15,7 @@ from webapp.selectors.paging import Page, map_page, paginate
 
 
 def list_datasets() -> list[Dataset]:
-    """Every dataset with ``num_runs`` on it, ``num_validated`` and ``num_quarantined`` of its tasks."""
+    """Return every dataset with its ``num_runs``, ``num_validated`` and ``num_quarantined`` tasks."""
     tasks = Task.objects.filter(dataset=OuterRef("pk"), active=True)
     found = Dataset.objects.annotate(
         num_runs=Count("runs"),
@@ -26,28 +26,28 @@ def list_datasets() -> list[Dataset]:
 
 
 def _counted(tasks: QuerySet[Task]) -> Coalesce:
-    """How many tasks of an outer dataset, as a column."""
+    """Return how many tasks of an outer dataset, as a column."""
     counts = tasks.order_by().values("dataset").annotate(n=Count("pk")).values("n")
     return Coalesce(Subquery(counts, output_field=IntegerField()), 0)
 
 
 def get_dataset(name: str) -> Dataset | None:
-    """One dataset with the run that made it."""
+    """Return one dataset with the run that made it."""
     return Dataset.objects.select_related("run").filter(name=name).first()
 
 
 def has_folder(dataset: Dataset) -> bool:
-    """Whether its files are here, and not only what was mirrored of them."""
+    """Return whether its files are here, and not only what was mirrored of them."""
     return (Path(settings.TRAINYARD_HOME) / "datasets" / dataset.name / "answers.jsonl").exists()
 
 
 UNVALIDATED, QUARANTINED = "unvalidated", "quarantined"
-"""What ``TaskFilters.health`` may say besides a validation's status."""
+"""Values of ``TaskFilters.health`` besides a validation's status."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskFilters:
-    """What a dataset's tasks are narrowed to; empty means everything."""
+    """Filters of a dataset's tasks; empty means everything."""
 
     split: str = ""
     q: str = ""
@@ -69,7 +69,7 @@ class TaskFilters:
 
 
 def list_tasks(dataset: Dataset, filters: TaskFilters, *, number: int, size: int = 50) -> Page[Task]:
-    """Tasks in the dataset's order with the validation that counts."""
+    """Return tasks in the dataset's order with the validation that counts."""
     # First which ones, from narrow indexes, then only those with all that a row shows.
     page = paginate(
         _narrowed(dataset, filters).only("pk").order_by("position", "id"), number=number, size=size
@@ -106,7 +106,7 @@ def _narrowed(dataset: Dataset, filters: TaskFilters) -> QuerySet[Task]:
 
 
 def get_task(dataset_name: str, key: str) -> Task | None:
-    """One task of a dataset, active or not."""
+    """Return one task of a dataset, active or not."""
     return (
         Task.objects.select_related("dataset", "validation")
         .filter(dataset__name=dataset_name, key=key)
@@ -115,13 +115,13 @@ def get_task(dataset_name: str, key: str) -> Task | None:
 
 
 def get_answer(task: Task) -> TaskAnswer | None:
-    """The gold-bearing half. Callers check the role first."""
+    """Return the gold-bearing half. Callers check the role first."""
     return TaskAnswer.objects.filter(task=task).first()
 
 
 @dataclass(frozen=True, slots=True)
 class RunOnTask:
-    """How one run fared on a task."""
+    """Result of one run on a task."""
 
     run_id: int
     run_name: str
@@ -133,7 +133,7 @@ class RunOnTask:
 
 
 def runs_on_task(task: Task, limit: int = 50) -> list[RunOnTask]:
-    """Runs that tried a task, newest first, training and evaluations apart."""
+    """Return runs that tried a task, newest first, training and evaluations separately."""
     rows = (
         Group.objects.filter(task=task)
         .order_by()

@@ -28,7 +28,7 @@ _Z = NormalDist().inv_cdf(0.975)
 
 @dataclass(frozen=True, slots=True)
 class SolveRate:
-    """How often a task was solved."""
+    """Solve rate of a task."""
 
     solved: int = 0
     graded: int = 0
@@ -70,7 +70,7 @@ class Profile:
 
 
 def measuring_runs(dataset_id: int) -> list[int]:
-    """Runs on a dataset, but those whose policy knows the answer or does nothing."""
+    """Return runs on a dataset, except those whose policy knows the answer or does nothing."""
     runs = Run.objects.filter(dataset=dataset_id).exclude(config__policy__type__in=SCRIPTED)
     return list(runs.order_by().values_list("pk", flat=True))
 
@@ -87,7 +87,7 @@ def _summed(dataset_id: int) -> QuerySet[Any, Any]:
 
 
 def rates_of(dataset_id: int, task_ids: Collection[int]) -> dict[int, SolveRate]:
-    """Solve rates of some tasks of a dataset; those without a graded rollout are not among them."""
+    """Return solve rates of some tasks of a dataset; those without a graded rollout are not among them."""
     rows = _summed(dataset_id).filter(task_id__in=task_ids).values_list("task_id", "s", "n")
     return {task_id: SolveRate(solved, graded) for task_id, solved, graded in rows}
 
@@ -95,7 +95,7 @@ def rates_of(dataset_id: int, task_ids: Collection[int]) -> dict[int, SolveRate]
 def measured_tasks(
     dataset_id: int, *, kind: str = "", low: float | None = None, high: float | None = None
 ) -> QuerySet[Any, Any]:
-    """Ids of measured tasks as a subquery: of one class, and within a range of solve rates."""
+    """Return ids of measured tasks as a subquery: of one class, and within a range of solve rates."""
     found = _summed(dataset_id)
     if kind == "none":
         found = found.filter(s=0)
@@ -113,7 +113,7 @@ def measured_tasks(
 
 
 def by_key(dataset: Dataset) -> dict[str, tuple[int, int]]:
-    """Task key → (solved, graded) of the dataset's active tasks that were tried."""
+    """Return task key → (solved, graded) of the dataset's active tasks that were tried."""
     rows = _summed(dataset.pk).filter(task__active=True).values_list("task__key", "s", "n")
     return {key: (solved, graded) for key, solved, graded in rows}
 
@@ -130,7 +130,7 @@ _PROFILE = """
 
 
 def profile(dataset: Dataset) -> Profile:
-    """Classes and histogram of a whole dataset in one pass over the index."""
+    """Return classes and histogram of a whole dataset in one pass over the index."""
     classes = dict.fromkeys(CLASSES, 0)
     bins = [0] * BINS
     attempts = 0

@@ -9,7 +9,7 @@ from webapp.selectors.runs import ACTIVE_STATES
 
 
 def list_experiments() -> list[Experiment]:
-    """Every experiment with ``num_runs``, ``num_active`` and ``last_run_at``."""
+    """Return every experiment with ``num_runs``, ``num_active`` and ``last_run_at``."""
     return list(
         Experiment.objects.select_related("created_by")
         .annotate(
@@ -22,5 +22,5 @@ def list_experiments() -> list[Experiment]:
 
 
 def get_experiment(experiment_id: int) -> Experiment | None:
-    """One experiment."""
+    """Return one experiment."""
     return Experiment.objects.select_related("created_by").filter(pk=experiment_id).first()

@@ -23,7 +23,7 @@ def _of_run(run_id: int) -> QuerySet[Group]:
 
 
 def list_groups(run_id: int, *, phase: str, outcome: str, number: int, size: int = 40) -> Page[Group]:
-    """Groups of a run newest iteration first, with siblings.
+    """Return groups of a run newest iteration first, with siblings.
 
     Args:
         phase: ``train``, ``eval:<name>`` or empty for all.
@@ -42,18 +42,18 @@ def list_groups(run_id: int, *, phase: str, outcome: str, number: int, size: int
 
 
 def iteration_groups(run_id: int, *, phase: str, iteration: int, number: int, size: int = 32) -> Page[Group]:
-    """Groups of one iteration or evaluation, with siblings."""
+    """Return groups of one iteration or evaluation, with siblings."""
     groups = _of_run(run_id).filter(phase=phase, iteration=iteration).prefetch_related(_siblings())
     return paginate(groups.order_by("id"), number=number, size=size)
 
 
 def phases(run_id: int) -> list[str]:
-    """Phases that have groups."""
+    """Return phases that have groups."""
     return sorted(Group.objects.filter(run_id=run_id).order_by().values_list("phase", flat=True).distinct())
 
 
 def get_group(run_id: int, *, phase: str, iteration: int, task_key: str) -> Group | None:
-    """One group with its task, run and whole siblings."""
+    """Return one group with its task, run and whole siblings."""
     return (
         Group.objects.filter(run_id=run_id, phase=phase, iteration=iteration, task_key=task_key)
         .select_related("task__dataset", "run")
@@ -63,7 +63,7 @@ def get_group(run_id: int, *, phase: str, iteration: int, task_key: str) -> Grou
 
 
 def steps_of(trajectories: list[Trajectory]) -> dict[int, list[Step]]:
-    """Steps of several trajectories without their long texts: one query."""
+    """Return steps of several trajectories without their long texts: one query."""
     result: dict[int, list[Step]] = {trajectory.pk: [] for trajectory in trajectories}
     steps = (
         Step.objects.filter(trajectory_id__in=list(result))

@@ -21,7 +21,7 @@ SECOND_BOUNDS = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0, 
 
 @dataclass(frozen=True, slots=True)
 class OutcomeCount:
-    """So many tasks came to this."""
+    """Number of tasks with one outcome."""
 
     health: str
     """Empty: never validated."""
@@ -32,7 +32,7 @@ class OutcomeCount:
 
 
 def outcome_counts(dataset: Dataset) -> list[OutcomeCount]:
-    """Active tasks by what their newest validation found and whether they are in quarantine."""
+    """Return active tasks by what their newest validation found and whether they are in quarantine."""
     rows = (
         Task.objects.filter(dataset=dataset, active=True)
         .order_by()
@@ -44,7 +44,7 @@ def outcome_counts(dataset: Dataset) -> list[OutcomeCount]:
 
 
 def quarantined_tasks(dataset: Dataset, *, number: int, size: int = 25) -> Page[Task]:
-    """Tasks in quarantine with the validation behind it, in the dataset's order."""
+    """Return tasks in quarantine with the validation behind it, in the dataset's order."""
     tasks = Task.objects.filter(dataset=dataset, active=True, quarantined=True)
     return paginate(
         tasks.select_related("validation").defer("problem_statement").order_by("position", "id"),
@@ -54,7 +54,7 @@ def quarantined_tasks(dataset: Dataset, *, number: int, size: int = 25) -> Page[
 
 
 def flaky_tasks(dataset: Dataset, limit: int = 25) -> list[Task]:
-    """Tasks whose newest validation wavered, those with most wavering tests first."""
+    """Return tasks whose newest validation wavered, those with most wavering tests first."""
     tasks = Task.objects.filter(dataset=dataset, active=True, health=RowStatus.FLAKY.value)
     return list(
         tasks.select_related("validation")
@@ -65,7 +65,7 @@ def flaky_tasks(dataset: Dataset, limit: int = 25) -> list[Task]:
 
 @dataclass(frozen=True, slots=True)
 class GradingTimes:
-    """How long one grading of a task takes: mean of its repeats, over tasks."""
+    """Duration of one grading of a task: mean of its repeats, over tasks."""
 
     counts: tuple[int, ...]
     """Tasks per bin of ``SECOND_BOUNDS``, and one more for the rest."""
@@ -85,7 +85,7 @@ _SIDES = ("noop", "gold")
 
 
 def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
-    """Times of gradings without a patch (``noop``) and with the ``gold`` patch, where there were any."""
+    """Return durations of gradings without a patch (``noop``) and with the ``gold`` patch."""
     bins = ", ".join(f"width_bucket(v.{side}_seconds, %(bounds)s::float8[])" for side in _SIDES)
     totals = ", ".join(
         f"percentile_cont(ARRAY[0.5, 0.95]) WITHIN GROUP (ORDER BY v.{side}_seconds),"
@@ -112,21 +112,21 @@ def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
 
 
 def validation_runs(dataset: Dataset, limit: int = 10) -> list[Run]:
-    """Runs that validated the dataset, newest first."""
+    """Return runs that validated the dataset, newest first."""
     runs = Run.objects.filter(dataset=dataset, kind=RunKind.VALIDATE)
     return list(runs.select_related("created_by").defer("config").order_by("-id")[:limit])
 
 
 def active_run(runs: Sequence[Run]) -> Run | None:
-    """The newest of them that is queued or alive."""
+    """Return the newest of them that is queued or alive."""
     return next((run for run in runs if run.state in ACTIVE_STATES), None)
 
 
 def validations_of(task: Task, limit: int = 50) -> list[Validation]:
-    """What was ever found about a task, newest first."""
+    """Return what was ever found about a task, newest first."""
     return list(task.validations.select_related("run").order_by("-time", "-id")[:limit])
 
 
 def decisions_about(task: Task, limit: int = 50) -> list[QuarantineDecision]:
-    """What people ever decided about a task, newest first."""
+    """Return what people ever decided about a task, newest first."""
     return list(task.decisions.order_by("-time", "-id")[:limit])

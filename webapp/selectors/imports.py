@@ -35,13 +35,13 @@ def unfinished_imports(limit: int = 5) -> list[Run]:
 
 
 def _is_settled(run: Run, made: Mapping[str, datetime | None]) -> bool:
-    """Whether the dataset of an import that ended has been made after all."""
+    """Return whether the dataset of an import that ended has been made after all."""
     synced_at = made.get(run.config["importing"]["output"])
     return run.finished_at is not None and synced_at is not None and synced_at > run.finished_at
 
 
 def offered_sources(folders: Sequence[Path]) -> list[str]:
-    """What lies in the import folders, relative to them: data files, and folders at the top."""
+    """Return what lies in the import folders, relative to them: data files, and folders at the top."""
     found: list[str] = []
     for folder in folders:
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
@@ -53,7 +53,7 @@ def offered_sources(folders: Sequence[Path]) -> list[str]:
 
 
 def left_out(dataset: Dataset, kind: Kind, *, number: int) -> Page[dict[str, Any]]:
-    """Rows of the source that are not in the dataset: unreadable (``rejects``) or unwanted (``excluded``)."""
+    """Return rows missing in the dataset: unreadable (``rejects``) or unwanted (``excluded``)."""
     path = Path(settings.TRAINYARD_HOME) / "datasets" / dataset.name / f"{kind}.jsonl"
     try:
         with path.open("rb") as lines:

@@ -23,7 +23,7 @@ class Point:
 
 
 def points_after(run_id: int, after: int, *, limit: int = 5000) -> list[Point]:
-    """Finished iterations with an index above ``after`` (-1: all), oldest first; the newest ``limit``."""
+    """Return the newest ``limit`` finished iterations with an index above ``after``, oldest first."""
     rows = (
         Iteration.objects.filter(run_id=run_id, index__gt=after, finished_at__isnull=False)
         .order_by("-index")
@@ -36,7 +36,7 @@ def points_after(run_id: int, after: int, *, limit: int = 5000) -> list[Point]:
 
 
 def get_iteration(run_id: int, index: int) -> Iteration | None:
-    """One iteration."""
+    """Return one iteration."""
     return Iteration.objects.filter(run_id=run_id, index=index).first()
 
 
@@ -55,7 +55,7 @@ class SolveRate:
 
 
 def solve_rates(run_id: int, *, iterations: Sequence[int]) -> list[SolveRate]:
-    """Solve rates of the given iterations, in order."""
+    """Return solve rates of the given iterations, in order."""
     rows = (
         Group.objects.filter(run_id=run_id, phase="train", iteration__in=list(iterations))
         .order_by("iteration")
@@ -84,7 +84,7 @@ class Funnel:
 
 
 def funnel(run_id: int, iteration: int) -> Funnel | None:
-    """Where the rollouts of a training iteration went: one query; None before any started."""
+    """Count the rollouts of a training iteration by fate: one query; None before any started."""
     fate = Case(
         When(termination__in=[str(r) for r in INFRASTRUCTURE_REASONS], then=Value("infrastructure")),
         When(loss_mask__isnull=True, then=Value("unfinished")),
@@ -137,7 +137,7 @@ class SolveMap:
 
 
 def solve_map(run_id: int, *, last_iterations: int = 60, max_tasks: int = 100) -> SolveMap:
-    """The newest iterations of the solve map; says how many there are in all."""
+    """Return the newest iterations of the solve map; says how many there are in all."""
     groups = Group.objects.filter(run_id=run_id, phase="train")
     newest = groups.order_by("-iteration").values_list("iteration", flat=True).first()
     totals = groups.order_by().aggregate(
@@ -170,13 +170,13 @@ def solve_map(run_id: int, *, last_iterations: int = 60, max_tasks: int = 100) -
 
 
 def evaluations(run_id: int) -> list[Evaluation]:
-    """Every evaluation of a run, by name, then iteration."""
+    """Return every evaluation of a run, by name, then iteration."""
     return list(Evaluation.objects.filter(run_id=run_id).order_by("name", "iteration"))
 
 
 @dataclass(frozen=True, slots=True)
 class LiveCounts:
-    """What is in flight."""
+    """Counts of live rollouts."""
 
     running: int
     """Trajectories that are live."""
@@ -185,7 +185,7 @@ class LiveCounts:
 
 
 def live_counts(run: Run) -> LiveCounts:
-    """How many trajectories are live and how many exist."""
+    """Return how many trajectories are live and how many exist."""
     counts = Trajectory.objects.filter(run=run).aggregate(
         running=Count("id", filter=Q(state=Trajectory.State.RUNNING)), total=Count("id")
     )

@@ -12,7 +12,7 @@ from webapp.models import Step, Trajectory
 
 
 def iteration_outcomes(run_id: int, *, phase: str, iteration: int) -> dict[str, list[TrajectoryOutcome]]:
-    """By task key, every finished trajectory of an iteration or evaluation, ordered by index."""
+    """Return every finished trajectory of an iteration or evaluation by task key, ordered by index."""
     rows = list(
         Trajectory.objects.filter(
             run_id=run_id, phase=phase, iteration=iteration, state=Trajectory.State.FINISHED

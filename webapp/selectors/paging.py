@@ -43,14 +43,14 @@ class Page(Generic[Row]):
 
 
 def paginate(rows: QuerySet[ModelRow], *, number: int, size: int) -> Page[ModelRow]:
-    """Page ``number`` (from 1; a page past the end is the last) of a query: two queries."""
+    """Return page ``number`` (from 1; a page past the end is the last) of a query: two queries."""
     total = rows.count()
     number = max(1, min(number, -(-total // size) or 1))
     return Page(rows=list(rows[(number - 1) * size : number * size]), total=total, number=number, size=size)
 
 
 def map_page(page: Page[ModelRow], convert: Callable[[ModelRow], Row]) -> Page[Row]:
-    """The same page with every row converted."""
+    """Return the same page with every row converted."""
     return Page(
         rows=[convert(row) for row in page.rows], total=page.total, number=page.number, size=page.size
     )

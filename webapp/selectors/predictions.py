@@ -17,12 +17,12 @@ _NOT_ENDED = frozenset({Verdict.TEST_TIMEOUT, Verdict.INFRA_ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which rollouts: one for each task of one iteration of one phase."""
+    """Selection of rollouts: one for each task of one iteration of one phase."""
 
     phase: str
     iteration: int
     index: int = 0
-    """Which of a task's siblings."""
+    """Index among a task's siblings."""
 
 
 def choose(run: Run, *, phase: str = "", iteration: int | None = None, index: int = 0) -> Choice | None:
@@ -50,7 +50,7 @@ def _rows(run: Run, choice: Choice) -> QuerySet[Trajectory]:
 
 
 def predictions(run: Run, choice: Choice) -> list[Prediction]:
-    """One for every graded rollout; tasks that infrastructure failed are left out."""
+    """Return one for every graded rollout; tasks that infrastructure failed are left out."""
     rows = _rows(run, choice).values_list("task__instance_id", "task_key", "patch")
     name = f"trainyard-run-{run.pk}"
     return [
@@ -60,7 +60,7 @@ def predictions(run: Run, choice: Choice) -> list[Prediction]:
 
 
 def report(run: Run, choice: Choice) -> dict[str, Any]:
-    """The run report, ``schema_version`` 2, over the dataset's splits that the rollouts come from."""
+    """Return the run report, ``schema_version`` 2, over the dataset's splits that the rollouts come from."""
     ids: dict[str, set[str]] = {name: set() for name in OUTCOMES}
     reasons: dict[str, str] = {}
     for instance_id, key, verdict, patch in _rows(run, choice).values_list(
@@ -83,7 +83,7 @@ def report(run: Run, choice: Choice) -> dict[str, Any]:
 
 
 def _instances(run: Run, choice: Choice) -> set[str]:
-    """Instances of the splits that the chosen rollouts come from."""
+    """Return instances of the splits that the chosen rollouts come from."""
     splits = (
         Trajectory.objects.filter(run=run, phase=choice.phase, iteration=choice.iteration)
         .exclude(task=None)

@@ -26,7 +26,7 @@ SORTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilters:
-    """What the list of runs is narrowed to and ordered by; empty means everything."""
+    """Filters and order of the list of runs; empty means everything."""
 
     state: str = ""
     kind: str = ""
@@ -38,7 +38,7 @@ class RunFilters:
 
 
 def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
-    """Annotates ``reward``: mean reward of the newest finished iteration (None before one)."""
+    """Annotate ``reward``: mean reward of the newest finished iteration (None before one)."""
     newest = (
         Iteration.objects.filter(run=OuterRef("pk"), finished_at__isnull=False)
         .order_by("-index")
@@ -53,7 +53,7 @@ def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
 
 
 def list_runs(filters: RunFilters, *, number: int, size: int = 50) -> Page[Run]:
-    """One page of runs, newest first unless sorted otherwise."""
+    """Return one page of runs, newest first unless sorted otherwise."""
     runs = with_reward(Run.objects.all())
     if filters.state == "active":
         runs = runs.filter(state__in=ACTIVE_STATES)
@@ -73,18 +73,18 @@ def list_runs(filters: RunFilters, *, number: int, size: int = 50) -> Page[Run]:
 
 
 def active_runs(limit: int = 20) -> list[Run]:
-    """Runs that are queued or alive, newest first."""
+    """Return queued and live runs, newest first."""
     return list(with_reward(Run.objects.filter(state__in=ACTIVE_STATES)).order_by("-id")[:limit])
 
 
 def finished_runs(limit: int = 10) -> list[Run]:
-    """Runs that ended, last ended first."""
+    """Return ended runs, last ended first."""
     ended = (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
     return list(with_reward(Run.objects.filter(state__in=ended)).order_by("-finished_at", "-id")[:limit])
 
 
 def troubled_runs(*, now: datetime, limit: int = 20) -> list[Run]:
-    """Runs a person should look at: failed in the last three days, or alive in name only."""
+    """Return runs that need attention: failed in the last three days, or live without a heartbeat."""
     failed = Q(state=RunState.FAILED, finished_at__gte=now - timedelta(days=3))
     stale = Q(state__in=(RunState.RUNNING, RunState.PAUSED, RunState.STOPPING)) & (
         Q(heartbeat_at__lt=now - STALE_AFTER) | Q(heartbeat_at__isnull=True, running_at__lt=now - STALE_AFTER)
@@ -93,7 +93,7 @@ def troubled_runs(*, now: datetime, limit: int = 20) -> list[Run]:
 
 
 def is_stale(run: Run) -> bool:
-    """Whether a run claims to be alive but has not sent a heartbeat lately."""
+    """Return whether a run claims to be alive but has not sent a heartbeat lately."""
     if run.state not in (RunState.RUNNING, RunState.PAUSED, RunState.STOPPING):
         return False
     seen = run.heartbeat_at or run.running_at
@@ -101,7 +101,7 @@ def is_stale(run: Run) -> bool:
 
 
 def reward_series(run_ids: Iterable[int], *, last: int = 60) -> dict[int, list[float | None]]:
-    """Mean reward of the last finished iterations of several runs: one query."""
+    """Return mean reward of the last finished iterations of several runs: one query."""
     series: dict[int, list[float | None]] = {run_id: [] for run_id in run_ids}
     rows = (
         Iteration.objects.filter(
@@ -117,14 +117,14 @@ def reward_series(run_ids: Iterable[int], *, last: int = 60) -> dict[int, list[f
 
 
 def get_run(run_id: int) -> Run | None:
-    """One run with experiment, dataset, parent and creator; None when there is none."""
+    """Return one run with experiment, dataset, parent and creator; None when there is none."""
     return (
         Run.objects.select_related("experiment", "dataset", "created_by", "parent").filter(pk=run_id).first()
     )
 
 
 def _events(run: Run, kind: str) -> QuerySet[Event]:
-    """Of one kind, or of all that are rare enough to be read one by one."""
+    """Return events of one kind, or of all kinds that are not bulk data."""
     events = Event.objects.filter(run=run)
     if kind:
         return events.filter(type=kind)
@@ -133,7 +133,7 @@ def _events(run: Run, kind: str) -> QuerySet[Event]:
 
 
 def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> list[Event]:
-    """Events newest first; steps and reports about sandboxes are left out unless asked for by ``kind``."""
+    """Return events newest first; steps and sandbox reports only if selected by ``kind``."""
     events = _events(run, kind)
     if before:
         events = events.filter(seq__lt=before)
@@ -141,18 +141,18 @@ def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> l
 
 
 def count_events(run: Run, *, kind: str) -> int:
-    """How many events ``run_events`` could show in all."""
+    """Return how many events ``run_events`` could show in all."""
     return _events(run, kind).count()
 
 
 def checkpoints(run: Run, limit: int = 200) -> tuple[Sequence[Checkpoint], int]:
-    """Newest checkpoints and how many there are."""
+    """Return newest checkpoints and how many there are."""
     rows = Checkpoint.objects.filter(run=run).order_by("-iteration")
     return list(rows[:limit]), rows.count()
 
 
 def experiment_choices() -> list[tuple[int, str]]:
-    """Every experiment as (id, name)."""
+    """Return every experiment as (id, name)."""
     return list(Experiment.objects.order_by("name").values_list("id", "name"))
 
 
@@ -167,5 +167,5 @@ def runs_with_checkpoints(limit: int = 50) -> list[int]:
 
 
 def dataset_choices() -> list[str]:
-    """Names of every dataset."""
+    """Return names of every dataset."""
     return list(Dataset.objects.order_by("name").values_list("name", flat=True))

@@ -21,7 +21,7 @@ _HISTORY_POINTS = 450
 
 
 def pools(run_id: int | None = None) -> list[Pool]:
-    """The pools of runs that are alive, newest first; or one run's, alive or not."""
+    """Return the pools of runs that are alive, newest first; or one run's, alive or not."""
     rows = Pool.objects.select_related("run").defer("run__config", "run__summary")
     rows = rows.filter(run__state__in=LIVE_STATES) if run_id is None else rows.filter(run_id=run_id)
     return list(rows.order_by("-run_id"))
@@ -39,7 +39,7 @@ class LiveSandbox:
 
 
 def open_sandboxes(run_id: int | None = None, *, limit: int = 100) -> tuple[list[LiveSandbox], int]:
-    """Leases that are open, oldest first, and how many there are: three queries."""
+    """Return leases that are open, oldest first, and how many there are: three queries."""
     rows = Sandbox.objects.filter(state__in=Sandbox.OPEN, run__state__in=LIVE_STATES)
     if run_id is not None:
         rows = rows.filter(run_id=run_id)
@@ -52,7 +52,7 @@ def open_sandboxes(run_id: int | None = None, *, limit: int = 100) -> tuple[list
 
 
 def _rollouts(sandboxes: Sequence[Sandbox]) -> dict[tuple[int, str], tuple[str, int, str, int]]:
-    """(run, sandbox) → phase, iteration, task key, index of the live rollout in it."""
+    """Map (run, sandbox) to phase, iteration, task key and index of the live rollout in it."""
     rows = Trajectory.objects.filter(
         run_id__in={sandbox.run_id for sandbox in sandboxes},
         state=Trajectory.State.RUNNING,
@@ -62,7 +62,7 @@ def _rollouts(sandboxes: Sequence[Sandbox]) -> dict[tuple[int, str], tuple[str, 
 
 
 def failed_sandboxes(run_id: int | None = None, *, limit: int = 20) -> tuple[list[Sandbox], int]:
-    """The last sandboxes that failed, newest first, and how many did."""
+    """Return the last sandboxes that failed, newest first, and how many did."""
     rows = Sandbox.objects.filter(state=Sandbox.State.FAILED)
     if run_id is not None:
         rows = rows.filter(run_id=run_id)
@@ -70,7 +70,7 @@ def failed_sandboxes(run_id: int | None = None, *, limit: int = 20) -> tuple[lis
 
 
 def reapers() -> list[Reaper]:
-    """One row per backend that was ever reaped."""
+    """Return one row per backend that was ever reaped."""
     return list(Reaper.objects.all())
 
 
@@ -88,7 +88,7 @@ class PoolPoint:
 
 
 def pool_history(run_ids: Sequence[int]) -> list[PoolPoint]:
-    """The newest snapshots of several runs' pools, oldest first: one query."""
+    """Return the newest snapshots of several runs' pools, oldest first: one query."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT e.run_id, extract(epoch FROM e.time)::float, (e.payload->>'wanted')::int,"
@@ -102,7 +102,7 @@ def pool_history(run_ids: Sequence[int]) -> list[PoolPoint]:
 
 
 def configs_in_use() -> list[dict[str, Any]]:
-    """The ``sandbox`` sections, as ``{"sandbox": …}``, of runs that are alive or ended within a day."""
+    """Return the ``sandbox`` sections of runs that are live or ended within a day."""
     recent: QuerySet[Run] = Run.objects.filter(
         Q(state__in=LIVE_STATES) | Q(finished_at__gte=timezone.now() - _IN_USE_FOR)
     )
@@ -112,7 +112,7 @@ def configs_in_use() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far the stored events of a live run are behind its engine."""
+    """Delay of a live run's stored events behind its engine."""
 
     run_id: int
     events: int
@@ -122,7 +122,7 @@ class Lag:
 
 
 def ingest_lags(now: datetime | None = None) -> list[Lag]:
-    """One row per live run: one query."""
+    """Return one row per live run: one query."""
     now = now or timezone.now()
     newest = Event.objects.filter(run=OuterRef("pk"), seq=OuterRef("last_seq")).values("time")[:1]
     found = []

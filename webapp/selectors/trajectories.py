@@ -18,7 +18,7 @@ SEARCH_POOL = 5000
 def get_trajectory(
     run_id: int, *, phase: str, iteration: int, task_key: str, index: int
 ) -> Trajectory | None:
-    """One trajectory with run, group and task."""
+    """Return one trajectory with run, group and task."""
     return (
         Trajectory.objects.select_related("run", "group", "task__dataset")
         .filter(run_id=run_id, phase=phase, iteration=iteration, task_key=task_key, index=index)
@@ -27,7 +27,7 @@ def get_trajectory(
 
 
 def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
-    """A run's newest trajectories and how many it has."""
+    """Return a run's newest trajectories and how many it has."""
     rows = Trajectory.objects.filter(run_id=run_id)
     shown = (
         rows.select_related("task")
@@ -38,7 +38,7 @@ def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
 
 
 def steps(trajectory_id: int, *, start: int = 0) -> list[Step]:
-    """Steps from ``start`` on; every step is there."""
+    """Return steps from ``start`` on; every step is there."""
     return list(
         Step.objects.filter(trajectory_id=trajectory_id, index__gte=start)
         .defer("search_text")
@@ -47,17 +47,17 @@ def steps(trajectory_id: int, *, start: int = 0) -> list[Step]:
 
 
 def get_step(trajectory_id: int, index: int) -> Step | None:
-    """One step."""
+    """Return one step."""
     return Step.objects.filter(trajectory_id=trajectory_id, index=index).first()
 
 
 def tests(trajectory_id: int) -> list[TestResult]:
-    """Results of the required tests in the task's order."""
+    """Return results of the required tests in the task's order."""
     return list(TestResult.objects.filter(trajectory_id=trajectory_id).order_by("position"))
 
 
 def test_log(trajectory_id: int) -> str | None:
-    """The whole test log; None when there is no such trajectory."""
+    """Return the whole test log; None when there is no such trajectory."""
     log = TestLog.objects.filter(trajectory_id=trajectory_id).first()
     if log is not None:
         return log.text
@@ -65,12 +65,12 @@ def test_log(trajectory_id: int) -> str | None:
 
 
 def whole_log_chars(trajectory_id: int) -> int:
-    """Length of a test log that is longer than what the trajectory's row shows; else 0."""
+    """Return length of a test log that is longer than what the trajectory's row shows; else 0."""
     return TestLog.objects.filter(trajectory_id=trajectory_id).values_list("chars", flat=True).first() or 0
 
 
 def finding_counts(run_id: int) -> list[tuple[str, int]]:
-    """Kinds of signs of tampering in a run, and how many trajectories show each, most frequent first."""
+    """Return signs of tampering in a run by kind, with their number of trajectories."""
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT f->>'kind', count(DISTINCT t.id) FROM webapp_trajectory t,"
@@ -82,14 +82,14 @@ def finding_counts(run_id: int) -> list[tuple[str, int]]:
 
 
 def sibling_indexes(group_id: int) -> list[int]:
-    """Positions of the siblings of a group."""
+    """Return positions of the siblings of a group."""
     return list(
         Trajectory.objects.filter(group_id=group_id).order_by("index").values_list("index", flat=True)
     )
 
 
 def gold_patch(task_id: int | None) -> str:
-    """The task's gold patch; empty when it is not known. Callers check the role first."""
+    """Return the task's gold patch; empty when it is not known. Callers check the role first."""
     if task_id is None:
         return ""
     return TaskAnswer.objects.filter(task_id=task_id).values_list("gold_patch", flat=True).first() or ""
@@ -97,7 +97,7 @@ def gold_patch(task_id: int | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryFilters:
-    """What a search is narrowed to; empty means everything."""
+    """Filters of a search; empty means everything."""
 
     q: str = ""
     """Words over thoughts and actions (``websearch`` syntax: quotes, ``or``, minus)."""
@@ -167,7 +167,7 @@ def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
 def search(
     filters: TrajectoryFilters, *, before: int | None, size: int = 50, with_answers: bool = False
 ) -> SearchResult:
-    """Trajectories that pass every filter; with words, those with a matching step.
+    """Return trajectories that pass every filter; with words, those with a matching step.
 
     The words are looked for in the oracle's rollouts only ``with_answers``.
     """
@@ -207,7 +207,7 @@ def search(
 
 
 def _answering_runs() -> list[int]:
-    """Runs with ``Run.plays_answers``."""
+    """Return runs with ``Run.plays_answers``."""
     return list(Run.objects.filter(config__policy__type="oracle").values_list("pk", flat=True))
 
 

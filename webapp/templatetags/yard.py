@@ -1,4 +1,4 @@
-"""How values are written on pages: numbers with units, states as chips, small drawings as SVG.
+"""Formatting of values on pages: numbers with units, states as chips, small drawings as SVG.
 
 A value that is not known is "–", never 0. Drawings use SVG attributes because the content security
 policy forbids inline styles. To add a filter: a typed function here that returns plain text, or
@@ -33,7 +33,7 @@ ACTION_LETTERS = {"command": "C", "search": "S", "view": "V", "edit": "E", "fini
 
 @register.filter
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with ``digits`` significant digits (whole numbers in full)."""
+    """Return a number with ``digits`` significant digits (whole numbers in full)."""
     if value is None or value != value:
         return UNKNOWN
     if float(value).is_integer() and abs(value) < 1e15:
@@ -43,7 +43,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 @register.filter
 def signed(value: float | None, digits: int = 3) -> str:
-    """A number with its sign, ``+0.714``; a true minus sign."""
+    """Return a number with its sign, ``+0.714``; a true minus sign."""
     if value is None:
         return UNKNOWN
     text = f"{value:+.{digits}f}" if value else "0"
@@ -52,25 +52,25 @@ def signed(value: float | None, digits: int = 3) -> str:
 
 @register.filter
 def fixed(value: float | None, digits: int = 2) -> str:
-    """A number with a fixed count of decimals."""
+    """Return a number with a fixed count of decimals."""
     return UNKNOWN if value is None else f"{value:.{digits}f}".replace("-", "−")
 
 
 @register.filter
 def percent(value: float | None, digits: int = 1) -> str:
-    """A share as per cent."""
+    """Return a share as per cent."""
     return UNKNOWN if value is None else f"{100 * value:.{digits}f}\u202f%"
 
 
 @register.filter
 def points(value: float | None) -> str:
-    """A difference of two shares in percentage points, signed."""
+    """Return a difference of two shares in percentage points, signed."""
     return UNKNOWN if value is None else f"{100 * value:+.1f}\u202fpp".replace("-", "−")
 
 
 @register.filter
 def seconds(value: float | None) -> str:
-    """A duration: ``0.42 s``, ``38 s``, ``4 min 05 s``, ``3 h 12 min``."""
+    """Return a duration: ``0.42 s``, ``38 s``, ``4 min 05 s``, ``3 h 12 min``."""
     if value is None:
         return UNKNOWN
     if value < 10:
@@ -86,7 +86,7 @@ def seconds(value: float | None) -> str:
 
 @register.filter
 def brief(value: float | None) -> str:
-    """A duration that is often short: ``3.2 ms``, ``140 ms``, else as ``seconds`` writes it."""
+    """Return a duration that is often short: ``3.2 ms``, ``140 ms``, else as ``seconds`` writes it."""
     if value is None or value >= 1:
         return seconds(value)
     return f"{1000 * value:.{1 if value < 0.01 else 0}f}\u202fms"
@@ -94,19 +94,19 @@ def brief(value: float | None) -> str:
 
 @register.filter
 def clock(value: datetime | None) -> str:
-    """A moment as ``2026-11-21 10:03:07``, UTC."""
+    """Return a moment as ``2026-11-21 10:03:07``, UTC."""
     return UNKNOWN if value is None else value.strftime("%Y-%m-%d %H:%M:%S")
 
 
 @register.filter
 def epoch(value: datetime | None) -> str:
-    """A moment as Unix seconds, for ``data-since`` (the page counts on from it)."""
+    """Return a moment as Unix seconds, for ``data-since`` (the page counts on from it)."""
     return "" if value is None else f"{value.timestamp():.0f}"
 
 
 @register.filter
 def dash(value: object) -> object:
-    """The value, or "–" for None and empty text."""
+    """Return the value, or "–" for None and empty text."""
     return UNKNOWN if value is None or value == "" else value
 
 
@@ -118,7 +118,7 @@ def words(value: str) -> str:
 
 @register.filter
 def prose(value: str) -> SafeString:
-    """A docstring's ``literal`` parts as code."""
+    """Return a docstring's ``literal`` parts as code."""
     parts = str(value).split("``")
     return format_html_join(
         "", "{}", ((format_html("<code>{}</code>", part) if i % 2 else part,) for i, part in enumerate(parts))
@@ -127,13 +127,13 @@ def prose(value: str) -> SafeString:
 
 @register.filter
 def action_letter(value: str) -> str:
-    """The one-letter second cue of an action's colour."""
+    """Return the one-letter second cue of an action's colour."""
     return ACTION_LETTERS.get(value, "!")
 
 
 @register.simple_tag
 def chip(value: str, label: str = "") -> SafeString:
-    """A state, verdict, severity or test outcome as a coloured chip with a mark."""
+    """Return a state, verdict, severity or test outcome as a coloured chip with a mark."""
     if not value:
         return SafeString('<span class="muted">–</span>')
     if value in ("running", "starting"):
@@ -145,7 +145,7 @@ def chip(value: str, label: str = "") -> SafeString:
 
 @register.simple_tag
 def health_chip(status: str) -> SafeString:
-    """What validation found about a task; "–" for one that was never validated."""
+    """Return what validation found about a task; "–" for one that was never validated."""
     if not status:
         return SafeString('<span class="muted">–</span>')
     css, mark, label = LOOKS[status]
@@ -162,7 +162,7 @@ def passed_of(verdicts: Sequence[str]) -> str:
 
 @register.simple_tag
 def termination_chip(value: str) -> SafeString:
-    """A termination reason; infrastructure failures are violet, limits plain."""
+    """Return a termination reason; infrastructure failures are violet, limits plain."""
     if not value:
         return SafeString('<span class="muted">–</span>')
     kind = "infra" if value in INFRASTRUCTURE else ""
@@ -172,7 +172,7 @@ def termination_chip(value: str) -> SafeString:
 
 @register.simple_tag
 def mask_chip(loss_mask: bool | None, reason: str) -> SafeString:
-    """Whether a trajectory carried loss, and why not."""
+    """Return whether a trajectory carried loss, and why not."""
     if loss_mask is None:
         return SafeString('<span class="muted">–</span>')
     if loss_mask:
@@ -184,7 +184,7 @@ def mask_chip(loss_mask: bool | None, reason: str) -> SafeString:
 
 @register.simple_tag
 def sparkline(values: Sequence[float | None], label: str = "") -> SafeString:
-    """The last values of a series as a 120 × 28 line; "–" without two of them."""
+    """Return the last values of a series as a 120 × 28 line; "–" without two of them."""
     known = [(i, v) for i, v in enumerate(values) if v is not None]
     if len(known) < 2:
         return SafeString('<span class="muted">–</span>')
@@ -202,7 +202,7 @@ def sparkline(values: Sequence[float | None], label: str = "") -> SafeString:
 
 @register.simple_tag
 def progress(done: float | None, total: float | None) -> SafeString:
-    """A thin bar ``done`` of ``total``; empty while the total is unknown."""
+    """Return a thin bar ``done`` of ``total``; empty while the total is unknown."""
     share = min(1.0, (done or 0) / total) if total else 0.0
     return format_html(
         '<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" role="img" aria-label="{}">'
@@ -214,7 +214,7 @@ def progress(done: float | None, total: float | None) -> SafeString:
 
 @register.simple_tag
 def stacked_bar(parts: Sequence[tuple[str, str, float]], height: int = 14) -> SafeString:
-    """Shares as one horizontal bar; ``parts`` are (label, css class, amount)."""
+    """Return shares as one horizontal bar; ``parts`` are (label, css class, amount)."""
     total = sum(amount for _, _, amount in parts) or 1.0
     x = 0.0
     rects = []
@@ -234,7 +234,7 @@ def stacked_bar(parts: Sequence[tuple[str, str, float]], height: int = 14) -> Sa
 
 @register.simple_tag
 def histogram(bars: Sequence[Any], label: str) -> SafeString:
-    """Buckets as bars; each has ``label``, ``count`` and ``height`` (per cent of the tallest)."""
+    """Return buckets as bars; each has ``label``, ``count`` and ``height`` (per cent of the tallest)."""
     if not bars:
         return SafeString('<div class="empty-histogram">nothing measured yet</div>')
     rects = [
@@ -264,7 +264,7 @@ def histogram(bars: Sequence[Any], label: str) -> SafeString:
 
 @register.simple_tag(takes_context=True)
 def query(context: template.Context, **changes: object) -> str:
-    """The page's query string (its variable ``params``) with some parameters set or, if empty, removed."""
+    """Return the page's query string (variable ``params``) with parameters set or removed."""
     params = {key: value for key, value in context["params"].items() if value}
     for key, value in changes.items():
         params.pop(key, None)
