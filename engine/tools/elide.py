@@ -39,11 +39,13 @@ def elided_lines(source: str) -> list[tuple[int, str]] | None:
 def _bodies(tree: ast.AST) -> list[tuple[int, int]]:
     """Return first and last line of every outermost function body that is left out."""
     found: list[tuple[int, int]] = []
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            first, last = node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno
-            if first > node.lineno and last - first + 1 >= _MIN_BODY_LINES:
-                found.append((first, last))
-                continue
-        found.extend(_bodies(node))
+    waiting = [tree]  # not recursion: expressions nest deeper than Python's stack
+    while waiting:
+        for node in ast.iter_child_nodes(waiting.pop()):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                first, last = node.body[0].lineno, node.body[-1].end_lineno or node.body[-1].lineno
+                if first > node.lineno and last - first + 1 >= _MIN_BODY_LINES:
+                    found.append((first, last))
+                    continue
+            waiting.append(node)
     return found

@@ -23,6 +23,9 @@ from engine.tools.elide import elided_lines
 
 _ELIDE_ABOVE_LINES = 110
 _LISTED_LINES = 10
+_MAX_PLACES = 1000
+_MAX_ELIDED_CHARS = 1_000_000
+"""Longer files are shown whole: reading their shape would take seconds."""
 
 
 class _RefusedError(Exception):
@@ -85,7 +88,7 @@ class FileEditor:
         first, last = _checked_range(path, view_range, len(lines))
         wanted = arguments.get("concise", self._full and len(lines) > _ELIDE_ABOVE_LINES)
         shown = None
-        if wanted and view_range is None and path.endswith(".py"):
+        if wanted and view_range is None and path.endswith(".py") and len(text) <= _MAX_ELIDED_CHARS:
             shown = elided_lines(printable(text))
         numbered = shown if shown is not None else list(enumerate(lines[first - 1 : last], first))
         body = _numbered(numbered)
@@ -118,9 +121,10 @@ class FileEditor:
         if not places:
             raise _RefusedError(_not_found(path, text, old))
         if len(places) > 1:
-            numbers = [text.count("\n", 0, place) + 1 for place in places]
+            numbers = [text.count("\n", 0, place) + 1 for place in places[:_LISTED_LINES]]
+            count = f"at least {_MAX_PLACES}" if len(places) == _MAX_PLACES else len(places)
             raise _RefusedError(
-                f"old_str occurs {len(places)} times in {path}, at lines {_listed(numbers)}; "
+                f"old_str occurs {count} times in {path}, at lines {_listed(numbers, len(places))}; "
                 "it must occur exactly once: add surrounding lines"
             )
         if old == new:
@@ -218,9 +222,10 @@ def _checked_range(path: str, view_range: list[int] | None, total: int) -> tuple
 
 
 def _occurrences(text: str, needle: str) -> list[int]:
-    """Return the start of every occurrence, overlapping ones included."""
-    places, start = [], text.find(needle)
-    while start >= 0:
+    """Return the start of the first 1000 occurrences, overlapping ones included."""
+    places: list[int] = []
+    start = text.find(needle)
+    while start >= 0 and len(places) < _MAX_PLACES:
         places.append(start)
         start = text.find(needle, start + 1)
     return places
@@ -231,11 +236,11 @@ def _not_found(path: str, text: str, old: str) -> str:
     first_line = next((line.strip() for line in old.split("\n") if line.strip()), "")
     near = [n for n, line in enumerate(_lines(text), 1) if first_line and first_line in line]
     if near:
-        message += f". Its first line does occur, at lines {_listed(near)}: compare whitespace"
+        message += f". Its first line does occur, at lines {_listed(near, len(near))}: compare whitespace"
     return message
 
 
-def _listed(numbers: list[int]) -> str:
+def _listed(numbers: list[int], count: int) -> str:
     shown = ", ".join(map(str, numbers[:_LISTED_LINES]))
-    more = len(numbers) - _LISTED_LINES
+    more = count - _LISTED_LINES
     return f"{shown} and {more} more" if more > 0 else shown

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.tools.base import printable
 from engine.tools.schemas import SWE_TOOLS, CallError, Tools, ToolSchema, validate_call
 from engine.types import ToolCall
 
@@ -24,15 +25,18 @@ ToolFormat = Literal["xml", "function_calling", "words"]
 THINK_START = "<think>"
 THINK_END = "</think>"
 
-_FUNCTION = re.compile(r"<function\s*=\s*([^>\n]*?)\s*>")
-_FUNCTION_END = re.compile(r"\s*</function>")
-_PARAMETER = re.compile(r"\s*<parameter\s*=\s*([^>\n]*?)\s*>")
-PARAMETER_END = re.compile(r"</parameter>(?=\s*(?:<parameter\s*=[^>\n]*>|</function>))")
-_JSON_CALL = re.compile(r"<tool_call>\s*")
-_JSON_CALL_END = re.compile(r"\s*</tool_call>")
-_MAX_MESSAGE_CHARS = 600
+# Nothing here is tried twice: repetitions are possessive, and those that may start anywhere are bounded.
+_NAME = r"\s{0,20}+=([^>\n]{0,200}+)>"
+_FUNCTION = re.compile(rf"<function{_NAME}")
+_FUNCTION_END = re.compile(r"\s*+</function>")
+_PARAMETER = re.compile(rf"\s*+<parameter{_NAME}")
+PARAMETER_END = re.compile(rf"</parameter>(?=\s*+(?:<parameter{_NAME}|</function>))")
+_JSON_CALL = re.compile(r"<tool_call>\s*+")
+_JSON_CALL_END = re.compile(r"\s*+</tool_call>")
+MAX_RESPONSE_CHARS = 4 << 20
+"""A longer response is not read; the limit on tokens is usually met long before."""
+MAX_MESSAGE_CHARS = 600
 """Messages quote the model's own text; a model that writes nonsense must not be shown all of it."""
-_DECODER = json.JSONDecoder(strict=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +63,9 @@ def parse(text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) -> Parse
     Calls inside the thinking block do not count. A response must hold exactly one call; anything
     else gives ``call=None`` and an ``error`` written for the model.
     """
+    if len(text) > MAX_RESPONSE_CHARS:
+        message = f"the response is longer than {MAX_RESPONSE_CHARS} characters and was not read"
+        return ParsedResponse(_thought(text[:MAX_RESPONSE_CHARS]), None, message)
     body = _thinking_end(text)
     if body is None:
         return ParsedResponse(_thought(text), None, f"the thinking block was not closed with {THINK_END}")
@@ -86,8 +93,8 @@ def parse(text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) -> Parse
 
 
 def _message(error: CallError) -> str:
-    text = str(error)
-    return text if len(text) <= _MAX_MESSAGE_CHARS else f"{text[:_MAX_MESSAGE_CHARS]}..."
+    text = printable(str(error)[: MAX_MESSAGE_CHARS + 1])
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}..."
 
 
 def _thinking_end(text: str) -> int | None:
@@ -108,25 +115,25 @@ def _find_xml(text: str, position: int, _tools: Tools) -> _RawCall | None:
     if opener is None:
         return None
     arguments: dict[str, object] = {}
-    cursor = opener.end()
+    function, cursor = opener[1].strip(), opener.end()
     while not (closing := _FUNCTION_END.match(text, cursor)):
         parameter = _PARAMETER.match(text, cursor)
         if parameter is None:
             raise CallError(
-                f"the call of '{opener[1]}' is malformed: after the function's name only "
+                f"the call of '{function}' is malformed: after the function's name only "
                 "<parameter=NAME>VALUE</parameter> and the closing </function> may follow"
             )
+        name = parameter[1].strip()
         ending = PARAMETER_END.search(text, parameter.end())
         if ending is None:
             raise CallError(
-                f"the call of '{opener[1]}' is cut off: parameter '{parameter[1]}' "
-                "or the function is not closed"
+                f"the call of '{function}' is cut off: parameter '{name}' or the function is not closed"
             )
-        if parameter[1] in arguments:
-            raise CallError(f"the call of '{opener[1]}' gives parameter '{parameter[1]}' twice")
-        arguments[parameter[1]] = _without_layout(text[parameter.end() : ending.start()])
+        if name in arguments:
+            raise CallError(f"the call of '{function}' gives parameter '{name}' twice")
+        arguments[name] = _without_layout(text[parameter.end() : ending.start()])
         cursor = ending.end()
-    return _RawCall(opener.start(), closing.end(), opener[1], arguments)
+    return _RawCall(opener.start(), closing.end(), function, arguments)
 
 
 def _without_layout(value: str) -> str:
@@ -156,6 +163,20 @@ def _find_json(text: str, position: int, _tools: Tools) -> _RawCall | None:
     if not isinstance(arguments, dict):
         raise CallError("the tool call's 'arguments' must be an object")
     return _RawCall(opener.start(), closing.end(), data["name"], arguments)
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise CallError("an object gives a key twice")
+    return found
+
+
+def _no_number(word: str) -> object:
+    raise CallError(f"{word} is not JSON")
+
+
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_object, parse_constant=_no_number)
 
 
 def _find_words(text: str, position: int, tools: Tools) -> _RawCall | None:

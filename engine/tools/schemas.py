@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,6 +30,12 @@ _EXPECTED: Mapping[ParameterType, str] = {
 }
 
 
+MAX_INTEGER = 2**53
+"""What every reader of JSON holds exactly; no file has more lines."""
+_MANY = 10
+"""Unknown arguments that a message names."""
+_MAX_TEXT = 200
+"""Longest text that stands for a number, a truth value or a range."""
 _NOT_TEXT = re.compile("[\0\ud800-\udfff]")
 """Escapes in JSON can spell characters that no file, database or page can hold as text."""
 
@@ -58,10 +65,7 @@ class Parameter:
         """Convert a value to the parameter's type; text is parsed. Raises CallError."""
         parsed = value
         if self.type != "string" and isinstance(value, str):
-            try:
-                parsed = json.loads(value.strip().lower() if self.type == "boolean" else value)
-            except ValueError:
-                parsed = None
+            parsed = _read(value.lower() if self.type == "boolean" else value)
         if not self._fits(parsed):
             raise CallError(f"argument '{self.name}' must be {_EXPECTED[self.type]}, got {_shown(value)}")
         if self.choices and parsed not in self.choices:
@@ -192,13 +196,13 @@ def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE
     if name == SUBMIT.name and FINISH.name in tools:
         return ToolCall(name=FINISH.name, arguments={"command": "submit"})
     if name not in tools:
-        raise CallError(f"unknown tool '{name}'; the tools are {', '.join(tools)}")
+        raise CallError(f"unknown tool {_shown(name)}; the tools are {', '.join(tools)}")
     schema = tools[name]
     known = {p.name: p for p in schema.parameters}
     try:
         unknown = [key for key in arguments if key not in known]
         if unknown:
-            raise CallError(f"unknown argument {', '.join(map(repr, unknown))}")
+            raise CallError(f"unknown argument {', '.join(map(_shown, unknown[:_MANY]))}")
         missing = [p.name for p in schema.parameters if p.required and p.name not in arguments]
         if missing:
             raise CallError(f"missing argument {', '.join(map(repr, missing))}")
@@ -208,10 +212,20 @@ def validate_call(name: str, arguments: Mapping[str, object], tools: Tools = SWE
     return ToolCall(name=name, arguments=values)
 
 
+def _read(text: str) -> object:
+    """Return the JSON value of a short text; None where it is none."""
+    if len(text) > _MAX_TEXT:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError:
+        return None
+
+
 def _is_integer(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MAX_INTEGER
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    text = reprlib.repr(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ from engine.tools.base import CommandResult, ObservationStyle, Shell, ToolResult
 from engine.tools.truncate import condense_lines
 
 MAX_FILES = 100
+_MAX_CHARS = 10_000
+"""Both are arguments of a program; Linux takes 128 KiB of each."""
+_COUNT = re.compile(r"[0-9]{1,15}")
 # $1 folder, $2 name pattern, $3 term. -H names the file even when there is one, -I skips binaries.
 # The kinds are told apart by exit codes that neither find nor grep uses.
 _SCRIPT = """
@@ -47,6 +51,8 @@ class Search:
         path = resolve(arguments.get("path", "."), self._workdir)
         if not term or "\0" in term + path or "\n" in term:
             return refusal("search_term must be one non-empty line")
+        if len(term) + len(path) > _MAX_CHARS:
+            return refusal(f"search_term and path are longer than {_MAX_CHARS} characters")
         pattern = "*.py" if arguments.get("python_only", True) else "*"
         timeout_s = self._shell.timeout_s
         result = await self._shell.run(["/bin/sh", "-c", _SCRIPT, "search", path, pattern, term])
@@ -66,7 +72,7 @@ class Search:
         counts = [
             (name, int(count))
             for name, _, count in (line.rpartition(":") for line in result.output.splitlines())
-            if name and count.isdigit()
+            if name and _COUNT.fullmatch(count)
         ]
         kind = "Python files" if pattern == "*.py" else "files"
         if not counts:

@@ -10,7 +10,7 @@ from engine.inference.bytes_tokenizer import BytesTokenizer
 from engine.inference.response_ids import response_ids
 from engine.tools.parser import ToolFormat, parse
 from engine.tools.rendering import render_call, render_response
-from engine.tools.schemas import SWE_TOOLS, ToolSchema
+from engine.tools.schemas import MAX_INTEGER, SWE_TOOLS, ToolSchema
 from engine.types import ToolCall
 
 _HOSTILE = (
@@ -30,15 +30,16 @@ _TEXTS = st.one_of(
     st.just("\n"),
     st.just(""),
 )
+_INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
 FORMATS: tuple[ToolFormat, ...] = ("xml", "function_calling")
 
 
 def _values(schema: ToolSchema) -> st.SearchStrategy[ToolCall]:
     by_type: dict[str, st.SearchStrategy[object]] = {
         "string": _TEXTS,
-        "integer": st.integers(),
+        "integer": _INTEGERS,
         "boolean": st.booleans(),
-        "line_range": st.lists(st.integers(), min_size=2, max_size=2),
+        "line_range": st.lists(_INTEGERS, min_size=2, max_size=2),
     }
     required: dict[str, st.SearchStrategy[object]] = {}
     optional: dict[str, st.SearchStrategy[object]] = {}
