@@ -206,6 +206,7 @@ def metrics_of(iteration: int) -> dict[str, float]:
         "tokens/thinking_per_step": 11.0 + iteration, "termination/submitted": 0.7, "termination/max_steps": 0.2,
         "termination/env_error": 0.1, "time/rollout": 9.0, "time/grading": 3.0, "time/update": 4.0,
         "loss/value": 0.02 - 0.001 * iteration, "clip/high": 0.01, "clip/low": 0.004, "grad/norm": 0.8, "entropy/mean": 0.6,
+        "loop/held_p50_ms": 0.4, "loop/held_p99_ms": 9.0, "loop/held_p999_ms": 31.0, "loop/held_max_ms": 40.0 + iteration,
     }  # fmt: skip
 
 
