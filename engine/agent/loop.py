@@ -103,7 +103,7 @@ class AgentLoop:
         )
 
     async def _turn(self, index: int) -> None:
-        """One step. Raises _Ended when it was the last."""
+        """Return one step. Raises _Ended when it was the last."""
         prompt_tokens = len(self._conversation)
         began = time.monotonic()
         generation = await self._generate(index)
@@ -150,7 +150,7 @@ class AgentLoop:
         return generation
 
     def _read(self, index: int, generation: Generation, prompt_tokens: int, model_seconds: float) -> Step:
-        """The step as far as the response tells it."""
+        """Parse one model response into a step (thought, tool call, parse error)."""
         tokenizer = self.policy.tokenizer
         ids = generation.ids
         text = printable(tokenizer.decode(ids[:-1] if ids[-1] == tokenizer.im_end else ids))

@@ -179,7 +179,7 @@ def mask_reason(outcome: TrajectoryOutcome, config: AlgorithmConfig) -> str:
 
 
 def is_informative(trajectories: Sequence[Trajectory], config: AlgorithmConfig) -> bool:
-    """Whether a group can teach anything: some trajectory carries loss and the graded rewards compared
+    """Return whether a group can teach anything: some trajectory carries loss and the graded rewards compared
     differ.
 
     The question dynamic sampling asks; it looks at what grading gave, before penalties.

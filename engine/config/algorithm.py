@@ -112,7 +112,7 @@ class AlgorithmConfig(Section):
 
 
 def parse_algorithm(settings: Mapping[str, Any], *, base: AlgorithmConfig | None = None) -> AlgorithmConfig:
-    """The objective with some settings changed.
+    """Return the objective with some settings changed.
 
     Args:
         settings: by their names; ``preset`` among them starts anew from that preset.

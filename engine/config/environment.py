@@ -79,13 +79,13 @@ EnvironmentConfig = Annotated[SweEnvironmentConfig | FrozenLakeConfig, Field(dis
 
 
 def makes_own_tasks(config: Mapping[str, Any]) -> bool:
-    """Whether a run's resolved configuration has its tasks made by the engine when it starts."""
+    """Return whether a run's resolved configuration has its tasks made by the engine when it starts."""
     section = config.get("environment")
     return isinstance(section, Mapping) and section.get("type") == "frozenlake"
 
 
 def with_generated_dataset(data: Any) -> Any:
-    """Unvalidated run settings with ``dataset.name`` filled in where the environment makes its own tasks.
+    """Fill in ``dataset.name`` of unvalidated settings where the environment generates its tasks.
 
     Raises:
         ValueError: a dataset of another kind is named.
@@ -104,7 +104,7 @@ def with_generated_dataset(data: Any) -> Any:
 
 
 def _lake(data: Any) -> FrozenLakeConfig | None:
-    """The FrozenLake section of unvalidated run settings; None for others and for wrong ones."""
+    """Return the FrozenLake section of unvalidated run settings; None for others and for wrong ones."""
     section = data.get("environment") if isinstance(data, Mapping) else None
     if isinstance(section, FrozenLakeConfig):
         return section

@@ -190,7 +190,7 @@ def load_run_config(path: Path) -> AnyRun:
 
 
 def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """A copy of ``data`` with dotted keys replaced, e.g. ``{"trainer.iterations": 5}``.
+    """Return a copy of ``data`` with dotted keys replaced, e.g. ``{"trainer.iterations": 5}``.
 
     ``algorithm.preset`` comes first and replaces its whole section, since the resolved one records every
     setting.

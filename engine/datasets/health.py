@@ -66,7 +66,7 @@ def row_standings(folder: Path, rows: Sequence[TaskRow]) -> dict[str, Standing]:
 
 
 def judge(noop: Sequence[Grade], gold: Sequence[Grade]) -> HealthFinding:
-    """What repeated gradings of the untouched row and of its gold patch say about the row.
+    """Return what repeated gradings of the untouched row and of its gold patch say about the row.
 
     A test is flaky when it passed in one grading and not in another of the same patch. Gradings that
     infrastructure lost say nothing. A fault that was seen stands, whatever else was lost.
@@ -101,7 +101,7 @@ def _known(grades: Sequence[Grade]) -> list[Grade]:
 
 
 def _flaky_tests(grades: Sequence[Grade]) -> set[str]:
-    """Tests that passed in one grading and not in another; a grading without outcomes is not compared."""
+    """Return tests that passed in one grading and failed in another; both must have outcomes."""
     runs = [
         {test.test_id for test in grade.tests if test.outcome is TestOutcome.PASSED}
         for grade in _known(grades)
@@ -140,7 +140,7 @@ def _flaky_reason(noop: Side, gold: Side, flaky: Sequence[str]) -> str:
 
 
 def select(rows: Sequence[TaskRow], config: DatasetConfig, folder: Path) -> Selection:
-    """Rows that a run should use, in their order; ``config.limit`` is not applied.
+    """Return rows that a run should use, in their order; ``config.limit`` is not applied.
 
     Args:
         rows: of one split.
@@ -191,7 +191,7 @@ def _is_wanted(rate: float | None, config: DatasetConfig) -> bool:
 
 
 def read_solve_rates(folder: Path) -> Mapping[str, tuple[int, int]]:
-    """Task id → (solved, graded) as last measured.
+    """Return task id → (solved, graded) as last measured.
 
     Raises:
         DatasetError: never measured, or the file is broken.

@@ -14,7 +14,7 @@ _CONFIGURATION = frozenset(
 
 
 def is_test_path(path: str) -> bool:
-    """Whether a path holds tests or configures the test runner: agents' versions of it never count."""
+    """Return whether a path holds tests or configures the test runner: agents' versions of it never count."""
     parts = PurePosixPath(path).parts
     name = parts[-1] if parts else ""
     return (

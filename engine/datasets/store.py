@@ -38,7 +38,7 @@ class Dataset:
     provenance: Mapping[str, Any]
 
     def split(self, name: str) -> tuple[TaskRow, ...]:
-        """Rows of one split. Raises DatasetError when the dataset has no such split."""
+        """Return rows of one split. Raises DatasetError when the dataset has no such split."""
         rows = tuple(row for row in self.rows if row.split == name)
         if not rows:
             known = ", ".join(sorted({row.split for row in self.rows})) or "none"
@@ -47,7 +47,7 @@ class Dataset:
 
 
 def dataset_path(home: Path, name: str) -> Path:
-    """Folder of a dataset, whether or not it exists."""
+    """Return folder of a dataset, whether or not it exists."""
     return home / "datasets" / name
 
 
@@ -131,18 +131,18 @@ def _write(folder: Path, name: str, rows: Sequence[TaskRow], provenance: Mapping
 
 
 def header_text(name: str, splits: Mapping[str, int], provenance: Mapping[str, Any]) -> str:
-    """Content of ``dataset.json``."""
+    """Return content of ``dataset.json``."""
     header = {"format": FORMAT, "name": name, "splits": dict(splits), "provenance": dict(provenance)}
     return json.dumps(header, indent=1, sort_keys=True) + "\n"
 
 
 def task_line(row: TaskRow) -> str:
-    """A row's line in ``tasks.jsonl``."""
+    """Return a row's line in ``tasks.jsonl``."""
     return json.dumps({**asdict(row.task), "split": row.split}) + "\n"
 
 
 def answer_line(row: TaskRow) -> str:
-    """A row's line in ``answers.jsonl``."""
+    """Return a row's line in ``answers.jsonl``."""
     return json.dumps({"id": row.task.id, **asdict(row.answer)}) + "\n"
 
 

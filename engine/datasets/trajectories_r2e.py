@@ -83,7 +83,7 @@ class ImportedTrajectory:
 
 
 def read_r2e_trajectories(path: Path) -> Iterator[ImportedTrajectory]:
-    """Trajectories of a file, in order.
+    """Yield trajectories of a file, in order.
 
     Raises:
         DatasetError: a line is malformed; names the line (as ``row``, from 0) and the field.
@@ -162,7 +162,7 @@ def _step(step: Any, position: int, number: int) -> Step:
 
 
 def parse_action(action: str) -> tuple[ToolCall | None, str]:
-    """The call in an XML action, values untouched but for the one layout newline on both sides."""
+    """Return the call in an XML action, values untouched but for the one layout newline on both sides."""
     opening = re.search(r"<function\s*=\s*([^>\n]+?)\s*>", action)
     if opening is None:
         return None, "no tool call in the action" if action.strip() else "the action is empty"
@@ -175,7 +175,7 @@ def parse_action(action: str) -> tuple[ToolCall | None, str]:
 
 
 def parse_test_log(row: TaskRow, log: str) -> tuple[TestResult, ...]:
-    """Required tests from pytest's summary lines; no results when the log has none of them."""
+    """Return required tests from pytest's summary lines; no results when the log has none of them."""
     shown: dict[str, TestOutcome] = {}
     for word, rest in _SUMMARY.findall(log):
         outcome = _OUTCOMES.get(word) or TestOutcome(word.lower())
@@ -200,7 +200,7 @@ def _get(record: Mapping[str, Any], name: str, kind: type[Any], number: int, whe
 
 
 def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) -> Iterator[BaseModel]:
-    """The events of a trajectory, ``seq`` rising from ``first_seq``."""
+    """Yield the events of a trajectory, ``seq`` rising from ``first_seq``."""
     ref = TrajectoryRef(iteration=0, phase=PHASE, task_id=trajectory.row.task.id, index=trajectory.index)
     steps = trajectory.steps
     yield TrajectoryStarted(seq=first_seq, epoch=1, time=time, ref=ref)
@@ -253,7 +253,7 @@ def print_ndjson(path: Path) -> None:
 
 
 def main() -> int:
-    """Entry point of the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Convert R2E-Gym trajectories to events.")
     parser.add_argument("file", type=Path, help="JSONL of trajectories in R2E-Gym's format")
     path: Path = parser.parse_args().file

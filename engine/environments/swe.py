@@ -40,7 +40,7 @@ class SandboxFileStore:
         self._sandbox = sandbox
 
     async def read(self, path: str) -> bytes:
-        """Content of a regular file."""
+        """Return content of a regular file."""
         return await self._sandbox.read_file(path)
 
     async def write(self, path: str, data: bytes) -> None:

@@ -107,7 +107,7 @@ def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, flo
 
 
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
-    """Unbiased chance that one of k attempts solves a task: 1 − C(n − c, k) / C(n, k).
+    """Return unbiased chance that one of k attempts solves a task: 1 − C(n − c, k) / C(n, k).
 
     The product form 1 − Π_{i=n−c+1}^{n} (1 − k / i) never builds large numbers (Chen et al. 2021,
     arXiv:2107.03374).
@@ -125,7 +125,7 @@ def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
 
 
 def _t_quantile(degrees: int) -> float:
-    """Student's t at 0.975: exact for 1 and 2 degrees of freedom, else within 1 % (Cornish–Fisher)."""
+    """Return Student's t at 0.975: exact for 1 and 2 degrees of freedom, else within 1 % (Cornish–Fisher)."""
     if degrees == 1:
         return math.tan(0.475 * math.pi)
     if degrees == 2:

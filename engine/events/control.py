@@ -34,7 +34,7 @@ class Control:
         self._on_fence: Callable[[str], None] = lambda _: None
 
     def desired(self) -> Desired:
-        """What the run should do now; a stop is never taken back."""
+        """Return what the run should do now; a stop is never taken back."""
         return "stop" if self._stop_reason else self._desired
 
     @property
@@ -57,7 +57,7 @@ class Control:
         self._failure = failure
 
     def set_desired(self, desired: Desired) -> None:
-        """What the web application last asked for."""
+        """Return what the web application last asked for."""
         if desired == "stop":
             self.stop("a person stopped it")
         else:
@@ -74,12 +74,12 @@ class Control:
             callback(self._fence_reason)
 
     def fence(self, reason: str) -> None:
-        """A newer attempt exists: this one must end and write nothing more."""
+        """Record that a newer attempt exists: this one must end and write nothing more."""
         self._fence_reason = self._fence_reason or reason
         self._on_fence(self._fence_reason)
 
     def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT ask for a stop; call from the main thread."""
+        """Install handlers that turn SIGTERM and SIGINT into a stop request; call from the main thread."""
 
         def handle(number: int, _frame: FrameType | None) -> None:
             self.stop(f"received {signal.Signals(number).name}")

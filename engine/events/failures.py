@@ -80,5 +80,5 @@ POLICIES: dict[str, FailurePolicy] = {
 
 
 def policy_of(kind: str) -> FailurePolicy:
-    """The treatment of a kind; a kind without an entry is treated as ``infrastructure``."""
+    """Return the treatment of a kind; a kind without an entry is treated as ``infrastructure``."""
     return POLICIES.get(kind, POLICIES["infrastructure"])

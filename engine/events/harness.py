@@ -23,7 +23,7 @@ class Prediction:
     model_patch: str | None
 
     def line(self) -> str:
-        """One line of ``predictions.jsonl``, newline included."""
+        """Return one line of ``predictions.jsonl``, newline included."""
         fields = {
             "instance_id": self.instance_id,
             "model_name_or_path": self.model_name_or_path,
@@ -35,7 +35,7 @@ class Prediction:
 def run_report(
     *, total: int, ids: Mapping[str, Collection[str]], reasons: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The harness's run report.
+    """Return the harness's run report.
 
     Args:
         total: instances of the dataset.

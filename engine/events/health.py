@@ -152,7 +152,7 @@ def _told(row: Mapping[str, Any], kind: type[Task] | type[TaskAnswer]) -> dict[s
 
 
 def _canonical(value: Any) -> Any:
-    """A whole number is the same however it was written; reading a row makes floats of some."""
+    """Normalise whole numbers written as floats, so that equal rows have equal hashes."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, Mapping):
@@ -194,7 +194,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def read(folder: Path) -> list[ValidationRecord | DecisionRecord]:
-    """All records of the dataset in ``folder``, oldest first; none where nothing was validated.
+    """Return all records of the dataset in ``folder``, oldest first; none where nothing was validated.
 
     A line that a crash cut off in the middle is passed over.
 

@@ -209,7 +209,7 @@ class Shipper:
 
 
 def load_cursor(path: Path, spool: Path) -> Cursor:
-    """The saved cursor, or the start of the spool when it is missing or does not fit the spool."""
+    """Return the saved cursor, or the start of the spool when it is missing or does not fit the spool."""
     try:
         data = json.loads(path.read_text())
         cursor = Cursor(int(data["seq"]), int(data["offset"]))

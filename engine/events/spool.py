@@ -136,7 +136,7 @@ class SpoolSink:
             self._durable_changed.notify_all()
 
     def wait_durable(self, offset: int, timeout_s: float) -> int:
-        """The offset up to which lines are safe to ship; waits until it passes ``offset``."""
+        """Return the offset up to which lines are safe to ship; waits until it passes ``offset``."""
         with self._durable_changed:
             self._durable_changed.wait_for(lambda: self._durable > offset, timeout_s)
             return self._durable
@@ -211,7 +211,7 @@ def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[
 
 
 def _last_line(fd: int, size: int) -> tuple[bytes, int]:
-    """The last complete line (empty when there is none) and the offset behind it."""
+    """Return the last complete line (empty when there is none) and the offset behind it."""
     tail, start = b"", size
     while start > 0 and tail.count(b"\n") < 2:
         step = min(_TAIL_BLOCK, start)

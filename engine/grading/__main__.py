@@ -56,7 +56,7 @@ def grade_file(options: argparse.Namespace) -> None:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Entry point; 2 with a message on stderr when something the caller gave is wrong."""
+    """Run the command; return 2 with a message on stderr for wrong arguments."""
     parser = argparse.ArgumentParser(prog="python -m engine.grading", description=__doc__)
     commands = parser.add_subparsers(required=True)
     log = commands.add_parser("log", help="re-grade a stored test log")

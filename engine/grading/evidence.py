@@ -61,7 +61,7 @@ class Judgement:
 
 
 def instance_of(row: TaskRow) -> swebench.Instance:
-    """What log parsers may choose by."""
+    """Return what log parsers may choose by."""
     task = row.task
     return swebench.Instance(
         instance_id=task.instance_id, repo=task.repo, version=str(task.metadata.get("version") or "")
@@ -69,12 +69,12 @@ def instance_of(row: TaskRow) -> swebench.Instance:
 
 
 def statuses_of(row: TaskRow, log: str, parser: str = "") -> dict[str, str]:
-    """Statuses by test name, by the row's own parser or another."""
+    """Return statuses by test name, by the row's own parser or another."""
     return parse_log(parser or row.answer.log_parser, log, instance_of(row))
 
 
 def contradictions(row: TaskRow, evidence: Evidence, claimed: Iterable[str], parser: str = "") -> list[str]:
-    """Tests that the log claims to have passed and pytest's sealed record does not know as passed.
+    """Return tests that the log claims to have passed and pytest's sealed record does not know as passed.
 
     Args:
         parser: how the log names tests, where the row does not say; the record is read through the same eyes.
@@ -94,7 +94,7 @@ def contradictions(row: TaskRow, evidence: Evidence, claimed: Iterable[str], par
 
 
 def _as_log(outcomes: Mapping[str, str], parser: str) -> str:
-    """A record as the log that an honest run would have printed; of several outcomes the worst comes last."""
+    """Render a record as the log of an honest run; the worst of several outcomes comes last."""
     ordered = sorted(outcomes.items(), key=lambda pair: SEVERITY.index(pair[1]))
     printed = [(name, "PASSED" if outcome == "XPASS" else outcome) for name, outcome in ordered]
     if parser == "swesmith_pytest":
@@ -103,14 +103,14 @@ def _as_log(outcomes: Mapping[str, str], parser: str) -> str:
 
 
 def against_the_record(tests: list[str]) -> Judgement:
-    """The judgement when the log says more than pytest saw."""
+    """Return the judgement when the log says more than pytest saw."""
     return Judgement(
         passed=False, tampered=True, detail=f"pytest's own record does not confirm {named(tests)}"
     )
 
 
 def unconfirmed_success(evidence: Evidence) -> str:
-    """Why a success without test names is not believed; empty when it is, or when no record is due."""
+    """Return why a success without test names is not believed; empty when it is, or when no record is due."""
     if not evidence.record_wanted:
         return ""
     if evidence.record is None:
@@ -124,23 +124,23 @@ def unconfirmed_success(evidence: Evidence) -> str:
 
 
 def required(answer: TaskAnswer) -> list[tuple[str, TestKind]]:
-    """Every required test and why it counts."""
+    """Return every required test and why it counts."""
     tests = [(test, TestKind.FAIL_TO_PASS) for test in answer.fail_to_pass]
     return tests + [(test, TestKind.PASS_TO_PASS) for test in answer.pass_to_pass]
 
 
 def outcome_of(status: str | None) -> TestOutcome:
-    """A parser's word as an outcome; ``missing`` for none."""
+    """Return a parser's word as an outcome; ``missing`` for none."""
     return TestOutcome(status.lower()) if status else TestOutcome.MISSING
 
 
 def named(tests: Iterable[str], limit: int = 3) -> str:
-    """The first few and how many more."""
+    """Return the first few and how many more."""
     tests = list(tests)
     more = f" and {len(tests) - limit} more" if len(tests) > limit else ""
     return ", ".join(tests[:limit]) + more
 
 
 def describe(wrong: Mapping[str, TestOutcome | str]) -> str:
-    """Tests with their outcomes, the first few."""
+    """Return tests with their outcomes, the first few."""
     return named(f"{test} {outcome}" for test, outcome in wrong.items())

@@ -93,7 +93,7 @@ class Grader:
         return await self._grade_once(key, row, patch)
 
     def timeout_s(self, row: TaskRow, *, evaluation: bool = False) -> float:
-        """Seconds for the tests: the row's own limit, else the run's."""
+        """Return seconds for the tests: the row's own limit, else the run's."""
         if row.answer.timeout_s is not None:
             return row.answer.timeout_s
         if evaluation and self._config.evaluation_timeout_s is not None:
@@ -170,7 +170,7 @@ class Grader:
 
 
 def _given_up(decision: Decision, error: SandboxError) -> Grade:
-    """The grade when fresh sandboxes did not help: a failure of the patch, or of nobody the agent knows."""
+    """Return the grade after failures in fresh sandboxes: of the patch, or of infrastructure."""
     problem = str(error) or type(error).__name__
     if decision is Decision.COUNT:
         return Grade(verdict=Verdict.FAILED, reward=0.0, detail=own_doing(error.kind, problem))
@@ -198,7 +198,7 @@ async def gather(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> Evide
 
 
 async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
-    """What the row's rule makes of the evidence; a log that cannot be read within limits has failed."""
+    """Apply the row's rule to the evidence; a log that cannot be read within limits has failed."""
     rule = RULES[row.answer.grade_rule]
     if evidence.signed is not None:
         return await asyncio.to_thread(rule, row, evidence, config)
@@ -281,7 +281,7 @@ def _missing(answer: TaskAnswer) -> tuple[TestResult, ...]:
 
 
 def _with_log(grade: Grade, log: str) -> Grade:
-    """The grade with head and tail of a log, and the whole of a long one."""
+    """Return the grade with head and tail of a log, and the whole of a long one."""
     if len(log) <= _LOG_CHARS:
         return replace(grade, log=log)
     whole = log

@@ -73,7 +73,7 @@ class _Worker:
         self._end()
 
     def is_alive(self) -> bool:
-        """Whether it can take a call."""
+        """Return whether the worker can take a call."""
         return self._process.poll() is None
 
     def call(self, call: tuple[Any, ...]) -> Any:

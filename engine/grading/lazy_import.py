@@ -12,7 +12,7 @@ from engine.errors import PreflightError
 
 
 def package_folder(name: str, *, needed: str) -> Path:
-    """Folder of an installed top-level package.
+    """Return folder of an installed top-level package.
 
     Args:
         needed: what to install, for the message.

@@ -22,7 +22,7 @@ _NEEDED = "multi_swe_bench==1.1.2"
 
 @functools.cache
 def multi_swe_parser(name: str) -> Callable[[str], dict[str, str]]:
-    """The parser of a repository: a log → {test: PASSED, FAILED or SKIPPED}.
+    """Return the parser of a repository: a log → {test: PASSED, FAILED or SKIPPED}.
 
     Args:
         name: ``<org>/<repo>``.

@@ -34,7 +34,7 @@ def parse_log(parser: str, log: str, instance: swebench.Instance | None = None) 
 
 
 def parser_names() -> list[str]:
-    """Every name a row may give, sorted."""
+    """Return every name a row may give, sorted."""
     return sorted(_registry())
 
 
@@ -83,7 +83,7 @@ def swesmith_gotest(log: str) -> dict[str, str]:
 
 
 def printed_json(log: str) -> dict[str, str]:
-    """The JSON that a task's own ``parser.py`` printed: ``{"tests": [{"name", "status"}]}``."""
+    """Return the JSON that a task's own ``parser.py`` printed: ``{"tests": [{"name", "status"}]}``."""
     start, end = log.find("{"), log.rfind("}")
     try:
         tests = json.loads(log[start : end + 1])["tests"]

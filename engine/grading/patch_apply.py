@@ -95,7 +95,7 @@ async def _apply_otherwise(
 
 
 async def _preimages(box: Sandbox, patch: str) -> list[bytes]:
-    """What the patch was made from, as far as the sandbox's repository has it."""
+    """Return what the patch was made from, as far as the sandbox's repository has it."""
     wanted = list(dict.fromkeys(_PREIMAGE.findall(patch)))[:MAX_FILES]
     if not wanted:
         return []
@@ -110,7 +110,7 @@ async def _preimages(box: Sandbox, patch: str) -> list[bytes]:
 
 
 def _blobs(listing: bytes) -> list[bytes]:
-    """Contents in the output of ``git cat-file --batch``."""
+    """Return contents in the output of ``git cat-file --batch``."""
     found: list[bytes] = []
     position = 0
     while (end := listing.find(b"\n", position)) >= 0:

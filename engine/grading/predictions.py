@@ -175,7 +175,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
-    """The official per-instance report of a grade; what the log alone says, where a log is judged.
+    """Return the official per-instance report of a grade; what the log alone says, where a log is judged.
 
     A verdict that is not ``passed`` is never resolved, whatever the log says.
     """
@@ -186,7 +186,7 @@ def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
 
 
 def plain_report(grade: Grade) -> dict[str, Any]:
-    """The official per-instance report out of the outcomes that a grade names."""
+    """Return the official per-instance report out of the outcomes that a grade names."""
     return {
         "patch_is_None": False,
         "patch_exists": True,
@@ -220,7 +220,7 @@ def _known(folder: Path, name: str) -> tuple[dict[str, Any], str] | None:
 
 
 def _plain(name: str) -> str:
-    """A model's or instance's name as one part of a path."""
+    """Return a model's or instance's name as one part of a path."""
     return re.sub(r"[^A-Za-z0-9._+=@-]", "_", name.replace("/", "__")).lstrip(".") or "_"
 
 

@@ -37,7 +37,7 @@ class InstanceResult:
 
 
 def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
-    """The official per-instance report of a stored log, without a sandbox.
+    """Return the official per-instance report of a stored log, without a sandbox.
 
     Args:
         row: needs ``instance_id``, ``FAIL_TO_PASS``, ``PASS_TO_PASS`` (lists, or JSON or Python text) and
@@ -92,7 +92,7 @@ def _needed(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def _parser(fields: Mapping[str, Any], repo: str, version: str) -> Any:
-    """The row's parser: its own, its installation's, or that of its set."""
+    """Return the row's parser: its own, its installation's, or that of its set."""
     config = structure(fields.get("install_config"))
     spec = find_spec(repo, version)
     return (
@@ -114,7 +114,7 @@ def _test_names(fields: Mapping[str, Any], name: str) -> list[str]:
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """Predictions of a ``.jsonl`` file, or of a ``.json`` file with a list or a map by instance.
+    """Return predictions of a ``.jsonl`` file, or of a ``.json`` file with a list or a map by instance.
 
     Raises:
         DatasetError: the file is missing or malformed, or two predictions are for one instance; says which.
@@ -168,7 +168,7 @@ def run_report(
     predictions: Mapping[str, Prediction],
     results: Mapping[str, InstanceResult],
 ) -> dict[str, Any]:
-    """The harness's run report, ``schema_version`` 2.
+    """Return the harness's run report, ``schema_version`` 2.
 
     Args:
         instance_ids: the whole dataset.

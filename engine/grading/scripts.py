@@ -92,7 +92,7 @@ async def run_script(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> E
 
 
 async def _sessions(box: Sandbox, command: str) -> int:
-    """How often the command starts a pytest that must be recorded, as far as text can tell."""
+    """Return how often the command starts a pytest that must be recorded, as far as text can tell."""
     text = command
     for path in dict.fromkeys(_SCRIPT.findall(command)):
         if not path.endswith("/run_tests.sh"):
@@ -112,7 +112,7 @@ async def _sessions(box: Sandbox, command: str) -> int:
 
 
 def _commands(text: str) -> list[str]:
-    """Lines that are commands: no comments, no here-documents, no installing."""
+    """Return lines that are commands: no comments, no here-documents, no installing."""
     lines: list[str] = []
     until = ""
     for line in text.split("\n"):
@@ -132,7 +132,7 @@ def _marked(command: str) -> bool:
 
 
 def prepare(command: str, nonces: _Nonces) -> str:
-    """The script as bash gets it: own markers, own report path, the recorder and its keys."""
+    """Return the script as bash gets it: own markers, own report path, the recorder and its keys."""
     keys = "\\n".join(f"{number}:{key.decode()}" for number, key in enumerate(nonces.keys))
     hand_over = f"printf '{keys}' > {nonces.folder}/key; " if keys else ""
     # Braces with their own stderr keep the shell's trace (set -x) out of the log.
@@ -158,12 +158,12 @@ def prepare(command: str, nonces: _Nonces) -> str:
 
 
 def _extended(script: str, folder: str) -> str:
-    """A script whose own settings of PYTHONPATH leave the recorder's folder in."""
+    """Return a script whose own settings of PYTHONPATH leave the recorder's folder in."""
     return re.sub(r"\bPYTHONPATH=([\"']?)(?=[^\"'\s])", rf"PYTHONPATH=\1{folder}:", script)
 
 
 def read_log(result: ExecResult, nonces: _Nonces, *, marked: bool) -> Evidence:
-    """What the log alone tells.
+    """Return what the log alone tells.
 
     Args:
         marked: whether the script prints markers.
@@ -203,7 +203,7 @@ def read_log(result: ExecResult, nonces: _Nonces, *, marked: bool) -> Evidence:
 
 
 def _lines(pattern: str, text: str) -> Iterator[re.Match[str]]:
-    """Lines that are ``pattern``, with their ends; fast where the pattern begins with a rare word."""
+    """Yield lines that are ``pattern``, with their ends; fast where the pattern begins with a rare word."""
     for found in re.finditer(rf"{pattern}(?:\n|\Z)", text):
         if found.start() == 0 or text[found.start() - 1] == "\n":
             yield found
@@ -222,7 +222,7 @@ def _problem(result: ExecResult, starts: int, ends: int, once: bool) -> str:
 
 
 def _published(shown: str, exit_code: int | None, before: str = "", after: str = "") -> str:
-    """The log in the official shape, where constant markers that tests printed mean nothing."""
+    """Return the log in the official shape, where constant markers that tests printed mean nothing."""
     code = "" if exit_code is None else f"{swebench.EXIT_CODE}: {exit_code}\n"
     body = shown if shown.endswith("\n") else f"{shown}\n"
     return f"{_neutral(before)}{START}\n{_neutral(body)}{END}\n{code}{_neutral(after)}"
@@ -260,7 +260,7 @@ async def _with_reports(box: Sandbox, answer: TaskAnswer, nonces: _Nonces, evide
 
 
 async def _record(box: Sandbox, nonces: _Nonces) -> tuple[Record | None, bool]:
-    """The sealed records of all sessions as one, and whether one of them is not sealed."""
+    """Return the sealed records of all sessions as one, and whether one of them is not sealed."""
     records: list[Record] = []
     for number, key in enumerate(nonces.keys):
         try:
@@ -274,7 +274,7 @@ async def _record(box: Sandbox, nonces: _Nonces) -> tuple[Record | None, bool]:
 
 
 def _unsealed(data: bytes, key: bytes) -> Record:
-    """A record. Raises ValueError when it is not sealed with the key."""
+    """Return a record. Raises ValueError when it is not sealed with the key."""
     signature, _, payload = data.partition(b"\n")
     if not hmac.compare_digest(signature, hmac.new(key, payload, hashlib.sha256).hexdigest().encode()):
         raise ValueError("the seal is broken")
@@ -282,7 +282,7 @@ def _unsealed(data: bytes, key: bytes) -> Record:
 
 
 def _merged(records: Sequence[Record]) -> Record:
-    """Several sessions as one; of several outcomes of a test the worst counts."""
+    """Return several sessions as one; of several outcomes of a test the worst counts."""
     outcomes: dict[str, str] = {}
     for record in records:
         for name, outcome in record.outcomes.items():

@@ -52,7 +52,7 @@ def _registry() -> dict[str, Parser]:
 
 
 def test_spec(instance: Instance, **fields: Any) -> Any:
-    """swebench's ``TestSpec`` of an instance; ``fields`` are set on top."""
+    """Return swebench's ``TestSpec`` of an instance; ``fields`` are set on top."""
     values: dict[str, Any] = {
         "instance_id": instance.instance_id,
         "image": "",
@@ -76,7 +76,7 @@ def instance_report(
     eval_type: str = PASS_AND_FAIL,
     model_patch: str | None = "",
 ) -> dict[str, Any]:
-    """swebench's ``get_eval_report`` on a log: ``patch_exists``, ``resolved``, ``tests_status``, ….
+    """Return swebench's ``get_eval_report`` on a log: ``patch_exists``, ``resolved``, ``tests_status``, ….
 
     Args:
         log: the whole log with its markers; universal newlines are applied as on reading a file.
@@ -113,12 +113,12 @@ def instance_report(
 
 
 def resolve_case(test: str, statuses: StatusMap) -> str | None:
-    """The key under which a required test is found: itself, or what its truncated id is the beginning of."""
+    """Return the outcome key of a required test: its name, or the id that its truncated name begins."""
     return cast("str | None", _module("grading")._resolve_case(test, statuses))
 
 
 def with_newlines(log: str) -> str:
-    """A log as swebench reads it from a file: every kind of line end is a newline."""
+    """Return a log as swebench reads it from a file: every kind of line end is a newline."""
     return log.replace("\r\n", "\n").replace("\r", "\n")
 
 

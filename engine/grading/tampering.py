@@ -90,7 +90,7 @@ def find_tampering(steps: Iterable[Step], answer: TaskAnswer) -> tuple[TamperFin
 
 
 def _command(step: Step) -> str:
-    """The text of what a step ran or wrote; empty for other tools."""
+    """Return the text of what a step ran or wrote; empty for other tools."""
     if step.call is None:
         return ""
     arguments = step.call.arguments
@@ -116,6 +116,6 @@ def _signs(command: str, hidden_paths: Sequence[str]) -> list[tuple[FindingKind,
 
 
 def _line_of(command: str, at: int) -> str:
-    """The line of a command in which something stands."""
+    """Return the line of a command in which something stands."""
     start = command.rfind("\n", 0, at + 1) + 1 if "\n" in command[:at] else 0
     return command[start:].split("\n", 1)[0].strip() or command[at:].strip().split("\n", 1)[0]

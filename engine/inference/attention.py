@@ -32,7 +32,7 @@ class Segments:
 
     @classmethod
     def whole(cls, lengths: Sequence[int], device: torch.device) -> Segments:
-        """Sequences of these lengths, all of them here."""
+        """Return sequences of these lengths, all of them here."""
         ends = list(accumulate(lengths))
         positions = torch.cat([torch.arange(length) for length in lengths])
         return cls(
@@ -43,7 +43,7 @@ class Segments:
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
-    """Causal attention inside each sequence.
+    """Return causal attention inside each sequence.
 
     Args:
         q: [T, heads, D].
@@ -63,7 +63,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
 
 
 def _cut(x: Tensor, segments: Segments) -> Sequence[Tensor]:
-    """The keys or values of each piece."""
+    """Return the keys or values of each piece."""
     if segments.exchange is None:
         return torch.split(x, list(segments.lengths))  # one gradient buffer, not one for each piece
     return [x[start:end] for start, end in segments.keys]

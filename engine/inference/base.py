@@ -20,10 +20,10 @@ class Tokenizer(Protocol):
     think_end: int
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text; ChatML markers inside hostile text are encoded as plain bytes."""
+        """Return ids of plain text; ChatML markers inside hostile text are encoded as plain bytes."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens spelled out."""
+        """Return text of ids, special tokens spelled out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,10 +20,10 @@ class BytesTokenizer:
     think_end: int = 259
 
     def encode(self, text: str) -> list[int]:
-        """The text's bytes; markers spelled out in it stay bytes. Lone surrogates become ``?``."""
+        """Return the text's bytes; markers spelled out in it stay bytes. Lone surrogates become ``?``."""
         return list(text.encode("utf-8", "replace"))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens spelled out; invalid UTF-8 becomes U+FFFD."""
+        """Return text of ids, special tokens spelled out; invalid UTF-8 becomes U+FFFD."""
         data = b"".join(bytes((i,)) if i < 256 else _SPECIALS[i - 256].encode() for i in ids)
         return data.decode("utf-8", "replace")

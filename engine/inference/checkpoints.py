@@ -46,7 +46,7 @@ def load_policy_checkpoint(ref: str, *, home: Path) -> tuple[Transformer, BpeTok
 
 
 def fresh_tokenizer(architecture: str) -> BpeTokenizer:
-    """The tokenizer that goes with an architecture's random weights."""
+    """Return the tokenizer that goes with an architecture's random weights."""
     if architecture == "frozenlake":
         phrases = json.loads((BUILTIN / "frozenlake" / "phrases.json").read_text())
         return phrase_tokenizer(phrases)

@@ -23,7 +23,7 @@ _WIDER_BY = (8, 40, 160)
 
 
 def plan(row: TaskRow) -> Plan:
-    """The calls that turn the task's repository into the gold patch's.
+    """Yield the calls that turn the task's repository into the gold patch's.
 
     Raises:
         ModelError: the patch holds something the tools cannot express (binary content, a symbolic
@@ -94,7 +94,7 @@ def _apply(path: str, hunk: Hunk) -> Plan:
 
 
 def _around(path: str, hunk: Hunk, shown: dict[int, str]) -> tuple[str, str]:
-    """The shown text before and after a hunk's old lines."""
+    """Return the shown text before and after a hunk's old lines."""
     after_old = hunk.new_start + _line_count(hunk.old)
     inside = [shown.get(number) for number in range(hunk.new_start, after_old)]
     if inside != hunk.old.removesuffix("\n").split("\n"):

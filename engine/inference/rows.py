@@ -68,7 +68,7 @@ class CacheRows(Generic[Owner]):
         self.active.append(owner)
 
     def append(self, owner: Owner, token: int) -> None:
-        """A token was sampled for ``owner``."""
+        """Record that a token was sampled for ``owner``."""
         self._rows[self.active.index(owner)].ids.append(token)
 
     def park(self, owner: Owner) -> None:
@@ -118,7 +118,7 @@ class CacheRows(Generic[Owner]):
         return logits
 
     def _continued(self, place: int, prompt: list[int]) -> int | None:
-        """The parked row with the longest cache that ``prompt`` starts with."""
+        """Return the parked row with the longest cache that ``prompt`` starts with."""
         best, length = None, 0
         for index in range(place, len(self._rows)):
             row = self._rows[index]
@@ -147,5 +147,5 @@ class CacheRows(Generic[Owner]):
 
 
 def _common_length(a: Sequence[int], b: Sequence[int], start: int, end: int) -> int:
-    """How far ``a`` and ``b`` agree, at most ``end``; they do up to ``start``."""
+    """Return how far ``a`` and ``b`` agree, at most ``end``; they do up to ``start``."""
     return next((i for i in range(start, end) if a[i] != b[i]), end)

@@ -113,7 +113,7 @@ class TransformerPolicy:
         return await sequence.future
 
     def set_version(self, version: int) -> None:
-        """The weights changed: stamp later tokens with ``version`` and forget every kept cache."""
+        """Record changed weights: stamp later tokens with ``version`` and drop every kept cache."""
         with self._wake:
             self.version = version
             self._drop_caches = True

@@ -34,7 +34,7 @@ class ScriptedPolicy(ABC):
         self.version = 0
 
     async def generate(self, request: GenerationRequest) -> Generation:
-        """The response's ids, cut at the request's limit. Raises ModelError."""
+        """Return the response's ids, cut at the request's limit. Raises ModelError."""
         ids = response_ids(self.tokenizer, self._respond(request.context))
         kept = tuple(ids[: request.sampling.max_tokens])
         return Generation(
@@ -49,7 +49,7 @@ class ScriptedPolicy(ABC):
 
     @abstractmethod
     def _respond(self, context: GenerationContext) -> str:
-        """The next turn's text. Raises ModelError."""
+        """Return the next turn's text. Raises ModelError."""
 
 
 class NoopPolicy(ScriptedPolicy):

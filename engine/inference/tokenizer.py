@@ -79,7 +79,7 @@ class BpeTokenizer:
         return found
 
     def encode(self, text: str) -> list[int]:
-        """Ids of plain text: ``<|im_end|>`` and its like become plain bytes, tool tags stay tags.
+        """Return ids of plain text: ``<|im_end|>`` and its like become plain bytes, tool tags stay tags.
 
         Lone surrogates become ``?``.
         """
@@ -87,7 +87,7 @@ class BpeTokenizer:
         return list(self._backend.encode(clean, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens spelled out; invalid UTF-8 becomes U+FFFD."""
+        """Return text of ids, special tokens spelled out; invalid UTF-8 becomes U+FFFD."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def save(self, folder: Path) -> None:
@@ -115,7 +115,7 @@ def load_tokenizer(folder: Path) -> BpeTokenizer:
 
 
 def phrase_tokenizer(phrases: Iterable[str]) -> BpeTokenizer:
-    """Bytes, the markers, and whole phrases as one ordinary token each: for protocols of few words.
+    """Return bytes, the markers, and whole phrases as one ordinary token each: for protocols of few words.
 
     Where phrases overlap, the first and then the longest is taken.
     """

@@ -68,7 +68,7 @@ class TransformerConfig:
         return cls(**values, rope_parameters=rope)
 
     def to_json(self) -> dict[str, Any]:
-        """Content of a ``config.json`` that ``transformers`` reads."""
+        """Return content of a ``config.json`` that ``transformers`` reads."""
         return {
             **asdict(self),
             "architectures": ["Qwen3ForCausalLM"],
@@ -260,7 +260,7 @@ class Transformer(nn.Module):
         self._initialise(torch.Generator().manual_seed(seed))
 
     def _initialise(self, generator: torch.Generator) -> None:
-        """Scaled normal weights; keys start out equal to queries, so that same tokens attend to each other.
+        """Initialise scaled normal weights; keys start equal to queries, so that equal tokens attend.
 
         A small model finds copying, which every edit needs, much sooner from there.
         """
@@ -277,7 +277,7 @@ class Transformer(nn.Module):
                 module.k_proj.weight.data.copy_(module.q_proj.weight.data)
 
     def forward(self, ids: Tensor, lengths: Tensor) -> Tensor:
-        """Logits of right-padded sequences.
+        """Return logits of right-padded sequences.
 
         Args:
             ids: int64 [B, T]; anything may stand after a sequence's end.
@@ -290,12 +290,12 @@ class Transformer(nn.Module):
         return self.logits(self.hidden(ids) * inside.unsqueeze(2))
 
     def hidden(self, ids: Tensor) -> Tensor:
-        """Final hidden states [B, T, H] of right-padded ids [B, T]; padding rows hold nothing of use."""
+        """Return final hidden states [B, T, H] of right-padded ids [B, T]; padding rows are meaningless."""
         positions = torch.arange(ids.shape[1], device=ids.device).unsqueeze(0)
         return self._run(ids, positions, None)
 
     def packed_hidden(self, ids: Tensor, segments: Segments) -> Tensor:
-        """Final hidden states [T, H] of one packed row of ids [T]."""
+        """Return final hidden states [T, H] of one packed row of ids [T]."""
         return self._run(ids, segments.positions, segments)
 
     @property

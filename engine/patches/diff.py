@@ -27,7 +27,7 @@ def _is_text(state: FileState | None) -> bool:
 
 
 def diff_trees(before: Tree, after: Tree) -> str:
-    """The git-format patch that turns ``before`` into ``after``; empty when there is no difference."""
+    """Return the git-format patch that turns ``before`` into ``after``; empty when there is no difference."""
     names = sorted(
         name for name in {*before, *after}
         if name not in after or not after[name].same(before.get(name))
@@ -64,7 +64,7 @@ def _both_sides(match: re.Match[str]) -> str:
 
 
 def diff_texts(path: str, before: str, after: str) -> str:
-    """A git-format patch that turns ``before`` into ``after``; empty when they are equal."""
+    """Return a git-format patch that turns ``before`` into ``after``; empty when they are equal."""
     if before == after:
         return ""
     lines = [f"diff --git a/{path} b/{path}\n"]

@@ -129,7 +129,7 @@ def _completed(patch: str) -> str:
 
 
 def _make_repository(folder: Path, blobs: Sequence[bytes]) -> None:
-    """One whose index is the tree and whose objects hold the blobs. Raises PatchError."""
+    """Create a repository whose index is the tree and whose objects hold the blobs. Raises PatchError."""
     (folder / "blobs").mkdir()
     for number, blob in enumerate(blobs):
         (folder / "blobs" / str(number)).write_bytes(blob)

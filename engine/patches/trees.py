@@ -39,7 +39,7 @@ class FileState(NamedTuple):
         return 0o100755 if self.mode & 0o100 else 0o100644
 
     def same(self, other: FileState | None) -> bool:
-        """Whether git would see no difference."""
+        """Return whether git would see no difference."""
         return other is not None and self.git_mode == other.git_mode and self.data == other.data
 
 
@@ -47,7 +47,7 @@ Tree = Mapping[str, FileState]
 
 
 def is_plain(name: str) -> bool:
-    """Whether a name stays below the folder that it is put into."""
+    """Return whether a name stays below the folder that it is put into."""
     return bool(name) and "\0" not in name and not any(part in ("", ".", "..") for part in name.split("/"))
 
 

@@ -58,7 +58,7 @@ class SweEnvironments:
         await self.pool.prepare({image: count * group_size for image, count in images.items()})
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> SweEnvironment:  # noqa: ARG002
-        """A world whose sandbox is not open yet; nothing in it is random."""
+        """Return a world whose sandbox is not open yet; nothing in it is random."""
         return SweEnvironment(
             self.pool.open(self._spec(key, row)),
             agent=self.agent,
@@ -97,5 +97,5 @@ class FrozenLakeEnvironments:
         """Nothing to do."""
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> FrozenLakeEnvironment:  # noqa: ARG002
-        """A lake with the player on the start."""
+        """Return a lake with the player on the start."""
         return FrozenLakeEnvironment(row, style=observation_style(self.agent.prompt), seed=seed)

@@ -16,13 +16,13 @@ class RolloutObserver(Protocol):
     """
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
-        """A rollout, or a new attempt at it, began; ``sandbox_id`` is empty when none came up."""
+        """Handle the start of a rollout or of a new attempt; ``sandbox_id`` is empty when none started."""
 
     def step_finished(self, key: RolloutKey, step: Step) -> None:
-        """A live rollout made a step."""
+        """Handle a finished step of a live rollout."""
 
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
-        """The rollout's one terminal record."""
+        """Handle the rollout's terminal record."""
 
 
 class ObserverFailedError(Exception):

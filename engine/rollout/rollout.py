@@ -138,7 +138,7 @@ class Rollout:
             await asyncio.sleep(_RETRY_PAUSE_S * 2 ** len(self._failures))
 
     def _count_against_the_agent(self) -> None:
-        """Its commands used up what a sandbox has, again in a fresh one: a limit of the environment."""
+        """Count the failure against the agent: its commands exhausted a fresh sandbox as well."""
         self._own_doing = True
         self._outcome = replace(
             self._outcome,

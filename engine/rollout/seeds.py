@@ -8,7 +8,7 @@ from engine.types import RolloutKey
 
 
 def step_seed(run_seed: int, key: RolloutKey, step: int) -> int:
-    """A 63-bit seed for one step of one rollout; the same over processes, machines and schedules.
+    """Return a 63-bit seed for one step of one rollout; the same over processes, machines and schedules.
 
     A rollout repeated after an infrastructure failure samples the same again.
     """
@@ -16,7 +16,7 @@ def step_seed(run_seed: int, key: RolloutKey, step: int) -> int:
 
 
 def environment_seed(run_seed: int, key: RolloutKey) -> int:
-    """A 63-bit seed for everything random in one rollout's environment, apart from those of its steps."""
+    """Return a 63-bit seed for one rollout's environment, distinct from those of its steps."""
     return _seed(run_seed, key, "environment")
 
 

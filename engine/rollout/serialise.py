@@ -34,7 +34,7 @@ FORMAT = "trainyard.trajectory/1"
 
 
 def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
-    """Plain data of a trajectory; sequences become lists."""
+    """Return plain data of a trajectory; sequences become lists."""
     grade = trajectory.grade
     return {
         "format": FORMAT,
@@ -53,7 +53,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
-    """The inverse of ``trajectory_to_dict``.
+    """Return the inverse of ``trajectory_to_dict``.
 
     Raises:
         DatasetError: another format, or a field is missing or unknown.

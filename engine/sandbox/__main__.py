@@ -89,7 +89,7 @@ async def _reap(options: argparse.Namespace) -> int:
 
 
 def _configs(options: argparse.Namespace) -> list[SandboxConfig]:
-    """Settings of the backends to ask. Raises PreflightError for a file that does not hold any."""
+    """Return settings of the backends to ask. Raises PreflightError for a file that does not hold any."""
     wanted = BACKENDS if options.backend == "all" else (options.backend,)
     if options.config is None:
         return [SandboxConfig.model_validate({"backend": name}) for name in wanted]

@@ -195,7 +195,7 @@ def _opener(tool_format: ToolFormat, tools: Tools) -> re.Pattern[str]:
 
 @functools.cache
 def _words_pattern(tools: tuple[ToolSchema, ...]) -> re.Pattern[str]:
-    """Any whole call in words."""
+    """Return the pattern of any whole call in words."""
     calls = [
         r"\s+".join([tool.name, *(f"(?:{'|'.join(p.choices)})" for p in tool.parameters)]) for tool in tools
     ]

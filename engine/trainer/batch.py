@@ -81,7 +81,7 @@ def make_samples(
     *,
     max_context: int,
 ) -> list[Sample]:
-    """The samples of one optimizer step; ``groups`` and ``members`` are all of the step's."""
+    """Return the samples of one optimizer step; ``groups`` and ``members`` are all of the step's."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     flat = [member for siblings in members for member in siblings]
     num_tokens = [sum(trajectory.tokens.mask) for trajectory in trajectories]
@@ -96,7 +96,7 @@ def make_samples(
 def make_sample(
     tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, place: int = 0
 ) -> Sample:
-    """A record with at least one sampled token as a sample."""
+    """Return a record with at least one sampled token as a sample."""
     lengths = {len(tokens.ids), len(tokens.mask), len(tokens.logprobs)}
     assert len(lengths) == 1, f"a token record's columns differ in length: {sorted(lengths)}"
     assert not tokens.mask[0], "the first token of a trajectory cannot be a sampled one: nothing predicts it"
@@ -128,7 +128,7 @@ def make_microbatches(
 
 
 def pack(samples: Sequence[Sample], budget: int) -> list[list[Sample]]:
-    """First-fit decreasing; the fullest rows first."""
+    """Return first-fit decreasing; the fullest rows first."""
     rows: list[list[Sample]] = []
     used: list[int] = []
     for sample in sorted(samples, key=lambda sample: -len(sample.ids)):

@@ -63,7 +63,7 @@ class Learner(Protocol):
     """What a checkpoint needs of a trainer, alone or a group of ranks."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Its state, but for what ``save_shards`` writes."""
+        """Return the group's state without what ``save_shards`` writes."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from it. Raises CheckpointError."""
@@ -169,7 +169,7 @@ def write_snapshot(snapshot: Snapshot) -> Checkpoint:
 
 
 def load_latest(run_dir: Path) -> Checkpoint | None:
-    """The newest intact checkpoint; None when there is none at all. Damaged ones are passed over and logged.
+    """Return the newest intact checkpoint; None without one. Damaged ones are skipped and logged.
 
     Raises:
         CheckpointError: there are checkpoints and all are damaged: going on would silently start over.
@@ -263,7 +263,7 @@ def _score(folder: Path) -> float | None:
 
 
 def _files(folder: Path) -> list[str]:
-    """Names of all files, those in folders below included."""
+    """Return names of all files, those in folders below included."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 

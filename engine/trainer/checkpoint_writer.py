@@ -30,7 +30,7 @@ class CheckpointWriter:
         self._current = self._thread.submit(self._write, snapshot)
 
     def finished(self) -> Checkpoint | None:
-        """What was written since the last call, without waiting. Raises what went wrong writing it."""
+        """Return what was written since the last call, without waiting. Raises what went wrong writing it."""
         return self.wait() if self._current is not None and self._current.done() else None
 
     def wait(self) -> Checkpoint | None:

@@ -35,7 +35,7 @@ def training_device(config: TrainerConfig) -> torch.device:
 
 
 def open_trainer(run: TrainRun, model: Transformer, *, run_dir: Path, home: Path) -> Trainer | TrainerGroup:
-    """The trainer of a run.
+    """Return the trainer of a run.
 
     Args:
         run: its configuration.

@@ -28,7 +28,7 @@ _PEAK: dict[str, tuple[float, float]] = {
 
 
 def training_flops(config: TransformerConfig, lengths: Iterable[int], targets: int) -> float:
-    """FLOPs of a forward and a backward pass over sequences of these lengths.
+    """Return FLOPs of a forward and a backward pass over sequences of these lengths.
 
     Args:
         config: shape of the model.
@@ -46,7 +46,7 @@ def training_flops(config: TransformerConfig, lengths: Iterable[int], targets: i
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """FLOP/s the device could do in matrix products; None for a GPU that is not in the table."""
+    """Return FLOP/s the device could do in matrix products; None for a GPU that is not in the table."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         found = [rates for part, rates in _PEAK.items() if part in name]
@@ -56,7 +56,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 
 @functools.cache
 def _measured(dtype: torch.dtype, _threads: int) -> float:
-    """The best of a few products on this CPU, once for each number of threads."""
+    """Return the best of a few products on this CPU, once for each number of threads."""
     size = 768
     a = torch.ones(size, size, dtype=dtype)  # the process's random stream belongs to the run
     best = float("inf")

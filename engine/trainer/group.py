@@ -152,7 +152,7 @@ class TrainerGroup:
         return TrainerError(f"rank {rank} of the trainer ended unexpectedly")
 
     def _answers(self) -> Any:
-        """The first rank's answer, once all have answered. One that fails ends them all."""
+        """Return the first rank's answer, once all have answered. One that fails ends them all."""
         answers: dict[int, Any] = {}
         while len(answers) < len(self._pipes):
             open_pipes = [pipe for rank, pipe in enumerate(self._pipes) if rank not in answers]
@@ -175,14 +175,14 @@ class TrainerGroup:
 
 
 def _received(pipe: Connection, groups: Sequence[tuple[Group, int]]) -> list[Group]:
-    """Groups whose trajectories come one by one."""
+    """Return groups whose trajectories come one by one."""
     return [replace(group, trajectories=tuple(pipe.recv() for _ in range(count))) for group, count in groups]
 
 
 def _serve(
     rank: int, pipe: Connection, settings: _Settings, policy: Transformer, reference: Transformer | None
 ) -> None:
-    """A rank's life: build the trainer, answer commands until the pipe closes."""
+    """Run a rank: build the trainer, answer commands until the pipe closes."""
     try:
         trainer = _build(rank, settings, policy, reference)
         pipe.send((None, None))

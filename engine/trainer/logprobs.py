@@ -21,7 +21,7 @@ _ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
 def token_logprobs(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target and entropy of its distribution, both [N] and with gradient.
+    """Return log-probability of each target and entropy of its distribution, both [N] and with gradient.
 
     Args:
         hidden: [N, H], final hidden states; their dtype is the matrix products'.
@@ -77,7 +77,7 @@ def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
 
 
 def _table(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """Log-probabilities [n, V] of every token."""
+    """Return log-probabilities [n, V] of every token."""
     logits = (hidden @ weight.to(hidden.dtype).T).to(_wide(hidden.dtype))
     return torch.log_softmax(logits.div_(temperature), dim=1)
 

@@ -59,7 +59,7 @@ class Adapters:
                 weights[f"{name}.weight"].copy_(base + module.get_delta_weight(_NAME))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The adapters alone, under peft's names."""
+        """Return the adapters alone, under peft's names."""
         found: dict[str, Tensor] = get_peft_model_state_dict(
             self.model, adapter_name=_NAME, state_dict=self.model.state_dict()
         )

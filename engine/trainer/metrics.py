@@ -108,7 +108,7 @@ class UpdateMeter:
             setattr(self, name, value)
 
     def report(self, members: Sequence[Sequence[Member]], seconds: float) -> dict[str, float]:
-        """All finite metrics of the update, ``area/name``."""
+        """Return all finite metrics of the update, ``area/name``."""
         found = {
             **self._counts(members),
             "update/steps": float(self.steps),

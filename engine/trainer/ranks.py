@@ -50,7 +50,7 @@ class Ranks:
         return self.data_size * self.context_size
 
     def context_group(self) -> dist.ProcessGroup | None:
-        """The ranks that share this one's rows; None when it has them to itself."""
+        """Return the ranks that share this one's rows; None when it has them to itself."""
         if self.mesh is None or self.context_size == 1:
             return None
         return self.mesh["context"].get_group()
@@ -156,6 +156,6 @@ class _Place(torch.autograd.Function):
 
 
 def place(local: Tensor, slots: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
-    """The ``total`` values of all ranks that share a row, from one's own [n] and their slots [n]."""
+    """Return the ``total`` values of all ranks that share a row, from one's own [n] and their slots [n]."""
     placed: Tensor = _Place.apply(local, slots, total, group)  # type: ignore[no-untyped-call]
     return placed

@@ -8,7 +8,7 @@ from engine.config.trainer import TrainerConfig
 
 
 def learning_rate(config: TrainerConfig, update: int) -> float:
-    """The learning rate of update ``update`` (from 0), one update per iteration."""
+    """Return the learning rate of update ``update`` (from 0), one update per iteration."""
     warmup = config.warmup_iterations
     if update < warmup:
         return config.learning_rate * (update + 1) / warmup

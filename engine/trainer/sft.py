@@ -133,7 +133,7 @@ def evaluate_sft(
     seen: Iterable[int] = (),
     count: int = _EVALUATED,
 ) -> dict[str, float]:
-    """Held-out exact-fix rates on ``count`` single-fault episodes with the line named.
+    """Return held-out exact-fix rates on ``count`` single-fault episodes with the line named.
 
     Args:
         seen: fingerprints of functions trained on; their copies in held-out files are left out.
@@ -160,7 +160,7 @@ def evaluate_sft(
 
 
 def heldout_episodes(config: SftRun, *, seen: set[int], count: int) -> list[Episode]:
-    """Single-fault episodes with the line named, from files the stream never shows."""
+    """Return single-fault episodes with the line named, from files the stream never shows."""
     maker = episode_maker(config, random.Random(config.seed + 1), max_edits=1, hints=(("line", 1.0),))
     found: list[Episode] = []
     files = source_files("heldout", excluded=config.sft.excluded_packages)
@@ -209,7 +209,7 @@ def learning_rate_factor(done: float, step: int) -> float:
 
 
 def _accumulate(model: Transformer, batch: Batch, config: SftRun, tally: _Tally) -> tuple[float, float]:
-    """The gradient of one batch; the mean loss of answer tokens and of prompt tokens."""
+    """Return the gradient of one batch; the mean loss of answer tokens and of prompt tokens."""
     ids, mask, inside = collate(batch)
     weights = torch.where(mask, 1.0, config.sft.prompt_weight) * inside
     losses = token_losses(model, ids)
@@ -239,7 +239,7 @@ class Tokens(Protocol):
 
 
 def collate(batch: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor]:
-    """Right-padded ids [B, T], and two boolean masks [B, T]: sampled tokens, real tokens.
+    """Return right-padded ids [B, T], and two boolean masks [B, T]: sampled tokens, real tokens.
 
     T - 1, the width of what is fed, is a multiple of 32: a CPU's matrix kernels are compiled per shape.
     """
@@ -257,7 +257,7 @@ def collate(batch: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def token_losses(model: Transformer, ids: Tensor) -> Tensor:
-    """Cross-entropy [B, T-1] of every token of ids [B, T] but the first of each row, padding included."""
+    """Return cross-entropy [B, T-1] of every token of ids [B, T] after the first, padding included."""
     with torch.autocast("cpu", torch.bfloat16, enabled=_has_bfloat16()):
         hidden = model.hidden(ids[:, :-1]).flatten(0, 1)
         slices = [slice(i, i + _LOGITS_ROWS) for i in range(0, len(hidden), _LOGITS_ROWS)]
@@ -272,7 +272,7 @@ def token_losses(model: Transformer, ids: Tensor) -> Tensor:
 
 @functools.cache
 def _has_bfloat16() -> bool:
-    """Whether this CPU multiplies bfloat16 itself; emulated it is three times slower than float32."""
+    """Return whether this CPU multiplies bfloat16 itself; emulated it is three times slower than float32."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
@@ -292,7 +292,7 @@ def _message(metrics: dict[str, float]) -> str:
 
 
 def _tokenizer_texts(files: list[SourceFile], seed: int) -> Iterator[str]:
-    """Sources and statements of the training split."""
+    """Yield sources and statements of the training split."""
     rng = random.Random(seed)
     for file in rng.sample(files, min(_TOKENIZER_FILES, len(files))):
         with contextlib.suppress(OSError, UnicodeDecodeError):

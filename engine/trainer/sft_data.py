@@ -94,7 +94,7 @@ class EncodedEpisode:
 
 
 def source_files(split: Split, *, excluded: Iterable[str] = ()) -> list[SourceFile]:
-    """Library files of a split, at most 600 per package, in a fixed order.
+    """Return library files of a split, at most 600 per package, in a fixed order.
 
     Args:
         split: files are held out by a fingerprint of their name, about one in 25.
@@ -151,7 +151,7 @@ class EpisodeMaker:
     _words: list[str] = field(default_factory=lambda: ["value", "item", "node"])
 
     def stream(self, files: Sequence[SourceFile]) -> Iterator[Episode]:
-        """Episodes without end; every pass has other faults, and copies of a function count once in it."""
+        """Yield episodes endlessly; every pass has other faults, and copies of a function count once."""
         while True:
             self._seen.clear()
             order = list(files)
@@ -160,7 +160,7 @@ class EpisodeMaker:
                 yield from self.file_episodes(file)
 
     def file_episodes(self, file: SourceFile) -> Iterator[Episode]:
-        """Episodes of one file, at most one per function."""
+        """Yield episodes of one file, at most one per function."""
         source = _read(file.path)
         if source is None:
             return
@@ -181,7 +181,7 @@ class EpisodeMaker:
                 yield episode
 
     def episode(self, name: str, source: str, offered: Sequence[Fault]) -> Episode | None:
-        """An episode of one function, or None when it does not suit (too long, a copy, ambiguous lines).
+        """Return an episode of one function; None if unsuitable (too long, a copy, ambiguous lines).
 
         Args:
             name: the file's path below its library root.
@@ -249,7 +249,7 @@ class EpisodeMaker:
         return broken, sorted(chosen, key=lambda fault: fault.line)
 
     def _by_kind(self, offered: Sequence[Fault]) -> Iterator[Fault]:
-        """Random order in which frequent kinds do not crowd out the rare ones."""
+        """Yield random order in which frequent kinds do not crowd out the rare ones."""
         kinds: dict[str, list[Fault]] = {}
         for fault in offered:
             kinds.setdefault(fault.kind, []).append(fault)
@@ -280,7 +280,7 @@ class EpisodeMaker:
         return "\n".join(lines), [fault for fault in renamed if fault.original != fault.mutated]
 
     def _placed(self, name: str) -> str:
-        """A path as repositories have them: the last parts of the real one, sometimes below ``src``."""
+        """Return a realistic repository path: the last parts of the real one, sometimes below ``src``."""
         parts = name.split("/")
         kept = parts[-self.rng.choice((2, 2, 2, 2, 3)) :]
         prefix = self.rng.choices(("", "src/", "lib/"), (0.8, 0.16, 0.04))[0]
@@ -288,7 +288,7 @@ class EpisodeMaker:
 
 
 def encode_episode(episode: Episode, tokenizer: Tokenizer) -> EncodedEpisode:
-    """The ids a perfect policy's rollout of this episode would have, and which of them it sampled."""
+    """Return the ids a perfect policy's rollout of this episode would have, and which of them it sampled."""
     conversation = Conversation(tokenizer, system="", user=episode.statement)
     for step, (response, observation) in enumerate(episode.turns):
         ids = response_ids(tokenizer, response)
@@ -302,7 +302,7 @@ def encode_episode(episode: Episode, tokenizer: Tokenizer) -> EncodedEpisode:
 
 
 def editor(store: MemoryFileStore) -> FileEditor:
-    """The file editor as the compact prompt's rollouts have it, over files in memory."""
+    """Return the file editor as the compact prompt's rollouts have it, over files in memory."""
     return FileEditor(store, workdir=WORKDIR, style="compact", snippet_lines=0)
 
 

@@ -79,7 +79,7 @@ async def exact_fix_rate(
     max_response: int,
     seed: int = 0,
 ) -> dict[str, float]:
-    """One attempt per episode.
+    """Return one attempt per episode.
 
     Returns:
         Means over attempts: ``exact_fix``, ``finished`` (shares), ``malformed`` (turns), ``tokens``.

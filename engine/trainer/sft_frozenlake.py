@@ -126,7 +126,7 @@ class Episodes:
         }
 
     def take(self, count: int) -> list[TokenRecord]:
-        """The next episodes."""
+        """Return the next episodes."""
 
         async def play() -> list[TokenRecord]:
             return [await self._play() for _ in range(count)]
@@ -164,7 +164,7 @@ def warm_start(
     progress: Progress = lambda _message, _done, _total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Path | None:
-    """The checkpoint folder of a policy taught by imitation; made once, then found again.
+    """Return the checkpoint folder of a policy taught by imitation; made once, then found again.
 
     Args:
         environment: what it plays, and the ``warm_start_*`` settings.
@@ -248,7 +248,7 @@ def _rate_factor(step: int, steps: int) -> float:
 
 
 def _accumulate(model: Transformer, episodes: list[TokenRecord]) -> float:
-    """The gradient of one step's episodes; the mean loss of the tokens the expert wrote."""
+    """Return the gradient of one step's episodes; the mean loss of the tokens the expert wrote."""
     sampled = sum(sum(episode.mask) for episode in episodes)
     weight = sampled + _PROMPT_WEIGHT * sum(len(episode.ids) - sum(episode.mask) for episode in episodes)
     total = 0.0
@@ -263,7 +263,7 @@ def _accumulate(model: Transformer, episodes: list[TokenRecord]) -> float:
 
 
 def _microbatches(episodes: list[TokenRecord]) -> Iterator[list[TokenRecord]]:
-    """Episodes of about the same length together: most are short, and a CPU likes small batches."""
+    """Yield episodes of about the same length together: most are short, and a CPU likes small batches."""
     batch: list[TokenRecord] = []
     for episode in sorted(episodes, key=lambda episode: -len(episode.ids)):
         if batch and (len(batch) + 1) * len(batch[0].ids) > _MICROBATCH_TOKENS:

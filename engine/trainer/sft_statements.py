@@ -28,7 +28,7 @@ _SUFFIXES = ("", "", "", "_basic", "_empty", "_default", "_simple", "_edge", "_l
 
 
 def failing_tests(rng: random.Random, path: str, function: str) -> list[str]:
-    """Node ids of tests that could fail; empty for about one statement in eight.
+    """Return node ids of tests that could fail; empty for about one statement in eight.
 
     Args:
         path: of the broken file, relative to the workdir.

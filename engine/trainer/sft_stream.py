@@ -28,7 +28,7 @@ Batch = list[EncodedEpisode]
 def episode_maker(
     config: SftRun, rng: random.Random, *, max_edits: int, hints: tuple[tuple[Hint, float], ...] = HINTS
 ) -> EpisodeMaker:
-    """A maker of the episodes a run is configured for."""
+    """Return a maker of the episodes a run is configured for."""
     return EpisodeMaker(
         rng,
         max_edits=max_edits,
@@ -40,7 +40,7 @@ def episode_maker(
 
 
 def batches(config: SftRun, tokenizer_folder: Path) -> Iterator[Batch]:
-    """Training batches without end, the same for the same settings and installed packages."""
+    """Yield training batches without end, the same for the same settings and installed packages."""
     tokenizer = load_tokenizer(tokenizer_folder)
     rng = random.Random(config.seed)
     size = config.sft.sequences_per_step
@@ -87,7 +87,7 @@ class BatchStream:
         self._queue.cancel_join_thread()
 
     def next(self) -> Batch:
-        """The next batch; waits for it."""
+        """Return the next batch; waits for it."""
         while True:
             try:
                 return self._queue.get(timeout=5)

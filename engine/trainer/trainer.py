@@ -207,7 +207,7 @@ class Trainer:
 
     @torch.no_grad()
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Names and whole weights of the trained model, one after the other; a collective among ranks."""
+        """Yield names and full weights of the trained model one by one; a collective among ranks."""
         for name, parameter in self._scorer.model.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             yield name, whole
@@ -264,7 +264,7 @@ class Trainer:
 
     @torch.no_grad()
     def _kl_sums(self, groups: Sequence[Group], temperature: float) -> list[list[float]]:
-        """Σ_t KL_it of every trajectory, 0 for those that sampled nothing."""
+        """Return Σ_t KL_it of every trajectory, 0 for those without sampled tokens."""
         assert self._reference is not None
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         batches = make_microbatches(
@@ -334,7 +334,7 @@ class Trainer:
             raise UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
 
     def _efficiency(self, metrics: dict[str, float]) -> dict[str, float]:
-        """The share of the ranks' peak arithmetic that went into the model."""
+        """Return the share of the ranks' peak arithmetic that went into the model."""
         peak = peak_flops(self._device, DTYPES[self._config.precision])
         if peak is None or "update/flops_per_s" not in metrics:
             return {}

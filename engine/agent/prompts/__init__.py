@@ -40,7 +40,7 @@ class Prompt:
     observations: ObservationStyle
 
     def user(self, task: Task) -> str:
-        """The first user turn for a task; placeholders inside the statement stay as they are."""
+        """Return the first user turn for a task; placeholders inside the statement stay as they are."""
         texts = {name: value for name, value in task.metadata.items() if isinstance(value, str)}
         texts |= {"workdir": task.workdir, "problem_statement": task.problem_statement}
         return _fill(self.user_template, texts)
@@ -77,13 +77,13 @@ def load_prompt(name: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) ->
 
 @functools.cache
 def observation_style(name: str) -> ObservationStyle:
-    """How a prompt wants observations written. Raises ConfigError when there is no such prompt."""
+    """Return how a prompt wants observations written. Raises ConfigError when there is no such prompt."""
     style: ObservationStyle = json.loads((_folder(name) / "prompt.json").read_text())["observations"]
     return style
 
 
 def prompt_names() -> list[str]:
-    """Names of all prompts."""
+    """Return names of all prompts."""
     return sorted(path.parent.name for path in _FOLDER.glob("*/prompt.json"))
 
 

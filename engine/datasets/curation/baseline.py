@@ -42,7 +42,7 @@ class Baseline:
 def sandbox_spec(
     image: str, config: SandboxConfig, *, run_id: str, name: str, lifetime_s: float
 ) -> SandboxSpec:
-    """Specification of a sandbox that runs tests of ``image``."""
+    """Return specification of a sandbox that runs tests of ``image``."""
     limits = SandboxLimits(
         memory_mb=config.memory_mb,
         processes=config.processes,
@@ -53,7 +53,7 @@ def sandbox_spec(
 
 
 def image_environment(source: Source) -> dict[str, str]:
-    """Environment of every command in a source's images: agents can run pytest and import the package."""
+    """Return the environment of every command in a source's images, which includes pytest."""
     roots = ["/testbed" if root == "." else f"/testbed/{root}" for root in source.roots]
     return {"PYTHONPATH": ":".join([*roots, MOUNT]), "PYTHONDONTWRITEBYTECODE": "1"}
 

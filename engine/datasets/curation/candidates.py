@@ -44,7 +44,7 @@ class Candidate:
 def find_candidates(
     baseline: Baseline, *, max_function_lines: int, kinds: Collection[str] = ()
 ) -> list[Candidate]:
-    """Faults on lines that stable tests execute and whose text is unique in the broken file.
+    """Return faults on lines that stable tests execute and whose text is unique in the broken file.
 
     Args:
         baseline: what the intact tree's tests do.
@@ -97,7 +97,7 @@ def _relevant_tests(baseline: Baseline, path: str, fault: Fault) -> tuple[str, .
 def split_by_file(
     candidates: Sequence[Candidate], *, heldout_share: float, seed: int
 ) -> tuple[list[Candidate], list[Candidate]]:
-    """Training and held-out candidates; no file is in both.
+    """Return training and held-out candidates; no file is in both.
 
     Args:
         candidates: all of them.
@@ -158,7 +158,7 @@ class CandidateQueue:
         return taken
 
     def keep(self, candidate: Candidate) -> None:
-        """A candidate became a task."""
+        """Record that a candidate became a task."""
         self._kept[candidate.fault.kind] += 1
         self._kept_functions[candidate.function] += 1
 

@@ -113,7 +113,7 @@ async def curate(
 
 
 async def _prepare(run: _Curation, skipped: dict[str, str]) -> list[tuple[Source, Path]]:
-    """Sources that could be fetched, each with its toolchain."""
+    """Return sources that could be fetched, each with its toolchain."""
 
     async def one(spec: str) -> tuple[Source, Path] | None:
         try:

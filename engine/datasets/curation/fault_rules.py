@@ -86,7 +86,7 @@ _ATOMS = (ast.Name, ast.Attribute, ast.Constant, ast.Subscript, ast.Call)
 
 
 def propose(scope: FunctionScope) -> Iterator[Edit]:
-    """All edits of a function, in order of appearance; docstrings, annotations, decorators,
+    """Yield all edits of a function, in order of appearance; docstrings, annotations, decorators,
     ``raise`` statements, f-strings and logging calls are left alone.
     """
     stack: list[ast.AST] = [scope.node]
@@ -220,7 +220,7 @@ def _subscript(scope: FunctionScope, node: ast.Subscript) -> Iterator[Edit]:
 
 
 def _shift(kind: str, scope: FunctionScope, node: ast.expr) -> Iterator[Edit]:
-    """One more or one less than an index expression."""
+    """Yield index expressions that are one off."""
     if node.lineno != node.end_lineno:
         return
     text = scope.text(node)

@@ -42,11 +42,11 @@ class FunctionScope:
         )
 
     def text(self, node: ast.expr) -> bytes:
-        """Source bytes of a one-line node."""
+        """Return source bytes of a one-line node."""
         return self.lines[node.lineno - 1][node.col_offset : node.end_col_offset]
 
     def gap(self, left: ast.expr, right: ast.expr, operator: str) -> tuple[int, int, int] | None:
-        """Line, start and end of ``operator`` (a pattern) between two nodes, if on one line."""
+        """Return line, start and end of ``operator`` (a pattern) between two nodes, if on one line."""
         if left.end_lineno != right.lineno:
             return None
         start, end = left.end_col_offset or 0, right.col_offset

@@ -53,12 +53,12 @@ def apply_fault(source: str, fault: Fault) -> str:
 
 
 def revert_fault(source: str, fault: Fault) -> str:
-    """The inverse of ``apply_fault``. Raises ValueError when the fault is not in ``source``."""
+    """Return the inverse of ``apply_fault``. Raises ValueError when the fault is not in ``source``."""
     return _replace_line(source, fault.line, fault.mutated, fault.original)
 
 
 def functions_of(tree: ast.AST) -> Iterator[Function]:
-    """Functions and methods in order of appearance; nested functions belong to the outer one."""
+    """Yield functions and methods in order of appearance; nested functions belong to the outer one."""
     stack: list[tuple[ast.AST, str]] = [(tree, "")]
     while stack:
         node, prefix = stack.pop()
@@ -73,7 +73,7 @@ def functions_of(tree: ast.AST) -> Iterator[Function]:
 
 
 def enumerate_faults(source: str, *, max_function_lines: int | None = None) -> list[Fault]:
-    """Every single-line fault of every function of a module, in order of appearance.
+    """Return every single-line fault of every function of a module, in order of appearance.
 
     Args:
         source: text of a module; one that does not parse has no faults.
@@ -120,7 +120,7 @@ def _function_faults(function: Function, lines: list[bytes]) -> Iterator[Fault]:
 
 
 def trees_differ(left: ast.AST, right: ast.AST) -> bool:
-    """Whether two syntax trees differ in anything but positions."""
+    """Return whether two syntax trees differ in anything but positions."""
     stack: list[tuple[object, object]] = [(left, right)]
     while stack:
         a, b = stack.pop()

@@ -25,7 +25,7 @@ _FOLDER = Path(__file__).parent / "handwritten"
 
 
 def names() -> tuple[str, ...]:
-    """Tasks that can be built."""
+    """Return tasks that can be built."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 
 
@@ -57,7 +57,7 @@ def build_task(name: str, home: Path) -> TaskRow:
 
 
 def _patched(source: Source, patch: str, name: str) -> dict[str, str]:
-    """Content of the files a patch changes, after it; proves that it fits."""
+    """Return content of the files a patch changes, after it; proves that it fits."""
     before: dict[str, FileState] = {}
     for part in split_patch(patch):
         for path in part.paths:

@@ -35,7 +35,7 @@ class Noticed:
 
 
 def make_row(noticed: Noticed, split: str, names: set[str], *, hint: Hint, home: Path) -> TaskRow:
-    """The task of a noticed fault; builds its image.
+    """Return the task of a noticed fault; builds its image.
 
     Args:
         noticed: what was tried and seen.
@@ -112,7 +112,7 @@ def _fault_record(candidate: Candidate) -> dict[str, Any]:
 
 
 def _build_image(home: Path, candidate: Candidate) -> str:
-    """Image whose tree holds the fault; its name tells its content."""
+    """Return image whose tree holds the fault; its name tells its content."""
     baseline = candidate.baseline
     digest = hashlib.sha256(repr((baseline.image, candidate.path, candidate.mutated)).encode()).hexdigest()
     name = f"{baseline.source.name}-{digest[:12]}"

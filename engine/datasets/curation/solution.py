@@ -17,7 +17,7 @@ _TAIL_CHARS = 300
 async def gold_patch(
     row: TaskRow, *, backend: SandboxBackend, sandbox: SandboxConfig, run_id: str, timeout_s: float
 ) -> str:
-    """What solves the row, as a patch below its workdir; what a script does elsewhere is lost.
+    """Return the row's solution as a patch below its workdir; changes of a script elsewhere are lost.
 
     Args:
         row: with ``answer.gold_patch``, or a script in ``answer.metadata["solution"]``.

@@ -21,7 +21,7 @@ def problem_statement(
     exception: str,
     hint: Hint,
 ) -> str:
-    """The statement of a task.
+    """Return the statement of a task.
 
     Args:
         path: file relative to the workdir.

@@ -49,7 +49,7 @@ class Format:
 
 
 def difficulty(gold_patch: str, num_tests: int, num_fail_to_pass: int) -> dict[str, float]:
-    """The numbers that every format can tell: size of the fix and of its tests."""
+    """Return the numbers that every format can tell: size of the fix and of its tests."""
     code = code_patch(gold_patch)
     return {
         "num_tests": num_tests,
@@ -60,12 +60,12 @@ def difficulty(gold_patch: str, num_tests: int, num_fail_to_pass: int) -> dict[s
 
 
 def code_patch(patch: str) -> str:
-    """A patch without documentation and tests."""
+    """Return a patch without documentation and tests."""
     return keep_files(patch, lambda path: not path.endswith(_DOCUMENTATION) and not is_test_path(path))[0]
 
 
 def with_difficulty(imported: Imported, extra: Mapping[str, Any]) -> Imported:
-    """The same with further numbers; what is no number is left out."""
+    """Return the same with further numbers; what is no number is left out."""
     found = {name: number(extra, name) for name in extra}
     numbers = {name: value for name, value in found.items() if value is not None}
     task = replace(imported.task, difficulty={**imported.task.difficulty, **numbers})

@@ -58,7 +58,7 @@ class Decontamination:
         self._fixes.add(number, added_lines(row.answer.gold_patch))
 
     def check(self, row: Imported) -> Exclusion | None:
-        """What the row has in common with the benchmark; None when nothing."""
+        """Return what the row has in common with the benchmark; None when nothing."""
         task = row.task
         for repo in self._repositories:
             if same_repository(task.repo, repo):
@@ -102,7 +102,7 @@ class _Index:
         return self._sizes[number]
 
     def nearest(self, features: frozenset[int]) -> tuple[int, float] | None:
-        """The row with the largest overlap, and the overlap; the first of equals."""
+        """Return the row with the largest overlap, and the overlap; the first of equals."""
         shared: Counter[int] = Counter()
         for feature in features:
             shared.update(self._rows.get(feature, ()))
@@ -113,7 +113,7 @@ class _Index:
 
 
 def ngrams(text: str, n: int) -> frozenset[int]:
-    """Hashes of all runs of ``n`` words; a shorter text is one run. Case and punctuation do not count."""
+    """Return hashes of all ``n``-word sequences, case and punctuation ignored."""
     words = re.findall(r"[^\W_]+", text.lower())
     if not words:
         return frozenset()
@@ -121,6 +121,6 @@ def ngrams(text: str, n: int) -> frozenset[int]:
 
 
 def added_lines(patch: str) -> frozenset[int]:
-    """Hashes of the lines a patch adds, without white space; short ones are left out."""
+    """Return hashes of the lines a patch adds, without white space; short ones are left out."""
     lines = (re.sub(r"\s+", "", line[1:]) for line in patch.split("\n") if re.match(r"\+(?!\+\+ )", line))
     return frozenset(hash(line) for line in lines if len(line) >= _MIN_LINE)

@@ -19,7 +19,7 @@ _MAX_LITERAL = 64 << 20
 
 
 def find(row: Row, *names: str) -> tuple[str, Any]:
-    """The first of ``names`` that the row has with a value, and the value; (first name, None) when none."""
+    """Return the first of ``names`` with a value in the row, and the value; else (first name, None)."""
     for name in names:
         for key in (name, name.lower()):
             if row.get(key) is not None:
@@ -28,7 +28,7 @@ def find(row: Row, *names: str) -> tuple[str, Any]:
 
 
 def text(row: Row, *names: str) -> str:
-    """A text that must be there and must not be empty."""
+    """Return a text that must be there and must not be empty."""
     name, value = find(row, *names)
     if value is None:
         raise DatasetError("missing", field=name)
@@ -40,7 +40,7 @@ def text(row: Row, *names: str) -> str:
 
 
 def optional_text(row: Row, *names: str) -> str:
-    """A text; empty when missing."""
+    """Return a text; empty when missing."""
     name, value = find(row, *names)
     if value is None:
         return ""
@@ -50,7 +50,7 @@ def optional_text(row: Row, *names: str) -> str:
 
 
 def number(row: Row, *names: str) -> float | None:
-    """A finite number; None when missing or not one."""
+    """Return a finite number; None when missing or not one."""
     _, value = find(row, *names)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -82,7 +82,7 @@ def structure(value: Any) -> Any:
 
 
 def names(row: Row, *fields: str, required: bool = True) -> tuple[str, ...]:
-    """A list of test names, repetitions dropped.
+    """Return a list of test names, repetitions dropped.
 
     Args:
         row: the row.
@@ -101,7 +101,7 @@ def names(row: Row, *fields: str, required: bool = True) -> tuple[str, ...]:
 
 
 def mapping(row: Row, *fields: str) -> dict[str, Any]:
-    """An object that must be there."""
+    """Return an object that must be there."""
     field, raw = find(row, *fields)
     if raw is None:
         raise DatasetError("missing", field=field)
@@ -112,12 +112,12 @@ def mapping(row: Row, *fields: str) -> dict[str, Any]:
 
 
 def optional_mapping(row: Row, *fields: str) -> dict[str, Any]:
-    """An object; empty when missing. Raises when something else is there."""
+    """Return an object; empty when missing. Raises when something else is there."""
     return mapping(row, *fields) if find(row, *fields)[1] not in (None, "") else {}
 
 
 def texts(value: Any, field: str) -> list[str]:
-    """A command given as one text or several."""
+    """Return a command given as one text or several."""
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise DatasetError("neither a text nor a list of texts", field=field)
@@ -125,7 +125,7 @@ def texts(value: Any, field: str) -> list[str]:
 
 
 def kept(row: Row, *fields: str) -> dict[str, Any]:
-    """Those of the fields that have a value, as JSON can hold them."""
+    """Return those of the fields that have a value, as JSON can hold them."""
     found = {}
     for field in fields:
         _, value = find(row, field)

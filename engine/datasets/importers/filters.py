@@ -36,7 +36,7 @@ class Filters:
         self._where = [_comparison(text) for text in config.where]
 
     def check(self, imported: Imported) -> Exclusion | None:
-        """Why the row is not wanted; None when it is."""
+        """Return why the row is not wanted; None when it is."""
         config, task = self._config, imported.task
         language = str(task.metadata.get("language") or "")
         if self._languages and language not in self._languages:
@@ -74,7 +74,7 @@ def _comparison(text: str) -> tuple[str, str, float]:
 
 
 def leaked_lines(imported: Imported) -> int:
-    """How many lines that the gold patch adds, and does not also remove, stand in the statement."""
+    """Return how many lines that the gold patch adds, and does not also remove, stand in the statement."""
     patch = imported.answer.gold_patch
     removed = {_squeezed(line[1:]) for line in patch.split("\n") if re.match(r"-(?!-- )", line)}
     added = {_squeezed(line[1:]) for line in patch.split("\n") if re.match(r"\+(?!\+\+ )", line)}

@@ -65,7 +65,7 @@ def fetch(
 
 @contextlib.contextmanager
 def _explained(hub: Any, name: str, revision: str) -> Iterator[None]:
-    """What the library raises, as what to do about it."""
+    """Yield what the library raises, as what to do about it."""
     errors = hub.errors
     try:
         yield
@@ -109,7 +109,7 @@ def _library() -> Any:
 
 
 def _listing(hub: Any, name: str, revision: str, root: Path) -> tuple[str, list[str]]:
-    """The commit and its files; offline those that are there already."""
+    """Return the commit and its files; offline those that are there already."""
     reference = root / "refs" / (revision or "main").replace("/", "--")
     if not _is_offline():
         info = hub.HfApi(endpoint=_endpoint()).dataset_info(name, revision=revision or None)
@@ -125,7 +125,7 @@ def _listing(hub: Any, name: str, revision: str, root: Path) -> tuple[str, list[
 
 
 def choose_files(files: Sequence[str], *, subset: str, split: str, name: str) -> list[str]:
-    """The data files to read, in a stable order: one kind (parquet before others), one subset, one split.
+    """Return the data files in a stable order: one kind (parquet before others), subset and split.
 
     Raises:
         DatasetError: none fits; says what there is.

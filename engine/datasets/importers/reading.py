@@ -65,7 +65,7 @@ class DataFile:
 
 
 def data_files(source: Source, split: str = "") -> list[DataFile]:
-    """Files with rows, in a stable order.
+    """Return files with rows, in a stable order.
 
     Args:
         source: where to look.
@@ -92,7 +92,7 @@ def data_files(source: Source, split: str = "") -> list[DataFile]:
 
 
 def leads_out(path: Path, root: Path) -> bool:
-    """Whether a file is a link to outside of the source: a set must not pick files of this machine."""
+    """Return whether a file is a link to outside of the source: a set must not pick files of this machine."""
     return path.is_symlink() and not path.resolve().is_relative_to(root.resolve())
 
 
@@ -101,13 +101,13 @@ def _suffix(path: Path) -> str:
 
 
 def _is_data(path: Path) -> bool:
-    """Hidden files, descriptions of the set and scripts beside the rows are none of the rows."""
+    """Return whether a file cannot hold rows: hidden files, descriptions of the set, scripts."""
     hidden = any(part.startswith(".") or part == _SCRIPTS for part in path.parts)
     return bool(_suffix(path)) and not hidden and path.name not in _DESCRIPTIONS
 
 
 def split_of(path: Path) -> str:
-    """The split that a path names (``data/train-00000-of-00002.parquet``: ``train``), if any."""
+    """Return the split that a path names (``data/train-00000-of-00002.parquet``: ``train``), if any."""
     for part in reversed(path.parts):
         name = part.removesuffix(_suffix(Path(part)))
         match = _SPLIT.match(name)
@@ -117,7 +117,7 @@ def split_of(path: Path) -> str:
 
 
 def read_items(source: Source, form: Format, *, split: str = "", start: int = 0) -> Iterator[Item]:
-    """Rows of a source from number ``start`` on; what comes before is skipped cheaply.
+    """Yield rows of a source from number ``start`` on; what comes before is skipped cheaply.
 
     Raises:
         DatasetError: the source has no rows of this format.
@@ -140,7 +140,7 @@ def read_items(source: Source, form: Format, *, split: str = "", start: int = 0)
 
 
 def count_rows(source: Source, form: Format, *, split: str = "") -> int:
-    """How many rows a source has, without converting any; 0 when that would mean reading it all."""
+    """Return how many rows a source has, without converting any; 0 when that would mean reading it all."""
     if form.read_folder is not None:
         return len(task_folders(source.path, form.marker))
     total = 0
@@ -156,7 +156,7 @@ def count_rows(source: Source, form: Format, *, split: str = "") -> int:
 
 
 def open_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
-    """Rows of one file after the first ``skip``, and how many were skipped (fewer when it has fewer)."""
+    """Return rows of one file after the first ``skip``, and the number actually skipped."""
     readers: dict[str, Callable[[Path, int], tuple[Iterator[tuple[Row, str]], int]]] = {
         ".parquet": _parquet_rows,
         ".json": _json_rows,
@@ -221,7 +221,7 @@ def _line_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Lines that are not empty. Raises DatasetError when the file is cut off or damaged."""
+    """Yield lines that are not empty. Raises DatasetError when the file is cut off or damaged."""
     try:
         with _opened(path) as stream:
             for line in stream:
@@ -255,7 +255,7 @@ def _json_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
 
 
 def _records(value: Any, name: str) -> list[Any]:
-    """Rows of a document: a list, columns (lists or index → value), id → row, or a single row."""
+    """Return rows of a document: a list, columns (lists or index → value), id → row, or a single row."""
     if isinstance(value, list):
         return value
     if isinstance(value, dict) and isinstance(value.get("rows"), list):
@@ -276,7 +276,7 @@ def _records(value: Any, name: str) -> list[Any]:
 
 
 def task_folders(source: Path, marker: str) -> list[Path]:
-    """Folders that hold ``marker``, in a stable order. Raises DatasetError when there are none."""
+    """Return folders that hold ``marker``, in a stable order. Raises DatasetError when there are none."""
     if not source.is_dir():
         raise DatasetError(f"there is no folder {source}")
     found = sorted(path.parent for path in source.rglob(marker))
@@ -308,7 +308,7 @@ def _folders(source: Path, form: Format, start: int) -> Iterator[Item]:
 
 
 def _scripts(folder: Path, row: Row) -> dict[str, str]:
-    """The scripts that belong to a row by its instance id."""
+    """Return the scripts that belong to a row by its instance id."""
     name = str(row.get("instance_id") or "")
     if not name or "/" in name or name.startswith("."):
         return {}

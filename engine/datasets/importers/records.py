@@ -19,7 +19,7 @@ COUNTED = ("read", "imported", "rejected", "duplicates", "excluded", "ungradable
 
 
 def existing_header(config: ImportConfig, home: Path) -> dict[str, Any] | None:
-    """What the dataset that is there says of itself. Raises DatasetError when it must not be touched."""
+    """Return the existing dataset's description. Raises DatasetError when it must not be changed."""
     try:
         header: dict[str, Any] = json.loads((dataset_path(home, config.output) / "dataset.json").read_text())
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def existing_header(config: ImportConfig, home: Path) -> dict[str, Any] | None:
 def fingerprint_of(
     config: ImportConfig, source: Source, form: Format, existing: Mapping[str, Any] | None
 ) -> str:
-    """What is imported and how: another file, setting or dataset to append to makes another import."""
+    """Return what is imported and how: another file, setting or dataset to append to makes another import."""
     known: list[Any] = [config.model_dump(mode="json"), source.revision]
     if form.read_folder is None:
         files = [file.path for file in data_files(source, config.source_split)]
@@ -63,7 +63,7 @@ def provenance_of(
     references: int,
     existing: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """What is recorded with the dataset: every import it was made of.
+    """Return what is recorded with the dataset: every import it was made of.
 
     Args:
         config: this import.

@@ -29,7 +29,7 @@ def canonical(repo: str) -> str:
 
 
 def same_repository(left: str, right: str) -> bool:
-    """Whether two names mean one repository; a name without an owner means every owner's."""
+    """Return whether two names mean one repository; a name without an owner means every owner's."""
     a, b = canonical(left), canonical(right)
     if "/" in a and "/" in b:
         return a == b

@@ -158,7 +158,7 @@ class _Import:
         self.first_reject = ""
 
     def run(self, report: Report, must_end: Callable[[], bool]) -> None:
-        """Every row that is not done yet. Raises ImportStopped."""
+        """Return every row that is not done yet. Raises ImportStopped."""
         for number, task in enumerate(self._staging.tasks()):
             self._ids.add(task["id"])
             self._instances[task["instance_id"]] = number
@@ -304,7 +304,7 @@ def _fetched(config: ImportConfig, home: Path, report: Report) -> Source:
 
 
 def _decontamination(config: ImportConfig) -> Decontamination:
-    """The benchmark to keep away from. Raises DatasetError when its file has no rows."""
+    """Return the benchmark to keep away from. Raises DatasetError when its file has no rows."""
     reference = config.decontamination.reference
     if not reference:
         return Decontamination(config.decontamination)

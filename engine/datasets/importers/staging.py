@@ -83,7 +83,7 @@ class Staging:
         self._lock.close()
 
     def _stored(self) -> ImportProgress | None:
-        """What an earlier process left, when it imported the same."""
+        """Return what an earlier process left, when it imported the same."""
         try:
             stored = ImportProgress(**json.loads((self.folder / _STATE).read_text()))
         except (OSError, ValueError, TypeError):
@@ -109,7 +109,7 @@ class Staging:
         return self.progress.next_row > 0
 
     def tasks(self) -> Iterator[dict[str, Any]]:
-        """The visible halves so far, as they stand in the file."""
+        """Yield the visible halves so far, as they stand in the file."""
         with (self.folder / TASKS).open("rb") as file:
             for line in file:
                 yield json.loads(line)

@@ -156,7 +156,7 @@ def _inspect(spec: str, name: str, revision: str, tree: Path) -> Source:
 
 
 def _requirements(tree: Path) -> tuple[str, ...]:
-    """Dependencies that hold without extras or conditions."""
+    """Return dependencies that hold without extras or conditions."""
     found: list[str] = []
     metadata, project = tree / "PKG-INFO", tree / "pyproject.toml"
     if metadata.exists():

@@ -121,7 +121,7 @@ def run(options: argparse.Namespace, secret: bytes) -> int:
 
 
 def main() -> None:
-    """Entry point; leaves without running exit handlers of the code under test."""
+    """Run the driver; exit without running exit handlers of the code under test."""
     parser = argparse.ArgumentParser(description="Run tests and sign the report.")
     parser.add_argument("--junit", required=True, help="where to write the report")
     parser.add_argument("--root", action="append", default=[], help="import root of the code under test")

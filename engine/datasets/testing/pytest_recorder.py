@@ -54,7 +54,7 @@ class Seal:
         self._outer = hashlib.sha256(bytes(byte ^ 0x5C for byte in padded))
 
     def sign(self, payload: bytes) -> bytes:
-        """Hexadecimal signature of ``payload``, as bytes."""
+        """Return hexadecimal signature of ``payload``, as bytes."""
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(payload)
         outer.update(inner.digest())
@@ -81,7 +81,7 @@ class Guard:
             self._codes[id(item)] = (item, _code_of(item))
 
     def altered(self, config: "Any" = None) -> "list[str]":
-        """What was exchanged since the start, one short phrase each; sorted."""
+        """Return what was exchanged since the start, one short phrase each; sorted."""
         now = _functions()
         found = set()
         for name, before in self._before.items():
@@ -100,7 +100,7 @@ class Guard:
         return sorted(found)
 
     def _foreign(self, code: "types.CodeType | None") -> bool:
-        """Whether code is the project's, or came from no file, or is gone."""
+        """Return whether code is the project's, or came from no file, or is gone."""
         if code is None:
             return True
         path = os.path.realpath(code.co_filename)
@@ -155,7 +155,7 @@ class Recorder:
         self._config = config
 
     def pytest_collectreport(self, report: "Any") -> None:
-        """A file that could not be collected."""
+        """Record a file that could not be collected."""
         if report.failed:
             self._note(report.nodeid, "ERROR")
 
@@ -164,7 +164,7 @@ class Recorder:
         self._guard.remember(session.items)
 
     def pytest_runtest_logreport(self, report: "Any") -> None:
-        """One phase of one test."""
+        """Record one phase of one test."""
         expected = hasattr(report, "wasxfail")
         if report.failed:
             self._note(report.nodeid, "FAILED" if report.when == "call" else "ERROR")
@@ -209,7 +209,7 @@ class _Sealed(Recorder):
 
 
 def _take_key(folder: str) -> "tuple[int, bytes] | None":
-    """The first unused key and its number; None when there is none (left)."""
+    """Return the first unused key and its number; None when there is none (left)."""
     path = os.path.join(folder, "key")
     try:
         with open(path, "rb") as file:

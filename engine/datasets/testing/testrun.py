@@ -75,18 +75,18 @@ class TestRun:
     seconds: float = 0.0
 
     def case(self, node_id: str) -> TestCase:
-        """The case of a test; ``missing`` when it did not report."""
+        """Return the case of a test; ``missing`` when it did not report."""
         address = junit_address(node_id)
         missing = TestCase(address=address, outcome=TestOutcome.MISSING, seconds=0.0, exception="")
         return self.cases.get(address, missing)
 
     def outcomes(self, node_ids: Iterable[str]) -> dict[str, TestOutcome]:
-        """Node id → outcome."""
+        """Return node id → outcome."""
         return {node_id: self.case(node_id).outcome for node_id in node_ids}
 
 
 def driver_command(tests: Sequence[str], roots: Sequence[str], *, trace_roots: Sequence[str] = ()) -> str:
-    """Shell command that runs ``tests``; ``{junit}`` stands for the report's path.
+    """Return shell command that runs ``tests``; ``{junit}`` stands for the report's path.
 
     Args:
         tests: node ids, files, ``@file`` or further options of pytest.
@@ -140,7 +140,7 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
 
 
 async def _has_other_tools(sandbox: Sandbox) -> bool:
-    """Whether the toolchain that the image mounts, read-only, is not of this version."""
+    """Return whether the toolchain that the image mounts, read-only, is not of this version."""
     ours = runner_scripts()
     try:
         return ours != {name: await sandbox.read_file(f"{MOUNT}/{name}") for name in ours}
@@ -149,7 +149,7 @@ async def _has_other_tools(sandbox: Sandbox) -> bool:
 
 
 def log_text(result: ExecResult) -> str:
-    """What a command printed, with a last line that counts what was left out."""
+    """Return what a command printed, with a last line that counts what was left out."""
     text = (result.stdout + result.stderr).decode("utf-8", "replace")
     if not result.dropped_bytes:
         return text
@@ -177,7 +177,7 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
 
 
 def _alterations(envelope: Mapping[str, Any], cases: Mapping[tuple[str, str], TestCase]) -> list[str]:
-    """What the driver noticed, and tests that passed in one of its two reports only."""
+    """Return what the driver noticed, and tests that passed in one of its two reports only."""
     record = read_record(envelope["record"].encode())
     seen: dict[tuple[str, str], bool] = {}
     for node_id, status in record.outcomes.items():
@@ -232,7 +232,7 @@ def junit_address(node_id: str) -> tuple[str, str]:
 
 
 def parse_junit(xml: str | bytes) -> dict[tuple[str, str], TestCase]:
-    """Cases of a JUnit report by address; of several entries for one test the worst counts.
+    """Return cases of a JUnit report by address; of several entries for one test the worst counts.
 
     Raises:
         ValueError: it is not XML, or declares entities, which may grow without bounds.
@@ -297,7 +297,7 @@ def _case(attributes: Mapping[str, str]) -> TestCase:
 
 
 def _ended(case: TestCase, tag: str, attributes: Mapping[str, str]) -> TestCase:
-    """The case as a child element tells; others tell nothing."""
+    """Return the case as a child element tells; others tell nothing."""
     if tag == "skipped":
         expected = attributes.get("type") == "pytest.xfail"
         return replace(case, outcome=TestOutcome.XFAIL if expected else TestOutcome.SKIPPED)

@@ -23,7 +23,7 @@ DRIVER = f"{MOUNT}/trainyard_driver.py"
 
 
 def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
-    """Folder with pytest, the driver and ``requirements``; installed on first use.
+    """Return folder with pytest, the driver and ``requirements``; installed on first use.
 
     Raises:
         PreflightError: pip could not get it (no network, no pure-Python distribution).
@@ -58,7 +58,7 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
 
 
 def runner_scripts() -> dict[str, bytes]:
-    """Our own files of a toolchain."""
+    """Return our own files of a toolchain."""
     return {
         "trainyard_driver.py": Path(pytest_driver.__file__).read_bytes(),
         "trainyard_recorder.py": Path(pytest_recorder.__file__).read_bytes(),

@@ -35,7 +35,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
 
 
 def official_report(row: TaskRow, log: str) -> dict[str, Any]:
-    """swebench's per-instance report of a log, without the instance's name."""
+    """Return swebench's per-instance report of a log, without the instance's name."""
     answer = row.answer
     return swebench.instance_report(
         log,

@@ -43,7 +43,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
 
 
 def _index(cases: Mapping[tuple[str, str], TestCase]) -> dict[str, TestCase | None]:
-    """Cases by their other names; None where a name is not unique."""
+    """Return cases by their other names; None where a name is not unique."""
     found: dict[str, TestCase | None] = {}
     for (classname, name), case in cases.items():
         for alias in {f"{classname}.{name}", f"{classname}::{name}", name}:
@@ -60,7 +60,7 @@ def _find(
 
 
 def _doubt(answer: TaskAnswer, evidence: Evidence) -> str:
-    """Why the report is not believed: pytest's record misses a required test, or knows it as failed."""
+    """Return the reason to distrust the report: pytest's record lacks or contradicts a required test."""
     if not evidence.record_wanted:
         return ""
     wanted = [test for test, _ in required(answer) if "::" in test]

@@ -63,7 +63,7 @@ def differences(statuses: Mapping[str, str], expected: Mapping[str, str], *, str
 
 
 def _comparable(statuses: Mapping[str, str]) -> dict[str, str]:
-    """Names without colours and messages; lines without a name count nothing, as published."""
+    """Return names without colours and messages; lines without a name count nothing, as published."""
     cleaned = {plain_name(test): status for test, status in statuses.items()}
     cleaned.pop("", None)
     return cleaned

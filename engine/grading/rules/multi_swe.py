@@ -57,7 +57,7 @@ def problem_of(
     fix: Mapping[str, str],
     expected: Mapping[str, list[str]],
 ) -> str:
-    """What is wrong with three runs' states by test; empty when the fix is valid.
+    """Return the contradictions in three runs' states by test; empty when the fix is valid.
 
     Args:
         run: without patches.

@@ -35,7 +35,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
 
 
 def parse_rewards(name: str, text: str) -> Mapping[str, float]:
-    """Rewards by name out of a file's content. Raises ValueError or TypeError when it holds none."""
+    """Return rewards by name out of a file's content. Raises ValueError or TypeError when it holds none."""
     if not name.endswith(".json"):
         return {"reward": float(text.strip())}
     try:

@@ -54,7 +54,7 @@ def _specs() -> Mapping[str, Any]:
 
 
 def find_spec(repo: str, version: str) -> Spec | None:
-    """How a repository is tested at a version; None when that is not known."""
+    """Return how a repository is tested at a version; None when that is not known."""
     known = _specs().get(repo.lower(), {})
     for spec in known.get("specs", ()):
         if version in spec["versions"]:
@@ -70,7 +70,7 @@ def find_spec(repo: str, version: str) -> Spec | None:
 
 
 def directives(repo: str, test_patch: str) -> list[str]:
-    """What is given to the test command: the test patch's files, as modules for Django."""
+    """Return what is given to the test command: the test patch's files, as modules for Django."""
     found = [part.paths[-1] for part in split_patch(test_patch) if part.paths]
     paths = [path for path in found if not path.endswith(_NO_TESTS)]
     if repo.lower() == "django/django":
@@ -79,7 +79,7 @@ def directives(repo: str, test_patch: str) -> list[str]:
 
 
 def spec_script(spec: Spec, *, repo: str, workdir: str, base_commit: str, test_patch: str) -> str:
-    """The harness's script for a row whose repository and version are known."""
+    """Return the harness's script for a row whose repository and version are known."""
     test = list(spec.test)
     if spec.language == "python":
         test[-1] = " ".join([test[-1], *map(shlex.quote, directives(repo, test_patch))])
@@ -107,7 +107,7 @@ def make_script(
     build: Sequence[str] = (),
     conda: bool = False,
 ) -> str:
-    """A bash script that puts the tests of ``test_patch`` in place and runs them between the markers.
+    """Return a bash script that puts the tests of ``test_patch`` in place and runs them between the markers.
 
     It may run on a tree that has the test patch already: files that the patch adds are removed and those that
     it changes are reset before it is applied.

@@ -28,7 +28,7 @@ _DIFFICULTIES = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 
 
 def read_folder(folder: Path) -> Row:
-    """One task as a row. Raises DatasetError with the file that is missing or malformed as the field."""
+    """Return one task as a row. Raises DatasetError with the missing or malformed file as field."""
     try:
         config = tomllib.loads((folder / MARKER).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -49,7 +49,7 @@ def read_folder(folder: Path) -> Row:
 
 
 def convert(row: Row) -> Imported:
-    """One task. Raises DatasetError with the field."""
+    """Return one task. Raises DatasetError with the field."""
     config: Mapping[str, Any] = row["config"]
     package, meta = optional_mapping(config, "task"), optional_mapping(config, "metadata")
     environment, verifier = optional_mapping(config, "environment"), optional_mapping(config, "verifier")
@@ -93,7 +93,7 @@ def _visible(meta: Mapping[str, Any]) -> dict[str, Any]:
 def _obstacle(
     row: Row, config: Mapping[str, Any], environment: Mapping[str, Any], verifier: Mapping[str, Any]
 ) -> str:
-    """Why the task cannot be judged here; empty when it can."""
+    """Return why the task cannot be judged here; empty when it can."""
     if config.get("steps"):
         return "tasks of several steps are not supported"
     if not environment.get("docker_image"):
@@ -130,7 +130,7 @@ def _script(verifier: Mapping[str, Any], workdir: str) -> str:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Relative path → content of everything below a folder."""
+    """Return relative path → content of everything below a folder."""
     found = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if not path.is_file():

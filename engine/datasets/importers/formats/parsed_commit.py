@@ -35,7 +35,7 @@ class CommitPatches:
 
 
 def read_commit(commit: Mapping[str, Any], *, field: str) -> CommitPatches:
-    """The patches of a parsed commit. Raises DatasetError with a dotted field below ``field``."""
+    """Return the patches of a parsed commit. Raises DatasetError with a dotted field below ``field``."""
     differences = commit.get("file_diffs")
     if not isinstance(differences, list):
         raise DatasetError("missing or not a list", field=f"{field}.file_diffs")
@@ -62,7 +62,7 @@ def read_commit(commit: Mapping[str, Any], *, field: str) -> CommitPatches:
 
 
 def _is_test(path: str) -> bool:
-    """What R2E-Gym itself takes for a test."""
+    """Return what R2E-Gym itself takes for a test."""
     parts = PurePosixPath(path).parts
     name = parts[-1] if parts else ""
     return name.endswith("_test.py") or name.startswith("test_") or bool(_TEST_FOLDERS & set(parts))
@@ -118,7 +118,7 @@ def _hunk_lines(hunk: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _applied(before: str, hunks: list[Mapping[str, Any]]) -> str | None:
-    """The text after the hunks; None where they do not fit."""
+    """Return the text after the hunks; None where they do not fit."""
     old = before.split("\n")
     made: list[str] = []
     position = 0

@@ -62,7 +62,7 @@ _SUMMARY = "short test summary info"
 
 
 def convert(row: Row) -> Imported:
-    """One row of any of R2E-Gym's sets. Raises DatasetError with the field."""
+    """Return one row of any of R2E-Gym's sets. Raises DatasetError with the field."""
     if find(row, "instance_id")[1] is not None and find(row, "parsed_commit_content")[1] is None:
         return swe_bench.convert(row)
     commit = read_commit(mapping(row, "parsed_commit_content"), field="parsed_commit_content")
@@ -108,7 +108,7 @@ def convert(row: Row) -> Imported:
 
 
 def statement(published: str) -> str:
-    """The issue: what is between ``[ISSUE]`` and ``[/ISSUE]`` where there are such. Raises DatasetError."""
+    """Return the issue, the text between ``[ISSUE]`` and ``[/ISSUE]`` if marked. Raises DatasetError."""
     tagged = re.search(r"\[ISSUE\](.*)\[/ISSUE\]", published, re.DOTALL)
     issue = (tagged[1] if tagged else published).strip()
     if not issue:
@@ -117,7 +117,7 @@ def statement(published: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """A test's name as R2E-Gym compares it: without colours and without what follows " - "."""
+    """Return a test's name as R2E-Gym compares it: without colours and without what follows " - "."""
     return _COLOUR.sub("", name).split(" - ")[0]
 
 

@@ -41,7 +41,7 @@ _GYM_COMMANDS = {
 
 
 def convert(row: Row) -> Imported:
-    """A row of SWE-bench in any version, or of its variant in R2E-Gym. Raises DatasetError with the field."""
+    """Return a row of any SWE-bench version or its R2E-Gym variant. Raises DatasetError with the field."""
     published = read_row(row)
     version = str(published.metadata.get("version") or "")
     spec = find_spec(published.repo, version)
@@ -98,7 +98,7 @@ def evaluation_kind(row: Row, repo: str) -> str:
 
 
 def image_name(instance_id: str, *, namespace: str = "swebench") -> str:
-    """The image that SWE-bench publishes for an instance."""
+    """Return the image that SWE-bench publishes for an instance."""
     return f"{namespace}/sweb.eval.x86_64.{instance_id.lower()}:latest".replace("__", "_1776_")
 
 
@@ -113,7 +113,7 @@ def _language(published: SweRow) -> str:
 
 
 def convert_swe_gym(row: Row) -> Imported:
-    """A row of SWE-Gym: a classic row with other repositories and images. Raises DatasetError."""
+    """Return a row of SWE-Gym: a classic row with other repositories and images. Raises DatasetError."""
     published = read_row(row)
     image = published.image or gym_image(published.instance_id)
     repo = published.repo.lower()
@@ -145,5 +145,5 @@ def convert_swe_gym(row: Row) -> Imported:
 
 
 def gym_image(instance_id: str) -> str:
-    """The image that SWE-Gym publishes for an instance."""
+    """Return the image that SWE-Gym publishes for an instance."""
     return f"xingyaoww/sweb.eval.x86_64.{instance_id.lower().replace('__', '_s_')}:latest"

@@ -26,7 +26,7 @@ _MAX_TAG = 128
 
 
 def convert(row: Row) -> Imported:
-    """One row. Raises DatasetError with the field."""
+    """Return one row. Raises DatasetError with the field."""
     published = read_row(row)
     tag = optional_text(row, "dockerhub_tag")
     image = published.image or f"{REPOSITORY}:{tag or image_tag(published)}"
@@ -57,7 +57,7 @@ def convert(row: Row) -> Imported:
 
 
 def _statement(published: SweRow, row: Row) -> str:
-    """The issue with the requirements and interfaces that the benchmark gives to agents."""
+    """Return the issue with the requirements and interfaces that the benchmark gives to agents."""
     parts = [published.problem_statement]
     for title, field in (("Requirements:", "requirements"), ("New interfaces introduced:", "interface")):
         given = optional_text(row, field)
@@ -67,7 +67,7 @@ def _statement(published: SweRow, row: Row) -> str:
 
 
 def image_tag(published: SweRow) -> str:
-    """The tag that the benchmark derives from instance and repository."""
+    """Return the tag that the benchmark derives from instance and repository."""
     owner, _, name = published.repo.lower().partition("/")
     rest = published.instance_id.replace("instance_", "")
     if published.instance_id != _ODD:

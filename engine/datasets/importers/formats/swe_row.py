@@ -40,7 +40,7 @@ class SweRow:
         return code_patch(self.patch)
 
     def task(self, *, image: str = "", metadata: Mapping[str, Any] | None = None, **fields: Any) -> Task:
-        """The visible half, without an id yet (``store.with_content_id`` gives it one)."""
+        """Return the visible half, without an id yet (``store.with_content_id`` gives it one)."""
         values: dict[str, Any] = {
             "id": "",
             "instance_id": self.instance_id,
@@ -56,7 +56,7 @@ class SweRow:
         return Task(**{**values, **fields})
 
     def answer(self, **fields: Any) -> TaskAnswer:
-        """The gold-bearing half; ``fields`` are set on top."""
+        """Return the gold-bearing half; ``fields`` are set on top."""
         values: dict[str, Any] = {
             "gold_patch": self.patch,
             "test_patch": self.test_patch,

@@ -27,7 +27,7 @@ _TEST_FILE = re.compile(r"[^\s:]+\.py")
 
 
 def convert(row: Row) -> Imported:
-    """One row. Raises DatasetError with the field."""
+    """Return one row. Raises DatasetError with the field."""
     bug = text(row, "patch")
     try:
         gold = reverse_patch(bug)
@@ -80,7 +80,7 @@ def _script(commands: list[str], *, conda: bool) -> str:
 
 
 def _is_file(name: str) -> bool:
-    """Whether a test is named as pytest does, its file first."""
+    """Return whether a test is named as pytest does, its file first."""
     file, separator, _ = name.partition("::")
     return bool(separator) and _TEST_FILE.fullmatch(file) is not None
 
@@ -97,7 +97,7 @@ def repository(published: str) -> tuple[str, str]:
 
 
 def image_name(published: str) -> str:
-    """The name at Docker Hub; bare names of the first releases get the namespace and its separator."""
+    """Return the name at Docker Hub; bare names of the first releases get the namespace and its separator."""
     if "/" in published or ":" in published:
         return published
     return f"swebench/{published.replace('__', '_1776_')}".lower()

@@ -23,7 +23,7 @@ _OPTIONAL = {"hints_text": "hints.md"}
 
 
 def read_folder(folder: Path) -> Row:
-    """One instance as a row. Raises DatasetError with the file that is missing or malformed as the field."""
+    """Return one instance as a row. Raises DatasetError with the missing or malformed file as field."""
     row = _yaml(folder / MARKER)
     for column, name in _FILES.items():
         row[column] = _text(folder / name)

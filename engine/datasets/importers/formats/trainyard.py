@@ -21,7 +21,7 @@ _ANSWER: TypeAdapter[TaskAnswer] = TypeAdapter(TaskAnswer)
 
 
 def convert(row: Row) -> Imported:
-    """One exported row. Raises DatasetError with the field."""
+    """Return one exported row. Raises DatasetError with the field."""
     published = mapping(row, "task")
     task = _read(_TASK, published, "task")
     # Validation makes floats of whole numbers, and the id is a hash of the numbers as they are written.
