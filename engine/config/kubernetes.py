@@ -71,6 +71,9 @@ class KubernetesConfig(Section):
     default."""
     run_as_user: Annotated[int | None, Granted()] = Field(default=None, ge=0)
     """User id inside; None is the image's, for most task images root."""
+    run_as_non_root: Annotated[bool, Granted()] = False
+    """Refuse to run as root inside, as the pod security level "restricted" asks; images whose user is root or
+    has only a name then need ``run_as_user``."""
     seccomp: Annotated[str, Granted()] = Field(
         default="RuntimeDefault", pattern=r"^(RuntimeDefault|Unconfined|Localhost/.+)$"
     )
@@ -85,9 +88,9 @@ class KubernetesConfig(Section):
     """Further labels of every pod, e.g. ``kueue.x-k8s.io/queue-name``."""
     annotations: Annotated[Mapping[str, str], Granted()] = {}
     """Further annotations of every pod."""
-    writes_per_second: float = Field(default=20.0, gt=0)
+    writes_per_second: float = Field(default=50.0, gt=0)
     """Requests per second that change something, on average."""
-    write_burst: int = Field(default=40, ge=1)
+    write_burst: int = Field(default=128, ge=1)
     """How many of them may go at once after a pause."""
     request_timeout_s: float = Field(default=30.0, gt=0)
     """How long the API server may take to answer one request, seconds."""
@@ -120,6 +123,14 @@ class KubernetesConfig(Section):
     that earlier sandboxes or ``preload`` left in the namespace, else only scheduling is tried."""
     preflight_timeout_s: float = Field(default=60.0, gt=0)
     """How long preflight waits for a node to take its pod, seconds; raise it where nodes come on demand."""
+
+    @model_validator(mode="after")
+    def _root_is_somebody_else(self) -> KubernetesConfig:
+        if self.run_as_non_root and self.run_as_user == 0:
+            raise ValueError(
+                "run_as_non_root contradicts run_as_user=0: set another user id, or leave it out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _owners_outlive_their_heartbeats(self) -> KubernetesConfig:

@@ -18,7 +18,7 @@ import pytest
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import PreflightError, SandboxEvictedError, SandboxMemoryError
+from engine.errors import PreflightError, SandboxEvictedError, SandboxMemoryError, SandboxStartError
 from engine.sandbox.base import SandboxLimits
 from engine.sandbox.kubernetes import labels, network
 from engine.sandbox.kubernetes.api import KubeApi
@@ -34,6 +34,7 @@ from tests.kubernetes_builders import (
     SPEC,
     apply,
     build_reference,
+    documents,
     kubernetes_config,
     opened,
     prepared,
@@ -263,6 +264,49 @@ async def test_a_reaper_ends_pods_past_their_deadline_and_only_those(cluster: Fa
         await api.close()
 
 
+async def test_agents_of_old_versions_go_when_nobody_uses_them(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = await as_admin(cluster)
+    maps, leases = f"/api/v1/namespaces/{NAMESPACE}/configmaps", leases_path(NAMESPACE)
+    old = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "old", "labels": dict(labels.COMMON)},
+    }
+    await api.create(maps, old)
+
+    async def agents() -> set[str]:
+        found = await api.list(maps, labelSelector=labels.selector(labels.OURS))
+        return {agent["metadata"]["name"] for agent in found["items"]}
+
+    async with opened(cluster) as backend, backend.open(SPEC) as box:
+        both = await agents()
+        await backend.reap()
+        assert await agents() == both, "it is young"
+        monkeypatch.setattr("engine.sandbox.kubernetes.reaper._AGENT_AGE_S", -60.0)
+        mine = (await api.list(leases))["items"][0]["metadata"]
+        for used_by in ("old", None):  # somebody's pods mount it, or somebody does not say what they mount
+            await api.patch(f"{leases}/{mine['name']}", {"metadata": {"labels": {labels.AGENT: used_by}}})
+            await backend.reap()
+            assert await agents() == both
+        await api.patch(f"{leases}/{mine['name']}", {"metadata": {"labels": mine["labels"]}})
+        await backend.reap()
+        assert await agents() == both - {"old"}
+        assert (await box.exec("echo alive", timeout_s=20)).stdout == b"alive\n"
+        async with backend.open(SPEC):
+            pass
+    await api.close()
+
+
+async def test_an_account_that_may_not_remove_old_agents_reaps_all_the_same(cluster: FakeCluster) -> None:
+    fault = Fault(FaultKind.FORBIDDEN, verbs={"list"}, resources={"configmaps"})
+    cluster.faults.add(fault)
+    async with opened(cluster) as backend:
+        assert await backend.reap() == 0
+    assert fault.hits == 1
+
+
 # --- preflight -----------------------------------------------------------------------------------------
 
 
@@ -452,6 +496,24 @@ async def test_pods_that_share_a_user_do_not_share_its_processes(home: Path) -> 
         boxes = [await stack.enter_async_context(backend.open(spec)) for _ in range(6)]
         found = await asyncio.gather(*(box.exec(script, timeout_s=20) for box in boxes))
         assert [(one.stdout, one.stderr) for one in found] == [(b"works\n", b"")] * 6
+
+
+async def test_a_namespace_without_root_takes_sandboxes_that_are_not(cluster: FakeCluster) -> None:
+    api = await as_admin(cluster)
+    (namespace,) = documents(MANIFESTS / "restricted")
+    await api.patch(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": namespace["metadata"]})
+    await api.close()
+    async with opened(cluster) as backend:
+        (found,) = await preflight(backend)
+        assert found.severity == "error"
+        assert 'violates PodSecurity "restricted:latest": runAsNonRoot != true' in found.message
+        with pytest.raises(SandboxStartError, match="runAsNonRoot != true"):
+            async with backend.open(SPEC):
+                pass
+    async with opened(cluster, run_as_non_root=True, run_as_user=1000, preflight_image=IMAGE) as backend:
+        assert await preflight(backend) == []
+        async with backend.open(SPEC) as box:
+            assert (await box.exec("id -u", timeout_s=20)).stdout == b"1000\n"
 
 
 # --- images --------------------------------------------------------------------------------------------

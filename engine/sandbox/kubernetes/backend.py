@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxDiedError, SandboxError
 from engine.sandbox.agent_sandbox import AgentSandbox
@@ -179,10 +180,7 @@ class KubernetesBackend:
         config = self.config.kubernetes
         api = await KubeApi.connect(config, self.rights)
         try:
-            if not config.agent_image:
-                await _ensure(api, f"/api/v1/namespaces/{config.namespace}/configmaps")
-            lease = OwnerLease(config)
-            await lease.hold(api)
+            lease = await _hold_lease(api, config)
         except BaseException:
             await api.close()
             raise
@@ -190,6 +188,19 @@ class KubernetesBackend:
         warm = WarmPool(fleet, self.config)
         informer = asyncio.get_running_loop().create_task(fleet.informer.run())
         return _Session(api, lease, fleet, warm, informer)
+
+
+async def _hold_lease(api: KubeApi, config: KubernetesConfig) -> OwnerLease:
+    """Hold a lease, which keeps the agent's ConfigMap that it names, then bring that. Raises ApiError."""
+    lease = OwnerLease(config)
+    await lease.hold(api)
+    if not config.agent_image:
+        try:
+            await _ensure(api, f"/api/v1/namespaces/{config.namespace}/configmaps")
+        except BaseException:
+            await _best_effort(lease.release(api), lease.name)
+            raise
+    return lease
 
 
 async def _best_effort(ending: Awaitable[None], owner: str) -> None:

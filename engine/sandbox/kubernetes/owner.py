@@ -23,7 +23,7 @@ from engine.sandbox.kubernetes.api import KubeApi
 from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.retries import retrying
 from engine.sandbox.kubernetes.rights import Rights
-from engine.sandbox.kubernetes.spec import Owner
+from engine.sandbox.kubernetes.spec import Owner, agent_config_map
 
 Json = dict[str, Any]
 _log = structlog.get_logger(__name__)
@@ -75,10 +75,11 @@ class OwnerLease:
 
     def _body(self, now: float) -> Json:
         stamp = _stamp(now)
+        agent = "" if self._config.agent_image else agent_config_map()["metadata"]["name"]
         return {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": self.name, "labels": dict(labels.COMMON)},
+            "metadata": {"name": self.name, "labels": {**labels.COMMON, labels.AGENT: agent}},
             "spec": {
                 "holderIdentity": f"{socket.gethostname()}/{os.getpid()}",
                 "leaseDurationSeconds": max(1, round(self._config.owner_timeout_s)),

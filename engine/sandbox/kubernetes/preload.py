@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.sandbox.kubernetes.spec import placement, resolve_image, security
+from engine.sandbox.kubernetes.spec import placement, pod_security, resolve_image, security
 
 Json = dict[str, Any]
 NAME = "trainyard-preload"
@@ -46,7 +46,7 @@ def daemon_set(config: KubernetesConfig, images: Iterable[str]) -> Json:
                     "automountServiceAccountToken": False,
                     "enableServiceLinks": False,
                     "terminationGracePeriodSeconds": 0,
-                    "securityContext": {"seccompProfile": {"type": "RuntimeDefault"}},
+                    "securityContext": pod_security(config),
                     "initContainers": pull,
                     "containers": [_container("pause", PAUSE)],
                 },

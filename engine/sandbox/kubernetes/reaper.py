@@ -1,4 +1,4 @@
-"""Removes pods whose owner is dead or whose deadline is over, whoever made them.
+"""Removes pods whose owner is dead or whose deadline is over, whoever made them, and agents of old versions.
 
 An owner is dead when its lease ran out or is gone. Deleting the lease takes its pods along; they are deleted
 by their labels as well, because the cluster's garbage collection may be slow.
@@ -6,15 +6,23 @@ by their labels as well, because the cluster's garbage collection may be slow.
 
 from __future__ import annotations
 
+import datetime
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
+
+import structlog
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.sandbox.kubernetes import labels
 from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.owner import expired, leases_path
+from engine.sandbox.kubernetes.spec import agent_config_map
 
 Json = dict[str, Any]
+_AGENT_AGE_S = 3600.0
+_log = structlog.get_logger(__name__)
 
 
 async def reap(api: KubeApi, config: KubernetesConfig, run_id: str | None = None) -> int:
@@ -51,7 +59,38 @@ async def reap(api: KubeApi, config: KubernetesConfig, run_id: str | None = None
         for lease in held["items"]:
             if lease["metadata"]["name"] not in alive:
                 await api.delete(f"{leases}/{lease['metadata']['name']}")
+        living = [lease for lease in held["items"] if lease["metadata"]["name"] in alive]
+        await _remove_old_agents(api, config, living, found["items"])
     return removed
+
+
+async def _remove_old_agents(
+    api: KubeApi, config: KubernetesConfig, leases: Sequence[Json], pods: Sequence[Json]
+) -> None:
+    """Remove the ConfigMaps of agents that no live process and no pod uses. Raises ApiError."""
+    named = [(lease["metadata"].get("labels") or {}).get(labels.AGENT) for lease in leases]
+    if None in named:
+        return  # a process of an older version, which does not say what it uses
+    mounted = {
+        (volume.get("configMap") or {}).get("name")
+        for pod in pods
+        for volume in pod["spec"].get("volumes") or []
+    }
+    used = {agent_config_map()["metadata"]["name"], *named, *mounted}
+    path = f"/api/v1/namespaces/{config.namespace}/configmaps"
+    try:
+        for agent in (await api.list(path, labelSelector=labels.selector(labels.OURS)))["items"]:
+            meta = agent["metadata"]
+            if meta["name"] not in used and api.now() - _created(meta) > _AGENT_AGE_S:
+                await api.delete(f"{path}/{meta['name']}")
+    except ApiError as error:
+        if error.status != 403:
+            raise
+        _log.info("agents of old versions stay: the account may not remove them", error=str(error))
+
+
+def _created(meta: Json) -> float:
+    return datetime.datetime.fromisoformat(meta["creationTimestamp"].replace("Z", "+00:00")).timestamp()
 
 
 def _deadline(pod: Json) -> float:

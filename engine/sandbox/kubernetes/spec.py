@@ -213,7 +213,7 @@ def _pod_spec(
         # Names never resolve, and fail at once instead of after the resolver's patience.
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
-        "securityContext": _pod_security(config),
+        "securityContext": pod_security(config),
         "containers": [
             _container(config, SANDBOX, image, of_sandbox, config.agent_port, token, limits),
             _container(config, PRISTINE, image, of_pristine, config.agent_port + 1, token),
@@ -245,11 +245,14 @@ def placement(config: KubernetesConfig) -> Json:
     return spec
 
 
-def _pod_security(config: KubernetesConfig) -> Json:
+def pod_security(config: KubernetesConfig) -> Json:
+    """Return the security context that all containers of a pod share."""
     kind, _, profile = config.seccomp.partition("/")
     security: Json = {"seccompProfile": {"type": kind, **({"localhostProfile": profile} if profile else {})}}
     if config.run_as_user is not None:
         security["runAsUser"] = config.run_as_user
+    if config.run_as_non_root:
+        security["runAsNonRoot"] = True
     return security
 
 

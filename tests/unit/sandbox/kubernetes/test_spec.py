@@ -15,6 +15,7 @@ from engine.errors import ImageError
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.kubernetes import labels, spec
 from engine.sandbox.kubernetes.preload import daemon_set
+from tests.fakes.cluster.pod_security import violations
 from tests.kubernetes_builders import MANIFESTS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -89,6 +90,18 @@ def test_a_warm_pod_and_the_patch_that_claims_it() -> None:
     assert claim["metadata"]["annotations"][labels.SAFE_TO_EVICT] == "false"
     assert claim["spec"]["activeDeadlineSeconds"] == 101 + 1320 + spec.SLACK_S
     assert claim["spec"]["activeDeadlineSeconds"] < warm["spec"]["activeDeadlineSeconds"]
+
+
+def test_what_runs_without_root_meets_the_restricted_standard() -> None:
+    namespace = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
+    for more in ({}, {"agent_image": "registry.test/agent:1"}, {"connect": "exec"}):
+        config = KubernetesConfig.model_validate({"run_as_non_root": True, "run_as_user": 1000, **more})
+        assert violations(namespace, "enforce", pod(config)["spec"]) is None
+        template = daemon_set(config, ["python:3.12"])["spec"]["template"]
+        assert violations(namespace, "enforce", template["spec"]) is None
+    assert "runAsNonRoot" in (violations(namespace, "enforce", pod(KubernetesConfig())["spec"]) or "")
+    with pytest.raises(ValueError, match="contradicts run_as_user=0"):
+        KubernetesConfig(run_as_non_root=True, run_as_user=0)
 
 
 def test_exec_pods_only_wait() -> None:
