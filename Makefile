@@ -30,11 +30,21 @@ test-here: # with the Docker daemon that answers, if one does; the first time tw
 test-cluster: $(STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
 	KUBECONFIG="$(KUBECONFIG)" CLUSTER_IMAGE="$(IMAGE)" CLUSTER_SET='$(SET)' $(BIN)/python -m pytest tests/cluster -m cluster
 
-check: $(STAMP) ## style, types, layers
+check: $(STAMP) ## style, types, layers, all at once
+	@$(MAKE) --no-print-directory --jobs --keep-going --output-sync lint types layers pages
+
+lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+
+types: $(STAMP)
 	$(BIN)/mypy
+
+layers: $(STAMP)
 	$(BIN)/lint-imports
+
+.PHONY: pages
+pages: $(STAMP)
 	$(BIN)/djlint templates --check --quiet
 
 format: $(STAMP)
