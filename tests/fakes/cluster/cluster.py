@@ -245,7 +245,7 @@ class FakeCluster:
             raise KeyError(f"no kubelet runs a pod {namespace}/{name}")
         return worker
 
-    async def settled(self, timeout_s: float = 30.0) -> None:
+    async def settled(self, timeout_s: float = 120.0) -> None:
         """Wait until no pod is live and no sandbox exists. Raises TimeoutError, telling what is left."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):

@@ -122,7 +122,7 @@ class ClusterProcess:
         state: dict[str, Any] = await self.switch("state")
         return state
 
-    async def settled(self, timeout_s: float = 30.0) -> None:
+    async def settled(self, timeout_s: float = 120.0) -> None:
         """Wait until no pod is live and no sandbox exists. Raises RuntimeError telling what is left."""
         await self.switch("settled", timeout_s=timeout_s, wait_s=timeout_s + 10)
 

@@ -32,7 +32,7 @@ def _collect(core: CoreV1Api, count: int = 1000, **query: Any) -> list[tuple[str
 def _raw(core: CoreV1Api, **query: Any) -> list[dict[str, Any]]:
     """The lines of a watch, unfiltered by the client."""
     response = core.list_namespaced_config_map(
-        "kube-public", watch=True, _preload_content=False, _request_timeout=10, **query
+        "kube-public", watch=True, _preload_content=False, _request_timeout=120, **query
     )
     return [json.loads(line) for line in response.data.splitlines()]
 
@@ -48,7 +48,7 @@ async def test_a_watch_resumes_at_a_version(core: CoreV1Api) -> None:
     version = (await do(core.list_namespaced_config_map, "kube-public")).metadata.resource_version
     await do(core.patch_namespaced_config_map, "a", "kube-public", {"data": {"key": "new"}})
     await do(core.delete_namespaced_config_map, "a", "kube-public")
-    watching = asyncio.create_task(do(_collect, core, 3, resource_version=version, timeout_seconds=10))
+    watching = asyncio.create_task(do(_collect, core, 3, resource_version=version, timeout_seconds=240))
     await asyncio.sleep(0.1)
     await do(core.create_namespaced_config_map, "kube-public", configmap("b"))
     await do(core.create_namespaced_config_map, "default", configmap("elsewhere"))
@@ -113,18 +113,22 @@ async def test_many_watches_see_every_change_once_and_in_order(core: CoreV1Api) 
 
     def follow() -> list[str]:
         names = []
-        for event in watch.Watch().stream(
-            core.list_namespaced_pod, "default", resource_version=version, timeout_seconds=2
+        stream = watch.Watch()
+        for event in stream.stream(
+            core.list_namespaced_pod, "default", resource_version=version, timeout_seconds=240
         ):
             if event["type"] == "ADDED":  # the scheduler changes them too
                 names.append(event["object"].metadata.name)
+                if names[-1] == "last":
+                    stream.stop()
         return names
 
     watching = [asyncio.create_task(do(follow)) for _ in range(4)]
     for number in range(20):
         await do(core.create_namespaced_pod, "default", pod(f"p{number}"))
+    await do(core.create_namespaced_pod, "default", pod("last"))
     for names in await asyncio.gather(*watching):
-        assert names == [f"p{number}" for number in range(20)]
+        assert names == [*(f"p{number}" for number in range(20)), "last"]
 
 
 async def _replayed(cluster: FakeCluster, query: dict[str, str], start: dict[str, str]) -> dict[str, str]:
