@@ -7,8 +7,13 @@ Roles are Django groups: ``viewer`` reads, ``operator`` also creates and control
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, User
+from django.core.exceptions import PermissionDenied
+
+if TYPE_CHECKING:
+    from webapp.models import Run
 
 
 class Role(StrEnum):
@@ -18,8 +23,19 @@ class Role(StrEnum):
     OPERATOR = "operator"
     ADMIN = "admin"
 
+    def includes(self, least: Role) -> bool:
+        """Return whether this role may do what ``least`` may."""
+        return _ORDER.index(self) >= _ORDER.index(least)
+
+    @property
+    def sees_answers(self) -> bool:
+        """Return whether this role sees gold patches, hidden tests and what those print."""
+        return self.includes(ANSWERS)
+
 
 _ORDER = list(Role)
+ANSWERS = Role.OPERATOR
+"""The least role that sees answers."""
 
 
 def role_of(user: AbstractBaseUser | AnonymousUser) -> Role | None:
@@ -35,9 +51,15 @@ def role_of(user: AbstractBaseUser | AnonymousUser) -> Role | None:
 def has_role(user: AbstractBaseUser | AnonymousUser, least: Role) -> bool:
     """Whether the user's role is ``least`` or more."""
     role = role_of(user)
-    return role is not None and _ORDER.index(role) >= _ORDER.index(least)
+    return role is not None and role.includes(least)
 
 
-def may_see_answers(user: AbstractBaseUser | AnonymousUser) -> bool:
-    """Gold patches, hidden tests and what those print are for operators and admins."""
-    return has_role(user, Role.OPERATOR)
+def shows_rollouts(run: Run, role: Role) -> bool:
+    """Return whether a role may read what was done in a run: the oracle's rollouts are the gold patches."""
+    return role.sees_answers or not run.plays_answers
+
+
+def check_rollouts(run: Run, role: Role) -> None:
+    """Raise PermissionDenied where a role may not read what was done in a run."""
+    if not shows_rollouts(run, role):
+        raise PermissionDenied(f"The oracle's rollouts are the gold patches: this needs the role {ANSWERS}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
 from dataclasses import replace
 from io import StringIO
@@ -15,6 +16,7 @@ from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.test import Client
 
+import webapp
 from engine.grading.reports import read_predictions
 from tests.event_builders import Stream, ref
 from tests.web_builders import launched, make_run, make_user, post
@@ -203,10 +205,10 @@ def test_what_hidden_tests_print_is_for_those_who_may_see_them(
 ) -> None:
     trajectory = of(run, "a")
     page, api = trajectory_url(run.pk, "eval:heldout", 1, "a", 0), f"/api/v1/trajectories/{trajectory.pk}"
-    where = Subscription("trajectory", run.pk, ("eval:heldout", "1", "a", "0"), (), can_operate=False)
+    where = Subscription("trajectory", run.pk, ("eval:heldout", "1", "a", "0"), (), Role.VIEWER)
     assert "line 1 " in operator.get(page).content.decode()
     assert operator.get(api).json()["test_log"] == LOG[:100]
-    assert "line 1 " in snapshot(replace(where, can_operate=True)).html["trajectory-outcome"]
+    assert "line 1 " in snapshot(replace(where, role=Role.OPERATOR)).html["trajectory-outcome"]
     assert "line 1 " not in viewer.get(page).content.decode()
     assert viewer.get(api).json()["test_log"] is None
     assert "line 1 " not in snapshot(where).html["trajectory-outcome"]
@@ -214,35 +216,70 @@ def test_what_hidden_tests_print_is_for_those_who_may_see_them(
         assert viewer.get(address).status_code == 403
 
 
-def test_the_oracles_rollouts_are_answers(viewer: Client, operator: Client) -> None:
+@pytest.fixture
+def oracle_run() -> Run:
+    """A run of the oracle with one rollout, whose patch is the gold patch."""
     Dataset.objects.get_or_create(name="quickstart")
-    run, claim = launched(runs.create(recipe="quickstart-oracle"))
+    made, claim = launched(runs.create(recipe="quickstart-oracle"))
     stream = Stream()
     stream.started()
     finish(stream, ref(0, "a", 0), patch="the gold\n")
     post(claim, stream)
-    trajectory = Trajectory.objects.get(run=run)
+    return made
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("oracle", [True, False])
+def test_the_oracles_rollouts_are_for_those_who_see_answers(
+    role: Role, oracle: bool, oracle_run: Run, run: Run
+) -> None:
+    """Every way to a rollout: pages, interface, live updates, search, downloads."""
+    run, opens = (oracle_run, role is not Role.VIEWER) if oracle else (run, True)
+    client = Client()
+    client.force_login(make_user(f"a-{role}", role))
+    trajectory = Trajectory.objects.get(run=run, phase="train")
     pages, api = f"/runs/{run.pk}", f"/api/v1/trajectories/{trajectory.pk}"
-    closed = [
-        f"{pages}/train/0/a/", f"{pages}/train/0/a/0/", f"{pages}/predictions.jsonl",
-        f"/trajectories/{trajectory.pk}/steps/0/response/", api, f"/api/v1{pages}/predictions",
+    ways = [
+        f"{pages}/train/0/a/", f"{pages}/train/0/a/0/", f"{pages}/predictions.jsonl?phase=train",
+        *(f"/trajectories/{trajectory.pk}/steps/0/{part}/" for part in ("response", "thought")),
+        api, f"/api/v1{pages}/predictions?phase=train",
     ]  # fmt: skip
-    for address in closed:
-        assert viewer.get(address).status_code == 403, address
-        assert operator.get(address).status_code == 200, address
-    assert viewer.get(f"{api}/tokens").status_code == 403
+    for address in ways:
+        assert client.get(address).status_code == (200 if opens else 403), address
+    assert client.get(f"{api}/tokens").status_code == (404 if opens else 403)  # none were recorded
     for page, target in (("group", ("train", "0", "a")), ("trajectory", ("train", "0", "a", "0"))):
-        with pytest.raises(GoneError):
-            snapshot(Subscription(page, run.pk, target, (), can_operate=False))
-        assert snapshot(Subscription(page, run.pk, target, (), can_operate=True)).html
-    assert [row.trajectory.pk for row in operator.get("/trajectories/?q=line").context["rows"]] == [
-        trajectory.pk
-    ]
-    assert not viewer.get("/trajectories/?q=line").context["rows"]
+        subscription = Subscription(page, run.pk, target, (), role)
+        if opens:
+            assert snapshot(subscription).html
+        else:
+            with pytest.raises(GoneError):
+                snapshot(subscription)
+    found = [row.trajectory.pk for row in client.get("/trajectories/?q=line").context["rows"]]
+    assert (trajectory.pk in found) is opens
+    shown = client.get(f"{pages}/?tab=trajectories").content.decode()
+    assert ("predictions.jsonl" in shown) is opens
+    live = snapshot(Subscription("run", run.pk, (), (("tab", "trajectories"),), role)).html["run-panel"]
+    assert ("predictions.jsonl" in live) is opens
+
+
+def test_what_anybody_sees_of_an_oracles_run_tells_no_answer(oracle_run: Run, viewer: Client) -> None:
+    pages = f"/runs/{oracle_run.pk}"
     for tab in TABS:
         assert "the gold\n" not in viewer.get(f"{pages}/?tab={tab}").content.decode()
-    assert "predictions.jsonl" not in viewer.get(f"{pages}/?tab=trajectories").content.decode()
-    assert "predictions.jsonl" in operator.get(f"{pages}/?tab=trajectories").content.decode()
-    listed = viewer.get(f"/api/v1{pages}/trajectories").content.decode()
-    assert "the gold" not in listed
+    assert "the gold" not in viewer.get(f"/api/v1{pages}/trajectories").content.decode()
     assert viewer.get(f"{pages}/harness-report.json").status_code == 200
+    assert "gold" in viewer.get(f"{pages}/train/0/a/").content.decode()  # the page says why
+    refused = viewer.get(f"/api/v1/trajectories/{Trajectory.objects.get(run=oracle_run).pk}").json()
+    assert refused == {"detail": "The oracle's rollouts are the gold patches: this needs the role operator."}
+
+
+def test_the_rule_stands_in_one_place() -> None:
+    """No module but ``webapp.permissions`` asks whether a run plays answers, or who sees them."""
+    uses = re.compile(r"\.plays_answers\b|\"oracle\"|Role\.OPERATOR.*answer", re.IGNORECASE)
+    known = {"permissions.py": 1, "models/runs.py": 1, "selectors/difficulty.py": 1}
+    folder = Path(webapp.__file__).parent
+    files = [path for path in folder.rglob("*.py") if "migrations" not in path.parts]
+    found = {path.relative_to(folder).as_posix(): len(uses.findall(path.read_text())) for path in files}
+    assert {name: count for name, count in found.items() if count} == known
+    pages = [path for path in (folder.parent / "templates").rglob("*.html") if uses.search(path.read_text())]
+    assert pages == []

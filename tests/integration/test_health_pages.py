@@ -139,7 +139,7 @@ def test_a_validation_is_started_and_watched_live(rows: list[TaskRow]) -> None:
     page = text(operator, "/datasets/d/health/")
     assert 'data-live-page="health"' in page
     assert "validated: 1 flaky" in page
-    live = snapshot(Subscription("health", run.pk, ("d",), (), True))
+    live = snapshot(Subscription("health", run.pk, ("d",), (), Role.OPERATOR))
     assert tight(live.html["health-body"]) == tight(inner_html(page, "health-body"))
     stream.add(
         "run_finished", state="succeeded", summary={"dataset": "d", "rows": 1, "flaky": 1, "seconds": 2.0}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from django.core.exceptions import PermissionDenied
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
@@ -37,6 +38,11 @@ def _wrong_settings(_request: HttpRequest, error: ConfigError) -> HttpResponse:
 @api.exception_handler(DatasetError)
 def _unusable(_request: HttpRequest, error: Exception) -> HttpResponse:
     return _answer(422, detail=str(error))
+
+
+@api.exception_handler(PermissionDenied)
+def _not_allowed(_request: HttpRequest, error: PermissionDenied) -> HttpResponse:
+    return _answer(403, detail=str(error))
 
 
 @api.exception_handler(DataError)

@@ -11,7 +11,7 @@ from ninja.errors import HttpError
 from ninja.security import HttpBearer
 from ninja.utils import check_csrf
 
-from webapp.permissions import Role, has_role
+from webapp.permissions import ANSWERS, Role, has_role, role_of
 from webapp.services import accounts
 
 
@@ -52,6 +52,7 @@ class Person(HttpBearer):
 
 viewer = Person(Role.VIEWER)
 operator = Person(Role.OPERATOR)
+answer_reader = Person(ANSWERS)
 
 
 def caller(request: HttpRequest) -> User:
@@ -59,3 +60,10 @@ def caller(request: HttpRequest) -> User:
     user = getattr(request, "auth", None)
     assert isinstance(user, User), "the route has no Person auth"
     return user
+
+
+def role_of_caller(request: HttpRequest) -> Role:
+    """Return the role of the person whom ``Person`` let in."""
+    role = role_of(caller(request))
+    assert role is not None, "Person lets nobody in without a role"
+    return role

@@ -9,10 +9,9 @@ from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
-from webapp.api.auth import caller, operator, viewer
+from webapp.api.auth import caller, operator, role_of_caller, viewer
 from webapp.api.runs import RunOut
 from webapp.models import Dataset, Run, Task, TaskAnswer
-from webapp.permissions import may_see_answers
 from webapp.selectors import datasets as reads
 from webapp.selectors import difficulty, health
 from webapp.selectors import imports as import_reads
@@ -325,7 +324,7 @@ def get_task(request: HttpRequest, name: str, key: str) -> TaskDetail:
     """One task."""
     task = find_task(name, key)
     detail = TaskDetail.from_orm(_Visible(task))
-    if may_see_answers(caller(request)):
+    if role_of_caller(request).sees_answers:
         answer = TaskAnswer.objects.filter(pk=task.pk).first()
         detail.answer = AnswerOut.from_orm(answer) if answer is not None else None
     return detail

@@ -10,11 +10,11 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from ninja.errors import HttpError
 
-from webapp.api.auth import caller, operator, viewer
+from webapp.api.auth import answer_reader, role_of_caller, viewer
 from webapp.api.runs import find as find_run
 from webapp.contexts.what_if import counterfactual
 from webapp.models import Run, TokenBlob, Trajectory
-from webapp.permissions import may_see_answers
+from webapp.permissions import check_rollouts
 from webapp.selectors import predictions as prediction_reads
 from webapp.selectors import trajectories as reads
 
@@ -166,12 +166,12 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
     fields: dict[str, Any] = {
         field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
     }
-    if not may_see_answers(caller(request)):
+    if not role_of_caller(request).sees_answers:
         fields["test_log"] = None
     return fields | {"steps": reads.steps(trajectory.pk), "tests": reads.tests(trajectory.pk)}
 
 
-@router.get("/trajectories/{int:trajectory_id}/test-log", auth=operator)
+@router.get("/trajectories/{int:trajectory_id}/test-log", auth=answer_reader)
 def get_test_log(request: HttpRequest, trajectory_id: int) -> HttpResponse:
     """The whole test log, as plain text; hidden tests that fail print themselves into it."""
     return HttpResponse(reads.test_log(_find(trajectory_id).pk), content_type="text/plain; charset=utf-8")
@@ -183,7 +183,7 @@ def get_predictions(
 ) -> HttpResponse:
     """``predictions.jsonl``: one rollout of each task, of the newest evaluation where nothing is said."""
     run, choice = _chosen(run_id, phase, iteration, index)
-    _check_readable(request, run)
+    check_rollouts(run, role_of_caller(request))
     lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
     return HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
 
@@ -227,13 +227,8 @@ def _find(trajectory_id: int) -> Trajectory:
 def _readable(request: HttpRequest, trajectory_id: int) -> Trajectory:
     """The trajectory if the caller may see what was done in it."""
     trajectory = _find(trajectory_id)
-    _check_readable(request, trajectory.run)
+    check_rollouts(trajectory.run, role_of_caller(request))
     return trajectory
-
-
-def _check_readable(request: HttpRequest, run: Run) -> None:
-    if run.plays_answers and not may_see_answers(caller(request)):
-        raise HttpError(403, "the oracle's rollouts are the gold patches: this needs the role operator")
 
 
 class WhatIfIn(Schema):

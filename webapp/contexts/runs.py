@@ -15,6 +15,7 @@ from webapp.contexts.overview import RunRow, run_rows
 from webapp.contexts.run_header import RunHeader, build_header
 from webapp.contexts.run_tabs import TABS, WITHOUT_ROLLOUTS, Panel, Tab, build_panel, tabs_of
 from webapp.models import Alert, Run
+from webapp.permissions import Role, shows_rollouts
 from webapp.selectors import alerts as alert_reads
 from webapp.selectors import iterations as iteration_reads
 from webapp.selectors import runs as run_reads
@@ -101,6 +102,7 @@ class RunDetailContext:
     panel: Panel
     params: Mapping[str, str]
     can_operate: bool
+    shows_rollouts: bool
 
 
 def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
@@ -115,7 +117,7 @@ def funnel_parts(funnel: Funnel | None) -> tuple[tuple[str, str, float], ...]:
     return tuple(part for part in parts if part[2])
 
 
-def build_run_detail(run: Run, params: Mapping[str, str], *, can_operate: bool) -> RunDetailContext:
+def build_run_detail(run: Run, params: Mapping[str, str], *, role: Role) -> RunDetailContext:
     """Return the page as of ``run.last_seq`` (rows may be newer: live fragments replace whole regions)."""
     points = iteration_reads.points_after(run.pk, -1)
     header = build_header(run, points)
@@ -140,5 +142,6 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, can_operate: bool) 
         tab=tab,
         panel=build_panel(run, tab, params),
         params={**params, "tab": tab},
-        can_operate=can_operate,
+        can_operate=role.includes(Role.OPERATOR),
+        shows_rollouts=shows_rollouts(run, role),
     )

@@ -201,7 +201,7 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
     if not all(text.isdecimal() and len(text) < 10 for text in numbers):
         raise ValueError("iterations and indexes are numbers")
     params = tuple(sorted(dict(parse_qsl(wanted.query.lstrip("?").replace("\x00", ""))).items()))
-    return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, person.can_operate)
+    return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, person.role)
 
 
 def _fresh_person(user_id: int) -> Person | None:

@@ -21,6 +21,7 @@ from webapp.contexts.runs import build_run_detail, build_run_list
 from webapp.contexts.sandboxes import build_pool
 from webapp.contexts.trajectories import build_trajectory
 from webapp.models import Run
+from webapp.permissions import Role, shows_rollouts
 from webapp.selectors import datasets as dataset_reads
 from webapp.selectors import runs as run_reads
 from webapp.views.pages import variables
@@ -34,7 +35,12 @@ class Subscription:
     run_id: int | None
     target: tuple[str, ...]
     params: tuple[tuple[str, str], ...]
-    can_operate: bool
+    role: Role
+
+    @property
+    def can_operate(self) -> bool:
+        """Return whether the person may create and control runs."""
+        return self.role.includes(Role.OPERATOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +88,14 @@ def _run(subscription: Subscription) -> Run:
 
 def _readable_run(subscription: Subscription) -> Run:
     run = _run(subscription)
-    if run.plays_answers and not subscription.can_operate:
+    if not shows_rollouts(run, subscription.role):
         raise GoneError
     return run
 
 
 def _run_page(subscription: Subscription) -> Snapshot:
     run = _run(subscription)
-    context = build_run_detail(run, dict(subscription.params), can_operate=subscription.can_operate)
+    context = build_run_detail(run, dict(subscription.params), role=subscription.role)
     return Snapshot(
         seq=run.last_seq,
         identity=context.live.identity,
@@ -127,7 +133,7 @@ def _trajectory_page(subscription: Subscription) -> Snapshot:
         iteration=int(iteration),
         task_key=task_key,
         index=int(index),
-        shows_answer=subscription.can_operate,
+        shows_answer=subscription.role.sees_answers,
     )
     if context is None:
         raise GoneError

@@ -12,6 +12,8 @@ from webapp.models.choices import choices
 from webapp.models.datasets import Dataset
 from webapp.models.experiments import Experiment
 
+_ORACLE = "oracle"
+
 
 class Run(models.Model):
     """A job of one kind. Postgres holds the truth about it; queue and processes only follow."""
@@ -91,7 +93,12 @@ class Run(models.Model):
     @property
     def plays_answers(self) -> bool:
         """Whether its rollouts are the gold patches themselves, so that reading one is reading the answer."""
-        return bool(self.config.get("policy", {}).get("type") == "oracle")
+        return bool(self.config.get("policy", {}).get("type") == _ORACLE)
+
+    @classmethod
+    def playing_answers(cls) -> models.QuerySet[Run]:
+        """Select the runs with ``plays_answers``."""
+        return cls.objects.filter(config__policy__type=_ORACLE)
 
 
 class RunAttempt(models.Model):

@@ -181,7 +181,9 @@ def search(
         if filters.run is not None:
             found = found.filter(trajectory__run_id=filters.run)
         if not with_answers:
-            found = found.exclude(trajectory__run__in=_answering_runs())
+            found = found.exclude(
+                trajectory__run__in=list(Run.playing_answers().values_list("pk", flat=True))
+            )
         pool = list(
             found.order_by("-trajectory_id").values_list("trajectory_id", flat=True)[: SEARCH_POOL + 1]
         )
@@ -204,11 +206,6 @@ def search(
         capped=capped,
         next_before=shown[-1].pk if more else None,
     )
-
-
-def _answering_runs() -> list[int]:
-    """Return runs with ``Run.plays_answers``."""
-    return list(Run.objects.filter(config__policy__type="oracle").values_list("pk", flat=True))
 
 
 def _matches(found: QuerySet[Step], trajectory_ids: list[int], per_row: int = 2) -> dict[int, list[Match]]:

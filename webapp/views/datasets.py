@@ -11,7 +11,6 @@ from engine.errors import ConfigError, DatasetError
 from webapp.contexts.datasets import build_dataset, build_dataset_list, build_task
 from webapp.contexts.health import build_health
 from webapp.models import Dataset, Task
-from webapp.permissions import may_see_answers
 from webapp.selectors import datasets as reads
 from webapp.services import quarantine, validations
 from webapp.views.access import Person, operator, viewer
@@ -54,7 +53,7 @@ def dataset_detail(request: HttpRequest, person: Person, name: str) -> HttpRespo
 def task_detail(request: HttpRequest, person: Person, name: str, key: str) -> HttpResponse:
     """One task; the answer for those who may see it."""
     context = build_task(
-        task_or_404(name, key), shows_answer=may_see_answers(person.user), can_operate=person.can_operate
+        task_or_404(name, key), shows_answer=person.role.sees_answers, can_operate=person.can_operate
     )
     return page(request, person, "datasets/task.html", context)
 

@@ -48,7 +48,7 @@ def run_list(request: HttpRequest, person: Person) -> HttpResponse:
 def run_detail(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
     """One run; a tab switch by htmx gets the tabs alone."""
     run = run_or_404(run_id)
-    context = build_run_detail(run, params_of(request), can_operate=person.can_operate)
+    context = build_run_detail(run, params_of(request), role=person.role)
     partial = request.headers.get("HX-Target") == "run-tabs"
     return page(request, person, "runs/_tabs.html" if partial else "runs/detail.html", context)
 

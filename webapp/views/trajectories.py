@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
 from webapp.contexts.groups import build_group
 from webapp.contexts.iterations import build_iteration
 from webapp.contexts.trajectories import build_search, build_trajectory
 from webapp.models import Run
-from webapp.permissions import may_see_answers
+from webapp.permissions import check_rollouts
 from webapp.selectors import predictions as prediction_reads
 from webapp.selectors import trajectories as reads
-from webapp.views.access import Person, operator, viewer
+from webapp.views.access import Person, answer_reader, viewer
 from webapp.views.pages import page, params_of
 from webapp.views.runs import run_or_404
 
@@ -20,8 +19,7 @@ from webapp.views.runs import run_or_404
 def _readable_run(person: Person, run_id: int) -> Run:
     """The run whose rollouts are to be shown, or the 403 page for those of the oracle."""
     run = run_or_404(run_id)
-    if run.plays_answers and not may_see_answers(person.user):
-        raise PermissionDenied("The oracle's rollouts are the gold patches: this needs the role operator.")
+    check_rollouts(run, person.role)
     return run
 
 
@@ -64,7 +62,7 @@ def trajectory_detail(
         iteration=iteration,
         task_key=task_key,
         index=index,
-        shows_answer=may_see_answers(person.user),
+        shows_answer=person.role.sees_answers,
     )
     if context is None:
         raise Http404(f"Run {run_id} has no rollout {index} of task {task_key} in {phase} {iteration}.")
@@ -88,7 +86,7 @@ def step_text(
     return HttpResponse(text, content_type="text/plain; charset=utf-8")
 
 
-@operator
+@answer_reader
 def test_log(
     request: HttpRequest,  # noqa: ARG001
     person: Person,  # noqa: ARG001
@@ -137,5 +135,5 @@ def _chosen(request: HttpRequest, run: Run) -> tuple[Run, prediction_reads.Choic
 @viewer
 def trajectory_search(request: HttpRequest, person: Person) -> HttpResponse:
     """Search over thoughts and actions, with filters."""
-    context = build_search(params_of(request), shows_answer=may_see_answers(person.user))
+    context = build_search(params_of(request), shows_answer=person.role.sees_answers)
     return page(request, person, "trajectories/search.html", context)

@@ -315,10 +315,11 @@ async def test_nonsense_closes_the_socket(message: str) -> None:
 async def test_viewers_get_no_controls_and_no_gold() -> None:
     yard, _ = await in_thread(populated)()
     target = ("train", "0", yard.tasks[0].key, "0")
-    for can_operate in (True, False):
-        run_page = await in_thread(snapshot)(Subscription("run", yard.run.pk, (), (), can_operate))
+    for role in Role:
+        can_operate = role is not Role.VIEWER
+        run_page = await in_thread(snapshot)(Subscription("run", yard.run.pk, (), (), role))
         assert ("formaction" in run_page.html["run-header"]) is can_operate
-        page = await in_thread(snapshot)(Subscription("trajectory", yard.run.pk, target, (), can_operate))
+        page = await in_thread(snapshot)(Subscription("trajectory", yard.run.pk, target, (), role))
         assert ("# gold" in page.html["trajectory-outcome"]) is can_operate
 
 
