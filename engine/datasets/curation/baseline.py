@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,7 +101,7 @@ async def measure_baseline(
         image=image,
         toolchain=toolchain,
         seconds={test: first.case(test).seconds for test in stable},
-        executed_by=_by_line(traced, stable),
+        executed_by=executed_lines(traced, stable, source.tree),
     )
 
 
@@ -129,11 +129,16 @@ async def _run(box: Sandbox, command: str, timeout_s: float, source: Source) -> 
     return run
 
 
-def _by_line(run: TestRun, stable: list[str]) -> dict[str, dict[int, tuple[str, ...]]]:
+def executed_lines(run: TestRun, stable: Sequence[str], tree: Path) -> dict[str, dict[int, tuple[str, ...]]]:
+    """Return file → line → stable tests that execute it, as a traced run reports.
+
+    The report comes from a process that ran the source's own code: only names of files of the tree count.
+    """
+    known = {path.relative_to(tree).as_posix() for path in tree.rglob("*.py") if path.is_file()}
     found: dict[str, dict[int, list[str]]] = {}
     for test in stable:
         for path, lines in run.lines.get(test, {}).items():
-            if not is_test_path(path):
+            if path in known and not is_test_path(path):
                 for line in lines:
                     found.setdefault(path, {}).setdefault(line, []).append(test)
     return {path: {line: tuple(tests) for line, tests in lines.items()} for path, lines in found.items()}

@@ -93,7 +93,7 @@ def data_files(source: Source, split: str = "") -> list[DataFile]:
 
 def leads_out(path: Path, root: Path) -> bool:
     """Return whether a file is a link to outside of the source: a set must not pick files of this machine."""
-    return path.is_symlink() and not path.resolve().is_relative_to(root.resolve())
+    return not path.resolve().is_relative_to(root.resolve())
 
 
 def _suffix(path: Path) -> str:
@@ -316,5 +316,5 @@ def _scripts(folder: Path, row: Row) -> dict[str, str]:
     return {
         file: path.read_text(encoding="utf-8", errors="replace")
         for file, path in files.items()
-        if path.is_file()
+        if path.is_file() and not leads_out(path, folder.parent)
     }

@@ -177,6 +177,17 @@ def test_scripts_beside_the_rows_make_swe_bench_pro_gradable(tmp_path: Path) -> 
     assert "not in the row" in second.answer.metadata["ungradable"]
 
 
+def test_scripts_beside_the_rows_are_no_links_to_this_machine(tmp_path: Path) -> None:
+    source, row = tmp_path / "pro", rows.swe_bench_pro()
+    outside = tmp_path / "outside"
+    folders.write(outside, {"run_script.sh": "of-this-machine", "parser.py": "of-this-machine"})
+    (source / "run_scripts").mkdir(parents=True)
+    (source / "run_scripts" / row["instance_id"]).symlink_to(outside)
+    write_lines(source / "test.jsonl", [row])
+    assert import_dataset(config(source, format="swe-bench-pro"), home=tmp_path).ungradable == 1
+    assert "of-this-machine" not in (tmp_path / "datasets/d/answers.jsonl").read_text()
+
+
 def test_an_export_comes_back_as_it_was(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(3)])
     import_dataset(config(source), home=tmp_path)
