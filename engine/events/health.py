@@ -26,6 +26,8 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from engine.errors import DatasetError
 from engine.events.record import Record
+from engine.events.redaction import redact_line
+from engine.redaction import redactor
 from engine.types import Task, TaskAnswer, Verdict
 
 FILE = "validation.jsonl"
@@ -168,7 +170,7 @@ def append(folder: Path, records: Iterable[ValidationRecord | DecisionRecord]) -
     Raises:
         DatasetError: the dataset is not there, or cannot be written.
     """
-    lines = "".join(record.model_dump_json() + "\n" for record in records).encode()
+    lines = b"".join(redact_line(record.model_dump_json().encode(), redactor()) + b"\n" for record in records)
     try:
         with locked(folder):
             descriptor = os.open(folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)

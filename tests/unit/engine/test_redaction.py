@@ -13,6 +13,8 @@ import pytest
 import structlog
 
 from engine import redaction
+from engine.events import health
+from engine.events.health import Side, ValidationRecord
 from engine.events.redaction import redact_line
 from engine.events.spool import SpoolSink
 from engine.events.types import RunProgress, StepFinished, TrajectoryFinished
@@ -168,6 +170,20 @@ def test_the_spool_holds_no_secret(tmp_path: Path) -> None:
         assert secret not in text
     assert json.loads(text.splitlines()[-1])["tokens"] == tokens
     assert [json.loads(line)["seq"] for line in text.splitlines()] == [1, 2, 3]
+
+
+def test_a_datasets_record_of_findings_holds_no_secret(tmp_path: Path) -> None:
+    know([SECRET])
+    side = Side(outcome="failed", verdicts=["failed"], seconds=[1.0], detail=f"the log says {SECRET}")
+    record = ValidationRecord(
+        id="1/t", task_id="t", content="c", run_id="1", time=1.0, status="gold_fails", noop=side, gold=side,
+        repeats=1, reason=f"failed: {SECRET}",
+    )  # fmt: skip
+    health.append(tmp_path, [record])
+    (found,) = health.read(tmp_path)
+    assert isinstance(found, ValidationRecord)
+    assert found.reason == "failed: [redacted]"
+    assert "S3cr" not in (tmp_path / health.FILE).read_text()
 
 
 def test_logs_and_standard_error_hold_no_secret() -> None:
