@@ -26,6 +26,7 @@ from psycopg.conninfo import make_conninfo
 
 from engine.errors import PreflightError
 from engine.processes import process_start
+from webapp.supervisor import interrupts
 from webapp.supervisor.probes import postgres_probe, redis_probe
 
 _PR_SET_PDEATHSIG = 1
@@ -77,6 +78,7 @@ def _wait(
             return
         if process.poll() is not None:
             break
+        interrupts.check()
         time.sleep(0.05)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:]) if log.exists() else ""
     process.kill()
@@ -161,7 +163,7 @@ class EmbeddedPostgres:
             options += ["-c", "fsync=off", "-c", "synchronous_commit=off", "-c", "full_page_writes=off"]
         command = [str(self._binaries / "postgres"), "-D", str(data), "-p", str(self.port), *options]
         self._recover(data)
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, interrupts.starting_a_process():
             self.process = subprocess.Popen(
                 _as_ordinary_user(command), stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env=server_environment(), start_new_session=True, preexec_fn=die_with_parent(signal.SIGINT),
@@ -265,7 +267,7 @@ class EmbeddedRedis:
             f'bind 127.0.0.1\nport {self.port}\nrequirepass {self.password}\nsave ""\n'
             f"appendonly {'yes' if self.durable else 'no'}\ndir {self.folder}\ndaemonize no\n"
         )
-        with self.log.open("ab") as log:
+        with self.log.open("ab") as log, interrupts.starting_a_process():
             self.process = subprocess.Popen(
                 [str(self._binary()), str(settings)], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
                 env=server_environment(), start_new_session=True, preexec_fn=die_with_parent(signal.SIGTERM),

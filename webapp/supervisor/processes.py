@@ -17,6 +17,7 @@ from pathlib import Path
 from engine.errors import PreflightError
 from engine.processes import process_start
 from webapp.supervisor.embedded import die_with_parent
+from webapp.supervisor.interrupts import starting_a_process
 from webapp.supervisor.probes import Answer, Probe, Watch
 from webapp.supervisor.status import ServiceState, ServiceStatus
 
@@ -47,7 +48,7 @@ def spawn_logged(
     command: Sequence[str], *, environment: Mapping[str, str], log: Path
 ) -> subprocess.Popen[bytes]:
     """Start a command in a session of its own that ends with this process, its output in ``log``."""
-    with log.open("ab") as output:
+    with log.open("ab") as output, starting_a_process():
         return subprocess.Popen(
             list(command),
             env=dict(environment),

@@ -12,8 +12,8 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +28,6 @@ _LEDGERS = "sandboxes"
 """Folder of the data folder with one file per sandbox, see ``engine.sandbox.ledger``."""
 
 log = logging.getLogger(__name__)
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Let no further Ctrl-C or SIGTERM cut the shutdown short: it ends by itself."""
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in signals}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def stop_everything(services: ServiceTable, home: Path) -> None:
@@ -82,8 +70,9 @@ def _backend_settings(home: Path) -> Sequence[dict[str, Any]]:
             run_id = str(json.loads(ledger.read_text())["run_id"])
             section = json.loads((home / "runs" / run_id / "config.json").read_text())["sandbox"]
             backend = str(section["backend"])
-            kept = {"backend": backend, backend: section[backend]} if backend != "local" else found["local"]
+            if backend != "local":
+                kept = {"backend": backend, backend: section[backend]}
+                found[json.dumps(kept, sort_keys=True)] = kept
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        found[json.dumps(kept, sort_keys=True)] = kept
-    return list({json.dumps(kept, sort_keys=True): kept for kept in found.values()}.values())
+    return list(found.values())

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from engine.errors import PreflightError
 from engine.processes import process_start
+from webapp.supervisor import interrupts
 from webapp.supervisor.embedded import EmbeddedPostgres, EmbeddedRedis, die_with_parent, end_leftovers
 from webapp.supervisor.home import (
     PROJECT,
@@ -38,7 +39,7 @@ from webapp.supervisor.home import (
 from webapp.supervisor.probes import Probe, postgres_probe, redis_probe, web_probe
 from webapp.supervisor.processes import ServiceSpec, ServiceTable, end_group, spawn_logged
 from webapp.supervisor.status import ServiceStatus, clear_status, load_status, save_status
-from webapp.supervisor.stopping import stop_everything, uninterrupted
+from webapp.supervisor.stopping import stop_everything
 
 MIN_FREE_BYTES = 1_000_000_000
 """Below this much free disk the yard does not start."""
@@ -76,18 +77,20 @@ class Yard:
         Raises:
             PreflightError: a command failed; carries its last lines.
         """
-        started = [
-            subprocess.Popen(
-                [sys.executable, str(PROJECT / "manage.py"), *command],
-                env=self.environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                preexec_fn=die_with_parent(signal.SIGTERM),
-            )
-            for command in commands
-        ]
+        with interrupts.starting_a_process():
+            started = [
+                subprocess.Popen(
+                    [sys.executable, str(PROJECT / "manage.py"), *command],
+                    env=self.environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    preexec_fn=die_with_parent(signal.SIGTERM),
+                )
+                for command in commands
+            ]
         try:
+            interrupts.check()
             return [_output(command, process) for command, process in zip(commands, started, strict=True)]
         finally:
             for process in started:
@@ -96,6 +99,7 @@ class Yard:
 
     def check(self) -> list[str]:
         """Start again what died; return what changed, in sentences. Call it often, from the main thread."""
+        interrupts.check()
         notes = self.processes.check()
         statuses = self.processes.statuses()
         if statuses != self._saved:
@@ -149,7 +153,7 @@ def _stopped_at_the_end(yard: Yard, say: Say) -> Iterator[None]:
     try:
         yield
     finally:
-        with uninterrupted():
+        with interrupts.ignored():
             say("Stopping …")
             stop_everything(yard.processes, yard.home)
             clear_status(yard.home)

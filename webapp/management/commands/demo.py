@@ -18,7 +18,8 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.management.commands.up import YardCommand, serve, stop_on_termination
+from webapp.management.commands.up import YardCommand, serve
+from webapp.supervisor import interrupts
 from webapp.supervisor.embedded import stop_process
 from webapp.supervisor.home import PROJECT
 from webapp.supervisor.yard import Yard, running_yard
@@ -42,7 +43,7 @@ class Command(YardCommand):
 
     def handle(self, **options: Any) -> None:
         """Run the demo; the exit code says whether the run succeeded."""
-        stop_on_termination()
+        interrupts.raise_on_signals()
         started = time.monotonic()
         summary = ""
         code = 0
@@ -67,9 +68,10 @@ class Command(YardCommand):
         command = [sys.executable, str(PROJECT / "manage.py"), "quickstart", "--url", yard.url]
         command += ["--fresh"] if options["headless"] else []
         command += [part for setting in options["set"] for part in ("--set", setting)]
-        process = subprocess.Popen(
-            command, env=yard.environment, stdout=subprocess.PIPE, cwd=PROJECT, start_new_session=True
-        )
+        with interrupts.starting_a_process():
+            process = subprocess.Popen(
+                command, env=yard.environment, stdout=subprocess.PIPE, cwd=PROJECT, start_new_session=True
+            )
         lines: list[str] = []
         reader = threading.Thread(target=self._pass_on, args=(process, lines), daemon=True)
         reader.start()

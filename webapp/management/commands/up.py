@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from typing import Any
 
@@ -10,6 +9,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.supervisor import interrupts
 from webapp.supervisor.yard import Yard, running_yard
 
 
@@ -40,7 +40,7 @@ class Command(YardCommand):
 
     def handle(self, **options: Any) -> None:
         """Run the yard in the foreground."""
-        stop_on_termination()
+        interrupts.raise_on_signals()
         try:
             with running_yard(settings.TRAINYARD_HOME, web_port=options["port"], say=self.say) as yard:
                 serve(yard, self)
@@ -48,17 +48,6 @@ class Command(YardCommand):
             self.stdout.write("Stopped.")
         except TrainyardError as error:
             raise CommandError(str(error)) from None
-
-
-def stop_on_termination() -> None:
-    """Make SIGTERM and a closed terminal end the command as Ctrl-C does.
-
-    A shell may have handed Ctrl-C down as ignored; what ``nohup`` ignores stays ignored.
-    """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, signal.default_int_handler)
 
 
 def serve(yard: Yard, command: YardCommand) -> None:

@@ -1,0 +1,180 @@
+"""A stop leaves no process and no sandbox on record; a killed supervisor is followed by another."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from engine.processes import process_start
+from engine.sandbox.ledger import Ledger, LedgerEntry
+from tests.integration.toy_line import SETTINGS
+from tests.integration.toy_yard import DATASET, taught_home
+from webapp.supervisor import stopping
+from webapp.supervisor.home import PROJECT, free_port
+from webapp.supervisor.processes import ServiceTable
+from webapp.supervisor.status import STATUS_NAME
+from webapp.supervisor.stopping import stop_everything
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 250.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.05)
+
+
+class Terminal:
+    """``manage.py up`` on one data folder, as somebody starts, stops and kills it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.environment = {key: value for key, value in os.environ.items() if not key.endswith("_URL")}
+        self.environment |= {"TRAINYARD_HOME": str(home), "PYTHONUNBUFFERED": "1"}
+        self.log = home.with_name("terminal.log")
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Start it and wait until it serves."""
+        with self.log.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, str(PROJECT / "manage.py"), "up", "--port", str(self.port)],
+                env=self.environment, stdout=log, stderr=log, start_new_session=True,
+            )  # fmt: skip
+
+        def serves() -> bool:
+            assert process.poll() is None, self.log.read_text()
+            return "Trainyard is at" in self.log.read_text()
+
+        until(serves, "the web server")
+        return process
+
+    def manage(self, *arguments: str) -> None:
+        """Run a command beside it."""
+        command = [sys.executable, str(PROJECT / "manage.py"), *arguments]
+        subprocess.run(command, env=self.environment, check=True, capture_output=True)
+
+    def leases(self) -> list[Path]:
+        """The sandboxes on record, whatever backend they are of."""
+        return list((self.home / "sandboxes").glob("**/*.json"))
+
+    def engine(self) -> int:
+        """Process of the only run's engine; 0 before there is one."""
+        found = list(self.home.glob("runs/*/engine.pid"))
+        return int(json.loads(found[0].read_text())["pid"]) if found else 0
+
+    def processes(self) -> list[str]:
+        """Everything that runs with this data folder in its command line or environment."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.status() != psutil.STATUS_ZOMBIE and (
+                    process.environ().get("TRAINYARD_HOME") == str(self.home)
+                    or str(self.home) in " ".join(process.cmdline())
+                ):
+                    found.append(" ".join(process.cmdline()))
+            except psutil.Error:
+                continue
+        return found
+
+
+@pytest.fixture
+def terminal(tmp_path: Path) -> Iterator[Terminal]:
+    yield Terminal(taught_home(tmp_path / "home"))
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("TRAINYARD_HOME") == str(tmp_path / "home"):
+                process.kill()
+        except psutil.Error:
+            continue
+
+
+@pytest.mark.timeout(900)
+def test_a_killed_supervisor_is_followed_by_another_and_a_stop_leaves_nothing(terminal: Terminal) -> None:
+    first = terminal.start()
+    terminal.manage("sync_dataset", DATASET)
+    settings = {**SETTINGS, "policy.checkpoint": "toy", "trainer.iterations": 400}
+    terminal.manage(
+        "launch",
+        "quickstart",
+        *(part for key, value in settings.items() for part in ("--set", f"{key}={json.dumps(value)}")),
+    )
+    until(lambda: bool(terminal.leases()), "a sandbox")
+    engine = terminal.engine()
+    first.kill()
+    first.wait()
+    second = terminal.start()
+    assert terminal.engine() == engine
+    assert process_start(engine) is not None, "the engine went on"
+    until(lambda: bool(terminal.leases()), "a sandbox")
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(250) == 0
+    assert terminal.leases() == []
+    assert process_start(engine) is None
+    assert terminal.processes() == []
+    assert not (terminal.home / STATUS_NAME).exists()
+    assert terminal.log.read_text().splitlines()[-2:] == ["Stopping …", "Stopped."]
+
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def lease_of_the_dead(ledger: Path, run_id: str) -> None:
+    """A sandbox on record whose owner has ended."""
+    entry = LedgerEntry(
+        id=f"sb-{run_id}",
+        run_id=run_id,
+        name="",
+        image="toy",
+        owner_pid=2**22 - 1,
+        owner_start=1,
+        deadline=1e9,
+    )
+    Ledger(ledger).write(entry)
+
+
+def test_engines_that_run_are_ended_and_their_sandboxes_removed(tmp_path: Path) -> None:
+    engine = subprocess.Popen(SLEEP, start_new_session=True)
+    stranger = subprocess.Popen(SLEEP, start_new_session=True)
+    for run, pid, started in (("7", engine.pid, process_start(engine.pid)), ("8", stranger.pid, 1)):
+        folder = tmp_path / "runs" / run
+        folder.mkdir(parents=True)
+        (folder / "engine.pid").write_text(json.dumps({"pid": pid, "started": started}))
+        (folder / "config.json").write_text(json.dumps({"sandbox": {"backend": "local"}}))
+    lease_of_the_dead(tmp_path / "sandboxes", "7")
+    try:
+        stop_everything(ServiceTable(), tmp_path)
+        assert engine.wait(60) == -signal.SIGKILL
+        assert stranger.poll() is None, "a re-used pid is nobody's engine"
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert list((tmp_path / "sandboxes").glob("*.json")) == []
+
+
+def test_the_backends_of_every_run_with_sandboxes_are_reaped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reaped: list[Any] = []
+    monkeypatch.setattr(stopping, "run_reaper", lambda **arguments: reaped.append(arguments["settings"]))
+    docker = {"backend": "docker", "docker": {"host": "unix:///nowhere"}, "max_live": 3}
+    for run, section in (("1", {"backend": "local"}), ("2", docker), ("3", docker)):
+        folder = tmp_path / "runs" / run
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"sandbox": section}))
+    stop_everything(ServiceTable(), tmp_path)
+    assert reaped == [], "no sandbox is on record"
+    for run in ("1", "2", "3", "gone"):
+        backend = "docker" if run in "23" else ""
+        lease_of_the_dead(tmp_path / "sandboxes" / backend, run)
+    stop_everything(ServiceTable(), tmp_path)
+    assert reaped == [[{"backend": "local"}, {"backend": "docker", "docker": {"host": "unix:///nowhere"}}]]

@@ -1,0 +1,59 @@
+"""Ctrl-C, SIGTERM and a closed terminal as KeyboardInterrupt, but never while a process is being started.
+
+Python's hooks around ``fork`` swallow an exception that a signal raises in them and leave locks held. A
+signal that arrives there, or whose exception was swallowed elsewhere, is raised by the next ``check``.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _State:
+    requested = False
+    starting = 0
+
+
+def raise_on_signals() -> None:
+    """Install the handlers; what ``nohup`` ignores stays ignored. Call it once, from the main thread."""
+    for number in SIGNALS:
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _handle)
+
+
+def _handle(_number: int, _frame: FrameType | None) -> None:
+    _State.requested = True
+    if not _State.starting:
+        raise KeyboardInterrupt
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt when a signal has asked for the end."""
+    if _State.requested:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def starting_a_process() -> Iterator[None]:
+    """Leave signals to the next ``check`` while a process is started."""
+    _State.starting += 1
+    try:
+        yield
+    finally:
+        _State.starting -= 1
+
+
+@contextmanager
+def ignored() -> Iterator[None]:
+    """Let no further signal cut the shutdown short: it ends by itself."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
