@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,6 @@ async def main(home, run_dir, run_id):
     tasks = [asyncio.create_task(hold()) for _ in range(5)]
     while len(ready) < 3 or pool.starting:
         await asyncio.sleep(0.01)
-    await asyncio.sleep(0.3)
     print("ready", flush=True)
     await asyncio.gather(*tasks)
 
@@ -84,6 +84,13 @@ def leases(run_dir: Path) -> dict[str, str]:
         if event["type"] == "sandboxes_changed"
         for record in event["records"]
     }
+
+
+def reported(run_dir: Path, **status: int) -> bool:
+    """Return whether every lease is reported as started and the newest status has these numbers."""
+    newest = [event for event in spooled(run_dir) if event["type"] == "pool_status"][-1:]
+    started = set(leases(run_dir).values()) == {"started"}
+    return started and bool(newest) and status.items() <= newest[0].items()
 
 
 async def test_the_spool_knows_a_sandbox_before_it_exists(
@@ -128,6 +135,10 @@ def killed(home: Path, tmp_path: Path, settings: Any) -> tuple[int, Path]:
         try:
             assert engine.stdout is not None
             assert engine.stdout.readline() == "ready\n"
+            give_up = time.monotonic() + 120
+            while not reported(tmp_path, live=3, waiting=2):
+                assert time.monotonic() < give_up, spooled(tmp_path)
+                time.sleep(0.02)
         finally:
             engine.send_signal(signal.SIGKILL)
     return run.pk, tmp_path
