@@ -8,13 +8,13 @@ from typing import Any
 
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 _http = get_asgi_application()
 
-from webapp.live.routing import websocket_urlpatterns  # noqa: E402  (needs the app registry)
+from webapp.live.origins import SameOrigin  # noqa: E402  (needs the app registry)
+from webapp.live.routing import websocket_urlpatterns  # noqa: E402
 from webapp.selectors.outages import monitor  # noqa: E402
 
 Message = dict[str, Any]
@@ -39,6 +39,6 @@ application = ProtocolTypeRouter(
     {
         "http": _http,
         "lifespan": lifespan,
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
+        "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }
 )

@@ -44,7 +44,7 @@ def role_of(user: AbstractBaseUser | AnonymousUser) -> Role | None:
         return None
     if user.is_superuser:
         return Role.ADMIN
-    names = set(user.groups.values_list("name", flat=True))
+    names = {group.name for group in user.groups.all()}
     return next((role for role in reversed(_ORDER) if role in names), None)
 
 

@@ -42,7 +42,8 @@
     socket.addEventListener("close", (event) => {
       socket = null;
       if (paused) return;
-      if (event.code === 4403) { state("lost", "signed out: reload"); return; }
+      if (event.code === 4401) { state("lost", "signed out"); return; }
+      if (event.code === 4403) { state("lost", "your rights have changed: reload"); return; }
       lostAt = lostAt || new Date();
       state("lost", `no connection since ${lostAt.toTimeString().slice(0, 8)}`);
       failures += 1;
@@ -55,6 +56,10 @@
       failures = 0;
       lostAt = null;
       state("live", "live");
+      return;
+    }
+    if (message.type === "late") {
+      state("lost", "reconnecting");
       return;
     }
     if (message.type !== "update") return;

@@ -2,7 +2,8 @@
 
 The tab says what it shows and what it already has; changes are merged (at most ten updates a second, fewer
 when rendering is slow) and only regions that differ from what the tab has are sent. A tab costs one
-digest per region: nothing grows with the run.
+digest per region: nothing grows with the run. An update that fails (the database is away) is logged, shown by
+the page and tried again until it succeeds; ``webapp.live.watch`` looks after sessions and lost messages.
 """
 
 from __future__ import annotations
@@ -11,28 +12,29 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import logging
 import time
 from typing import Any
 from urllib.parse import parse_qsl
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
-from django.contrib.auth.models import User
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from redis.exceptions import RedisError
 
 from webapp.live.fragments import PAGES, TARGET_LENGTHS, GoneError, Snapshot, Subscription
 from webapp.live.snapshots import SnapshotCache
+from webapp.live.watch import FORBIDDEN, SIGNED_OUT, Mark, Watch
 from webapp.services.notifications import RUNS_GROUP, run_group
 from webapp.views.access import Person, person_of
 
 INTERVAL_S = 0.1
 """Least time between two updates of a tab."""
-RECHECK_S = 30.0
-"""How long a role is trusted before it is read again."""
+RETRY_MAX_S = 10.0
 MAX_MESSAGE = 8192
-FORBIDDEN = 4403
-"""Close code: no role (any more); the page does not try again."""
-_CACHES: dict[asyncio.AbstractEventLoop, SnapshotCache] = {}
+_SHARED: dict[asyncio.AbstractEventLoop, tuple[SnapshotCache, Watch]] = {}
+
+log = logging.getLogger(__name__)
 
 
 class Subscribe(BaseModel):
@@ -53,36 +55,46 @@ class Subscribe(BaseModel):
 class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     """Serves one tab."""
 
-    person: Person | None = None
+    person: Person
+    session_key: str
+    run: int | None = None
+    mark: Mark | None = None
+    _task: asyncio.Task[None] | None = None
     _group: str = ""
+    _late = False
+    """Whether the page was told that updates are late."""
 
     async def connect(self) -> None:
         """Let people with a role in; others are told, so that their page stops asking."""
         await self.accept()
-        self._checked = time.monotonic()
-        self.person = await database_sync_to_async(person_of)(self.scope.get("user"))
-        if self.person is None:
-            await self.close(code=FORBIDDEN)
+        user = self.scope.get("user")
+        person = await database_sync_to_async(person_of)(user)
+        if person is None:
+            await self.close(code=FORBIDDEN if user and user.is_authenticated else SIGNED_OUT)
             return
+        self.person, self.session_key = person, self.scope["session"].session_key or ""
+        self._cache, self._watch = _shared()
         self._changed = asyncio.Event()
         self._changed_at = 0.0
         self._wanted: Subscribe | None = None
         self._subscription: Subscription | None = None
         self._sent: dict[str, bytes] = {}
         self._task = asyncio.create_task(self._follow())
+        self._watch.add(self)
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002
         """Stop following."""
-        if self._group:
-            await self.channel_layer.group_discard(self._group, self.channel_name)
-        if self.person is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        if self._task is None:
+            return
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        await self._watch.discard(self)
+        await self._leave()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         """A tab says what it shows."""
-        if self.person is None:
+        if self._task is None:
             return
         try:
             if text_data is None or bytes_data or len(text_data) > MAX_MESSAGE:
@@ -92,54 +104,80 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         except (ValidationError, ValueError):
             await self.close(code=4400)
             return
-        await self._join(RUNS_GROUP if wanted.run is None else run_group(wanted.run))
         self._wanted, self._subscription, self._sent = wanted, subscription, {}
+        self.run, self.mark = wanted.run, None
         await self.send(text_data=json.dumps({"type": "ready"}))
-        self._notice()
+        self.notice()
 
     async def _join(self, group: str) -> None:
         if group == self._group:
             return
-        if self._group:
-            await self.channel_layer.group_discard(self._group, self.channel_name)
-        self._group = group
+        await self._leave()
         await self.channel_layer.group_add(group, self.channel_name)
+        self._group = group
+
+    async def _leave(self) -> None:
+        group, self._group = self._group, ""
+        if group:
+            with contextlib.suppress(RedisError, OSError):  # then it is gone from there as well
+                await self.channel_layer.group_discard(group, self.channel_name)
 
     async def run_changed(self, event: dict[str, Any]) -> None:  # noqa: ARG002
         """A run changed: look when there is time; many changes are one look."""
-        self._notice()
+        self.notice()
 
-    def _notice(self) -> None:
+    def notice(self) -> None:
+        """Look for changes as soon as there is time."""
         self._changed_at = time.monotonic()
         self._changed.set()
 
+    async def end(self, code: int) -> None:
+        """Close the connection and send nothing more."""
+        if self._task is not None:
+            self._task.cancel()
+        await self.close(code=code)
+
+    async def report_trouble(self) -> None:
+        """Tell the page, once, that updates are late."""
+        if not self._late and self._wanted is not None:
+            self._late = True
+            await self.send(text_data=json.dumps({"type": "late"}))
+
     async def _follow(self) -> None:
+        failures = 0
         while True:
             await self._changed.wait()
             self._changed.clear()
-            if not await self._still_allowed():
-                await self.close(code=FORBIDDEN)
-                return
-            subscription, wanted = self._subscription, self._wanted
-            if subscription is None or wanted is None:
-                continue
-            took = 0.0
+            pause = 0.0
             try:
-                found, took = await _cache().get(subscription, not_before=self._changed_at)
-            except GoneError:
-                found = None
-            if found is not None and wanted is self._wanted:
-                await self._send(found, wanted)
-            await asyncio.sleep(max(INTERVAL_S, 4 * took))
+                pause = 4 * await self._update()
+                failures = 0
+            except Exception as error:
+                if not failures:
+                    log.warning("a tab's update failed: %s: %s", type(error).__name__, error, exc_info=error)
+                failures += 1
+                await self.report_trouble()
+                self._changed.set()
+                pause = min(RETRY_MAX_S, 0.25 * 2**failures)
+            await asyncio.sleep(max(INTERVAL_S, pause))
 
-    async def _still_allowed(self) -> bool:
-        """The person's role as it is now; a tab whose rights changed is closed."""
-        if time.monotonic() - self._checked < RECHECK_S:
-            return True
-        self._checked = time.monotonic()
-        assert self.person is not None
-        fresh = await database_sync_to_async(_fresh_person)(self.person.user.pk)
-        return fresh is not None and fresh.role is self.person.role
+    async def _update(self) -> float:
+        """Send what changed; returns how long rendering took, s."""
+        subscription, wanted = self._subscription, self._wanted
+        if subscription is None or wanted is None:
+            return 0.0
+        with contextlib.suppress(RedisError, OSError):  # the watch sees it, and what changes until then
+            await self._join(RUNS_GROUP if wanted.run is None else run_group(wanted.run))
+        try:
+            found, took = await self._cache.get(subscription, not_before=self._changed_at)
+        except GoneError:
+            return 0.0
+        if self._late and not self._watch.failing:
+            self._late = False
+            await self.send(text_data=json.dumps({"type": "ready"}))
+        if wanted is self._wanted:
+            await self._send(found, wanted)
+        return took
 
     async def _send(self, found: Snapshot, wanted: Subscribe) -> None:
         html = {}
@@ -204,15 +242,11 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
     return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, person.role)
 
 
-def _fresh_person(user_id: int) -> Person | None:
-    return person_of(User.objects.filter(pk=user_id).first())
-
-
-def _cache() -> SnapshotCache:
-    """The snapshots of this event loop (tests use several)."""
+def _shared() -> tuple[SnapshotCache, Watch]:
+    """The snapshots and the watch of this event loop (tests use several)."""
     loop = asyncio.get_running_loop()
-    if loop not in _CACHES:
-        for ended in [other for other in _CACHES if other.is_closed()]:
-            del _CACHES[ended]
-        _CACHES[loop] = SnapshotCache()
-    return _CACHES[loop]
+    if loop not in _SHARED:
+        for ended in [other for other in _SHARED if other.is_closed()]:
+            del _SHARED[ended]
+        _SHARED[loop] = (SnapshotCache(), Watch())
+    return _SHARED[loop]

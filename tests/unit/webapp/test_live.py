@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 from asgiref.testing import ApplicationCommunicator
 from channels.db import database_sync_to_async
-from django.conf import settings
+from django.conf import settings as django_settings
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
@@ -22,7 +24,7 @@ from tests.page_builders import Yard, add_iteration, add_live_step, make_yard
 from tests.sandbox_builders import lease, pool
 from tests.web_builders import make_user
 from webapp.asgi import application
-from webapp.live.consumer import FORBIDDEN, Subscribe, _new_points, _new_steps
+from webapp.live.consumer import Subscribe, _new_points, _new_steps
 from webapp.live.fragments import (
     POOL_REGIONS,
     RUN_REGIONS,
@@ -31,8 +33,11 @@ from webapp.live.fragments import (
     Subscription,
     snapshot,
 )
+from webapp.live.watch import FORBIDDEN, SIGNED_OUT
 from webapp.models import Run
 from webapp.permissions import Role
+from webapp.services import accounts, notifications
+from webapp.services.notifications import run_group
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
 in_thread = database_sync_to_async
@@ -123,8 +128,8 @@ async def tab(client: Client | None, **subscribe: Any) -> AsyncIterator[Tab]:
     """An open WebSocket with the client's session."""
     headers = [(b"origin", b"http://localhost"), (b"host", b"localhost")]
     if client is not None:
-        cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
-        headers.append((b"cookie", f"{settings.SESSION_COOKIE_NAME}={cookie}".encode()))
+        cookie = client.cookies[django_settings.SESSION_COOKIE_NAME].value
+        headers.append((b"cookie", f"{django_settings.SESSION_COOKIE_NAME}={cookie}".encode()))
     socket = Socket(headers)
     assert await socket.open()
     opened = Tab(socket)
@@ -288,16 +293,54 @@ async def test_a_tab_that_comes_back_gets_what_it_missed() -> None:
 
 async def test_strangers_are_refused() -> None:
     async with tab(None) as opened:
-        assert (await opened.socket.output())["code"] == FORBIDDEN
+        assert (await opened.socket.output())["code"] == SIGNED_OUT
     client = Client(HTTP_HOST="localhost")
     await in_thread(client.force_login)(await in_thread(make_user)("nobody", None))
     async with tab(client) as opened:
         assert (await opened.socket.output())["code"] == FORBIDDEN
 
 
-async def test_another_site_s_page_is_refused() -> None:
-    headers = [(b"origin", b"https://evil.example"), (b"host", b"localhost")]
-    assert not await Socket(headers).open()
+OWN = b"http://localhost:8000"
+
+
+@pytest.mark.parametrize(
+    ("origin", "allowed"),
+    [
+        (OWN, True),
+        (b"http://localhost:8001", False),
+        (b"http://localhost", False),
+        (b"https://localhost:8000", False),
+        (b"http://127.0.0.1:8000", False),
+        (b"http://a.localhost:8000", False),
+        (b"https://evil.example", False),
+        (b"http://localhost:8000@evil.example", False),
+        (b"http://localhost:x", False),
+        (b"null", False),
+        (b"", False),
+        (b"https://yard.example", True),
+        (b"https://yard.example:443", True),
+        (b"http://yard.example", False),
+        (b"https://yard.example:8443", False),
+    ],
+)
+async def test_only_the_site_itself_may_open_a_socket(settings: Any, origin: bytes, *, allowed: bool) -> None:
+    settings.CSRF_TRUSTED_ORIGINS = ["https://yard.example"]
+    headers = [(b"origin", origin)] if origin else []
+    socket = Socket([*headers, (b"host", b"localhost:8000")])
+    assert await socket.open() is allowed
+
+
+async def test_a_host_that_is_not_ours_makes_no_origin_ours() -> None:
+    assert not await Socket([(b"origin", b"http://evil.example"), (b"host", b"evil.example")]).open()
+
+
+@pytest.mark.parametrize(("proto", "allowed"), [(b"https", True), (b"http", False), (b"", False)])
+async def test_behind_a_proxy_its_header_tells_the_scheme(
+    settings: Any, proto: bytes, *, allowed: bool
+) -> None:
+    settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+    headers = [(b"origin", b"https://localhost"), (b"host", b"localhost"), (b"x-forwarded-proto", proto)]
+    assert await Socket(headers).open() is allowed
 
 
 @pytest.mark.parametrize(
@@ -323,17 +366,83 @@ async def test_viewers_get_no_controls_and_no_gold() -> None:
         assert ("# gold" in page.html["trajectory-outcome"]) is can_operate
 
 
-async def test_a_role_taken_away_ends_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("webapp.live.consumer.RECHECK_S", 0.0)
+def sign_out(client: Client) -> None:
+    client.logout()
+
+
+def expire(client: Client) -> None:
+    Session.objects.update(expire_date=timezone.now())
+
+
+def change_password(client: Client) -> None:
+    user = User.objects.get(username="ada")
+    user.set_password("another-horse-battery")
+    user.save()
+
+
+def deactivate(client: Client) -> None:
+    User.objects.update(is_active=False)
+
+
+def take_role(client: Client) -> None:
+    User.objects.get(username="ada").groups.clear()
+
+
+def lower_role(client: Client) -> None:
+    accounts.set_role(user=User.objects.get(username="ada"), role=Role.VIEWER)
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (sign_out, SIGNED_OUT), (expire, SIGNED_OUT), (change_password, SIGNED_OUT),
+        (deactivate, FORBIDDEN), (take_role, FORBIDDEN), (lower_role, FORBIDDEN),
+    ],
+)  # fmt: skip
+async def test_a_socket_ends_with_its_session_or_role(change: Callable[[Client], None], code: int) -> None:
     yard, client = await in_thread(populated)()
     async with tab(client, page="run", run=yard.run.pk) as opened:
         await opened.receive()
-        user = await in_thread(User.objects.get)(username="ada")
-        await in_thread(user.groups.clear)()
-        await in_thread(add_and_post)(yard, 1)
+        await in_thread(change)(client)
         while (output := await opened.socket.output())["type"] == "websocket.send":
             await asyncio.sleep(0)
-        assert output["code"] == FORBIDDEN
+        assert output["code"] == code
+
+
+async def test_a_change_that_nobody_told_of_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    yard, client = await in_thread(populated)()
+    monkeypatch.setattr(notifications, "_send", lambda *_: None)
+    target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
+    async with tab(client, page="trajectory", run=yard.run.pk, target=target, steps=1) as opened:
+        await opened.receive()
+        await in_thread(add_and_post)(yard, 1)
+        await opened.until(yard.run.last_seq)
+        assert len(opened.updates[-1]["steps"]["html"]) == 1
+
+
+async def test_a_failing_database_is_shown_logged_and_survived(caplog: pytest.LogCaptureFixture) -> None:
+    yard, client = await in_thread(populated)()
+    target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
+    async with tab(client, page="trajectory", run=yard.run.pk, target=target, steps=1) as opened:
+        await opened.receive()
+        await in_thread(rename_table)("webapp_trajectory", "webapp_away")
+        await in_thread(notifications._send)({"type": "run.changed"}, run_group(yard.run.pk))
+        while (await opened.receive())["type"] != "late":
+            pass
+        await in_thread(rename_table)("webapp_away", "webapp_trajectory")
+        await in_thread(add_and_post)(yard, 1)
+        await in_thread(add_and_post)(yard, 2)
+        while (await opened.receive())["type"] != "ready":
+            pass
+        await opened.until(yard.run.last_seq)
+        sent = [step for update in opened.updates for step in update.get("steps", {}).get("html", [])]
+        assert len(sent) == 2, "nothing is missed, nothing sent twice"
+    assert "a tab's update failed" in caplog.text
+
+
+def rename_table(name: str, to: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {name} RENAME TO {to}")
 
 
 def test_points_are_added_or_made_anew() -> None:

@@ -1,0 +1,164 @@
+"""Watches what no message announces to the tabs of this process: sessions that end, changes nobody told of.
+
+Every ``CHECK_S`` one look serves all tabs: who their sessions belong to now, how far the runs they show
+are, and whether Redis answers. A tab whose session or role is gone is closed; a tab whose run moved on looks
+again, so that a message lost while Redis was away costs seconds, not the update; a failure is logged once
+and shown by every tab until it is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from channels.db import database_sync_to_async
+from channels.layers import get_channel_layer
+from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.db.models import Count, Max, Sum
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare
+
+from webapp.models import Run
+from webapp.views.access import Person, person_of
+
+CHECK_S = 2.0
+TIMEOUT_S = 30.0
+"""A look that takes longer has failed."""
+PING_GROUP = "ping"
+SIGNED_OUT = 4401
+"""Close code: the session has ended; the page does not try again."""
+FORBIDDEN = 4403
+"""Close code: no role, or another one than the page was rendered for; the page does not try again."""
+
+log = logging.getLogger(__name__)
+Mark = tuple[Any, ...]
+
+
+class WatchedTab(Protocol):
+    """A tab as the watch sees it."""
+
+    session_key: str
+    person: Person
+    run: int | None
+    """The run it shows; None for pages about all runs."""
+    mark: Mark | None
+    """How far the run was at the last look."""
+
+    def notice(self) -> None:
+        """Look for changes soon."""
+
+    async def report_trouble(self) -> None:
+        """Show that updates are late."""
+
+    async def end(self, code: int) -> None:
+        """Close the connection and send nothing more."""
+
+
+class Watch:
+    """Looks after the tabs of one event loop."""
+
+    def __init__(self) -> None:
+        self._tabs: set[WatchedTab] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.failing = False
+        """Whether the last look failed."""
+
+    def add(self, tab: WatchedTab) -> None:
+        """Look after a tab."""
+        self._tabs.add(tab)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._follow())
+
+    async def discard(self, tab: WatchedTab) -> None:
+        """Forget a tab; the last one ends the looking."""
+        self._tabs.discard(tab)
+        if not self._tabs and self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await self._look()
+                    await _ping()
+            except Exception as error:
+                await self._failed(error)
+            else:
+                self._succeeded()
+
+    async def _failed(self, error: Exception) -> None:
+        if not self.failing:
+            log.warning("live updates are late: %s: %s", type(error).__name__, error)
+        self.failing = True
+        for tab in list(self._tabs):
+            with contextlib.suppress(Exception):  # one whose socket is closing
+                await tab.report_trouble()
+
+    def _succeeded(self) -> None:
+        if not self.failing:
+            return
+        log.warning("live updates are in time again")
+        self.failing = False
+        for tab in self._tabs:
+            tab.notice()
+
+    async def _look(self) -> None:
+        tabs = list(self._tabs)
+        people, marks = await database_sync_to_async(_read)(
+            {tab.session_key for tab in tabs}, {tab.run for tab in tabs}
+        )
+        for tab in tabs:
+            person = people.get(tab.session_key)
+            if person is None or (person.user.pk, person.role) != (tab.person.user.pk, tab.person.role):
+                self._tabs.discard(tab)
+                with contextlib.suppress(Exception):  # one whose socket is closing
+                    await tab.end(FORBIDDEN if tab.session_key in people else SIGNED_OUT)
+            elif tab.mark != marks.get(tab.run):
+                tab.mark = marks.get(tab.run)
+                tab.notice()
+
+
+async def _ping() -> None:
+    layer = get_channel_layer()
+    if layer is not None:
+        await layer.group_send(PING_GROUP, {"type": "ping"})
+
+
+def _read(
+    session_keys: set[str], runs: set[int | None]
+) -> tuple[dict[str, Person | None], dict[int | None, Mark]]:
+    return people_of(session_keys), _marks(runs)
+
+
+def people_of(session_keys: Iterable[str]) -> dict[str, Person | None]:
+    """Return who is signed in by each session that has not ended; None for a person without a role."""
+    stored = Session.objects.filter(pk__in=list(session_keys), expire_date__gt=timezone.now())
+    sessions = {session.pk: session.get_decoded() for session in stored}
+    ids = {data[SESSION_KEY] for data in sessions.values() if SESSION_KEY in data}
+    users = {str(user.pk): user for user in User.objects.filter(pk__in=ids).prefetch_related("groups")}
+    found = {}
+    for key, data in sessions.items():
+        user = users.get(data.get(SESSION_KEY, ""))
+        signature = data.get(HASH_SESSION_KEY, "")
+        if user is not None and constant_time_compare(signature, user.get_session_auth_hash()):
+            found[key] = person_of(user)
+    return found
+
+
+def _marks(runs: set[int | None]) -> dict[int | None, Mark]:
+    marks: dict[int | None, Mark] = {
+        row[0]: row[1:]
+        for row in Run.objects.filter(pk__in=runs - {None}).values_list("pk", "state", "epoch", "last_seq")
+    }
+    if None in runs:
+        totals = Run.objects.aggregate(Count("pk"), Max("state_changed_at"), Sum("last_seq"))
+        marks[None] = tuple(totals.values())
+    return marks
