@@ -156,7 +156,9 @@ def people_of(session_keys: Iterable[str]) -> dict[str, Person | None]:
 def _marks(runs: set[int | None]) -> dict[int | None, Mark]:
     marks: dict[int | None, Mark] = {
         row[0]: row[1:]
-        for row in Run.objects.filter(pk__in=runs - {None}).values_list("pk", "state", "epoch", "last_seq")
+        for row in Run.objects.filter(pk__in=[run for run in runs if run]).values_list(
+            "pk", "state", "epoch", "last_seq"
+        )
     }
     if None in runs:
         totals = Run.objects.aggregate(Count("pk"), Max("state_changed_at"), Sum("last_seq"))
