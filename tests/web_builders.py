@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib.auth.models import User
 from django.db.models import Model
+from django.test import Client
 
 from tests.event_builders import Stream
 from webapp.models import (
@@ -33,6 +34,11 @@ def make_user(name: str, role: Role | None) -> User:
     if role is not None:
         return accounts.create_user(username=name, password=PASSWORD, role=role)
     return User.objects.create_user(username=name, password=PASSWORD)
+
+
+def sign_in(client: Client, username: str, password: str = PASSWORD) -> bool:
+    """Sign in by the login page; returns whether it led on."""
+    return client.post("/login/", {"username": username, "password": password}).status_code == 302
 
 
 def make_run(**overrides: Any) -> Run:

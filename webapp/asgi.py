@@ -13,7 +13,8 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 _http = get_asgi_application()
 
-from webapp.live.origins import SameOrigin  # noqa: E402  (needs the app registry)
+from webapp.guards.bodies import BodyLimit  # noqa: E402  (needs the app registry)
+from webapp.live.origins import SameOrigin  # noqa: E402
 from webapp.live.routing import websocket_urlpatterns  # noqa: E402
 from webapp.selectors.outages import monitor  # noqa: E402
 
@@ -37,7 +38,7 @@ async def lifespan(
 
 application = ProtocolTypeRouter(
     {
-        "http": _http,
+        "http": BodyLimit(_http),
         "lifespan": lifespan,
         "websocket": SameOrigin(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
     }

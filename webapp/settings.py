@@ -3,11 +3,15 @@
 ``DATABASE_URL`` and ``REDIS_URL`` name servers; without them the embedded servers of the data folder
 are used, on the ports where ``manage.py up`` last started them. ``TRAINYARD_HOME`` is the data folder,
 ``TRAINYARD_ALLOWED_HOSTS`` a comma-separated list of host names beside the loopback ones.
+``TRAINYARD_PUBLIC_URL`` is the address under which people reach the site: with https cookies are ``Secure``
+and browsers are told to stay with https. A proxy in front sets ``X-Forwarded-Proto``, which is believed with
+``TRAINYARD_TRUST_PROXY=1`` only, and its address goes into uvicorn's ``FORWARDED_ALLOW_IPS``.
 """
 
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -52,9 +56,20 @@ def _database(url: str) -> dict[str, Any]:
 
 SECRET_KEY = os.environ.get("TRAINYARD_SECRET_KEY") or _SECRETS.django_key
 DEBUG = os.environ.get("TRAINYARD_DEBUG", "") == "1"
+PUBLIC_URL = os.environ.get("TRAINYARD_PUBLIC_URL", "").rstrip("/")
+_PUBLIC = urlsplit(PUBLIC_URL)
+if PUBLIC_URL and (_PUBLIC.scheme not in ("http", "https") or not _PUBLIC.hostname):
+    raise ImproperlyConfigured("TRAINYARD_PUBLIC_URL must look like https://HOST or https://HOST:PORT")
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"] + [
-    host for host in os.environ.get("TRAINYARD_ALLOWED_HOSTS", "").split(",") if host
+    host for host in (*os.environ.get("TRAINYARD_ALLOWED_HOSTS", "").split(","), _PUBLIC.hostname) if host
 ]
+CSRF_TRUSTED_ORIGINS = [f"{_PUBLIC.scheme}://{_PUBLIC.netloc}"] if PUBLIC_URL else []
+"""Origins of the site beside the one a request names itself; WebSockets ask them as well."""
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _PUBLIC.scheme == "https"
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _PUBLIC.scheme == "https" else 0
+SECURE_PROXY_SSL_HEADER = (
+    ("HTTP_X_FORWARDED_PROTO", "https") if os.environ.get("TRAINYARD_TRUST_PROXY") == "1" else None
+)
 
 INSTALLED_APPS = [
     "django.contrib.admin",
@@ -64,14 +79,16 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
+    "axes",
     "channels",
     "django_htmx",
     "webapp",
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "webapp.guards.rates.rate_limit",
     "webapp.middleware.OutageMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -80,6 +97,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "webapp.guards.sign_ins.note_sign_ins",
 ]
 ROOT_URLCONF = "webapp.urls"
 ASGI_APPLICATION = "webapp.asgi.application"
@@ -113,6 +131,14 @@ CHANNEL_LAYERS = {
         "CONFIG": {"hosts": [REDIS_URL], "prefix": "trainyard"},
     }
 }
+CACHES = {
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "KEY_PREFIX": "trainyard",
+        "OPTIONS": {"socket_timeout": 1, "socket_connect_timeout": 1},
+    }
+}
 CELERY_BROKER_URL = REDIS_URL
 TRAINYARD_WEB_URL = os.environ.get("TRAINYARD_WEB_URL") or f"http://127.0.0.1:{_PORTS.web}"
 """Address under which engines reach the ingest API."""
@@ -122,6 +148,14 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
 ]
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_FAILURE_LIMIT = 5
+AXES_COOLOFF_TIME = timedelta(minutes=15)
+AXES_RESET_ON_SUCCESS = True
+AXES_ENABLE_ADMIN = False
+AXES_VERBOSE = False
+SILENCED_SYSTEM_CHECKS = ["axes.W002"]  # the login page answers itself, see webapp.views.account
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"

@@ -6,12 +6,13 @@ Rollouts live under ``/runs/<run>/<phase>/<iteration>/<task>/<index>/`` where th
 
 from __future__ import annotations
 
-from django.contrib.auth.views import LoginView, LogoutView
+from django.contrib.auth.views import LogoutView
 from django.urls import path, register_converter
 
 from webapp.admin import site
 from webapp.api.app import api
 from webapp.views import (
+    account,
     datasets,
     experiments,
     health,
@@ -50,11 +51,10 @@ handler500 = "webapp.views.errors.server_error"
 _ROLLOUTS = "<segment:phase>/<int:iteration>/"
 urlpatterns = [
     path("", overview.overview, name="overview"),
-    path(
-        "login/",
-        LoginView.as_view(template_name="accounts/login.html", redirect_authenticated_user=True),
-        name="login",
-    ),
+    path("login/", account.SignInView.as_view(), name="login"),
+    path("account/", account.account, name="account"),
+    path("account/sessions/end/", account.session_end_all, name="session-end-all"),
+    path("account/sessions/<int:sign_in_id>/end/", account.session_end, name="session-end"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("runs/", runs.run_list, name="run-list"),
     path("runs/new/", run_new.run_new, name="run-new"),

@@ -10,7 +10,7 @@ from django.test import Client
 
 from engine.types import RunState
 from tests.event_builders import Stream, ref
-from tests.web_builders import PASSWORD, launched, make_run, make_user, post
+from tests.web_builders import launched, make_run, make_user, post
 from webapp.models import ApiToken, AuditEntry, Dataset, Run, Task, TaskAnswer, Trajectory
 from webapp.permissions import Role
 from webapp.services import accounts, attempts
@@ -66,9 +66,8 @@ def test_strangers_are_asked_to_sign_in() -> None:
 
 
 def test_a_session_needs_a_csrf_token_to_write() -> None:
-    make_user("ada", Role.OPERATOR)
     client = Client(enforce_csrf_checks=True)
-    assert client.login(username="ada", password=PASSWORD)
+    client.force_login(make_user("ada", Role.OPERATOR))
     assert client.get(API + "/runs").status_code == 200
     assert send(client, "/runs", {"recipe": "quickstart"}).status_code == 403
     assert not Run.objects.exists()

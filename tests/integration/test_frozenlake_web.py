@@ -16,7 +16,7 @@ from engine.events.spool import SpoolSink
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from tests.unit.environments.lake_builders import SMALL
-from tests.web_builders import PASSWORD, launched, make_user
+from tests.web_builders import launched, make_user, sign_in
 from webapp.models import Evaluation, Task, Trajectory
 from webapp.permissions import Role
 from webapp.services import datasets, ingest, runs
@@ -66,7 +66,7 @@ def test_a_run_is_launched_without_a_dataset_and_its_pages_show_the_lake(
 
     make_user("viewer", Role.VIEWER)
     client = Client()
-    assert client.login(username="viewer", password=PASSWORD)
+    assert sign_in(client, "viewer")
     place = [run.pk, trajectory.phase, trajectory.iteration, trajectory.task_key]
     page = client.get(reverse("trajectory-detail", args=[*place, trajectory.index])).content.decode()
     assert trajectory.detail in page
@@ -80,7 +80,7 @@ def test_a_run_is_launched_without_a_dataset_and_its_pages_show_the_lake(
 def test_the_form_offers_the_environments_settings() -> None:
     make_user("op", Role.OPERATOR)
     client = Client()
-    assert client.login(username="op", password=PASSWORD)
+    assert sign_in(client, "op")
     page = client.get(reverse("run-new"), {"recipe": "frozenlake"}).content.decode()
     assert "environment.slip_probability" in page
     assert "environment.warm_start_steps" in page

@@ -16,9 +16,13 @@ from django.http import HttpRequest
 from webapp.admin.site import RecordAdmin, RoleAdmin, site
 from webapp.models import ApiToken
 from webapp.permissions import Role, role_of
-from webapp.services import accounts
+from webapp.services import accounts, sign_ins
 
 ROLE_CHOICES = [(role.value, role.value) for role in Role]
+
+
+def _actor(request: HttpRequest) -> User | None:
+    return request.user if isinstance(request.user, User) else None
 
 
 class NewPersonForm(AdminUserCreationForm):  # type: ignore[type-arg]
@@ -71,6 +75,20 @@ class PersonAdmin(RoleAdmin[User]):
     list_filter = ("groups", "is_active")
     search_fields = ("username", "email")
     ordering = ("username",)
+    actions = ("unlock", "sign_out")
+
+    @admin.action(description="Unlock sign-in after failed attempts")
+    def unlock(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        """Forget failed attempts."""
+        for user in queryset:
+            accounts.unlock(user=user, actor=_actor(request))
+        messages.success(request, f"{len(queryset)} accounts were unlocked.")
+
+    @admin.action(description="Sign out everywhere")
+    def sign_out(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        """End all sessions."""
+        ended = sum(sign_ins.end_all(user=user, actor=_actor(request)) for user in queryset)
+        messages.success(request, f"{ended} sessions were ended.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
         """With groups, which hold the roles."""
@@ -100,7 +118,7 @@ class PersonAdmin(RoleAdmin[User]):
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         """Save, then give the role and the right to sign in through the service."""
-        actor = request.user if isinstance(request.user, User) else None
+        actor = _actor(request)
         wanted_active = obj.is_active
         if change:
             obj.is_active = bool(User.objects.values_list("is_active", flat=True).get(pk=obj.pk))
@@ -135,8 +153,7 @@ class ApiTokenAdmin(RecordAdmin[ApiToken]):
 
     def delete_model(self, request: HttpRequest, obj: ApiToken) -> None:
         """Revoke, with an audit entry."""
-        actor = request.user if isinstance(request.user, User) else None
-        accounts.revoke_token(token=obj, actor=actor)
+        accounts.revoke_token(token=obj, actor=_actor(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
         """Revoke each, with an audit entry."""

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from django.contrib import admin
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
 from django.db.models import Model
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
 
 from webapp.permissions import Role, has_role
 
@@ -34,6 +37,12 @@ class TrainyardAdminSite(admin.AdminSite):
     def has_permission(self, request: HttpRequest) -> bool:
         """Admins only."""
         return has_role(request.user, Role.ADMIN)
+
+    def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+        """Lead to the one login page, which counts attempts; who is signed in already lacks the role."""
+        if request.user.is_authenticated:
+            raise PermissionDenied(f"This needs the role {Role.ADMIN}.")
+        return redirect_to_login(request.GET.get("next", reverse("admin:index")))
 
 
 class RoleAdmin(_ModelAdmin[ModelRow]):

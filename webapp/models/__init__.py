@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webapp.models.accounts import ApiToken
+from webapp.models.accounts import ApiToken, SignIn
 from webapp.models.alerts import Alert
 from webapp.models.annotations import Annotation
 from webapp.models.audit import AuditEntry
@@ -33,6 +33,7 @@ __all__ = [
     "Run",
     "RunAttempt",
     "Sandbox",
+    "SignIn",
     "Step",
     "Task",
     "TaskAnswer",

@@ -1,8 +1,9 @@
-"""Personal API tokens. Roles are Django groups ``viewer``, ``operator``, ``admin`` (webapp.permissions)."""
+"""Personal API tokens and sessions; roles are Django groups (``webapp.permissions``)."""
 
 from __future__ import annotations
 
 from django.conf import settings
+from django.contrib.sessions.models import Session
 from django.db import models
 
 
@@ -24,3 +25,21 @@ class ApiToken(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} ({self.hint}…)"
+
+
+class SignIn(models.Model):
+    """A session in use; deleting the session deletes it."""
+
+    session = models.OneToOneField(Session, on_delete=models.CASCADE, related_name="+")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="sign_ins")
+    created_at = models.DateTimeField(auto_now_add=True)
+    seen_at = models.DateTimeField()
+    address = models.GenericIPAddressField(null=True, blank=True)
+    agent = models.CharField(max_length=300, blank=True, default="")
+    """The browser's ``User-Agent``."""
+
+    class Meta:
+        ordering = ["-seen_at"]
+
+    def __str__(self) -> str:
+        return f"session of {self.user} from {self.address}"

@@ -6,6 +6,7 @@ import hashlib
 import secrets
 from datetime import datetime
 
+from axes.utils import reset
 from django.contrib.auth.models import Group, User
 from django.contrib.auth.password_validation import validate_password
 from django.db import transaction
@@ -15,7 +16,7 @@ from django.utils import timezone
 from engine.errors import TrainyardError
 from webapp.models import ApiToken
 from webapp.permissions import Role
-from webapp.services import audit
+from webapp.services import audit, sign_ins
 
 TOKEN_PREFIX = "ty_"
 
@@ -65,6 +66,8 @@ def set_active(*, user: User, active: bool, actor: User | None = None) -> None:
         _keep_an_admin(user, Role.VIEWER)
     user.is_active = active
     user.save(update_fields=["is_active"])
+    if not active:
+        sign_ins.end_all(user=user, actor=actor)
     audit.record(
         actor=actor, action="account.active", target=f"user {user.get_username()}", changes={"active": active}
     )
@@ -90,6 +93,13 @@ def create_token(*, user: User, name: str, expires_at: datetime | None = None) -
     )
     audit.record(actor=user, action="token.create", target=f"token {name}")
     return token
+
+
+@transaction.atomic
+def unlock(*, user: User, actor: User | None = None) -> None:
+    """Forget a person's failed attempts to sign in, from every address."""
+    reset(username=user.get_username())
+    audit.record(actor=actor, action="account.unlock", target=f"user {user.get_username()}")
 
 
 @transaction.atomic

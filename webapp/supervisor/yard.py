@@ -262,7 +262,9 @@ def _specs(yard: Yard, ports: Ports) -> list[ServiceSpec]:
     web = [
         *(python, "-m", "uvicorn", "webapp.asgi:application"),
         *("--host", "127.0.0.1", "--port", str(ports.web), "--log-level", "warning"),
-        *("--timeout-graceful-shutdown", "2", "--ws-max-size", "1048576"),
+        *("--timeout-graceful-shutdown", "2", "--ws-max-size", "16384"),
+        # Otherwise whoever connects from this machine may claim any address.
+        *(() if "FORWARDED_ALLOW_IPS" in os.environ else ("--no-proxy-headers",)),
     ]
     worker = [*celery, "worker", "--concurrency", "2", "--loglevel", "WARNING"]
     # The schedule is kept in memory: a file of it would not survive a kill.

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from tests.web_builders import make_user
+from tests.web_builders import make_user, sign_in
 from webapp.models import AuditEntry, Experiment
 from webapp.permissions import Role, role_of
 
@@ -25,7 +25,7 @@ def test_a_person_is_made_with_a_role(admin: Client) -> None:
     form |= {"password1": "correct-horse-battery", "password2": "correct-horse-battery"}
     assert admin.post("/admin/auth/user/add/", form).status_code == 302
     assert role_of(User.objects.get(username="eve")) is Role.OPERATOR
-    assert Client().login(username="eve", password="correct-horse-battery")
+    assert sign_in(Client(), "eve", "correct-horse-battery")
 
 
 def test_role_password_and_access_are_changed(admin: Client) -> None:
@@ -35,7 +35,7 @@ def test_role_password_and_access_are_changed(admin: Client) -> None:
     assert "too short" in admin.post(address, weak).content.decode()
     assert admin.post(address, weak | {"new_password": "another-horse-battery"}).status_code == 302
     assert role_of(User.objects.get(pk=user.pk)) is Role.OPERATOR
-    assert Client().login(username="eve", password="another-horse-battery")
+    assert sign_in(Client(), "eve", "another-horse-battery")
     assert AuditEntry.objects.filter(action="account.role", actor__username="root").exists()
     admin.post(address, {"username": "eve", "email": "", "role": "operator", "new_password": ""})
     assert not User.objects.get(pk=user.pk).is_active

@@ -19,6 +19,7 @@ from tests.html_regions import form_targets, links
 from tests.page_builders import Yard, add_iteration, make_dataset, make_yard
 from tests.sandbox_builders import lease, pool
 from tests.web_builders import make_run, make_user
+from webapp.contexts.account import AccountContext
 from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskContext
 from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
 from webapp.contexts.groups import GroupContext
@@ -65,6 +66,7 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
         "sandboxes": (PoolContext, "/sandboxes/"),
         "sandboxes of a run": (PoolContext, f"/sandboxes/?run={run}"),
         "search": (SearchContext, "/trajectories/?q=line"),
+        "account": (AccountContext, "/account/"),
         "experiments": (ExperimentListContext, "/experiments/"),
         "experiment": (ExperimentContext, f"/experiments/{yard.experiment.pk}/"),
         "datasets": (DatasetListContext, "/datasets/"),
@@ -124,7 +126,7 @@ def arguments(pattern: URLPattern, yard: Yard) -> dict[str, Any]:
     known = {
         "run_id": yard.run.pk, "phase": "train", "iteration": 0, "task_key": yard.tasks[0].key, "index": 0,
         "alert_id": yard.run.alerts.get().pk, "trajectory_id": trajectory.pk,
-        "experiment_id": yard.experiment.pk, "name": "quickstart", "key": yard.tasks[0].key,
+        "sign_in_id": 1, "experiment_id": yard.experiment.pk, "name": "quickstart", "key": yard.tasks[0].key,
     }  # fmt: skip
     return {name: known[name] for name in pattern.pattern.converters}
 

@@ -1,0 +1,35 @@
+"""Notes when a session was last used, from where and by what, for the page that lists sessions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from django.contrib.auth import SESSION_KEY
+from django.http import HttpRequest, HttpResponse
+
+from webapp.services import sign_ins
+
+EVERY_S = 60
+_SEEN = "seen"
+
+
+def note_sign_ins(
+    get_response: Callable[[HttpRequest], HttpResponse],
+) -> Callable[[HttpRequest], HttpResponse]:
+    """Note the use of a session at most once a minute."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        session = request.session
+        now = int(time.time())
+        if session.session_key and SESSION_KEY in session and now - session.get(_SEEN, 0) >= EVERY_S:
+            sign_ins.note(
+                session_key=session.session_key,
+                user_id=int(session[SESSION_KEY]),
+                address=request.META.get("REMOTE_ADDR") or None,
+                agent=request.headers.get("User-Agent", ""),
+            )
+            session[_SEEN] = now
+        return get_response(request)
+
+    return middleware

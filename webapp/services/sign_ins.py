@@ -1,0 +1,43 @@
+"""Sessions of people: where they are signed in, and signing them out."""
+
+from __future__ import annotations
+
+from django.contrib.auth import SESSION_KEY
+from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from webapp.models import SignIn
+from webapp.services import audit
+
+
+def note(*, session_key: str, user_id: int, address: str | None, agent: str) -> None:
+    """Note that a session is in use."""
+    fields = {"user_id": user_id, "seen_at": timezone.now(), "address": address, "agent": agent[:300]}
+    try:
+        with transaction.atomic():
+            SignIn.objects.update_or_create(session_id=session_key, defaults=fields)
+    except IntegrityError:  # it ended meanwhile
+        return
+
+
+@transaction.atomic
+def end(*, sign_in: SignIn, actor: User | None = None) -> None:
+    """End one session: its pages and live updates stop within seconds."""
+    Session.objects.filter(pk=sign_in.session_id).delete()
+    audit.record(actor=actor, action="account.sign_out", target=f"user {sign_in.user.get_username()}")
+
+
+@transaction.atomic
+def end_all(*, user: User, actor: User | None = None) -> int:
+    """End every session of a person; returns how many there were. API tokens stay."""
+    ended, _ = Session.objects.filter(pk__in=_sessions_of(user)).delete()
+    audit.record(actor=actor, action="account.sign_out_everywhere", target=f"user {user.get_username()}")
+    return ended
+
+
+def _sessions_of(user: User) -> list[str]:
+    """Keys of a person's sessions, also of those that no request has used yet."""
+    live = Session.objects.filter(expire_date__gt=timezone.now()).iterator()
+    return [session.pk for session in live if session.get_decoded().get(SESSION_KEY) == str(user.pk)]
