@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('sessions', '0001_initial'),
-        ('webapp', '0011_attempt_tokens'),
+        ('webapp', '0012_run_kinds'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
