@@ -215,6 +215,7 @@ LOGGING = {
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["console"], "level": "INFO"},
     "loggers": {
+        "axes": {"level": "WARNING"},
         "django.server": {"level": "WARNING"},
         "django.request": {"filters": ["available"]},
         "httpx": {"level": "WARNING"},

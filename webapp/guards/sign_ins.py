@@ -20,7 +20,10 @@ def note_sign_ins(
     """Note the use of a session at most once a minute."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
+        response = get_response(request)
         session = request.session
+        if response.status_code >= 500 or not session.accessed:
+            return response
         now = int(time.time())
         if session.session_key and SESSION_KEY in session and now - session.get(_SEEN, 0) >= EVERY_S:
             sign_ins.note(
@@ -30,6 +33,6 @@ def note_sign_ins(
                 agent=request.headers.get("User-Agent", ""),
             )
             session[_SEEN] = now
-        return get_response(request)
+        return response
 
     return middleware

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+
 from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
-from django.db import IntegrityError, transaction
+from django.db import DatabaseError, transaction
 from django.utils import timezone
 
 from webapp.models import SignIn
 from webapp.services import audit
 
+log = logging.getLogger(__name__)
+
 
 def note(*, session_key: str, user_id: int, address: str | None, agent: str) -> None:
-    """Note that a session is in use."""
+    """Note that a session is in use; where that cannot be stored, the next request tries again."""
     fields = {"user_id": user_id, "seen_at": timezone.now(), "address": address, "agent": agent[:300]}
     try:
         with transaction.atomic():
             SignIn.objects.update_or_create(session_id=session_key, defaults=fields)
-    except IntegrityError:  # it ended meanwhile
-        return
+    except DatabaseError as error:  # it ended meanwhile, or the database is away
+        log.info("the use of a session was not noted: %s", error)
 
 
 @transaction.atomic
