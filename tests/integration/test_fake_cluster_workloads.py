@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import socket
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -205,7 +207,7 @@ async def test_a_cluster_that_cannot_listen_leaves_nothing_behind(home: Path) ->
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
 async def test_kubectl_finds_itself_at_home(cluster: FakeCluster, tmp_path: Path) -> None:
-    async def kubectl(*arguments: str, status: int = 0) -> str:
+    async def kubectl(*arguments: str, status: int = 0, stdin: bytes = b"", websockets: bool = True) -> str:
         process = await asyncio.create_subprocess_exec(
             "kubectl",
             "--kubeconfig",
@@ -213,10 +215,12 @@ async def test_kubectl_finds_itself_at_home(cluster: FakeCluster, tmp_path: Path
             "--cache-dir",
             str(tmp_path),
             *arguments,
+            env={**os.environ, "KUBECTL_REMOTE_COMMAND_WEBSOCKETS": str(websockets).lower()},
+            stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        out, err = await process.communicate()
+        out, err = await process.communicate(stdin)
         assert process.returncode == status, (out, err)
         # Before 1.34 kubectl complains on stderr when the empty message with which API servers open an exec
         # arrives before it has made its own streams.
@@ -239,8 +243,14 @@ async def test_kubectl_finds_itself_at_home(cluster: FakeCluster, tmp_path: Path
     assert table.split()[:5] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     assert "1/1" in table
     assert "Running" in table
-    assert await kubectl("exec", "box", "--", "cat", "a.txt") == "first\nsecond\nthird\n"
-    assert "exit code 4" in await kubectl("exec", "box", "--", "sh", "-c", "exit 4", status=4)
+    for websockets in (True, False):  # without them it speaks SPDY, as the versions before 1.30 do
+        run = partial(kubectl, "exec", websockets=websockets)
+        assert await run("box", "--", "cat", "a.txt") == "first\nsecond\nthird\n"
+        assert await run("-i", "box", "--", "sh", "-c", "wc -c", stdin=b"x" * 300_000) == "300000\n"
+        assert "exit code 4" in await run("box", "--", "sh", "-c", "exit 4", status=4)
+        assert "to stderr" in await run("box", "--", "sh", "-c", "echo to stderr >&2; exit 5", status=5)
+        verb = "get" if websockets else "create"
+        assert cluster.counters.requests[verb, "pods/exec"] == 4
     assert "Successfully assigned default/box" in await kubectl("describe", "pod", "box")
     await kubectl("label", "pod", "box", "more=yes")
     await kubectl("annotate", "pod", "-l", "app=x", "note=1")

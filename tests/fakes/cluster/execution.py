@@ -1,8 +1,8 @@
-"""pods/exec over websockets: subprotocols v4 and v5 of ``channel.k8s.io``.
+"""pods/exec over websockets (subprotocols v4 and v5 of ``channel.k8s.io``) and over SPDY (v4).
 
-The first byte of a message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 how it ended (a ``Status``), 4
-terminal size; v5 adds 255, which closes the channel that the next byte names, so that only there stdin can
-end.
+The first byte of a websocket's message is its channel: 0 stdin, 1 stdout, 2 stderr, 3 how it ended (a
+``Status``), 4 terminal size; v5 adds 255, which closes the channel that the next byte names: v4 cannot end
+stdin. SPDY has a stream for each channel.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from aiohttp import WSMsgType, web
 
@@ -18,6 +18,7 @@ from engine.errors import SandboxError
 from tests.fakes.cluster.calls import Call
 from tests.fakes.cluster.errors import ApiError, bad_request, internal
 from tests.fakes.cluster.resources import Object
+from tests.fakes.cluster.spdy import SpdyStreams
 from tests.fakes.cluster.store import Record
 
 if TYPE_CHECKING:
@@ -44,12 +45,13 @@ class Execution:
         A request that does not accept ``*/*`` is answered 406, in the words of the API server's router.
 
         Raises:
-            ApiError: 400 for a request that is no websocket's or names no container that runs.
+            ApiError: 400 for a request that upgrades to nothing known or names no container that runs.
         """
         accepted = request.headers.get("Accept", "*/*").split(",")
         if all(kind.partition(";")[0].strip() != "*/*" for kind in accepted):
             return web.Response(status=406, text="406: Not Acceptable\n\nAvailable representations: */*")
-        if request.headers.get("Upgrade", "").lower() != "websocket":
+        upgrade = request.headers.get("Upgrade", "").lower()
+        if upgrade not in ("websocket", "spdy/3.1"):
             raise bad_request("Upgrade request required")
         command = request.query.getall("command", [])
         if not command:
@@ -66,66 +68,104 @@ class Execution:
             process = await container.spawn(command, stdin=wants_stdin)
         except (SandboxError, OSError) as error:
             raise internal(f"error executing command in container: {error}") from None
+        if upgrade != "websocket":
+            return await self._over_spdy(call, request, process, command)
         socket = web.WebSocketResponse(protocols=(_V5, _V4), max_msg_size=0, compress=False)
         await socket.prepare(request)
         if socket.ws_protocol is None:
             raise ApiError(400, "BadRequest", f"the client speaks neither {_V5} nor {_V4}")
         await socket.send_bytes(bytes([_STDOUT]))
-        await self._carry(socket, process, command)
+        await _carry(_WebSocketStreams(socket), process, command)
+        await socket.close()
         return socket
 
-    async def _carry(self, socket: web.WebSocketResponse, process: Process, command: list[str]) -> None:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        last = bytearray()
-        listening = asyncio.create_task(_receive(socket, process))
-        sending = asyncio.gather(
-            _send(socket, _STDOUT, process, process.stdout, bytearray()),
-            _send(socket, _STDERR, process, process.stderr, last),
-        )
-        try:
-            await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
-            if not sending.done() or sending.exception() is not None:
-                return  # the client is gone; the command goes on without it, with its stdin at an end
-            code = await process.wait()
-            status = json.dumps(_status(code, command, bytes(last))).encode()
-            with contextlib.suppress(ConnectionError):
-                await socket.send_bytes(bytes([_ERROR]) + status)
-                await socket.close()
-        finally:
-            if process.stdin is not None:
-                process.stdin.close()
-            for task in (listening, sending):
-                task.cancel()
-            await asyncio.gather(listening, sending, return_exceptions=True)
+    async def _over_spdy(
+        self, call: Call, request: web.BaseRequest, process: Process, command: list[str]
+    ) -> web.StreamResponse:
+        offered = ",".join(request.headers.getall("X-Stream-Protocol-Version", []))
+        if _V4 not in [one.strip() for one in offered.split(",")]:
+            raise ApiError(403, "Forbidden", f"unable to upgrade: unable to negotiate protocol: {offered}")
+        named = {"stdin": _STDIN, "stdout": _STDOUT, "stderr": _STDERR}
+        streams = SpdyStreams(request, [_ERROR, *(one for name, one in named.items() if call.flag(name))])
+        response = await streams.prepare(_V4)
+        await _carry(streams, process, command)
+        return response
+
+
+class _Streams(Protocol):
+    """The channels between one client and one process."""
+
+    async def send(self, channel: int, data: bytes, *, last: bool = False) -> None: ...
+
+    async def receive(self) -> tuple[int, bytes] | None: ...
+
+
+class _WebSocketStreams:
+    def __init__(self, socket: web.WebSocketResponse) -> None:
+        self._socket = socket
+
+    async def send(self, channel: int, data: bytes, *, last: bool = False) -> None:
+        if data:
+            await self._socket.send_bytes(bytes([channel]) + data)
+
+    async def receive(self) -> tuple[int, bytes] | None:
+        async for message in self._socket:
+            if message.type not in (WSMsgType.BINARY, WSMsgType.TEXT):
+                continue
+            data: bytes = message.data if message.type is WSMsgType.BINARY else message.data.encode()
+            if data[:1] == bytes([_STDIN]) and data[1:]:
+                return _STDIN, data[1:]
+            if data == bytes([_CLOSE, _STDIN]) and self._socket.ws_protocol == _V5:
+                return _STDIN, b""
+        return None
+
+
+async def _carry(streams: _Streams, process: Process, command: list[str]) -> None:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    last = bytearray()
+    listening = asyncio.create_task(_receive(streams, process))
+    sending = asyncio.gather(
+        _send(streams, _STDOUT, process, process.stdout, bytearray()),
+        _send(streams, _STDERR, process, process.stderr, last),
+    )
+    try:
+        await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done() or sending.exception() is not None:
+            return  # the client is gone; the command goes on without it, with its stdin at an end
+        code = await process.wait()
+        status = json.dumps(_status(code, command, bytes(last))).encode()
+        with contextlib.suppress(ConnectionError):
+            await streams.send(_ERROR, status, last=True)
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        for task in (listening, sending):
+            task.cancel()
+        await asyncio.gather(listening, sending, return_exceptions=True)
 
 
 async def _send(
-    socket: web.WebSocketResponse,
-    channel: int,
-    process: Process,
-    reader: asyncio.StreamReader,
-    last: bytearray,
+    streams: _Streams, channel: int, process: Process, reader: asyncio.StreamReader, last: bytearray
 ) -> None:
     while data := await reader.read(_CHUNK):
         last[:] = (last + data)[-_TAIL:]
-        await socket.send_bytes(bytes([channel]) + data)
+        await streams.send(channel, data)
+    await streams.send(channel, b"", last=True)
     if process.stdin is not None:
         process.stdin.close()  # containerd closes stdin with the first output stream that ends
 
 
-async def _receive(socket: web.WebSocketResponse, process: Process) -> None:
-    async for message in socket:
-        if message.type not in (WSMsgType.BINARY, WSMsgType.TEXT):
-            continue
-        data: bytes = message.data if message.type is WSMsgType.BINARY else message.data.encode()
-        if not data or process.stdin is None:
+async def _receive(streams: _Streams, process: Process) -> None:
+    while (received := await streams.receive()) is not None:
+        channel, data = received
+        if channel != _STDIN or process.stdin is None:
             continue
         with contextlib.suppress(OSError):
-            if data[0] == _STDIN:
-                process.stdin.write(data[1:])
+            if data:
+                process.stdin.write(data)
                 await process.stdin.drain()
-            elif data[0] == _CLOSE and socket.ws_protocol == _V5 and data[1:2] == bytes([_STDIN]):
+            else:
                 process.stdin.close()
 
 
