@@ -12,13 +12,13 @@ it stays, for a task's setup is such a change. Patches of more than ``MAX_FILES`
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import dataclass, replace
 
 from engine.errors import PatchError
 from engine.grading.patch_filter import FilteredPatch, PatchFilter
 from engine.patches.apply import Changes, apply_patch
 from engine.patches.harness import apply_as_harness, named_paths
+from engine.patches.sections import preimages
 from engine.patches.trees import FileState
 from engine.sandbox.base import Sandbox
 from engine.types import TaskRow
@@ -26,7 +26,6 @@ from engine.types import TaskRow
 MAX_FILES = 500
 _COMMAND_S = 30.0
 _BLOBS_BYTES = 64 << 20
-_PREIMAGE = re.compile(r"^index ([0-9a-f]{4,64})\.\.", re.MULTILINE)
 _CAT_FILES = ["git", "-c", "safe.directory=*", "cat-file", "--batch"]
 
 
@@ -96,7 +95,7 @@ async def _apply_otherwise(
 
 async def _preimages(box: Sandbox, patch: str) -> list[bytes]:
     """Return what the patch was made from, as far as the sandbox's repository has it."""
-    wanted = list(dict.fromkeys(_PREIMAGE.findall(patch)))[:MAX_FILES]
+    wanted = preimages(patch)[:MAX_FILES]
     if not wanted:
         return []
     done = await box.exec(

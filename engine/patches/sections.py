@@ -61,3 +61,18 @@ def patch_hash(patch: str) -> str:
 def count_changed_lines(patch: str) -> int:
     """Count added and removed lines."""
     return sum(1 for line in patch.split("\n") if re.match(r"[+-](?![+-]{2} )", line))
+
+
+def added_lines(patch: str) -> list[str]:
+    """Return the text of the added lines, also of a patch that cannot be read."""
+    return [line[1:] for line in patch.split("\n") if re.match(r"\+(?!\+\+ )", line)]
+
+
+def removed_lines(patch: str) -> list[str]:
+    """Return the text of the removed lines, also of a patch that cannot be read."""
+    return [line[1:] for line in patch.split("\n") if re.match(r"-(?!-- )", line)]
+
+
+def preimages(patch: str) -> list[str]:
+    """Return the hashes of the contents that a patch says it was made from, as long as they are written."""
+    return list(dict.fromkeys(re.findall(r"^index ([0-9a-f]{4,64})\.\.", patch, re.MULTILINE)))

@@ -172,6 +172,8 @@ for fd in range(1, 30):  # pytest captures 1 and 2, and keeps copies
     except OSError:
         pass
 """
+DATE = " 2020-01-01 00:00:00.000000000 +0000"
+BARE_CONFTEST = new_file("conftest.py", LIE).partition("new file mode 100644\n")[2]
 EXPLOITS = {
     "nothing": "",
     "forged lines": code(SAY),
@@ -208,6 +210,10 @@ EXPLOITS = {
     "edited tests": diff_texts("tests/test_numbers.py", TEST_NUMBERS, "def test_clamp(): pass\n"),
     "tests as a link": "diff --git a/tests b/tests\nnew file mode 120000\n--- /dev/null\n+++ b/tests\n"
     "@@ -0,0 +1 @@\n+/tmp\n\\ No newline at end of file\n",
+    "conftest behind a date": BARE_CONFTEST.replace("b/conftest.py", f"b/conftest.py{DATE}"),
+    "conftest behind an index line": f"Index: conftest.py\n{BARE_CONFTEST}",
+    "renamed to a conftest": new_file("lie.py", LIE).replace("b/lie.py", "b/conftest.py"),
+    "script of ed": "diff --git a/toy/numbers.py b/toy/numbers.py\nIndex: conftest.py\n0a\n" + LIE + ".\n",
     "out of the tree": new_file("../../tmp/verifier/reward.txt", "1\n"),
 }
 AGAINST_LOGS = (

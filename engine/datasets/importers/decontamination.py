@@ -15,6 +15,7 @@ from engine.config.importing import DecontaminationConfig
 from engine.datasets.importers.base import Imported
 from engine.datasets.importers.filters import Exclusion
 from engine.datasets.importers.repositories import VERIFIED_REPOSITORIES, canonical, same_repository
+from engine.patches.sections import added_lines
 
 _MIN_LINES = 3
 """Fixes that add fewer telling lines are not compared: they are alike by chance."""
@@ -55,7 +56,7 @@ class Decontamination:
         if len(task.base_commit) >= _MIN_COMMIT:
             self._commits.setdefault(task.base_commit.lower(), number)
         self._statements.add(number, ngrams(task.problem_statement, self._config.ngram))
-        self._fixes.add(number, added_lines(row.answer.gold_patch))
+        self._fixes.add(number, line_hashes(row.answer.gold_patch))
 
     def check(self, row: Imported) -> Exclusion | None:
         """Return what the row has in common with the benchmark; None when nothing."""
@@ -78,7 +79,7 @@ class Decontamination:
         if near and near[1] >= self._config.overlap:
             where = f"{near[1]:.0%} of the statement's n-grams are those of {self._names[near[0]]}"
             return Exclusion("decontamination:statement", where)
-        lines = added_lines(row.answer.gold_patch)
+        lines = line_hashes(row.answer.gold_patch)
         near = self._fixes.nearest(lines) if len(lines) >= _MIN_LINES else None
         if near and near[1] >= self._config.overlap and self._fixes.size(near[0]) >= _MIN_LINES:
             where = f"{near[1]:.0%} of the fix's lines are those of {self._names[near[0]]}"
@@ -120,7 +121,7 @@ def ngrams(text: str, n: int) -> frozenset[int]:
     return frozenset(hash(tuple(words[start : start + n])) for start in range(max(1, len(words) - n + 1)))
 
 
-def added_lines(patch: str) -> frozenset[int]:
+def line_hashes(patch: str) -> frozenset[int]:
     """Return hashes of the lines a patch adds, without white space; short ones are left out."""
-    lines = (re.sub(r"\s+", "", line[1:]) for line in patch.split("\n") if re.match(r"\+(?!\+\+ )", line))
+    lines = (re.sub(r"\s+", "", line) for line in added_lines(patch))
     return frozenset(hash(line) for line in lines if len(line) >= _MIN_LINE)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from engine.config.importing import COMPARISON, FilterConfig
 from engine.datasets.importers.base import Imported
 from engine.datasets.importers.repositories import same_repository
+from engine.patches.sections import added_lines, removed_lines
 
 _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
@@ -76,8 +77,8 @@ def _comparison(text: str) -> tuple[str, str, float]:
 def leaked_lines(imported: Imported) -> int:
     """Return how many lines that the gold patch adds, and does not also remove, stand in the statement."""
     patch = imported.answer.gold_patch
-    removed = {_squeezed(line[1:]) for line in patch.split("\n") if re.match(r"-(?!-- )", line)}
-    added = {_squeezed(line[1:]) for line in patch.split("\n") if re.match(r"\+(?!\+\+ )", line)}
+    removed = set(map(_squeezed, removed_lines(patch)))
+    added = set(map(_squeezed, added_lines(patch)))
     statement = _squeezed(imported.task.problem_statement)
     return sum(1 for line in added - removed if len(line) >= _MIN_QUOTED and line in statement)
 
