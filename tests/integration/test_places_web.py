@@ -102,12 +102,17 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
 
 
 def test_the_form_offers_what_is_allowed(home: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRAINYARD_GRANTED", json.dumps({"sandbox.docker.host": [HOST]}))
+    pool = {"pool": "sandboxes"}
+    granted = {"sandbox.docker.host": [HOST], "sandbox.kubernetes.node_selector": [pool]}
+    monkeypatch.setenv("TRAINYARD_GRANTED", json.dumps(granted))
     folder = home / "policies" / "mine"
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     (folder / "model.safetensors").write_text("")
-    text = client.get("/runs/new/?recipe=quickstart").content.decode()
+    text = html.unescape(client.get("/runs/new/?recipe=quickstart").content.decode())
+    assert f"Known: {json.dumps(pool)}." in text
+    assert "Known: []" not in text
+    assert "granted by the administrator" in text
     assert f'<option value="{HOST}"' in text
     assert '<option value="mine">' in text
     assert '<option value="builtin:quickstart">' in text

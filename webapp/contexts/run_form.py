@@ -183,10 +183,20 @@ def _fields(
         result.append(
             FormField(
                 key, name.replace("_", " "), widget, _posted(posted, key, text), compared, choices,
-                info.description or "", optional, _error(key, problems),
+                _help(info), optional, _error(key, problems),
             )
         )  # fmt: skip
     return tuple(result)
+
+
+def _help(info: FieldInfo) -> str:
+    """Return a setting's docstring; where an administrator has to grant values, it ends with that."""
+    granted = " Other values than the default are granted by the administrator." * _is_granted(info)
+    return f"{info.description or ''}{granted}"
+
+
+def _is_granted(info: FieldInfo) -> bool:
+    return any(isinstance(one, Granted) for one in info.metadata)
 
 
 def _error(key: str, problems: Sequence[Problem]) -> str:
@@ -202,12 +212,8 @@ def _widget(
         return widget, choices, optional
     if widget in ("list", "mapping"):
         return widget, offers[key], optional
-    granted = any(isinstance(one, Granted) for one in info.metadata)
-    return (
-        "choice" if granted else "suggest",
-        tuple(text for text in offers[key] if text or not optional),
-        optional,
-    )
+    choices = tuple(text for text in offers[key] if text or not optional)
+    return "choice" if _is_granted(info) else "suggest", choices, optional
 
 
 def _posted(posted: Mapping[str, str], key: str, fallback: str) -> str:

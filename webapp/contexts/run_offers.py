@@ -28,8 +28,10 @@ def run_offers(config: AnyRun) -> dict[str, tuple[str, ...]]:
 def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
     match setting.place:
         case Granted():
-            values = (setting.default, *limits.granted.get(setting.name, ()))
-            return tuple(dict.fromkeys(_text(value) for value in (*values, setting.value)))
+            granted = limits.granted.get(setting.name, ())
+            several = isinstance(setting.default, list | dict)
+            values = granted if several else (setting.default, *granted, setting.value)
+            return tuple(dict.fromkeys(_text(value) for value in values))
         case CheckpointPlace():
             runs = (f"run:{run}" for run in run_reads.runs_with_checkpoints())
             return ("builtin:quickstart", *_policies(limits.policies), *runs)
