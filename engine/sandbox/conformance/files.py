@@ -6,6 +6,8 @@ A new kind of edit belongs into ``_EDITS``.
 from __future__ import annotations
 
 from engine.errors import PatchError
+from engine.patches.apply import Changes
+from engine.patches.trees import FileState
 from engine.sandbox.base import Sandbox
 from engine.sandbox.conformance.subject import Subject, check, raises
 
@@ -193,6 +195,32 @@ async def a_patch_may_rename_copy_and_carry_windows_newlines(subject: Subject) -
         assert await box.read_file("crlf.bat") == b"one\r\n2\r\n"
         with raises(FileNotFoundError):
             await box.read_file("pkg/module.py")
+
+
+@check
+async def files_are_committed_completely_or_not_at_all(subject: Subject) -> None:
+    """Files and symlinks are read and written by name; no name leads through a symlink."""
+    new, link = FileState(0o100755, b"new\n"), FileState(0o120777, b"a.txt")
+    async with subject.open() as box:
+        await _run(box, "ln -s /tmp out && ln -s pkg inside")
+        for name in ("out/escape", "inside/escape", "../escape"):
+            with raises(PatchError):
+                await box.commit_files(Changes({"a.txt": new, name: new}, ()))
+        with raises(PatchError):
+            await box.commit_files(Changes({"a.txt": new}, ("inside/module.py",)))
+        assert (
+            await _run(box, "cat a.txt; ls /tmp .. pkg | grep -c escape; true")
+            == b"first\nsecond\nthird\n0\n"
+        )
+        before = await box.fetch_files(["a.txt", "inside", "absent", "pkg", "inside/module.py"])
+        assert {name: state.data for name, state in before.items()} == {
+            "a.txt": b"first\nsecond\nthird\n", "inside": b"pkg",
+        }  # fmt: skip
+        await box.commit_files(Changes({"deep/new/file": new, "a link": link}, ("a.txt",)))
+        found = await box.fetch_files(["a.txt", "deep/new/file", "a link"])
+        assert {name: (state.git_mode, state.data) for name, state in found.items()} == {
+            "deep/new/file": (0o100755, b"new\n"), "a link": (0o120000, b"a.txt"),
+        }  # fmt: skip
 
 
 @check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from engine.inference.base import GenerationContext, Policy, SamplingParams
 from engine.inference.bytes_tokenizer import BytesTokenizer
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
+from engine.tools.parser import ToolFormat
 from engine.types import Step, TerminationReason
 from tests.fakes.memory_sandbox import Command, MemoryBackend, printed, silent
 from tests.rollout_builders import (
@@ -94,6 +96,28 @@ async def test_a_response_without_a_call_goes_on() -> None:
     assert "unknown tool 'ls'" in steps[1].observation
     assert steps[0].call is None
     assert "ERROR: no tool call" in _shown(outcome)
+
+
+@pytest.mark.parametrize("tool_format", ["xml", "function_calling"])
+async def test_nonsense_is_the_models_own_doing_and_the_rollout_goes_on(tool_format: ToolFormat) -> None:
+    """Deep brackets, endless numbers, text that no file can hold: errors to show, no failure of anything."""
+    values: list[Any] = ["[" * 2000, "9" * 5000, "\ud800", "\0", [[1], 2], [10**400, 1], {}, None]
+    view = {"command": "view", "path": "/testbed/a.py"}
+    if tool_format == "xml":
+        rows = "<parameter=command>view</parameter><parameter=path>/testbed/a.py</parameter>"
+        call = "<function=file_editor>{}<parameter=view_range>{}</parameter></function>"
+        said = [call.format(rows, str(value).encode("utf-8", "replace").decode()) for value in values]
+        submit = SUBMIT
+    else:
+        calls = [{"name": "file_editor", "arguments": {**view, "view_range": value}} for value in values]
+        calls.append({"name": "\ud800\0", "arguments": {}})
+        said = [f"<tool_call>{json.dumps(call)}</tool_call>" for call in calls]
+        submit = '<tool_call>{"name": "submit", "arguments": {}}</tool_call>'
+    config = quick_agent(tool_format=tool_format, max_steps=20, max_context=200_000, max_response=20_000)
+    outcome, steps = await roll(TextPolicy([*said, submit]), config)
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert [bool(step.error) for step in steps] == [True] * len(said) + [False]
+    assert all(step.observation.startswith("ERROR: ") for step in steps[:-1])
 
 
 async def test_a_long_turn_ends_with_max_response() -> None:
