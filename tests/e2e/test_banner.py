@@ -1,0 +1,75 @@
+"""What is down appears on an open page and goes again; a page that could not be shown comes back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+from playwright.sync_api import BrowserContext, Page, expect
+
+from webapp.supervisor.status import ServiceState, ServiceStatus, clear_status, save_status
+
+pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True)]
+Tell = Callable[..., None]
+
+
+@pytest.fixture
+def tell() -> Iterator[Tell]:
+    """Write what a supervisor would write: this process plays it."""
+
+    def write(**states: ServiceState) -> None:
+        statuses = [
+            ServiceStatus(name=name, state=state, since=time.time(), reason="it was ended by SIGKILL")
+            for name, state in states.items()
+        ]
+        save_status(settings.TRAINYARD_HOME, statuses)
+
+    yield write
+    clear_status(settings.TRAINYARD_HOME)
+
+
+def test_an_outage_appears_on_an_open_page_and_goes_again(page: Page, tell: Tell, screenshots: Path) -> None:
+    page.goto("/runs/")
+    banner = page.locator("#outages")
+    expect(banner).to_have_attribute("role", "status")
+    expect(banner.locator("[data-outage]")).to_have_count(0)
+    tell(redis=ServiceState.DOWN, worker=ServiceState.DOWN)
+    expect(banner.locator("[data-outage]")).to_have_count(2, timeout=120_000)
+    expect(banner).to_contain_text("Redis has been down since")
+    expect(banner).to_contain_text("Live updates pause")
+    expect(banner).not_to_contain_text("SIGKILL")
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.screenshot(path=screenshots / f"outages-{theme}.png")
+    tell(redis=ServiceState.UP, worker=ServiceState.UP)
+    expect(banner.locator("[data-outage]")).to_have_count(0, timeout=120_000)
+
+
+def test_a_page_that_needs_the_database_waits_and_comes_back(context: BrowserContext, tell: Tell) -> None:
+    tab = context.new_page()
+    tab.set_default_timeout(120_000)
+    tell(postgresql=ServiceState.DOWN)
+    answer = tab.goto("/login/?next=/runs/")
+    assert answer is not None
+    assert answer.status == 503
+    expect(tab.locator("h1")).to_have_text("The database does not answer")
+    expect(tab.locator("main")).to_contain_text("PostgreSQL has been down since")
+    tell(postgresql=ServiceState.UP)
+    tab.wait_for_selector("#id_username")
+    assert tab.url.endswith("/login/?next=/runs/")
+
+
+def test_a_web_server_that_does_not_answer_is_told_by_the_page_itself(
+    context: BrowserContext, tell: Tell
+) -> None:
+    tab = context.new_page()
+    tab.set_default_timeout(120_000)
+    tab.goto("/login/")
+    tab.route("**/healthz/banner", lambda route: route.abort())
+    tab.wait_for_selector("#outages [data-outage=web]")
+    expect(tab.locator("#outages")).to_contain_text("The web server does not answer")
+    tab.unroute("**/healthz/banner")
+    tab.wait_for_selector("#outages [data-outage=web]", state="detached")
