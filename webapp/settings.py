@@ -161,7 +161,7 @@ LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-# Two yards on one host must not log each other out: cookies do not tell ports apart.
+# Two Trainyards on one host must not log each other out: cookies do not tell ports apart.
 SESSION_COOKIE_NAME = f"trainyard_session_{_PORTS.web}"
 CSRF_COOKIE_NAME = f"trainyard_csrf_{_PORTS.web}"
 

@@ -42,7 +42,7 @@ def test_an_outage_appears_on_an_open_page_and_goes_again(page: Page, tell: Tell
     expect(banner).to_contain_text("Live updates pause")
     expect(banner).not_to_contain_text("SIGKILL")
     for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=theme)
         page.screenshot(path=screenshots / f"outages-{theme}.png")
     tell(redis=ServiceState.UP, worker=ServiceState.UP)
     expect(banner.locator("[data-outage]")).to_have_count(0, timeout=120_000)

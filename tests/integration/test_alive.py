@@ -33,7 +33,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
 
 def postgres_backend(line: Line) -> psutil.Process:
     """A process of the database server that serves a connection."""
-    postmaster = line.yard.processes["postgresql"].process
+    postmaster = line.stack.processes["postgresql"].process
     assert postmaster is not None
     backends = [
         child
@@ -58,12 +58,12 @@ def test_every_service_is_killed_during_one_run(line: Line) -> None:
     for name in ("postgresql", "redis", "web", "worker", "beat"):
         assert line.state(run) not in TERMINAL
         line.kill(name)
-        title = line.yard.processes[name].spec.title
+        title = line.stack.processes[name].spec.title
         assert any(note.startswith(f"{title} is down: it was ended by SIGKILL") for note in line.told)
         assert any(note.startswith(f"{title} is up again after") for note in line.told)
     postgres_backend(line).kill()
     assert_success(line, run)
-    health = httpx.get(f"{line.yard.url}healthz", timeout=60).json()
+    health = httpx.get(f"{line.stack.url}healthz", timeout=60).json()
     assert {row["name"]: row["state"] for row in health["services"]} == dict.fromkeys(
         ("postgresql", "redis", "web", "worker", "beat"), "up"
     )
@@ -83,16 +83,16 @@ def test_servers_of_others_that_go_away_and_come_back_are_survived(tmp_path: Pat
         with running_line(tmp_path, {"DATABASE_URL": postgres.url, "REDIS_URL": redis.url}) as line:
             run = line.launch(**{"trainer.iterations": ITERATIONS})
             line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
-            spool = line.yard.home / "runs" / str(run) / "events.jsonl"
+            spool = line.stack.home / "runs" / str(run) / "events.jsonl"
             for server, name in ((redis, "redis"), (postgres, "postgresql")):
-                service = line.yard.processes[name]
+                service = line.stack.processes[name]
                 assert server.process is not None
                 os.kill(server.process.pid, signal.SIGKILL)
                 server.process.wait()
                 line.until(lambda service=service: service.status.state is ServiceState.DOWN, f"{name} down")  # type: ignore[misc]
                 before = spool.stat().st_size
                 line.until(lambda before=before: spool.stat().st_size > before, "the run to go on")  # type: ignore[misc]
-                answer = httpx.get(f"{line.yard.url}healthz", timeout=60)
+                answer = httpx.get(f"{line.stack.url}healthz", timeout=60)
                 assert answer.status_code == (503 if name == "postgresql" else 200)
                 assert {row["name"]: row["state"] for row in answer.json()["services"]}[name] == "down"
                 server.start()

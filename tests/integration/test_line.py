@@ -47,23 +47,23 @@ def test_kills_of_engine_web_and_worker_lose_and_duplicate_nothing(line: Line) -
 def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Line) -> None:
     run = line.launch(**{"trainer.iterations": 200})
     line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
-    line.yard.manage("pause_run", str(run))
+    line.stack.manage("pause_run", str(run))
     line.until(lambda: line.state(run) == "paused", "the pause")
     paused_at = line.finished_iterations(run)
     time.sleep(3)
     assert line.finished_iterations(run) == paused_at
-    line.yard.manage("resume_run", str(run))
+    line.stack.manage("resume_run", str(run))
     line.until(lambda: line.finished_iterations(run) > paused_at, "an iteration after the pause")
     engine = line.engine_pid(run)
-    line.yard.manage("stop_run", str(run))
+    line.stack.manage("stop_run", str(run))
     line.until(lambda: line.state(run) == "stopped", "the stop")
     line.until(lambda: process_start(engine) is None, "the engine's end")
     assert sandboxes_left(line, run) == []
-    line.until(lambda: not list((line.yard.home / "sandboxes").glob("*.json")), "an empty ledger")
+    line.until(lambda: not list((line.stack.home / "sandboxes").glob("*.json")), "an empty ledger")
 
 
 def test_an_engine_that_never_reaches_its_checkpoint_fails_with_a_reason(line: Line) -> None:
-    (line.yard.home / "policies" / "nowhere").mkdir()
+    (line.stack.home / "policies" / "nowhere").mkdir()
     run = line.launch(**{"policy.checkpoint": "nowhere"})
     line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
     assert line.state(run) == "failed"

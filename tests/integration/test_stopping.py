@@ -19,8 +19,9 @@ from engine.processes import process_start
 from engine.sandbox.ledger import Ledger, LedgerEntry
 from tests.integration.toy_line import SETTINGS
 from tests.integration.toy_yard import DATASET, taught_home
+from tests.ports import reserved_port
 from webapp.supervisor import stopping
-from webapp.supervisor.home import PROJECT, free_port
+from webapp.supervisor.home import PROJECT
 from webapp.supervisor.processes import ServiceTable
 from webapp.supervisor.status import STATUS_NAME
 from webapp.supervisor.stopping import stop_everything
@@ -38,7 +39,7 @@ class Terminal:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.port = free_port()
+        self.port = reserved_port()
         self.environment = {key: value for key, value in os.environ.items() if not key.endswith("_URL")}
         self.environment |= {"TRAINYARD_HOME": str(home), "PYTHONUNBUFFERED": "1"}
         self.log = home.with_name("terminal.log")

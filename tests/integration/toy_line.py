@@ -1,4 +1,4 @@
-"""A running yard with a toy dataset and policy, and a view into its database; for tests of the whole line."""
+"""Running services with a toy dataset and policy, and a view into their database."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import psycopg
 
 from tests.integration.toy_yard import DATASET, taught_home, write_source
 from tests.ports import reserved_port
+from webapp.supervisor.stack import Stack, running_stack
 from webapp.supervisor.status import ServiceState
-from webapp.supervisor.yard import Yard, running_yard
 
 ITERATIONS = 6
 GROUPS, SIBLINGS = 2, 4
@@ -36,15 +36,15 @@ TERMINAL = ("succeeded", "failed", "stopped")
 
 
 class Line:
-    """A running yard and a view into its database."""
+    """Running services and a view into its database."""
 
-    def __init__(self, yard: Yard) -> None:
-        self.yard = yard
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
         self.told: list[str] = []
         """What the terminal would have shown."""
 
     def rows(self, query: LiteralString, *parameters: Any) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.yard.environment["DATABASE_URL"]) as database:
+        with psycopg.connect(self.stack.environment["DATABASE_URL"]) as database:
             return database.execute(query, parameters).fetchall()
 
     def value(self, query: LiteralString, *parameters: Any) -> Any:
@@ -56,7 +56,7 @@ class Line:
     def until(self, condition: Callable[[], bool], what: str, seconds: float = 400.0) -> None:
         deadline = time.monotonic() + seconds
         while not self._holds(condition):
-            self.told += self.yard.check()
+            self.told += self.stack.check()
             assert time.monotonic() < deadline, f"never: {what}; {self.told}"
             time.sleep(0.1)
 
@@ -70,11 +70,11 @@ class Line:
     def launch(self, **settings: Any) -> int:
         policy = {"policy.checkpoint": "toy"}
         flags = [f"{key}={json.dumps(value)}" for key, value in {**SETTINGS, **policy, **settings}.items()]
-        self.yard.manage("launch", "quickstart", *(part for flag in flags for part in ("--set", flag)))
+        self.stack.manage("launch", "quickstart", *(part for flag in flags for part in ("--set", flag)))
         return int(self.value("select max(id) from webapp_run"))
 
     def engine_pid(self, run: int) -> int:
-        return int(json.loads((self.yard.home / "runs" / str(run) / "engine.pid").read_text())["pid"])
+        return int(json.loads((self.stack.home / "runs" / str(run) / "engine.pid").read_text())["pid"])
 
     def finished_iterations(self, run: int) -> int:
         return int(
@@ -85,7 +85,7 @@ class Line:
 
     def kill(self, name: str) -> None:
         """``kill -9`` a service, then wait until another process has taken its place and answers."""
-        service = self.yard.processes[name]
+        service = self.stack.processes[name]
         assert service.process is not None
         killed = service.process.pid
         os.kill(killed, signal.SIGKILL)
@@ -97,24 +97,24 @@ class Line:
 
 @contextmanager
 def running_line(folder: Path, environment: Mapping[str, str]) -> Iterator[Line]:
-    """Start a yard below ``folder``.
+    """Start the services below ``folder``.
 
     Args:
         folder: an empty folder.
-        environment: DATABASE_URL and REDIS_URL, where the yard is not to start its own.
+        environment: DATABASE_URL and REDIS_URL, where the stack is not to start its own.
     """
     write_source(folder / "home" / "imports" / "toykit")
     saved = {key: os.environ.pop(key, None) for key in ("DATABASE_URL", "REDIS_URL")}
     os.environ.update(environment)
     try:
-        with running_yard(folder / "home", web_port=reserved_port(), say=lambda _line: None) as yard:
-            yard.manage(
+        with running_stack(folder / "home", web_port=reserved_port(), say=lambda _line: None) as stack:
+            stack.manage(
                 *("curate", "--source", "toykit", "--output", DATASET),
                 *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),
                 *("--set", "curation.stability_runs=1"),
             )
-            shutil.copytree(taught_home(folder / "taught") / "policies", yard.home / "policies")
-            yield Line(yard)
+            shutil.copytree(taught_home(folder / "taught") / "policies", stack.home / "policies")
+            yield Line(stack)
     finally:
         for key, value in saved.items():
             if value is None:
@@ -141,7 +141,7 @@ def assert_nothing_lost_or_duplicated(line: Line, run: int, iterations: int = IT
         "select min(seq), max(seq), count(*) from webapp_event where run_id = %s", run
     )[0]
     assert (first, last) == (1, count), "the event log has no gap and no repetition"
-    spool = (line.yard.home / "runs" / str(run) / "events.jsonl").read_bytes().splitlines()
+    spool = (line.stack.home / "runs" / str(run) / "events.jsonl").read_bytes().splitlines()
     assert len(spool) == count
 
 
@@ -152,6 +152,6 @@ def sandboxes_left(line: Line, run: int) -> list[str]:
             command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if b"bwrap" in command and str(line.yard.home).encode() in command:
+        if b"bwrap" in command and str(line.stack.home).encode() in command:
             found.append(process.name)
     return found

@@ -1,5 +1,5 @@
 """Embedded services and the one supervisor that starts and stops everything on a single machine.
 
 ``home`` knows the data folder, ``embedded`` the PostgreSQL and Redis servers, ``processes`` keeps
-child processes running, ``yard`` puts them together for ``manage.py up`` and ``manage.py demo``.
+child processes running, ``stack`` puts them together for ``manage.py up`` and ``manage.py demo``.
 """

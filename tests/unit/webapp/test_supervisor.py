@@ -17,7 +17,7 @@ import pytest
 
 from engine.errors import PreflightError
 from engine.processes import process_start
-from webapp.supervisor import processes, yard
+from webapp.supervisor import processes, stack
 from webapp.supervisor.home import Ports, exclusive, load_ports, save_ports
 from webapp.supervisor.probes import Answer, Watch
 from webapp.supervisor.processes import Service, ServiceSpec, ServiceTable, spawn_logged
@@ -234,7 +234,7 @@ def test_a_port_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         with (
             pytest.raises(PreflightError, match=f"port {port} .* in use.*PORT="),
-            yard.running_yard(tmp_path, web_port=port, say=lambda _line: None),
+            stack.running_stack(tmp_path, web_port=port, say=lambda _line: None),
         ):
             pass
     with exclusive(tmp_path):
@@ -242,10 +242,10 @@ def test_a_port_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(yard, "MIN_FREE_BYTES", 10**18)
+    monkeypatch.setattr(stack, "MIN_FREE_BYTES", 10**18)
     with (
         pytest.raises(PreflightError, match="MB are free on the disk"),
-        yard.running_yard(tmp_path, web_port=None, say=lambda _line: None),
+        stack.running_stack(tmp_path, web_port=None, say=lambda _line: None),
     ):
         pass
     assert not (tmp_path / "postgres").exists()

@@ -1,6 +1,6 @@
 """``manage.py demo``: from nothing to a trained agent, in front of the user's eyes.
 
-Starts the yard as ``manage.py up`` does and runs ``manage.py quickstart`` in it. Headless it ends with
+Starts the services as ``manage.py up`` does and runs ``manage.py quickstart`` in it. Headless it ends with
 the run, and its last line is that command's line of JSON; else it keeps serving until Ctrl-C.
 """
 
@@ -18,14 +18,14 @@ from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
 
 from engine.errors import TrainyardError
-from webapp.management.commands.up import YardCommand, serve
+from webapp.management.commands.up import StackCommand, serve
 from webapp.supervisor import interrupts
 from webapp.supervisor.embedded import stop_process
 from webapp.supervisor.home import PROJECT
-from webapp.supervisor.yard import Yard, running_yard
+from webapp.supervisor.stack import Stack, running_stack
 
 
-class Command(YardCommand):
+class Command(StackCommand):
     """Start, train, show."""
 
     help = "Start everything, train the quickstart agent and show it; --headless ends with the run."
@@ -48,11 +48,11 @@ class Command(YardCommand):
         summary = ""
         code = 0
         try:
-            with running_yard(settings.TRAINYARD_HOME, web_port=options["port"], say=self.say) as yard:
-                code, summary = self._quickstart(yard, options)
+            with running_stack(settings.TRAINYARD_HOME, web_port=options["port"], say=self.say) as stack:
+                code, summary = self._quickstart(stack, options)
                 if not options["headless"]:
-                    self.say(f"Still serving at {yard.url} - Ctrl-C stops everything.")
-                    serve(yard, self)
+                    self.say(f"Still serving at {stack.url} - Ctrl-C stops everything.")
+                    serve(stack, self)
         except KeyboardInterrupt:
             self.say("Stopped.")
             raise SystemExit(130 if options["headless"] else 0) from None
@@ -63,21 +63,21 @@ class Command(YardCommand):
             self.say(json.dumps(result))
         raise SystemExit(code)
 
-    def _quickstart(self, yard: Yard, options: dict[str, Any]) -> tuple[int, str]:
+    def _quickstart(self, stack: Stack, options: dict[str, Any]) -> tuple[int, str]:
         """Run the quickstart command, pass its lines on; returns its exit code and its JSON line."""
-        command = [sys.executable, str(PROJECT / "manage.py"), "quickstart", "--url", yard.url]
+        command = [sys.executable, str(PROJECT / "manage.py"), "quickstart", "--url", stack.url]
         command += ["--fresh"] if options["headless"] else []
         command += [part for setting in options["set"] for part in ("--set", setting)]
         with interrupts.starting_a_process():
             process = subprocess.Popen(
-                command, env=yard.environment, stdout=subprocess.PIPE, cwd=PROJECT, start_new_session=True
+                command, env=stack.environment, stdout=subprocess.PIPE, cwd=PROJECT, start_new_session=True
             )
         lines: list[str] = []
         reader = threading.Thread(target=self._pass_on, args=(process, lines), daemon=True)
         reader.start()
         try:
             while process.poll() is None:
-                self.tell(yard)
+                self.tell(stack)
                 time.sleep(0.3)
         finally:
             stop_process(process, first=signal.SIGTERM, seconds=3.0)

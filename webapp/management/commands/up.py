@@ -10,11 +10,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
 from webapp.supervisor import interrupts
-from webapp.supervisor.yard import Yard, running_yard
+from webapp.supervisor.stack import Stack, running_stack
 
 
-class YardCommand(BaseCommand):
-    """A command that starts the yard and tells what happens, line by line, at once."""
+class StackCommand(BaseCommand):
+    """A command that starts the services and tells what happens, line by line, at once."""
 
     def say(self, line: str) -> None:
         """Print a line unless it is empty."""
@@ -22,13 +22,13 @@ class YardCommand(BaseCommand):
             self.stdout.write(line)
             self.stdout.flush()
 
-    def tell(self, yard: Yard) -> None:
+    def tell(self, stack: Stack) -> None:
         """Keep the services running; print what happened to them, with the time."""
-        for note in yard.check():
+        for note in stack.check():
             self.say(f"{time.strftime('%H:%M:%S')}  {note}")
 
 
-class Command(YardCommand):
+class Command(StackCommand):
     """Serve until interrupted."""
 
     help = "Start PostgreSQL, Redis, the web server, a worker and the scheduler; Ctrl-C stops them all."
@@ -39,19 +39,19 @@ class Command(YardCommand):
         parser.add_argument("--port", type=int, default=None, help="port of the web server (default 8000)")
 
     def handle(self, **options: Any) -> None:
-        """Run the yard in the foreground."""
+        """Run the services in the foreground."""
         interrupts.raise_on_signals()
         try:
-            with running_yard(settings.TRAINYARD_HOME, web_port=options["port"], say=self.say) as yard:
-                serve(yard, self)
+            with running_stack(settings.TRAINYARD_HOME, web_port=options["port"], say=self.say) as stack:
+                serve(stack, self)
         except KeyboardInterrupt:
             self.stdout.write("Stopped.")
         except TrainyardError as error:
             raise CommandError(str(error)) from None
 
 
-def serve(yard: Yard, command: YardCommand) -> None:
+def serve(stack: Stack, command: StackCommand) -> None:
     """Keep the services running until interrupted."""
     while True:
-        command.tell(yard)
+        command.tell(stack)
         time.sleep(0.5)

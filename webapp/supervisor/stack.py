@@ -1,4 +1,4 @@
-"""The whole yard on one machine: databases, web server, worker and beat, as one context manager.
+"""The supervised services of one machine: databases, web server, worker and beat, as one context manager.
 
     PostgreSQL ─ Redis ─ migrations ─ web server ─ Celery worker ─ Celery beat
 
@@ -42,12 +42,12 @@ from webapp.supervisor.status import ServiceStatus, clear_status, load_status, s
 from webapp.supervisor.stopping import stop_everything
 
 MIN_FREE_BYTES = 1_000_000_000
-"""Below this much free disk the yard does not start."""
+"""Below this much free disk nothing is started."""
 
 Say = Callable[[str], None]
 
 
-class Yard:
+class Stack:
     """The services of one data folder, running.
 
     Args:
@@ -64,7 +64,7 @@ class Yard:
         self._saved: list[ServiceStatus] = []
 
     def manage(self, *arguments: str) -> str:
-        """Run a management command against this yard and return what it printed.
+        """Run a management command against these services and return what it printed.
 
         Raises:
             PreflightError: the command failed; carries its last lines.
@@ -117,16 +117,16 @@ def _output(command: Sequence[str], process: subprocess.Popen[str]) -> str:
 
 
 @contextmanager
-def running_yard(home: Path, *, web_port: int | None, say: Say) -> Iterator[Yard]:
-    """Start everything, yield the yard, stop everything.
+def running_stack(home: Path, *, web_port: int | None, say: Say) -> Iterator[Stack]:
+    """Start everything, yield the stack, stop everything.
 
     Args:
-        home: the data folder; only one yard serves it at a time.
+        home: the data folder; only one supervisor serves it at a time.
         web_port: port of the web server; None is the last one, or 8000.
         say: prints one line of progress.
 
     Raises:
-        AlreadyRunningError: another yard serves this folder.
+        AlreadyRunningError: another supervisor serves this folder.
         PreflightError: a port is in use, the disk is full, or a server does not start.
     """
     with exclusive(home):
@@ -139,24 +139,24 @@ def running_yard(home: Path, *, web_port: int | None, say: Say) -> Iterator[Yard
             "PYTHONPATH": str(PROJECT),
             "PYTHONUNBUFFERED": "1",
         }
-        yard = Yard(home=home, ports=ports, environment=environment)
-        with _stopped_at_the_end(yard, say):
+        stack = Stack(home=home, ports=ports, environment=environment)
+        with _stopped_at_the_end(stack, say):
             with ExitStack() as unready:
-                _start_servers(yard, unready, ports, say)
+                _start_servers(stack, unready, ports, say)
                 unready.pop_all()
-            _start_processes(yard, ports, say)
-            yield yard
+            _start_processes(stack, ports, say)
+            yield stack
 
 
 @contextmanager
-def _stopped_at_the_end(yard: Yard, say: Say) -> Iterator[None]:
+def _stopped_at_the_end(stack: Stack, say: Say) -> Iterator[None]:
     try:
         yield
     finally:
         with interrupts.ignored():
             say("Stopping …")
-            stop_everything(yard.processes, yard.home)
-            clear_status(yard.home)
+            stop_everything(stack.processes, stack.home)
+            clear_status(stack.home)
 
 
 def _end_leftovers(home: Path) -> None:
@@ -193,41 +193,41 @@ def _choose_ports(home: Path, web_port: int | None) -> Ports:
     )
 
 
-def _start_servers(yard: Yard, unready: ExitStack, ports: Ports, say: Say) -> None:
+def _start_servers(stack: Stack, unready: ExitStack, ports: Ports, say: Say) -> None:
     """Start the embedded servers that no address in the environment replaces, and watch those that do."""
-    secrets = load_secrets(yard.home)
+    secrets = load_secrets(stack.home)
     postgres = EmbeddedPostgres(
-        yard.home / "postgres", port=ports.postgres, password=secrets.postgres_password
+        stack.home / "postgres", port=ports.postgres, password=secrets.postgres_password
     )
-    redis = EmbeddedRedis(yard.home / "redis", port=ports.redis, password=secrets.redis_password)
+    redis = EmbeddedRedis(stack.home / "redis", port=ports.redis, password=secrets.redis_password)
     if url := os.environ.get("DATABASE_URL"):
-        _watch(yard, "postgresql", "PostgreSQL", postgres_probe(url), "DATABASE_URL")
+        _watch(stack, "postgresql", "PostgreSQL", postgres_probe(url), "DATABASE_URL")
     else:
         say("Starting PostgreSQL …")
         unready.callback(postgres.stop)
         postgres.start()
-        yard.environment["DATABASE_URL"] = postgres.url
-        _supervise(yard, "postgresql", "PostgreSQL", postgres, signal.SIGINT)
+        stack.environment["DATABASE_URL"] = postgres.url
+        _supervise(stack, "postgresql", "PostgreSQL", postgres, signal.SIGINT)
     if url := os.environ.get("REDIS_URL"):
-        _watch(yard, "redis", "Redis", redis_probe(url), "REDIS_URL")
+        _watch(stack, "redis", "Redis", redis_probe(url), "REDIS_URL")
     else:
         say("Starting Redis …")
         unready.callback(redis.stop)
         redis.start()
-        yard.environment["REDIS_URL"] = redis.url
-        _supervise(yard, "redis", "Redis", redis, signal.SIGTERM)
-    save_ports(yard.home, ports)
+        stack.environment["REDIS_URL"] = redis.url
+        _supervise(stack, "redis", "Redis", redis, signal.SIGTERM)
+    save_ports(stack.home, ports)
 
 
-def _watch(yard: Yard, name: str, title: str, probe: Probe, variable: str) -> None:
+def _watch(stack: Stack, name: str, title: str, probe: Probe, variable: str) -> None:
     """Watch a server of somebody else. Raises PreflightError when it does not answer now."""
     if trouble := probe():
         raise PreflightError(f"the server that {variable} names does not answer: {trouble}")
-    yard.processes.start(ServiceSpec(name=name, title=title, probe=probe))
+    stack.processes.start(ServiceSpec(name=name, title=title, probe=probe))
 
 
 def _supervise(
-    yard: Yard, name: str, title: str, server: EmbeddedPostgres | EmbeddedRedis, stop_signal: signal.Signals
+    stack: Stack, name: str, title: str, server: EmbeddedPostgres | EmbeddedRedis, stop_signal: signal.Signals
 ) -> None:
     spec = ServiceSpec(
         name=name,
@@ -237,25 +237,25 @@ def _supervise(
         stop_signal=stop_signal,
         log=server.log,
     )
-    yard.processes.start(spec, server.process)
+    stack.processes.start(spec, server.process)
 
 
-def _start_processes(yard: Yard, ports: Ports, say: Say) -> None:
+def _start_processes(stack: Stack, ports: Ports, say: Say) -> None:
     say("Bringing the database up to date …")
-    yard.manage_all(*((command, "--noinput", "-v", "0") for command in ("migrate", "collectstatic")))
+    stack.manage_all(*((command, "--noinput", "-v", "0") for command in ("migrate", "collectstatic")))
     say("Starting the web server, a worker and the scheduler …")
-    web, *others = _specs(yard, ports)
-    yard.processes.start(web)
-    say(yard.manage("ensure_admin").strip())
-    _wait_for_web(yard)
-    note_address(yard.home, yard.url)
-    say(f"Trainyard is at {yard.url} - Ctrl-C stops it.")
+    web, *others = _specs(stack, ports)
+    stack.processes.start(web)
+    say(stack.manage("ensure_admin").strip())
+    _wait_for_web(stack)
+    note_address(stack.home, stack.url)
+    say(f"Trainyard is at {stack.url} - Ctrl-C stops it.")
     for spec in others:
-        yard.processes.start(spec)
+        stack.processes.start(spec)
 
 
-def _specs(yard: Yard, ports: Ports) -> list[ServiceSpec]:
-    logs = yard.home / "logs"
+def _specs(stack: Stack, ports: Ports) -> list[ServiceSpec]:
+    logs = stack.home / "logs"
     logs.mkdir(exist_ok=True)
     python = sys.executable
     celery = [python, "-m", "celery", "-A", "workers.app"]
@@ -270,7 +270,7 @@ def _specs(yard: Yard, ports: Ports) -> list[ServiceSpec]:
     # The schedule is kept in memory: a file of it would not survive a kill.
     beat = [*celery, "beat", "--loglevel", "WARNING", "--scheduler", "celery.beat:Scheduler", "--pidfile", ""]
     commands = {
-        "web": ("The web server", web, web_probe(yard.url)),
+        "web": ("The web server", web, web_probe(stack.url)),
         "worker": ("The worker", worker, None),
         "beat": ("The scheduler", beat, None),
     }
@@ -278,7 +278,7 @@ def _specs(yard: Yard, ports: Ports) -> list[ServiceSpec]:
         ServiceSpec(
             name=name,
             title=title,
-            spawn=partial(spawn_logged, command, environment=yard.environment, log=logs / f"{name}.log"),
+            spawn=partial(spawn_logged, command, environment=stack.environment, log=logs / f"{name}.log"),
             probe=probe,
             log=logs / f"{name}.log",
         )
@@ -286,16 +286,16 @@ def _specs(yard: Yard, ports: Ports) -> list[ServiceSpec]:
     ]
 
 
-def _wait_for_web(yard: Yard, seconds: float = 60.0) -> None:
+def _wait_for_web(stack: Stack, seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
-    log = yard.processes["web"].spec.log
+    log = stack.processes["web"].spec.log
     while time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"{yard.url}login/", timeout=2):  # noqa: S310 (a loopback address)
+            with urllib.request.urlopen(f"{stack.url}login/", timeout=2):  # noqa: S310 (a loopback address)
                 return
         except urllib.error.HTTPError as error:
             raise PreflightError(f"the web server answers with {error.code}; see {log}") from None
         except OSError:
-            yard.check()
+            stack.check()
             time.sleep(0.1)
     raise PreflightError(f"the web server did not answer within {seconds:.0f} s; see {log}")
