@@ -100,6 +100,9 @@ class SpoolSink:
             OSError: the disk is full or failing; nothing of the event is in the file.
             pydantic.ValidationError: the fields do not make such an event.
         """
+        # Made before the lock is taken: an event of megabytes must not keep others waiting.
+        event = event_type(seq=1, epoch=self.epoch, time=0.0, **fields)
+        rest = redact_line(event.model_dump_json(exclude={"seq", "epoch", "time"}).encode(), redactor())
         with self._mutex:
             if self._fenced:
                 raise FencedError(self._fenced)
@@ -107,10 +110,10 @@ class SpoolSink:
                 raise self._failure
             if self._closed:
                 raise TrainyardError("the spool is closed")
-            event = event_type(seq=self.last_seq + 1, epoch=self.epoch, time=time.time(), **fields)
-            self._append(redact_line(event.model_dump_json().encode(), redactor()) + b"\n")
-            self.last_seq += 1
-            seq = self.last_seq
+            seq = self.last_seq + 1
+            start = f'{{"seq":{seq},"epoch":{self.epoch},"time":{time.time()},'
+            self._append(start.encode() + rest.removeprefix(b"{") + b"\n")
+            self.last_seq = seq
         if issubclass(event_type, SYNCED):
             self.sync()
         else:

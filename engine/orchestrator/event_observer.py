@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,11 @@ class EventObserver:
     def __init__(self, sink: EventSink, *, observe_duration: DurationObserver | None = None) -> None:
         self._sink = sink
         self._observe_duration = observe_duration
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="events")
+
+    def close(self) -> None:
+        """End the thread that records trajectories."""
+        self._thread.shutdown()
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
         """A rollout was admitted (again, when infrastructure failed it)."""
@@ -39,8 +45,8 @@ class EventObserver:
             self._observe_duration("exec", step.tool_seconds)
 
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
-        """The terminal record; megabytes of tokens and log, so it is made beside the event loop."""
-        await in_thread(partial(self._record, trajectory))
+        """The terminal record; megabytes of tokens and log, so made beside the event loop, one at a time."""
+        await in_thread(partial(self._record, trajectory), executor=self._thread)
         grade = trajectory.grade
         if self._observe_duration is not None and grade is not None and grade.seconds and not grade.reused:
             self._observe_duration("grade", grade.seconds)

@@ -113,13 +113,15 @@ def build_scheduler(
     sampling = SamplingParams()
     if isinstance(config.policy, TransformerPolicyConfig):
         sampling = SamplingParams(temperature=config.policy.temperature, top_p=config.policy.top_p)
+    observer = EventObserver(run.sink, observe_duration=environments.observe_duration)
+    run.closing.callback(observer.close)
     return RolloutScheduler(
         environments=environments,
         policy=policy,
         agent=config.agent,
         rollout=config.rollout,
         seed=config.seed,
-        observer=EventObserver(run.sink, observe_duration=environments.observe_duration),
+        observer=observer,
         sampling=sampling,
     )
 

@@ -115,6 +115,20 @@ def test_numbers_of_an_event_are_never_touched() -> None:
     assert redact_line(innocent, Redactor([SECRET])) is innocent
 
 
+@pytest.mark.parametrize("other", ['"arguments":{"tokens":[]},', ""], ids=["and an empty list so named", ""])
+def test_columns_of_tokens_are_left_byte_by_byte_where_texts_are_redacted(other: str) -> None:
+    columns = '"tokens":{"ids":[1,2],"logprobs":[-0.10,-1e-09]}'
+    packed = base64.b64encode(zlib.compress(f"log {SECRET} end".encode())).decode()
+    detail = json.dumps(f'"tokens":[] {SECRET}')
+    line = f'{{"seq":1,{other}{columns},"whole_test_log":"{packed}","detail":{detail}}}'
+    clean = redact_line(line.encode(), Redactor([SECRET]))
+    found = json.loads(clean)
+    assert found["tokens"] == json.loads(f"{{{columns}}}")["tokens"]
+    assert (columns.encode() in clean) == (not other)
+    assert found["detail"] == '"tokens":[] [redacted]'
+    assert b"[redacted]" in zlib.decompress(base64.b64decode(found["whole_test_log"]))
+
+
 def test_a_secret_behind_the_tokens_alone_is_found() -> None:
     line = b'{"seq":1,"tokens":{"ids":[1,2],"mask":[1,1]},"detail":"planted-secret"}'
     assert json.loads(redact_line(line, Redactor(["planted-secret"])))["detail"] == "[redacted]"

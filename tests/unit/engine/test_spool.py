@@ -180,3 +180,28 @@ def test_reading_goes_on_from_any_lines_end(tmp_path: Path) -> None:
     again = list(read_lines(tmp_path / "events.jsonl", lines[1].end, lines[3].end))
     assert again == lines[2:4]
     assert list(read_lines(tmp_path / "missing.jsonl")) == []
+
+
+def test_an_event_that_is_being_made_keeps_no_other_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, gate = threading.Event(), threading.Event()
+
+    def slow(line: bytes, _redactor: object) -> bytes:
+        if b"large" in line:
+            entered.set()
+            assert gate.wait(60)
+        return line
+
+    monkeypatch.setattr("engine.events.spool.redact_line", slow)
+    sink = SpoolSink(tmp_path, epoch=1)
+    large = threading.Thread(target=lambda: sink.emit(RunProgress, message="large", done=0, total=1))
+    large.start()
+    assert entered.wait(60)
+    assert sink.emit(RunProgress, message="small", done=0, total=1) == 1
+    gate.set()
+    large.join()
+    sink.close()
+    lines = [json.loads(line.data) for line in read_lines(sink.path)]
+    assert [(line["seq"], line["message"]) for line in lines] == [(1, "small"), (2, "large")]
+    assert lines[0]["time"] <= lines[1]["time"]
