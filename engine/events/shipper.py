@@ -31,6 +31,7 @@ import structlog
 
 from engine.errors import TrainyardError
 from engine.events.spool import SpoolLine, SpoolSink, read_lines
+from engine.files import atomic_write
 
 CURSOR_NAME = "events.acked"
 MAX_EVENTS = 500
@@ -191,9 +192,7 @@ class Shipper:
 
     def _save(self, cursor: Cursor) -> None:
         self._cursor = cursor
-        temporary = self._cursor_path.with_suffix(".tmp")
-        temporary.write_text(json.dumps({"seq": cursor.seq, "offset": cursor.offset}))
-        temporary.replace(self._cursor_path)
+        atomic_write(self._cursor_path, json.dumps({"seq": cursor.seq, "offset": cursor.offset}))
 
     def _wait(self, retry_after: str | None, why: str) -> None:
         seconds = self._backoff_s * self._jitter.uniform(0.5, 1.0)

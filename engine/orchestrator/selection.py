@@ -7,7 +7,6 @@ folder, so that an attempt that resumes finds the tasks its checkpoint knows.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,6 +19,7 @@ from engine.datasets.health import Selection, select
 from engine.datasets.store import dataset_path
 from engine.errors import DatasetError
 from engine.events.types import TasksSelected
+from engine.files import atomic_write
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.setup import ActingRun, load_rows
 from engine.types import TaskRow
@@ -82,9 +82,4 @@ def _report(run: RunContext, config: DatasetConfig, selection: Selection) -> Non
 
 
 def _save(path: Path, selection: dict[str, list[str]]) -> None:
-    staging = path.with_suffix(".tmp")
-    with staging.open("w") as file:
-        json.dump(selection, file)
-        file.flush()
-        os.fsync(file.fileno())
-    staging.replace(path)
+    atomic_write(path, json.dumps(selection), durable=True)

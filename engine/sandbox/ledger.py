@@ -17,22 +17,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
+from engine.files import atomic_write
+from engine.processes import process_start
 from engine.sandbox.base import SandboxSpec
 
 
 def boot_id() -> str:
     """Return the identity of the running kernel's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-
-
-def process_start(pid: int) -> int | None:
-    """Return a process's start time in clock ticks since boot; None when it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return None
-    fields = stat.rpartition(")")[2].split()
-    return None if fields[0] in "ZX" else int(fields[19])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,10 +81,7 @@ class Ledger:
     def write(self, entry: LedgerEntry) -> None:
         """Add or replace an entry, atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        path = self._path(entry.id)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps(asdict(entry)))
-        temporary.replace(path)
+        atomic_write(self._path(entry.id), json.dumps(asdict(entry)))
 
     def started(self, entry: LedgerEntry, pid: int) -> LedgerEntry:
         """Record the sandbox's process id."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
-from pathlib import Path
 
 from django.utils import timezone
 
 from engine.errors import ConfigError, DatasetError
 from engine.events.health import SOLVE_RATES_FILE, locked
+from engine.files import atomic_write
 from webapp.models import Run
 from webapp.selectors.difficulty import by_key
 from webapp.services import datasets
@@ -29,7 +27,7 @@ def measure(*, name: str) -> int:
     folder = dataset_folder(dataset)
     try:
         with locked(folder):
-            _replace(folder / SOLVE_RATES_FILE, json.dumps(content))
+            atomic_write(folder / SOLVE_RATES_FILE, json.dumps(content))
     except OSError as error:
         raise DatasetError(f"cannot write {folder / SOLVE_RATES_FILE}: {error.strerror}") from error
     return len(rates)
@@ -44,11 +42,3 @@ def measure_for(*, run: Run) -> None:
         measure(name=dataset["name"])
     except DatasetError as error:
         raise ConfigError(f"dataset.solve_rate_min and _max cannot be obeyed: {error}") from None
-
-
-def _replace(path: Path, text: str) -> None:
-    descriptor, staging = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    Path(staging).chmod(0o644)
-    Path(staging).replace(path)

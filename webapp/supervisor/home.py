@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.errors import TrainyardError
+from engine.files import atomic_write
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 
@@ -83,9 +84,8 @@ def load_ports(home: Path) -> Ports | None:
 
 def save_ports(home: Path, ports: Ports) -> None:
     """Remember the ports for commands in other terminals and for the next start."""
-    temporary = home / ".services.json"
-    temporary.write_text(json.dumps({"postgres": ports.postgres, "redis": ports.redis, "web": ports.web}))
-    temporary.replace(home / "services.json")
+    text = json.dumps({"postgres": ports.postgres, "redis": ports.redis, "web": ports.web})
+    atomic_write(home / "services.json", text)
 
 
 def port_is_free(port: int) -> bool:

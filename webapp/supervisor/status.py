@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from engine.files import atomic_write
 from engine.processes import process_start
 
 STATUS_NAME = "stack.json"
@@ -48,9 +49,7 @@ def save_status(home: Path, services: Iterable[ServiceStatus]) -> None:
         "supervisor": {"pid": os.getpid(), "started": process_start(os.getpid())},
         "services": [asdict(service) for service in services],
     }
-    temporary = home / f".{STATUS_NAME}"
-    temporary.write_text(json.dumps(record, indent=1))
-    temporary.replace(home / STATUS_NAME)
+    atomic_write(home / STATUS_NAME, json.dumps(record, indent=1))
 
 
 def clear_status(home: Path) -> None:

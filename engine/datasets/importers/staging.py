@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from engine.datasets.store import answer_line, dataset_path, header_text, swap_in, task_line
 from engine.errors import DatasetError
+from engine.files import atomic_write
 from engine.types import TaskRow
 
 TASKS, ANSWERS, REJECTS, EXCLUDED = "tasks.jsonl", "answers.jsonl", "rejects.jsonl", "excluded.jsonl"
@@ -141,9 +142,7 @@ class Staging:
             os.fsync(stream.fileno())
             self.progress.sizes[file] = stream.tell()
         self.progress.next_row = next_row
-        temporary = self.folder / f"{_STATE}.new"
-        temporary.write_text(json.dumps(asdict(self.progress)))
-        temporary.replace(self.folder / _STATE)
+        atomic_write(self.folder / _STATE, json.dumps(asdict(self.progress)))
 
     def publish(self, provenance: Mapping[str, Any]) -> None:
         """Turn the folder into the dataset, in one step."""

@@ -20,10 +20,11 @@ from typing import Any
 
 import engine.sandbox.agent
 from engine.config.sandbox import DockerConfig
+from engine.processes import process_start
 from engine.sandbox.agent.interpreters import launcher
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.docker.image import DockerImage
-from engine.sandbox.ledger import boot_id, process_start
+from engine.sandbox.ledger import boot_id
 
 DOMAIN = "trainyard.dev"
 SANDBOX_ID = f"{DOMAIN}/sandbox-id"

@@ -22,6 +22,7 @@ import structlog
 
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError, SandboxError, SandboxStartError
+from engine.files import atomic_write
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.image import DockerImage
 from engine.sandbox.docker.local_images import import_local
@@ -118,9 +119,7 @@ class Images:
     def _brought(self, image: DockerImage) -> None:
         self._used.mkdir(parents=True, exist_ok=True)
         record = self._record(image.id)
-        temporary = record.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(json.dumps({"id": image.id, "name": image.name}))
-        temporary.replace(record)
+        atomic_write(record, json.dumps({"id": image.id, "name": image.name}))
 
     def _touch(self, image: DockerImage) -> None:
         try:
