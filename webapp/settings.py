@@ -204,7 +204,8 @@ LOGGING = {
         "available": {
             "()": "django.utils.log.CallbackFilter",
             "callback": lambda record: getattr(record, "status_code", None) != 503,
-        }
+        },
+        "one_line_refusals": {"()": "webapp.logs.OneLineRefusals"},
     },
     "formatters": {
         "line": {
@@ -217,7 +218,7 @@ LOGGING = {
     "loggers": {
         "axes": {"level": "WARNING"},
         "django.server": {"level": "WARNING"},
-        "django.request": {"filters": ["available"]},
+        "django.request": {"filters": ["available", "one_line_refusals"]},
         "httpx": {"level": "WARNING"},
     },
 }

@@ -11,6 +11,7 @@ from django.urls import reverse
 from engine.config.importing import FORMATS
 from engine.errors import Problem
 from webapp.contexts.frame import Crumb
+from webapp.contexts.numbers import whole
 from webapp.contexts.runs import page_number
 from webapp.models import Dataset, Run
 from webapp.selectors import imports as reads
@@ -92,7 +93,8 @@ def overrides_of(posted: Mapping[str, str]) -> dict[str, Any]:
     for name, key in (("limit", "importing.limit"), ("min_words", "importing.filters.min_words")):
         given = posted.get(name, "").strip()
         if given:
-            settings[key] = int(given) if given.isdecimal() else given
+            number = whole(given)
+            settings[key] = given if number is None else number
     return settings
 
 

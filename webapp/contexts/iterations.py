@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from webapp.contexts.advantage import Sibling, siblings
 from webapp.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
+from webapp.contexts.numbers import whole
 from webapp.contexts.runs import funnel_parts
 from webapp.models import Group, Iteration, Run
 from webapp.selectors import groups as group_reads
@@ -58,9 +59,8 @@ def by_area(metrics: Mapping[str, float]) -> tuple[tuple[str, tuple[tuple[str, f
 
 def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str]) -> IterationContext | None:
     """Return the page; None when the run has no such iteration or evaluation."""
-    number = params.get("page", "")
     page = group_reads.iteration_groups(
-        run.pk, phase=phase, iteration=index, number=int(number) if number.isdecimal() else 1
+        run.pk, phase=phase, iteration=index, number=whole(params.get("page", "")) or 1
     )
     iteration = iteration_reads.get_iteration(run.pk, index) if phase == "train" else None
     if iteration is None and not page.total:

@@ -14,6 +14,7 @@ from engine.events.types import EVENT_ADAPTER
 from webapp.contexts.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import choices_of, trajectory_url
+from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.sandboxes import PoolView, pool_view
 from webapp.contexts.solve_map import CELL_WIDTH, MapRow, map_rows
 from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
@@ -181,10 +182,9 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
 
 
 def _groups(run: Run, params: Mapping[str, str]) -> GroupsPanel:
-    number = params.get("page", "")
     phase, outcome = params.get("phase", ""), params.get("outcome", "")
     page = group_reads.list_groups(
-        run.pk, phase=phase, outcome=outcome, number=int(number) if number.isdecimal() else 1
+        run.pk, phase=phase, outcome=outcome, number=whole(params.get("page", "")) or 1
     )
     phases = tuple((name, name) for name in group_reads.phases(run.pk))
     return GroupsPanel(page=page, phase=phase, phases=phases, outcome=outcome, outcomes=OUTCOMES)
@@ -208,8 +208,7 @@ def _trajectories(run: Run) -> TrajectoriesPanel:
 
 
 def _events(run: Run, params: Mapping[str, str]) -> EventsPanel:
-    kind, before = params.get("type", ""), params.get("before", "")
-    cursor = int(before) if before.isdecimal() else None
+    kind, cursor = params.get("type", ""), whole(params.get("before", ""), most=MOST_ID)
     rows = run_reads.run_events(run, kind=kind, before=cursor)
     return EventsPanel(
         rows=tuple(EventRow(event, *_words(run.pk, event)) for event in rows),

@@ -11,6 +11,7 @@ from engine.types import RunKind, RunState
 from webapp.contexts.charts import ChartSet, run_charts
 from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
+from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.overview import RunRow, run_rows
 from webapp.contexts.run_header import RunHeader, build_header
 from webapp.contexts.run_tabs import TABS, WITHOUT_ROLLOUTS, Panel, Tab, build_panel, tabs_of
@@ -48,7 +49,7 @@ def parse_run_filters(params: Mapping[str, str]) -> RunFilters:
     return RunFilters(
         state=params.get("state", ""),
         kind=params.get("kind", ""),
-        experiment=int(experiment) if experiment.isdecimal() else None,
+        experiment=whole(experiment, most=MOST_ID),
         dataset=params.get("dataset", ""),
         q=params.get("q", "").strip(),
         sort=params.get("sort", "-id"),
@@ -57,8 +58,7 @@ def parse_run_filters(params: Mapping[str, str]) -> RunFilters:
 
 def page_number(params: Mapping[str, str]) -> int:
     """``page`` of a query string; 1 when it is missing or nonsense."""
-    text = params.get("page", "")
-    return int(text) if text.isdecimal() and len(text) < 10 else 1
+    return whole(params.get("page", "")) or 1
 
 
 def build_run_list(params: Mapping[str, str], *, can_operate: bool) -> RunListContext:

@@ -13,6 +13,7 @@ from engine.events.failures import policy_of
 from engine.events.sandboxes import CLOCK_BOUNDS_S, CLOCKS
 from webapp.contexts.charts import ChartSet, ChartSpec, Series
 from webapp.contexts.frame import Crumb, trajectory_url
+from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Pool, Reaper, Run, Sandbox
 from webapp.selectors import runs as run_reads
 from webapp.selectors import sandboxes as reads
@@ -146,8 +147,8 @@ class PoolContext:
 
 def build_pool(params: Mapping[str, str], *, can_operate: bool) -> PoolContext:
     """Return the page of all live pools, or of one run's with ``?run=``."""
-    text = params.get("run", "")
-    run = run_reads.get_run(int(text)) if text.isdecimal() and len(text) < 19 else None
+    run_id = whole(params.get("run", ""), most=MOST_ID)
+    run = run_reads.get_run(run_id) if run_id is not None else None
     view = pool_view(run.pk if run else None)
     alive = {pool.run_id: pool.run.name for pool in reads.pools()}
     crumbs = (Crumb("Sandboxes", reverse("sandbox-list") if run else ""),)

@@ -20,6 +20,7 @@ from webapp.contexts.frame import (
     run_crumbs,
     trajectory_url,
 )
+from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.steps import StepView, step_views
 from webapp.models import Run, TestResult, Trajectory
 from webapp.selectors import trajectories as reads
@@ -182,7 +183,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
     run, least = params.get("run", ""), params.get("steps", "")
     return TrajectoryFilters(
         q=params.get("q", "").strip()[:200],
-        run=int(run) if run.isdecimal() and len(run) < 18 else None,
+        run=whole(run, most=MOST_ID),
         task=params.get("task", "").strip(),
         verdict=params.get("verdict", ""),
         termination=params.get("termination", ""),
@@ -190,15 +191,14 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
         finding=params.get("finding", ""),
         reward_min=_number(params.get("reward_min", "")),
         reward_max=_number(params.get("reward_max", "")),
-        steps_min=int(least) if least.isdecimal() and len(least) < 9 else None,
+        steps_min=whole(least),
     )
 
 
 def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchContext:
     """Return one page of found trajectories, newest first."""
     filters = parse_filters(params)
-    cursor = params.get("before", "")
-    before = int(cursor) if cursor.isdecimal() and len(cursor) < 18 else None
+    before = whole(params.get("before", ""), most=MOST_ID)
     result = reads.search(filters, before=before, with_answers=shows_answer)
     return SearchContext(
         section="trajectories",

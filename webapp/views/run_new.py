@@ -15,6 +15,7 @@ from engine.config.contradictions import LintFinding
 from engine.config.run import parse_run_config
 from engine.errors import ConfigError, Problem
 from webapp.contexts.frame import Crumb
+from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.run_form import (
     FormSection,
     RunFormContext,
@@ -40,12 +41,11 @@ from webapp.views.runs import run_or_404
 def run_new(request: HttpRequest, person: Person) -> HttpResponse:
     """Show the form, or make the run and go to its page."""
     data = request.POST if request.method == "POST" else request.GET
-    clone_text = str(data.get("clone", ""))
-    parent = run_or_404(int(clone_text)) if clone_text.isdecimal() else None
+    clone = whole(str(data.get("clone", "")), most=MOST_ID)
+    parent = run_or_404(clone) if clone is not None else None
     recipe = parent.recipe if parent else str(data.get("recipe", ""))
     if request.method != "POST":
-        chosen = str(data.get("experiment", ""))
-        experiment = int(chosen) if chosen.isdecimal() else None
+        experiment = whole(str(data.get("experiment", "")), most=MOST_ID)
         context = _context(recipe, parent, {}, (), parent.experiment_id if parent else experiment)
         return page(request, person, "runs/new.html", context)
     return _create(request, person, recipe, parent)
@@ -53,8 +53,8 @@ def run_new(request: HttpRequest, person: Person) -> HttpResponse:
 
 def _create(request: HttpRequest, person: Person, recipe: str, parent: Run | None) -> HttpResponse:
     posted = {key: str(value) for key, value in request.POST.items()}
-    chosen = posted.get("experiment", "")
-    experiment = Experiment.objects.filter(pk=int(chosen)).first() if chosen.isdecimal() else None
+    chosen = whole(posted.get("experiment", ""), most=MOST_ID)
+    experiment = Experiment.objects.filter(pk=chosen).first() if chosen is not None else None
     try:
         context = _context(recipe, parent, posted, (), experiment.pk if experiment else None)
         if posted.get("then") == "check":

@@ -6,6 +6,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 
 from webapp.contexts.groups import build_group
 from webapp.contexts.iterations import build_iteration
+from webapp.contexts.numbers import whole
 from webapp.contexts.trajectories import build_search, build_trajectory
 from webapp.models import Run
 from webapp.permissions import check_rollouts
@@ -124,8 +125,8 @@ def _chosen(request: HttpRequest, run: Run) -> tuple[Run, prediction_reads.Choic
     choice = prediction_reads.choose(
         run,
         phase=params.get("phase", ""),
-        iteration=int(iteration) if iteration.isdecimal() and len(iteration) < 9 else None,
-        index=int(index) if index.isdecimal() and len(index) < 9 else 0,
+        iteration=whole(iteration),
+        index=whole(index) or 0,
     )
     if choice is None:
         raise Http404(f"Run {run.pk} has no such finished rollouts.")
