@@ -27,7 +27,7 @@ from engine.config.base import parse_settings
 from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
 from engine.sandbox.kubernetes import bring_up
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.fleet import Fleet
 from tests.fakes.cluster import ClusterProcess

@@ -30,7 +30,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.grading.grader import Grader
 from engine.inference.base import GenerationContext
 from engine.rollout import GroupRequest
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.owner import leases_path
 from engine.sandbox.pool.pool import SandboxPool

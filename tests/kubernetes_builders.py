@@ -13,9 +13,9 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.conformance import reference_tree
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.backend import KubernetesBackend
-from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.local.images import build_image
 from tests.fakes.cluster import FakeCluster
 

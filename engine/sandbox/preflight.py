@@ -26,7 +26,7 @@ async def preflight(backend: SandboxBackend) -> list[PreflightFinding]:
             return await check_docker(backend)
         case "kubernetes":
             from engine.sandbox.kubernetes.backend import KubernetesBackend  # so does the client's
-            from engine.sandbox.kubernetes.preflight import check as check_kubernetes
+            from engine.sandbox.kubernetes.preflight.checks import check as check_kubernetes
 
             assert isinstance(backend, KubernetesBackend)
             return await check_kubernetes(backend)

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.api.client import KubeApi
 from tests.fakes.cluster import ClusterProcess
 from tests.kubernetes_builders import ACCOUNT, MANIFESTS, NAMESPACE, apply, build_reference
 

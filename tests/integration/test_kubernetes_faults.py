@@ -23,9 +23,9 @@ from engine.errors import (
 )
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.kubernetes import network
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.backend import KubernetesBackend
-from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.preflight import preflight
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
 from tests.kubernetes_builders import (
@@ -119,6 +119,14 @@ async def test_a_right_that_preflight_has_seen_is_not_given_up(home: Path) -> No
         fault = cluster.faults.add(Fault(FaultKind.FORBIDDEN, count=8))
         await use(backend)
         assert fault.hits == 8
+
+
+async def test_preflight_makes_one_pod_whatever_the_answer(home: Path) -> None:
+    async with prepared(home) as cluster, opened(cluster) as backend:
+        fault = Fault(FaultKind.CREATED_BUT_ERROR, verbs={"create"}, resources={"pods"}, count=1)
+        cluster.faults.add(fault)
+        assert await missing(backend) == []
+        assert (fault.hits, cluster.counters.pods_created) == (1, 1)
 
 
 async def test_preflight_asks_again_where_no_rule_seems_to_be_known(home: Path) -> None:

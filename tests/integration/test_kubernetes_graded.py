@@ -19,7 +19,7 @@ from engine.events.health import ValidationRecord, read
 from engine.grading.predictions import Assignment, PredictionSettings, grade_predictions
 from engine.orchestrator.validate import validate_dataset
 from engine.patches.diff import diff_texts
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.owner import leases_path
 from engine.types import TaskRow
 from tests.dataset_builders import broken_task, toolchain_or_skip, without_reuse, write_toy

@@ -20,11 +20,12 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError, SandboxEvictedError, SandboxMemoryError, SandboxStartError
 from engine.sandbox.base import SandboxLimits
-from engine.sandbox.kubernetes import labels, network
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes import network
+from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
+from engine.sandbox.kubernetes.manifests import labels
+from engine.sandbox.kubernetes.manifests.preload import daemon_set
 from engine.sandbox.kubernetes.owner import leases_path
-from engine.sandbox.kubernetes.preload import daemon_set
 from engine.sandbox.preflight import preflight
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
 from tests.kubernetes_builders import (
@@ -537,7 +538,7 @@ async def test_preloading_pulls_on_every_node(cluster: FakeCluster) -> None:
 
 
 def test_other_limits_are_another_kind_of_warm_pod() -> None:
-    from engine.sandbox.kubernetes.spec import pool_key
+    from engine.sandbox.kubernetes.manifests.spec import pool_key
 
     one = SandboxLimits()
     assert pool_key("a", one) == pool_key("a", replace(one, lifetime_s=5.0))

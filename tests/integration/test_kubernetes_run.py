@@ -15,7 +15,7 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.config.rollout import OraclePolicyConfig
 from engine.config.run import RolloutRun, TrainRun
 from engine.orchestrator import execute
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.owner import leases_path
 from tests.integration import toy_yard
 from tests.integration.toy_yard import events, open_context

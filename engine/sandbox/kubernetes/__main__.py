@@ -16,8 +16,8 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import TrainyardError
 from engine.sandbox.kubernetes.backend import KubernetesBackend
-from engine.sandbox.kubernetes.preflight import check
-from engine.sandbox.kubernetes.preload import daemon_set
+from engine.sandbox.kubernetes.manifests.preload import daemon_set
+from engine.sandbox.kubernetes.preflight.checks import check
 
 
 def _parser() -> argparse.ArgumentParser:

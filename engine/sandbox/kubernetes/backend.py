@@ -19,15 +19,15 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxDiedError, SandboxError
 from engine.sandbox.agent_sandbox import AgentSandbox
 from engine.sandbox.base import Population, Sandbox, SandboxSpec, Startup
-from engine.sandbox.kubernetes.api import KubeApi
-from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
+from engine.sandbox.kubernetes.api.rights import Rights
 from engine.sandbox.kubernetes.fleet import Fleet
+from engine.sandbox.kubernetes.manifests.spec import agent_config_map
 from engine.sandbox.kubernetes.network import NetworkProbe
 from engine.sandbox.kubernetes.owner import OwnerLease
 from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.reaper import reap
-from engine.sandbox.kubernetes.rights import Rights
-from engine.sandbox.kubernetes.spec import agent_config_map
 from engine.sandbox.kubernetes.tree import PodTree, take_stamps
 from engine.sandbox.kubernetes.warm import WarmPool
 

@@ -18,11 +18,11 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.errors import ImageError, SandboxStartError, SandboxStartTimeoutError
 from engine.sandbox.client import AgentClient
 from engine.sandbox.kubernetes import diagnosis
+from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.connect import Stream
-from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.informer import PodInformer
+from engine.sandbox.kubernetes.manifests.spec import PRISTINE, SANDBOX
 from engine.sandbox.kubernetes.pod import Pod
-from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
 from engine.sandbox.responses import Greeting
 
 Json = dict[str, Any]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import aiohttp
 
 from engine.sandbox.agent.wire import frame
-from engine.sandbox.kubernetes.api import EXEC_PROTOCOLS, KubeApi
+from engine.sandbox.kubernetes.api.client import EXEC_PROTOCOLS, KubeApi
 from engine.sandbox.responses import STDERR_BYTES
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]

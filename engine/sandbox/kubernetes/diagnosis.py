@@ -20,8 +20,8 @@ from engine.errors import (
     SandboxStartError,
 )
 from engine.sandbox.agent.interpreters import NO_PYTHON_STATUS
-from engine.sandbox.kubernetes.labels import IMAGE
-from engine.sandbox.kubernetes.spec import PRISTINE, SANDBOX
+from engine.sandbox.kubernetes.manifests.labels import IMAGE
+from engine.sandbox.kubernetes.manifests.spec import PRISTINE, SANDBOX
 from engine.sandbox.registry_errors import without_image
 
 Json = dict[str, Any]

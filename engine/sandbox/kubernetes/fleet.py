@@ -21,14 +21,15 @@ import structlog
 from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxStartError, SandboxStartTimeoutError
 from engine.sandbox.base import SandboxSpec, Startup
-from engine.sandbox.kubernetes import bring_up, diagnosis, labels, spec
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes import bring_up, diagnosis
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
+from engine.sandbox.kubernetes.api.retries import refused, retrying
 from engine.sandbox.kubernetes.connect import over_exec, over_network
-from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.informer import PodInformer
+from engine.sandbox.kubernetes.manifests import labels, spec
 from engine.sandbox.kubernetes.owner import OwnerLease
 from engine.sandbox.kubernetes.pod import Pod
-from engine.sandbox.kubernetes.retries import refused, retrying
 
 Json = dict[str, Any]
 _QUOTA_PAUSE_S = 5.0

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import structlog
 
-from engine.sandbox.kubernetes.api import KubeApi
-from engine.sandbox.kubernetes.errors import ApiError
-from engine.sandbox.kubernetes.retries import retrying
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
+from engine.sandbox.kubernetes.api.retries import retrying
 
 Json = dict[str, Any]
 T = TypeVar("T")

@@ -19,8 +19,8 @@ from engine.errors import PreflightError, SandboxError, SandboxStartError
 from engine.sandbox import responses
 from engine.sandbox.base import ExecResult
 from engine.sandbox.client import AgentClient
+from engine.sandbox.kubernetes.manifests.spec import python_command
 from engine.sandbox.kubernetes.pod import Pod
-from engine.sandbox.kubernetes.spec import python_command
 
 Target = tuple[str, int]
 _OUTSIDE: tuple[Target, ...] = (("169.254.169.254", 80), ("1.1.1.1", 443), ("8.8.8.8", 53))

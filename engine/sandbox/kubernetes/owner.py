@@ -18,12 +18,12 @@ from typing import Any
 import structlog
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.sandbox.kubernetes import labels
-from engine.sandbox.kubernetes.api import KubeApi
-from engine.sandbox.kubernetes.errors import ApiError
-from engine.sandbox.kubernetes.retries import retrying
-from engine.sandbox.kubernetes.rights import Rights
-from engine.sandbox.kubernetes.spec import Owner, agent_config_map
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
+from engine.sandbox.kubernetes.api.retries import retrying
+from engine.sandbox.kubernetes.api.rights import Rights
+from engine.sandbox.kubernetes.manifests import labels
+from engine.sandbox.kubernetes.manifests.spec import Owner, agent_config_map
 
 Json = dict[str, Any]
 _log = structlog.get_logger(__name__)

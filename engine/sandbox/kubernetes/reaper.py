@@ -14,11 +14,11 @@ from typing import Any
 import structlog
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.sandbox.kubernetes import labels
-from engine.sandbox.kubernetes.api import KubeApi
-from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
+from engine.sandbox.kubernetes.manifests import labels
+from engine.sandbox.kubernetes.manifests.spec import agent_config_map
 from engine.sandbox.kubernetes.owner import expired, leases_path
-from engine.sandbox.kubernetes.spec import agent_config_map
 
 Json = dict[str, Any]
 _AGENT_AGE_S = 3600.0

@@ -21,8 +21,8 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxError
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.kubernetes.fleet import Fleet
+from engine.sandbox.kubernetes.manifests.spec import pool_key
 from engine.sandbox.kubernetes.pod import Pod
-from engine.sandbox.kubernetes.spec import pool_key
 
 _log = structlog.get_logger(__name__)
 

@@ -19,7 +19,7 @@ from engine.config.kubernetes import KubernetesConfig
 from engine.sandbox.agent.limits import threads
 from engine.sandbox.base import ExecResult, SandboxLimits, SandboxSpec
 from engine.sandbox.client import AgentClient
-from engine.sandbox.kubernetes import spec
+from engine.sandbox.kubernetes.manifests import spec
 from engine.sandbox.responses import executed
 
 _USER = 54321

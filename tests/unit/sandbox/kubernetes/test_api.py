@@ -14,9 +14,9 @@ import yaml
 from aiohttp import web
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.sandbox.kubernetes.api import KubeApi
-from engine.sandbox.kubernetes.errors import ApiError
-from engine.sandbox.kubernetes.rights import Right, Rights, right_for
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
+from engine.sandbox.kubernetes.api.rights import Right, Rights, right_for
 
 PODS = "/api/v1/namespaces/n/pods"
 _PATIENCE_S = 120.0

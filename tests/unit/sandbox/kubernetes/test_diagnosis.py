@@ -15,7 +15,7 @@ from engine.errors import (
     SandboxStartError,
 )
 from engine.sandbox.kubernetes import diagnosis
-from engine.sandbox.kubernetes.labels import IMAGE
+from engine.sandbox.kubernetes.manifests.labels import IMAGE
 
 Json = dict[str, Any]
 

@@ -9,8 +9,8 @@ import pytest
 
 from engine.config.sandbox import SandboxConfig
 from engine.sandbox.base import SandboxSpec
+from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.backend import KubernetesBackend, _Session
-from engine.sandbox.kubernetes.errors import ApiError
 from engine.sandbox.kubernetes.fleet import Fleet
 from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.kubernetes.warm import WarmPool

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
-from engine.sandbox.kubernetes.api import KubeApi
-from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.informer import PodInformer
 
 Json = dict[str, Any]

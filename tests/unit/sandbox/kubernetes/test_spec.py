@@ -13,8 +13,9 @@ import yaml
 from engine.config.kubernetes import KubernetesConfig, Toleration
 from engine.errors import ImageError
 from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.kubernetes import labels, spec
-from engine.sandbox.kubernetes.preload import daemon_set
+from engine.sandbox.kubernetes.manifests import labels, spec
+from engine.sandbox.kubernetes.manifests.images import resolve_image
+from engine.sandbox.kubernetes.manifests.preload import daemon_set
 from tests.fakes.cluster.pod_security import violations
 from tests.kubernetes_builders import MANIFESTS
 
@@ -130,16 +131,16 @@ def test_the_agents_config_map_holds_what_the_agent_imports() -> None:
     ],
 )
 def test_images_go_through_mirrors(image: str, resolved: str) -> None:
-    assert spec.resolve_image(EVERYTHING, image) == resolved
+    assert resolve_image(EVERYTHING, image) == resolved
 
 
 def test_images_that_a_cluster_cannot_or_must_not_have() -> None:
     with pytest.raises(ImageError, match="push it to a registry"):
-        spec.resolve_image(KubernetesConfig(), "local:demo")
+        resolve_image(KubernetesConfig(), "local:demo")
     pinned = KubernetesConfig(require_digest=True)
     with pytest.raises(ImageError, match="no digest"):
-        spec.resolve_image(pinned, "python:3.12")
-    assert spec.resolve_image(pinned, "python@sha256:ab") == "python@sha256:ab"
+        resolve_image(pinned, "python:3.12")
+    assert resolve_image(pinned, "python@sha256:ab") == "python@sha256:ab"
 
 
 @pytest.mark.parametrize(

@@ -18,12 +18,12 @@ from typing import Any
 
 import engine.sandbox.agent
 from engine.config.kubernetes import KubernetesConfig
-from engine.errors import ImageError
 from engine.sandbox.agent.interpreters import CANDIDATES, launcher
 from engine.sandbox.agent.limits import PROCESSES_VARIABLE, RLIMITS_VARIABLE
 from engine.sandbox.agent.listen import TOKEN_VARIABLE
 from engine.sandbox.base import SandboxLimits, SandboxSpec
-from engine.sandbox.kubernetes import labels
+from engine.sandbox.kubernetes.manifests import labels
+from engine.sandbox.kubernetes.manifests.images import resolve_image
 
 Json = dict[str, Any]
 SANDBOX, PRISTINE = "sandbox", "pristine"
@@ -37,7 +37,6 @@ WARM_DEADLINE_S = 24 * 3600
 _FOLDER = "/run/trainyard"
 _FILES = f"{_FOLDER}/agent"
 _BROUGHT_PYTHON = f"{_FOLDER}/python/bin/python3"
-_LOCAL = "local:"
 # The token goes through a pipe: no environment holds it once the shell has become the agent.
 _START = (
     f"token=${TOKEN_VARIABLE}; unset {TOKEN_VARIABLE}; ulimit -S -n 65536 2>/dev/null; "
@@ -144,37 +143,6 @@ def agent_config_map() -> Json:
         "immutable": True,
         "data": files,
     }
-
-
-def resolve_image(config: KubernetesConfig, image: str) -> str:
-    """What the nodes are told to pull: ``image`` through the configured mirrors.
-
-    Raises:
-        ImageError: a local image, or one without a digest where that is required.
-    """
-    if image.startswith(_LOCAL):
-        if config.allow_local_images:
-            return image
-        raise ImageError(
-            f"image '{image}' exists only on this machine: push it to a registry that the cluster can reach "
-            "and use its reference there"
-        )
-    if config.require_digest and "@sha256:" not in image:
-        raise ImageError(
-            f"image '{image}' has no digest: write REPOSITORY@sha256:…, or allow it with require_digest=false"
-        )
-    for reference in (image, _with_registry(image)):
-        for prefix in sorted(config.mirrors, key=len, reverse=True):
-            if reference.startswith(prefix):
-                return config.mirrors[prefix] + reference[len(prefix) :]
-    return image
-
-
-def _with_registry(image: str) -> str:
-    first, slash, _ = image.partition("/")
-    if slash and ("." in first or ":" in first or first == "localhost"):
-        return image
-    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
 
 
 def _purpose_labels(spec: SandboxSpec, *, warm: bool) -> dict[str, str]:

@@ -11,13 +11,14 @@ from typing import Any
 from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError, SandboxError
 from engine.sandbox.base import PreflightFinding, SandboxLimits, SandboxSpec
-from engine.sandbox.kubernetes import diagnosis, labels, spec
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes import diagnosis
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.backend import KubernetesBackend
-from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.manifests import labels, spec
+from engine.sandbox.kubernetes.manifests.preload import NAME as PRELOAD
+from engine.sandbox.kubernetes.manifests.preload import PAUSE
 from engine.sandbox.kubernetes.owner import OwnerLease
-from engine.sandbox.kubernetes.preload import NAME as PRELOAD
-from engine.sandbox.kubernetes.preload import PAUSE
 
 Json = dict[str, Any]
 _POLL_S = 0.25
@@ -95,7 +96,7 @@ async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFindi
         deadline=api.now() + config.kubernetes.preflight_timeout_s + spec.SLACK_S,
     )
     try:
-        await api.create(_pods(config), pod)
+        await _create(api, _pods(config), pod)
         found = await _taken(api, path, config.kubernetes.preflight_timeout_s)
     except ApiError as error:
         if error.status not in (403, 422):
@@ -105,6 +106,14 @@ async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFindi
         await api.delete(path, grace_s=0)
         await lease.release(api)
     return [PreflightFinding.error(found)] if found else []
+
+
+async def _create(api: KubeApi, path: str, pod: Json) -> None:
+    try:
+        await api.create(path, pod)
+    except ApiError as error:
+        if error.status != 409:  # an earlier try whose answer got lost
+            raise
 
 
 async def _taken(api: KubeApi, path: str, timeout_s: float) -> str:

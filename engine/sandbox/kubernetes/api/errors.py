@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 
 from engine.errors import SandboxError
-from engine.sandbox.kubernetes.rights import Right, Rights
+from engine.sandbox.kubernetes.api.rights import Right, Rights
 
 _PASSING = frozenset((408, 429, 500, 502, 503, 504))
 _SHOWN = 500

@@ -16,12 +16,12 @@ from kubernetes.utils.quantity import parse_quantity
 
 from engine.config.sandbox import SandboxConfig
 from engine.sandbox.base import PreflightFinding, SandboxLimits
-from engine.sandbox.kubernetes import labels, spec
-from engine.sandbox.kubernetes.api import KubeApi
+from engine.sandbox.kubernetes.api.client import KubeApi
+from engine.sandbox.kubernetes.api.errors import ApiError
+from engine.sandbox.kubernetes.api.rights import Right
 from engine.sandbox.kubernetes.backend import KubernetesBackend
-from engine.sandbox.kubernetes.errors import ApiError
-from engine.sandbox.kubernetes.rights import Right
-from engine.sandbox.kubernetes.trial import try_out
+from engine.sandbox.kubernetes.manifests import labels, spec
+from engine.sandbox.kubernetes.preflight.trial import try_out
 
 Json = dict[str, Any]
 _OLDEST = (1, 25)

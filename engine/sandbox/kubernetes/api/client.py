@@ -25,9 +25,9 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.sandbox.kubernetes.errors import ApiError, read_failure
-from engine.sandbox.kubernetes.retries import refused, retrying
-from engine.sandbox.kubernetes.rights import Right, Rights, right_for
+from engine.sandbox.kubernetes.api.errors import ApiError, read_failure
+from engine.sandbox.kubernetes.api.retries import refused, retrying
+from engine.sandbox.kubernetes.api.rights import Right, Rights, right_for
 
 Json = dict[str, Any]
 EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")

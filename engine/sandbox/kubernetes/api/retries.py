@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import stamina
 
-from engine.sandbox.kubernetes.errors import ApiError
+from engine.sandbox.kubernetes.api.errors import ApiError
 
 MAX_PAUSE_S = 15.0
 

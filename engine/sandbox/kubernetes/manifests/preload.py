@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.sandbox.kubernetes.spec import placement, pod_security, resolve_image, security
+from engine.sandbox.kubernetes.manifests.images import resolve_image
+from engine.sandbox.kubernetes.manifests.spec import placement, pod_security, security
 
 Json = dict[str, Any]
 NAME = "trainyard-preload"

@@ -1,0 +1,1 @@
+"""Requests to the API server: the client, its errors, its retries, and the rights behind them."""

@@ -1,0 +1,39 @@
+"""Image references as the nodes are told to pull them."""
+
+from __future__ import annotations
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.errors import ImageError
+
+_LOCAL = "local:"
+
+
+def resolve_image(config: KubernetesConfig, image: str) -> str:
+    """What the nodes are told to pull: ``image`` through the configured mirrors.
+
+    Raises:
+        ImageError: a local image, or one without a digest where that is required.
+    """
+    if image.startswith(_LOCAL):
+        if config.allow_local_images:
+            return image
+        raise ImageError(
+            f"image '{image}' exists only on this machine: push it to a registry that the cluster can reach "
+            "and use its reference there"
+        )
+    if config.require_digest and "@sha256:" not in image:
+        raise ImageError(
+            f"image '{image}' has no digest: write REPOSITORY@sha256:…, or allow it with require_digest=false"
+        )
+    for reference in (image, _with_registry(image)):
+        for prefix in sorted(config.mirrors, key=len, reverse=True):
+            if reference.startswith(prefix):
+                return config.mirrors[prefix] + reference[len(prefix) :]
+    return image
+
+
+def _with_registry(image: str) -> str:
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"

@@ -1,0 +1,1 @@
+"""Preflight of a cluster: what is read about it, and a pod and a sandbox that are tried."""
