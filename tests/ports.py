@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+
+from webapp.supervisor.home import Ports, save_ports
 
 _HELD: list[socket.socket] = []
 
@@ -19,3 +22,8 @@ def reserved_port() -> int:
     _HELD.append(held)
     port: int = held.getsockname()[1]
     return port
+
+
+def reserve_service_ports(home: Path) -> None:
+    """Let a supervisor of this data folder use ports of its own instead of the usual ones."""
+    save_ports(home, Ports(postgres=reserved_port(), redis=reserved_port(), web=reserved_port()))

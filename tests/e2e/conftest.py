@@ -73,7 +73,7 @@ def server(
         yield url
     finally:
         process.terminate()
-        process.wait(timeout=30)
+        process.wait(timeout=120)
         log.close()
 
 

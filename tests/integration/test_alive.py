@@ -51,7 +51,6 @@ def assert_success(line: Line, run: int) -> None:
     assert sandboxes_left(line, run) == []
 
 
-@pytest.mark.timeout(600)
 def test_every_service_is_killed_during_one_run(line: Line) -> None:
     run = line.launch(**{"trainer.iterations": ITERATIONS})
     line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
@@ -73,7 +72,6 @@ def test_every_service_is_killed_during_one_run(line: Line) -> None:
     assert line.state(second) == "succeeded"
 
 
-@pytest.mark.timeout(600)
 def test_servers_of_others_that_go_away_and_come_back_are_survived(tmp_path: Path) -> None:
     postgres = EmbeddedPostgres(tmp_path / "postgres", port=reserved_port(), password="theirs")
     redis = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="theirs")

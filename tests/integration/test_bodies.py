@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from django.conf import settings
 
+from tests.ports import reserved_port
 from webapp.guards.bodies import MAX_OTHER
 from webapp.services.ingest import MAX_BYTES
-from webapp.supervisor.home import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +25,7 @@ CHUNK = b"x" * 65_536
 @pytest.fixture(scope="module")
 def port(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A uvicorn on the test database, whose large bodies would lie in a folder of their own."""
-    found = free_port()
+    found = reserved_port()
     database = settings.DATABASES["default"]
     address = f"{database['HOST']}:{database['PORT']}/{database['NAME']}"
     environment = os.environ | {

@@ -32,7 +32,6 @@ from tests.kubernetes_builders import NAMESPACE, kubernetes_config, prepared
 PODS = ("pods",)
 ROWS = ("valid", "noop_passes", "gold_fails", "gold_fails-apply", "valid-script", "flaky", "infra")
 NAMES = ("signed", "log", "cheats", "unapplied", "empty", "absent")
-pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,7 @@ def test_stopped_about_an_update_and_resumed_it_ends_as_if_nothing_happened(home
     with engine_process(run_dir) as process:
         assert wait_for(process, collected)
         process.terminate()
-        assert process.wait(timeout=60) == 0
+        assert process.wait(timeout=_PATIENCE_S) == 0
     assert events(run_dir)[-1]["state"] == "stopped"
     make_run_dir(home, "stopped-in-update", config, epoch=2)
     with engine_process(run_dir) as process:

@@ -19,7 +19,7 @@ from engine.processes import process_start
 from engine.sandbox.ledger import Ledger, LedgerEntry
 from tests.integration.toy_line import SETTINGS
 from tests.integration.toy_yard import DATASET, taught_home
-from tests.ports import reserved_port
+from tests.ports import reserve_service_ports, reserved_port
 from webapp.supervisor import stopping
 from webapp.supervisor.home import PROJECT
 from webapp.supervisor.processes import ServiceTable
@@ -40,6 +40,7 @@ class Terminal:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.port = reserved_port()
+        reserve_service_ports(home)
         self.environment = {key: value for key, value in os.environ.items() if not key.endswith("_URL")}
         self.environment |= {"TRAINYARD_HOME": str(home), "PYTHONUNBUFFERED": "1"}
         self.log = home.with_name("terminal.log")
@@ -99,7 +100,6 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
             continue
 
 
-@pytest.mark.timeout(900)
 def test_a_killed_supervisor_is_followed_by_another_and_a_stop_leaves_nothing(terminal: Terminal) -> None:
     first = terminal.start()
     terminal.manage("sync_dataset", DATASET)
@@ -154,7 +154,7 @@ def test_engines_that_run_are_ended_and_their_sandboxes_removed(tmp_path: Path) 
     lease_of_the_dead(tmp_path / "sandboxes", "7")
     try:
         stop_everything(ServiceTable(), tmp_path)
-        assert engine.wait(60) == -signal.SIGKILL
+        assert engine.wait(240) == -signal.SIGKILL
         assert stranger.poll() is None, "a re-used pid is nobody's engine"
     finally:
         stranger.kill()

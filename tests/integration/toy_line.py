@@ -15,7 +15,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from tests.integration.toy_yard import DATASET, taught_home, write_source
-from tests.ports import reserved_port
+from tests.ports import reserve_service_ports, reserved_port
 from webapp.supervisor.stack import Stack, running_stack
 from webapp.supervisor.status import ServiceState
 
@@ -104,6 +104,7 @@ def running_line(folder: Path, environment: Mapping[str, str]) -> Iterator[Line]
         environment: DATABASE_URL and REDIS_URL, where the stack is not to start its own.
     """
     write_source(folder / "home" / "imports" / "toykit")
+    reserve_service_ports(folder / "home")
     saved = {key: os.environ.pop(key, None) for key in ("DATABASE_URL", "REDIS_URL")}
     os.environ.update(environment)
     try:

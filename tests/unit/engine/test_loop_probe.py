@@ -83,7 +83,7 @@ def test_the_longest_hold_names_the_phase_and_the_function_of_the_engine(
 
     class Sink:
         def emit(self, _type: type[Any], /, **_fields: Any) -> int:
-            assert noticed.wait(60)
+            assert noticed.wait(240)
             time.sleep(0.05)  # the thread is writing down what it saw
             return 1
 

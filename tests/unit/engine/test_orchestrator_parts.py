@@ -232,7 +232,7 @@ class GatedSink(MemorySink):
 
     def emit(self, event_type: type[Any], /, **fields: Any) -> int:
         self.entered.set()
-        assert self.gate.wait(60)
+        assert self.gate.wait(240)
         return super().emit(event_type, **fields)
 
 

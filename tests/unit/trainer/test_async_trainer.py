@@ -98,7 +98,7 @@ class Gate:
         def gated(trainer: Trainer, *arguments: Any) -> float:
             self.microbatches += 1
             self.entered.set()
-            assert self.opened.wait(60)
+            assert self.opened.wait(240)
             return accumulate(trainer, *arguments)
 
         monkeypatch.setattr(Trainer, "_accumulate", gated)

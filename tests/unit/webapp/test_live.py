@@ -82,7 +82,7 @@ class Socket:
     async def close(self) -> None:
         """Go away and wait until the application has noticed."""
         await self._application.send_input({"type": "websocket.disconnect", "code": 1000})
-        await self._application.wait(timeout=60)
+        await self._application.wait(timeout=240)
 
 
 class Tab:
