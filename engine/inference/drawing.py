@@ -43,7 +43,8 @@ def draw(
     if min(top_ps) < 1:
         logprobs = _nucleus(logprobs, torch.tensor(top_ps, device=logits.device))
     probabilities = logprobs.exp()
-    entropy = -(probabilities * logprobs.clamp(min=-1e4)).sum(-1)
+    surprise = (probabilities * logprobs.clamp(min=-1e4)).double()
+    entropy = -surprise.cumsum(-1)[:, -1].float()  # in order; a sum may split a lone row between threads
     greedy = torch.tensor([t == 0 for t in temperatures], device=logits.device)
     drawn = _pick(probabilities, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
     ids = torch.where(greedy, logprobs.argmax(-1), drawn)

@@ -1,12 +1,10 @@
-"""Keys and values of the sequences being sampled, and what one cached forward may look at."""
+"""Keys and values of the sequences being sampled."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
 from torch.nn import functional
 
 _GROWTH = 256
@@ -59,16 +57,3 @@ class KVCache:
             kept = store[:, a, :, :length].clone()
             store[:, a, :, :length] = store[:, b, :, :length]
             store[:, b, :, :length] = kept
-
-
-@dataclass(slots=True)
-class Cached:
-    """One cached forward: which cache positions the new tokens take and what they may attend to."""
-
-    cache: KVCache
-    rows: Tensor
-    """[n, 1] indices of the n consecutive rows."""
-    positions: Tensor
-    """[n, T] positions of the new tokens."""
-    visible: Tensor
-    """[n, 1, Q, K] True where a query sees a key; Q ≥ T, further queries repeat the last one."""

@@ -16,6 +16,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from engine.inference.batch_invariance import choose_tiles
+from engine.inference.cached_attention import Piece
 from engine.inference.kv_cache import KVCache
 from engine.inference.transformer import Transformer
 
@@ -45,12 +47,13 @@ class CacheRows(Generic[Owner]):
     def __init__(self, model: Transformer, rows: int) -> None:
         self._model = model
         weight = model.model.embed_tokens.weight
-        self._device = weight.device
         self._cache = KVCache(model.config, rows, device=weight.device, dtype=weight.dtype)
         self._rows = [_Row() for _ in range(rows)]
         self._tick = 0
         self.active: list[Owner] = []
         """Owners in row order."""
+        self.is_invariant: bool | None = None
+        """Whether a sequence's bits depend on itself alone; None until something was fed."""
 
     def activate(self, owner: Owner, prompt: Sequence[int]) -> None:
         """Give ``owner`` the next active row, with whatever cache its prompt can continue."""
@@ -107,12 +110,12 @@ class CacheRows(Generic[Owner]):
     @torch.no_grad()
     def _feed(self, first: int) -> Tensor:
         rows = self._rows[first : len(self.active)]
-        pending = [row.ids[row.fed :] for row in rows]
-        width = max(len(new) for new in pending)
-        ids = torch.tensor([new + [0] * (width - len(new)) for new in pending], device=self._device)
-        starts = torch.tensor([row.fed for row in rows], device=self._device)
-        lengths = torch.tensor([len(new) for new in pending], device=self._device)
-        logits = self._model.extend(ids, starts, lengths, self._cache, first)
+        pieces = [
+            Piece(row=place, start=row.fed, ids=row.ids[row.fed :]) for place, row in enumerate(rows, first)
+        ]
+        choice = choose_tiles(self._model)
+        self.is_invariant = choice.is_invariant
+        logits = self._model.extend(pieces, self._cache, choice.tiles)
         for row in rows:
             row.fed = len(row.ids)
         return logits

@@ -86,6 +86,11 @@ class TransformerPolicy:
         self._drop_caches = False
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_batch_invariant(self) -> bool | None:
+        """Whether a request's bits depend on it and the weights alone; None before the first request."""
+        return self._rows.is_invariant
+
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample a completion.
 

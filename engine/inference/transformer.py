@@ -5,14 +5,15 @@ folder loads there unchanged (and any dense Qwen3 loads here). It is written out
 sampler and the trainer share one set of weights and need exact control over numerics and cache.
 
 Cached forwards give each token the same bits whatever else is in the batch and however a prompt is cut:
-matrix kernels sum in an order that depends on a dimension only while it is small, so small ones are padded.
+their matrix products have few fixed shapes (``cached_attention``), which are checked on each machine
+(``batch_invariance``).
 To add an architecture: put a named ``TransformerConfig`` in ``ARCHITECTURES`` (``fresh:<name>``).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -23,7 +24,8 @@ from torch.utils.checkpoint import checkpoint
 
 from engine.errors import CheckpointError
 from engine.inference.attention import Segments, attend
-from engine.inference.kv_cache import Cached, KVCache
+from engine.inference.cached_attention import CachedChunk, Piece, Tiles, split_into_chunks
+from engine.inference.kv_cache import KVCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,20 +113,14 @@ ARCHITECTURES: Mapping[str, TransformerConfig] = {
 }
 
 
-_LEAST_ROWS = 16
-"""Tokens of a cached forward. With fewer, a CPU's matrix kernels sum in another order."""
-_KEY_STEP = 256
-"""Keys of a cached forward are a multiple of this, the length a CPU's kernels sum in one go."""
-
-
 Rope = tuple[Tensor, Tensor]
 """Cosines and sines of the rotary embedding, [..., 1, D]."""
-Context = Cached | Segments | None
-"""What tokens attend to: a cache's row, their segment of a packed row, or (None) their row of a batch."""
+Context = CachedChunk | Segments | None
+"""What tokens attend to: a cache, their segment of a packed row, or (None) their row of a batch."""
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm over the last dimension, computed in float32."""
+    """Root-mean-square norm over the last dimension, computed in float32 or float64."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
@@ -133,7 +129,18 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Same shape as ``x``."""
-        return functional.rms_norm(x.float(), (x.shape[-1],), self.weight, self.eps).to(x.dtype)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        weight = autocast_weight(self.weight).to(wide)
+        return functional.rms_norm(x.to(wide), (x.shape[-1],), weight, self.eps).to(x.dtype)
+
+
+def autocast_weight(weight: Tensor) -> Tensor:
+    """Return the weight rounded to autocast's precision, where that is on.
+
+    autocast rounds the weights of matrix products alone; FSDP gathers every weight rounded.
+    """
+    device = weight.device.type
+    return weight.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else weight
 
 
 class Attention(nn.Module):
@@ -161,32 +168,17 @@ class Attention(nn.Module):
         k = self.k_norm(self.k_proj(x).view(shape))
         v = self.v_proj(x).view(shape)
         q, k = _rotate(q, rope), _rotate(k, rope)
-        if isinstance(context, Segments):
+        if isinstance(context, CachedChunk):
+            out = context.attend(layer, q, k, v)
+        elif isinstance(context, Segments):
             out = attend(q, k, v, context)
         else:
             q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-            out = self._attend_batch(q, k, v, context, layer).transpose(1, 2)
+            grouped = self.heads != self.kv_heads
+            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+            out = out.transpose(1, 2)
         merged: Tensor = self.o_proj(out.flatten(-2))
         return merged
-
-    def _attend_batch(self, q: Tensor, k: Tensor, v: Tensor, cached: Cached | None, layer: int) -> Tensor:
-        """[n, heads, T, D] → [n, heads, T, D]."""
-        grouped = self.heads != self.kv_heads
-        if cached is None:
-            return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
-        n, length = len(q), q.shape[2]
-        keys, values = cached.cache.keys[layer], cached.cache.values[layer]
-        keys[cached.rows, :, cached.positions] = k.transpose(1, 2)
-        values[cached.rows, :, cached.positions] = v.transpose(1, 2)
-        queries, seen = cached.visible.shape[-2:]
-        if queries > length:
-            q = torch.cat((q, q[:, :, -1:].expand(-1, -1, queries - length, -1)), dim=2)
-        first = int(cached.rows[0, 0])
-        mine = slice(first, first + n), slice(None), slice(seen)
-        out = functional.scaled_dot_product_attention(
-            q, keys[mine], values[mine], attn_mask=cached.visible, enable_gqa=grouped
-        )
-        return out[:, :, :length]
 
 
 class MLP(nn.Module):
@@ -198,10 +190,16 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., hidden] → [..., hidden]."""
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+    def forward(self, x: Tensor, *, invariant: bool = False) -> Tensor:
+        """[..., hidden] → [..., hidden]; ``invariant`` rounds an element alike at every place of a tensor."""
+        activate = _invariant_silu if invariant else functional.silu
+        out: Tensor = self.down_proj(activate(self.gate_proj(x)) * self.up_proj(x))
         return out
+
+
+def _invariant_silu(x: Tensor) -> Tensor:
+    """x · sigmoid(x). torch's own computes the elements that do not fill a vector by another formula."""
+    return x / x.neg().exp_().add_(1)
 
 
 class Block(nn.Module):
@@ -225,7 +223,8 @@ class Block(nn.Module):
 
     def _apply_layers(self, x: Tensor, rope: Rope, context: Context, layer: int) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), rope, context, layer)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        invariant = isinstance(context, CachedChunk)
+        out: Tensor = x + self.mlp(self.post_attention_layernorm(x), invariant=invariant)
         return out
 
 
@@ -255,8 +254,6 @@ class Transformer(nn.Module):
         exponent = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
         self._frequencies: Tensor
         self.register_buffer("_frequencies", theta**-exponent, persistent=False)
-        # A kernel's last block of queries must not have fewer rows: it would sum in another order.
-        self._query_step = 2 if config.head_dim <= 32 else 8
         self._initialise(torch.Generator().manual_seed(seed))
 
     def _initialise(self, generator: torch.Generator) -> None:
@@ -307,37 +304,39 @@ class Transformer(nn.Module):
         """[..., H] → [..., V]."""
         return functional.linear(hidden, self.head)
 
-    def extend(self, ids: Tensor, starts: Tensor, lengths: Tensor, cache: KVCache, first: int) -> Tensor:
-        """Continue the sequences in the cache's rows first … first+n-1 and return their next-token logits.
+    def extend(self, pieces: Sequence[Piece], cache: KVCache, tiles: Tiles) -> Tensor:
+        """Continue sequences in the cache and return their next-token logits.
 
         Args:
-            ids: int64 [n, T] new tokens, right-padded; the padding's cache entries are overwritten later.
-            starts: int64 [n] tokens already in the cache.
-            lengths: int64 [n] how many of the T are real, ≥ 1.
+            pieces: new tokens of n sequences, in consecutive rows of the cache.
             cache: grows as needed.
-            first: row of the first sequence.
+            tiles: shapes to compute in.
 
         Returns:
-            [n, V]: logits after each sequence's last real token.
+            [n, V]: logits after each piece's last token.
         """
-        n = len(ids)
-        ids = functional.pad(ids, (0, max(0, -(-_LEAST_ROWS // n) - ids.shape[1])))
-        positions = starts.unsqueeze(1) + torch.arange(ids.shape[1], device=ids.device)
-        seen = -(-int(positions[:, -1].max() + 1) // _KEY_STEP) * _KEY_STEP
-        cache.reserve(seen)
-        queries = functional.pad(positions, (0, -ids.shape[1] % self._query_step), mode="replicate")
-        visible = torch.arange(seen, device=ids.device) <= queries.unsqueeze(2)
-        rows = torch.arange(first, first + n, device=ids.device).unsqueeze(1)
-        cached = Cached(cache=cache, rows=rows, positions=positions, visible=visible.unsqueeze(1))
-        hidden = self._run(ids, positions, cached)
-        last = hidden[torch.arange(n, device=ids.device), lengths - 1]
-        return self.logits(functional.pad(last, (0, 0, 0, max(0, _LEAST_ROWS - n))))[:n]
+        group = self.config.num_attention_heads // self.config.num_key_value_heads
+        rows: list[int] = []
+        found: list[Tensor] = []
+        for chunk in split_into_chunks(pieces, tiles.max_rows):
+            cached = CachedChunk(chunk, cache, tiles, group=group)
+            found.append(self._run(cached.ids, cached.positions, cached)[cached.last])
+            rows += [piece.row for piece in chunk]
+        last = {row: index for index, row in enumerate(rows)}  # of a piece that was cut, the end
+        ends = torch.cat(found)[[last[piece.row] for piece in pieces]]
+        logits = []
+        for part in torch.split(ends, tiles.max_rows):
+            padded = functional.pad(part, (0, 0, 0, -len(part) % tiles.row_step))
+            logits.append(self.logits(padded)[: len(part)])
+        return torch.cat(logits)
 
     def _run(self, ids: Tensor, positions: Tensor, context: Context) -> Tensor:
         angles = positions.unsqueeze(-1) * self._frequencies
         angles = torch.cat((angles, angles), dim=-1).unsqueeze(-2)
         rope = angles.cos(), angles.sin()
-        x = self.model.embed_tokens(ids)
+        x = functional.embedding(ids, autocast_weight(self.model.embed_tokens.weight))
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.float()  # the residual stream is never rounded
         for index, layer in enumerate(self.model.layers):
             x = layer(x, rope, context, index)
         out: Tensor = self.model.norm(x)

@@ -223,6 +223,15 @@ def _mismatch(seen: _Iteration) -> str | None:
     return f"sampler and trainer disagree by {gap:.3g} nats a token on the same weights"
 
 
+def _not_invariant(seen: _Iteration) -> str | None:
+    if seen.metrics.get("sampling/batch_invariant", 1.0):
+        return None
+    return (
+        "on this processor the last bits of log-probabilities depend on what is sampled together: "
+        "a resumed run may differ from an uninterrupted one"
+    )
+
+
 def _length(seen: _Iteration) -> str | None:
     length, start = seen.metrics.get(_LENGTH, 0.0), seen.state.start(_LENGTH)
     if not start or length <= LENGTH_GROWTH_MAX * start:
@@ -274,6 +283,10 @@ def _rewarded_unsubmitted(group: Group) -> float:
     )
 
 
+def _nothing(_group: Group) -> float:
+    return 0.0
+
+
 UNIFORM_PATIENCE, CLIP_PATIENCE, LENGTH_PATIENCE = 3, 2, 2
 
 _CHECKS = (
@@ -286,6 +299,7 @@ _CHECKS = (
     _Check(code="entropy_high", find=_entropy_high, rank=_surprise),
     _Check(code="clip_fraction", find=_clipping, rank=_sampled_tokens, patience=CLIP_PATIENCE),
     _Check(code="mismatch", find=_mismatch, rank=_sampled_tokens),
+    _Check(code="not_batch_invariant", find=_not_invariant, rank=_nothing),
     _Check(code="response_length", find=_length, rank=_mean_response, patience=LENGTH_PATIENCE),
     _Check(code="reward_without_submission", find=_reward_without_submission, rank=_rewarded_unsubmitted),
 )

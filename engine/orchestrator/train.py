@@ -238,6 +238,8 @@ class TrainingLoop:
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
         metrics |= {**times, "time/iteration": sum(times.values()), **held.metrics}
+        if self.policy.is_batch_invariant is not None:
+            metrics["sampling/batch_invariant"] = float(self.policy.is_batch_invariant)
         self._alarms.after_iteration(iteration, groups, metrics)
         self._alarms.loop_held(iteration, held)
         self.progress.iteration += 1

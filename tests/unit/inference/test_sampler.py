@@ -10,6 +10,7 @@ import torch
 
 from engine.errors import ModelError
 from engine.inference.base import Generation
+from engine.inference.cached_attention import Piece
 from engine.inference.drawing import draw
 from engine.inference.sampler import TransformerPolicy
 from engine.inference.transformer import ARCHITECTURES, Transformer
@@ -73,9 +74,9 @@ async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
     net, fed = model(), []
     extend = net.extend
 
-    def counting(ids: torch.Tensor, *rest: Any) -> torch.Tensor:
-        fed.append(ids.shape[1])
-        return extend(ids, *rest)
+    def counting(pieces: list[Piece], *rest: Any) -> torch.Tensor:
+        fed.append(max(len(piece.ids) for piece in pieces))
+        return extend(pieces, *rest)
 
     monkeypatch.setattr(net, "extend", counting)
     ids = prompt(40)
@@ -116,9 +117,9 @@ async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.Mo
     net, fed = model(), []
     extend = net.extend
 
-    def counting(ids: torch.Tensor, *rest: Any) -> torch.Tensor:
-        fed.append(ids.shape[1])
-        return extend(ids, *rest)
+    def counting(pieces: list[Piece], *rest: Any) -> torch.Tensor:
+        fed.append(max(len(piece.ids) for piece in pieces))
+        return extend(pieces, *rest)
 
     monkeypatch.setattr(net, "extend", counting)
     shared = prompt(40)

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,8 @@ import torch
 
 from engine.errors import CheckpointError
 from engine.inference.attention import Segments
+from engine.inference.batch_invariance import choose_tiles
+from engine.inference.cached_attention import Piece
 from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
 from engine.inference.kv_cache import KVCache
 from engine.inference.transformer import ARCHITECTURES, Block, Transformer, TransformerConfig
@@ -18,7 +20,7 @@ from tests.unit.inference.models import CONFIG, VOCAB, model, prompt, tokenizer
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_transformers_loads_the_folder_with_equal_logits(tmp_path: Path, tied: bool) -> None:
-    ours = Transformer(dataclasses.replace(CONFIG, tie_word_embeddings=tied), seed=3)
+    ours = Transformer(replace(CONFIG, tie_word_embeddings=tied), seed=3)
     save_policy_checkpoint(tmp_path / "m", ours, tokenizer(), {})
     from transformers import Qwen3ForCausalLM
 
@@ -35,7 +37,7 @@ def test_transformers_loads_the_folder_with_equal_logits(tmp_path: Path, tied: b
 def test_gradients_equal_those_of_transformers(
     tmp_path: Path, kv_heads: int, tied: bool, packed: bool
 ) -> None:
-    config = dataclasses.replace(CONFIG, tie_word_embeddings=tied, num_key_value_heads=kv_heads)
+    config = replace(CONFIG, tie_word_embeddings=tied, num_key_value_heads=kv_heads)
     ours = Transformer(config, seed=7)
     save_policy_checkpoint(tmp_path / "m", ours, tokenizer(), {})
     from transformers import Qwen3ForCausalLM
@@ -75,35 +77,37 @@ def test_cached_forward_in_pieces_equals_the_full_forward() -> None:
     fed = [0, 0, 0]
     with torch.no_grad():
         for sizes in ((20, 7, 1), (1, 1, 1), (9, 12, 30), (1, 1, 1)):
-            width = max(sizes)
-            new = [t[f : f + s] + [0] * (width - s) for t, f, s in zip(texts, fed, sizes, strict=True)]
-            logits = net.extend(torch.tensor(new), torch.tensor(fed), torch.tensor(sizes), cache, 1)
+            pieces = [
+                Piece(row=row, start=start, ids=text[start : start + size])
+                for row, (text, start, size) in enumerate(zip(texts, fed, sizes, strict=True), 1)
+            ]
+            logits = net.extend(pieces, cache, choose_tiles(net).tiles)
             fed = [f + s for f, s in zip(fed, sizes, strict=True)]
             for row, (text, length) in enumerate(zip(texts, fed, strict=True)):
                 full = net(torch.tensor([text[:length]]), torch.tensor([length]))[0, -1]
                 assert (logits[row] - full).abs().max() <= 2e-5
 
 
-def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it() -> None:
-    net = Transformer(ARCHITECTURES["quickstart"], seed=2)
-    text = prompt(300, 1)
+@pytest.mark.parametrize("kv_heads", [5, 1])
+def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it(kv_heads: int) -> None:
+    net = Transformer(replace(ARCHITECTURES["quickstart"], num_key_value_heads=kv_heads), seed=2)
+    choice = choose_tiles(net)
+    assert choice.is_invariant
+    text = prompt(600, 1)
     rng = random.Random(5)
 
     @torch.no_grad()
     def fed(cuts: list[int], neighbours: int, row: int) -> torch.Tensor:
         cache = KVCache(net.config, 20, device=torch.device("cpu"), dtype=torch.float32)
         for start, end in itertools.pairwise((0, *cuts, len(text))):
-            width = max(end - start, rng.randint(1, 40))
-            batch = torch.tensor([prompt(width, 50 + i) for i in range(neighbours + 1)])
-            batch[row, : end - start] = torch.tensor(text[start:end])
-            starts = torch.tensor([rng.randint(0, 200) for _ in batch])
-            lengths = torch.tensor([rng.randint(1, width) for _ in batch])
-            starts[row], lengths[row] = start, end - start
-            logits = net.extend(batch, starts, lengths, cache, 0)
+            others = [(rng.randint(0, 700), prompt(rng.randint(1, 40), 50 + i)) for i in range(neighbours)]
+            others.insert(row, (start, text[start:end]))
+            pieces = [Piece(row=i, start=start, ids=ids) for i, (start, ids) in enumerate(others)]
+            logits = net.extend(pieces, cache, choice.tiles)
         return logits[row]
 
     whole = fed([], 0, 0)
-    for cuts in ([1], [299], [100, 101, 102], list(range(280, 300)), [64, 192], [201, 267], [74, 107]):
+    for cuts in ([1], [599], [100, 101, 102], [*range(590, 600)], [64, 192, 256], [201, 267], [74, 107, 512]):
         for neighbours in (0, 1, 6, 15):
             assert torch.equal(fed(cuts, neighbours, rng.randint(0, neighbours)), whole)
 

@@ -8,6 +8,8 @@ import sys
 import pytest
 import torch
 
+from engine.inference.batch_invariance import choose_tiles
+from engine.inference.cached_attention import Piece
 from engine.inference.drawing import draw
 from engine.inference.kv_cache import KVCache
 from engine.trainer import logprobs as module
@@ -97,17 +99,20 @@ def test_sampled_logprobs_equal_recomputed_ones(temperature: float, top_p: float
     texts = [prompt(length, length) for length in (3, 20, 41)]
     cache = KVCache(net.config, 3, device=CPU, dtype=torch.float32)
     uniforms = torch.rand(30, 3, generator=torch.Generator().manual_seed(0)).tolist()
-    ids = torch.tensor([text + [0] * (41 - len(text)) for text in texts])
-    starts, lengths = torch.zeros(3, dtype=torch.long), torch.tensor([len(text) for text in texts])
+    new, starts = texts, [0, 0, 0]
     sampled: list[list[tuple[int, float]]] = [[], [], []]
     with torch.no_grad():
         for u in uniforms:
-            logits = net.extend(ids, starts, lengths, cache, 0)
+            pieces = [
+                Piece(row=r, start=start, ids=ids)
+                for r, (start, ids) in enumerate(zip(starts, new, strict=True))
+            ]
+            logits = net.extend(pieces, cache, choose_tiles(net).tiles)
             drawn = draw(logits, temperatures=[temperature] * 3, top_ps=[top_p] * 3, uniforms=u)
             for row, (token, logprob) in enumerate(zip(drawn.ids, drawn.logprobs, strict=True)):
                 sampled[row].append((token, logprob))
-            starts, lengths = starts + lengths, torch.ones_like(lengths)
-            ids = torch.tensor([[token] for token in drawn.ids])
+            starts = [start + len(ids) for start, ids in zip(starts, new, strict=True)]
+            new = [[token] for token in drawn.ids]
         for text, tokens in zip(texts, sampled, strict=True):
             whole = torch.tensor([[*text, *(token for token, _ in tokens)]])
             logits = net(whole, torch.tensor([whole.shape[1]]))[0][len(text) - 1 : -1]

@@ -1,0 +1,109 @@
+"""Chooses the tiles of cached forwards and checks that results do not depend on the batch.
+
+Fixed shapes leave one thing to the matrix library: that equal rows give equal results in every place of a
+product. Which shapes keep that differs between processors, so the fastest tiles that pass a self-test on this
+machine are taken, once for each model shape. Where none passes, sampling still works, but a token's last bits
+depend on what else is in the batch, and a resumed run may end with other bits than an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from engine.inference.cached_attention import TILE_KEYS, Piece, Tiles
+from engine.inference.kv_cache import KVCache
+from engine.inference.transformer import Block, Transformer, TransformerConfig
+
+ROWS = ((16, 256), (24, 48), (16, 16), (24, 24))
+"""``Tiles.row_step`` and ``Tiles.max_rows`` to try, the fastest first."""
+QUERIES = (4, 16, 12, 1)
+"""``Tiles.queries`` to try, the fastest first."""
+_ROWS = 5
+"""Sequences of the self-test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Tiles to compute in."""
+
+    tiles: Tiles
+    is_invariant: bool
+    """Whether they passed the self-test; if not, they are the fastest there are."""
+
+
+def choose_tiles(model: Transformer) -> Choice:
+    """Return the fastest tiles that pass the self-test for models of this shape on this machine.
+
+    Call it in the thread that samples: torch's number of threads is a thread's own.
+    """
+    weight = model.model.embed_tokens.weight
+    return _choose(json.dumps(model.config.to_json()), weight.device, weight.dtype, torch.get_num_threads())
+
+
+@functools.cache
+def _choose(config: str, device: torch.device, dtype: torch.dtype, _threads: int) -> Choice:
+    shape = replace(TransformerConfig.from_json(json.loads(config)), num_hidden_layers=1)
+    model = Transformer(shape).to(device, dtype)
+    with torch.no_grad():
+        for row_step, max_rows in ROWS:
+            if not _has_equal_rows(model, row_step, max_rows):
+                continue
+            for queries in QUERIES:
+                tiles = Tiles(row_step=row_step, max_rows=max_rows, queries=queries)
+                if _has_equal_contexts(model, tiles):
+                    return Choice(tiles=tiles, is_invariant=True)
+    fastest = Tiles(row_step=ROWS[0][0], max_rows=ROWS[0][1], queries=QUERIES[0])
+    return Choice(tiles=fastest, is_invariant=False)
+
+
+def _products(model: Transformer) -> Iterator[tuple[Callable[[Tensor], Tensor], int]]:
+    """Everything of a forward that works on rows of tokens, and the width of its input."""
+    block = model.model.layers[0]
+    assert isinstance(block, Block)
+    linear: list[nn.Linear] = [m for m in block.self_attn.children() if isinstance(m, nn.Linear)]
+    yield from ((module, module.in_features) for module in linear)
+    yield functools.partial(block.mlp, invariant=True), model.config.hidden_size
+    yield model.logits, model.config.hidden_size
+
+
+def _has_equal_rows(model: Transformer, row_step: int, max_rows: int) -> bool:
+    """Return whether a row gives the same bits in every place, with every number of rows that occurs."""
+    weight = model.model.embed_tokens.weight
+    for product, width in _products(model):
+        row = torch.randn(1, width, generator=torch.Generator().manual_seed(width)).to(weight)
+        expected = None
+        for count in range(row_step, max_rows + 1, row_step):
+            found = product(row.expand(count, width).contiguous())
+            expected = found[:1] if expected is None else expected
+            if not torch.equal(found, expected.expand_as(found)):
+                return False
+    return True
+
+
+def _has_equal_contexts(model: Transformer, tiles: Tiles) -> bool:
+    """Return whether a text gives the same bits wherever it is cut and whatever is beside it."""
+    generator = torch.Generator().manual_seed(0)
+    length = TILE_KEYS + 2 * tiles.queries + 3
+    texts = torch.randint(model.config.vocab_size, (_ROWS, length), generator=generator).tolist()
+    weight = model.model.embed_tokens.weight
+    cache = KVCache(model.config, _ROWS, device=weight.device, dtype=weight.dtype)
+    whole = [Piece(row=row, start=0, ids=text) for row, text in enumerate(texts)]
+    expected = torch.cat([model.extend([piece], cache, tiles) for piece in whole])
+    if not torch.equal(model.extend(whole, cache, tiles), expected):
+        return False
+    for new in range(1, 2 * tiles.queries + 1):  # its last query stands in every place of a tile
+        for first, end in ((0, 1), (2, 3), (1, 4), (0, _ROWS)):
+            pieces = [
+                Piece(row=row, start=length - count, ids=texts[row][-count:])
+                for row, count in zip(range(first, end), itertools.cycle((new, 1, 2)))
+            ]
+            if not torch.equal(model.extend(pieces, cache, tiles), expected[first:end]):
+                return False
+    return True

@@ -1,0 +1,43 @@
+"""The tests that assert bits, on the code paths that the libraries take on other processors."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = (
+    "test_transformer.py::test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it",
+    "test_sampler.py::test_results_do_not_depend_on_the_rest_of_the_batch",
+)
+PROCESSORS = {
+    "SSE 4.2": {
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
+    },
+    "AVX2, three threads": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "OMP_NUM_THREADS": "3",
+    },
+    "not Intel": {"MKL_CBWR": "COMPATIBLE"},
+}
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_bits_are_the_same_on_other_processors(processor: str) -> None:
+    here = Path(__file__).parent
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", *(str(here / t) for t in TESTS)],
+        cwd=here.parents[2],
+        env={**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **PROCESSORS[processor]},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
