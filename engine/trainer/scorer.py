@@ -1,6 +1,10 @@
 """One forward pass over a packed row: log-probabilities and entropies of its sampled tokens.
 
 The module that is sharded, because everything that touches a weight happens inside its ``forward``.
+
+In bf16, whatever the number of ranks, every weight is rounded where it is used and matrix products are
+computed in bfloat16; the residual stream, norms, log-softmax and loss stay in float32. Gradients of weights
+are rounded once for each microbatch and added up in float32.
 """
 
 from __future__ import annotations
@@ -23,8 +27,8 @@ class Scorer(nn.Module):
     """Scores tokens with a model.
 
     Args:
-        model: its weights may be float32 in either precision.
-        precision: of matrix products.
+        model: its weights stay what they are in either precision.
+        precision: of matrix products; ``f32`` computes in the weights' own precision.
         ranks: sharded over all of them with FSDP2 when they are several.
         recompute: keep only the layers' inputs for the backward pass.
     """
@@ -34,7 +38,7 @@ class Scorer(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model
-        self._dtype = DTYPES[precision]
+        self._low = None if precision == "f32" else DTYPES[precision]
         self._ranks = ranks
         for layer in model.model.layers:
             assert isinstance(layer, Block)
@@ -45,15 +49,23 @@ class Scorer(nn.Module):
     def forward(self, batch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         """Log π at ``temperature`` and entropy in nats, both [N] and with gradient."""
         device = batch.ids.device.type
-        with torch.autocast(device, self._dtype, enabled=self._dtype != torch.float32):
+        with torch.autocast(device, self._low, enabled=self._low is not None):
             hidden = self.model.packed_hidden(batch.ids, batch.segments)
-        chosen = hidden[batch.columns].to(self._dtype)
-        scores = token_logprobs(chosen, self.model.head, self._targets(batch), temperature)
+        chosen, head = hidden[batch.columns], self.model.head
+        if self._low is not None:
+            chosen, head = chosen.to(self._low), head.to(self._low)
+        scores = token_logprobs(chosen, head, self._targets(batch), temperature)
         group = self._ranks.context_group()
         if group is None or batch.slots is None:
             return scores
         logprobs, entropies = (place(x, batch.slots, len(batch.targets), group) for x in scores)
         return logprobs, entropies
+
+    def reshard(self) -> None:
+        """Make every parameter this rank's shard again; a forward without a backward leaves them gathered."""
+        for part in self.modules():
+            if isinstance(part, FSDPModule):
+                part.reshard()
 
     @staticmethod
     def _targets(batch: Microbatch) -> Tensor:
@@ -64,7 +76,9 @@ class Scorer(nn.Module):
         assert mesh is not None
         flat = mesh._flatten("ranks")
         policy = MixedPrecisionPolicy(
-            param_dtype=None if self._dtype == torch.float32 else self._dtype, reduce_dtype=torch.float32
+            param_dtype=self._low,
+            reduce_dtype=None if self._low is None else torch.float32,
+            cast_forward_inputs=False,
         )
         for module in (*self.model.model.layers, self):
             fully_shard(module, mesh=flat, mp_policy=policy)

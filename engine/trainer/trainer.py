@@ -208,6 +208,7 @@ class Trainer:
     @torch.no_grad()
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Yield names and full weights of the trained model one by one; a collective among ranks."""
+        self._scorer.reshard()
         for name, parameter in self._scorer.model.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             yield name, whole

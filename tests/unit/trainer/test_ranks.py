@@ -42,6 +42,8 @@ INPUTS = {
     "one trajectory with a gradient": [[1.0, 0.0]],
     "nothing to learn": [[1.0, 1.0], [0.0, 0.0]],
 }
+BFLOAT16 = {"precision": "bf16", "epsilon": 1.0}
+"""Steps in proportion to gradients: at AdamW's usual epsilon the sign of a tiny one decides a whole step."""
 FILTERED = {(0, 1): TerminationReason.MAX_STEPS}
 
 
@@ -50,21 +52,22 @@ def groups_of(name: str) -> list[Group]:
     return make_groups(make_model(seed=1), INPUTS[name], terminations=terminations)
 
 
-def updated(case: str, ranks: Ranks) -> dict[str, Any]:
+def updated(case: str, ranks: Ranks, dtype: torch.dtype, **more: Any) -> dict[str, Any]:
     """Two updates of each input by one rank, which sees the same groups as every other."""
     objective, settings = CASES[case]
     found: dict[str, Any] = {}
     for name in INPUTS:
         trainer = Trainer(
-            make_model(),
+            make_model().to(dtype),
             algorithm=AlgorithmConfig(**objective),
             config=TrainerConfig(
                 **{"minibatches": 2, "learning_rate": 1e-3, "threads": 1, "tokens_per_microbatch": 64}
                 | settings
+                | more
             ),
             max_context=64,
             seed=5,
-            reference=make_model(seed=9),
+            reference=make_model(seed=9).to(dtype),
             ranks=ranks,
         )
         metrics = [trainer.update(groups_of(name), temperature=0.8).metrics for _ in range(2)]
@@ -79,7 +82,12 @@ def _rank(rank: int, shape: tuple[int, int], folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
     try:
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=("data", "context"))
-        found = {case: updated(case, Ranks.of(mesh)) for case in CASES}
+        place = Ranks.of(mesh)
+        found = {
+            "float32": {case: updated(case, place, torch.float32) for case in CASES},
+            "float64": {case: updated(case, place, torch.float64) for case in CASES},
+            "bfloat16": {case: updated(case, place, torch.float32, **BFLOAT16) for case in CASES},
+        }
         torch.save(found, Path(folder) / f"{rank}.pt")
     finally:
         dist.destroy_process_group()
@@ -87,30 +95,73 @@ def _rank(rank: int, shape: tuple[int, int], folder: str) -> None:
 
 @pytest.fixture(scope="module", params=[(2, 1), (1, 2)], ids=["data", "context"])
 def both(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
-    """What each of two ranks found, for every case."""
+    """What each of two ranks found, for every precision and case."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_rank, args=(request.param, folder), nprocs=2, join=True)  # type: ignore[no-untyped-call]
         return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
 
 
+def assert_equal_metrics(ours: dict[str, float], theirs: dict[str, float], *, rel: float) -> None:
+    for key in ("loss/value", "grad/norm", "entropy/mean", "ratio/mean"):
+        assert theirs.get(key) == pytest.approx(ours.get(key), rel=rel, abs=1e-8), key
+    for key in ("tokens/trained", "update/steps", "update/skipped", "funnel/trained"):
+        assert theirs.get(key) == ours.get(key), key
+
+
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_are_one(both: list[dict[str, Any]], case: str, name: str) -> None:
-    metrics, weights = updated(case, ALONE)[name]
+    metrics, weights = updated(case, ALONE, torch.float32)[name]
+    for found in both:
+        their_metrics, their_weights = found["float32"][case][name]
+        for key, weight in weights.items():
+            assert (their_weights[key] - weight).norm() <= 1e-6 * weight.norm(), key
+        for ours, theirs in zip(metrics, their_metrics, strict=True):
+            assert_equal_metrics(ours, theirs, rel=1e-5)
+            assert theirs.get("mismatch/mean") == pytest.approx(ours.get("mismatch/mean"), rel=1e-5, abs=1e-8)
+            assert theirs.get("clip/high") == ours.get("clip/high")
+    for key, weight in both[0]["float32"][case][name][1].items():
+        assert torch.equal(weight, both[1]["float32"][case][name][1][key]), "ranks hold different weights"
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_move_the_weights_where_one_does(both: list[dict[str, Any]], case: str, name: str) -> None:
+    """In float64, where rounding cannot hide a wrong term.
+
+    AdamW divides a gradient by its size plus ε, so the rounding error e of a gradient near zero moves a
+    weight by rate × e / ε. With ε = 1e-8 and gradients of 1e-2 that is up to 1e-1 of a step in float32, more
+    or less with the order in which a processor adds up; in float64 it is 1e-10 of one.
+    """
+    metrics, weights = updated(case, ALONE, torch.float64)[name]
+    start = dict(make_model().double().named_parameters())
+    for found in both:
+        their_metrics, their_weights = found["float64"][case][name]
+        for key, weight in weights.items():
+            assert weight.dtype == torch.float64
+            moved = (weight - start[key]).norm()
+            assert (their_weights[key] - weight).norm() <= 1e-6 * moved, key
+        for ours, theirs in zip(metrics, their_metrics, strict=True):
+            assert_equal_metrics(ours, theirs, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("case", CASES)
+def test_bfloat16_is_one_policy_for_any_number_of_ranks(
+    both: list[dict[str, Any]], case: str, name: str
+) -> None:
+    """Ranks round the same values, but cut gradients into other parts: a few roundings of 2⁻⁹ each."""
+    metrics, weights = updated(case, ALONE, torch.float32, **BFLOAT16)[name]
     start = dict(make_model().named_parameters())
     for found in both:
-        their_metrics, their_weights = found[case][name]
-        for key, weight in weights.items():
-            moved = (weight - start[key]).norm()
-            assert (their_weights[key] - weight).norm() <= 1e-6 * weight.norm(), key
-            assert (their_weights[key] - weight).norm() <= 1e-3 * moved, key
+        their_metrics, their_weights = found["bfloat16"][case][name]
+        moved, apart = (
+            math.hypot(*(float((weight - other[key]).norm()) for key, weight in weights.items()))
+            for other in (start, their_weights)
+        )
+        assert apart <= 2**-6 * moved
         for ours, theirs in zip(metrics, their_metrics, strict=True):
-            for key in ("loss/value", "grad/norm", "entropy/mean", "ratio/mean", "mismatch/mean"):
-                assert theirs.get(key) == pytest.approx(ours.get(key), rel=1e-5, abs=1e-8), key
-            for key in ("tokens/trained", "update/steps", "update/skipped", "funnel/trained", "clip/high"):
-                assert theirs.get(key) == ours.get(key), key
-    for key, weight in both[0][case][name][1].items():
-        assert torch.equal(weight, both[1][case][name][1][key]), "ranks hold different weights"
+            assert_equal_metrics(ours, theirs, rel=2**-6)
 
 
 def _same(whole: torch.Tensor) -> torch.Tensor:
