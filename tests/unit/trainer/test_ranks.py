@@ -152,7 +152,7 @@ def test_bfloat16_is_one_policy_for_any_number_of_ranks(
 ) -> None:
     """Ranks round the same values, but cut gradients into other parts: a few roundings of 2⁻⁹ each."""
     metrics, weights = updated(case, ALONE, torch.float32, **BFLOAT16)[name]
-    start = dict(make_model().named_parameters())
+    start = {name: weight.detach() for name, weight in make_model().named_parameters()}
     for found in both:
         their_metrics, their_weights = found["bfloat16"][case][name]
         moved, apart = (
