@@ -6,7 +6,6 @@ same one. Its kernels release the interpreter, so that the loop goes on meanwhil
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -47,7 +46,7 @@ class AsyncTrainer:
     ) -> AsyncTrainer:
         """Open the run's policy and trainer as they were at a checkpoint, or at their start.
 
-        The process's random state becomes the checkpoint's, or the one of the run's seed.
+        torch's random state becomes the checkpoint's, or the one of the run's seed.
 
         Args:
             config: of the run.
@@ -107,7 +106,6 @@ class AsyncTrainer:
         self.model.to(training_device(config.trainer))
         self._trainer = open_trainer(config, self.model, run_dir=run_dir, home=home)
         if checkpoint is None:
-            random.seed(config.seed)
             torch.manual_seed(config.seed)
             return
         try:

@@ -3,7 +3,7 @@
 ``checkpoints/00007/`` is the state after 7 completed iterations:
 
     config.json, model.safetensors, tokenizer.json, …   the policy (``engine.inference.checkpoints``), float32
-    training.pt      optimizer and trainer state, torch's and Python's random state
+    training.pt      optimizer and trainer state, torch's random state
     shards/          instead of the optimizer in training.pt: what several ranks wrote, each its part (DCP)
     cursor.json      the orchestrator's position, its own dictionary
     manifest.json    size and SHA-256 of every file, and one checksum over all of them
@@ -22,7 +22,6 @@ import hashlib
 import json
 import os
 import pickle
-import random
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,7 +108,7 @@ def take_snapshot(
         iteration: completed iterations.
         model: the weights.
         tokenizer: the model's.
-        trainer: its state and the random state of the process are kept.
+        trainer: its state and torch's random state are kept.
         cursor: where the orchestrator is; must be JSON.
         provenance: how the weights came about; must be JSON.
         score: what retention compares, higher is better; None: not evaluated.
@@ -131,7 +130,6 @@ def take_snapshot(
         state={
             "trainer": copy.deepcopy(trainer.state_dict()),
             "torch_random": torch.get_rng_state(),
-            "python_random": random.getstate(),
         },
         cursor=copy.deepcopy(dict(cursor)),
         provenance=dict(provenance),
@@ -218,21 +216,21 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
-    """Put the trainer and the process's random state where they were; the weights come with the policy.
+    """Restore the trainer and torch's random state; the weights come with the policy.
+
+    Python's own ``random`` is not part of it: pauses between retries draw from it, training never does.
 
     Raises:
         CheckpointError: unreadable, or the state of another model.
     """
     try:
         state = torch.load(checkpoint.path / "training.pt", map_location="cpu", weights_only=True)
-        version, numbers, gauss = state["python_random"]
         trainer.load_state_dict(state["trainer"])
         if (checkpoint.path / SHARDS).is_dir():
             trainer.load_shards(checkpoint.path / SHARDS)
         torch.set_rng_state(state["torch_random"])
     except (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"cannot restore the training state of {checkpoint.path}: {error}") from error
-    random.setstate((version, tuple(numbers), gauss))
 
 
 def prune(run_dir: Path, keep: int, *, keep_best: int = 0) -> list[Path]:
