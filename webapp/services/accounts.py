@@ -1,4 +1,4 @@
-"""People, their roles and their API tokens."""
+"""Accounts, roles and API tokens."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ TOKEN_PREFIX = "ty_"
 
 
 class AccountError(TrainyardError):
-    """The account cannot be made or changed so; the message says why."""
+    """The account cannot be created or changed; the message gives the reason."""
 
 
 def random_password() -> str:
-    """16 characters nobody has seen before."""
+    """Return a new random password of 16 characters."""
     return secrets.token_urlsafe(12)
 
 
 @transaction.atomic
 def create_user(*, username: str, password: str, role: Role, actor: User | None = None) -> User:
-    """A person with one role.
+    """Create a user with one role.
 
     Raises:
         AccountError: the name is taken or empty.
@@ -51,7 +51,7 @@ def create_user(*, username: str, password: str, role: Role, actor: User | None 
 
 @transaction.atomic
 def set_role(*, user: User, role: Role, actor: User | None = None) -> None:
-    """Give a person another role. Raises AccountError if no admin would be left."""
+    """Change a user's role. Raises AccountError if no administrator would be left."""
     _keep_an_admin(user, role)
     _assign(user, role)
     audit.record(
@@ -61,7 +61,7 @@ def set_role(*, user: User, role: Role, actor: User | None = None) -> None:
 
 @transaction.atomic
 def set_active(*, user: User, active: bool, actor: User | None = None) -> None:
-    """Let a person in or keep them out; their API tokens follow. Raises AccountError for the last admin."""
+    """Activate or deactivate an account and its API tokens. Raises AccountError for the last admin."""
     if not active:
         _keep_an_admin(user, Role.VIEWER)
     user.is_active = active
@@ -74,7 +74,7 @@ def set_active(*, user: User, active: bool, actor: User | None = None) -> None:
 
 
 def ensure_admin(*, username: str = "admin") -> str | None:
-    """Make the first admin and return the random password; None when an admin exists already."""
+    """Create the first administrator and return the random password; None if one exists already."""
     if _admins().exists():
         return None
     password = random_password()
@@ -86,7 +86,7 @@ def ensure_admin(*, username: str = "admin") -> str | None:
 
 @transaction.atomic
 def create_token(*, user: User, name: str, expires_at: datetime | None = None) -> str:
-    """A new API token; the returned text is the only copy."""
+    """Create an API token and return its text, which is stored nowhere."""
     token = TOKEN_PREFIX + secrets.token_urlsafe(32)
     ApiToken.objects.create(
         user=user, name=name[:100], digest=_digest(token), hint=token[:8], expires_at=expires_at
@@ -97,20 +97,20 @@ def create_token(*, user: User, name: str, expires_at: datetime | None = None) -
 
 @transaction.atomic
 def unlock(*, user: User, actor: User | None = None) -> None:
-    """Forget a person's failed attempts to sign in, from every address."""
+    """Reset a user's failed sign-in attempts from every address."""
     reset(username=user.get_username())
     audit.record(actor=actor, action="account.unlock", target=f"user {user.get_username()}")
 
 
 @transaction.atomic
 def revoke_token(*, token: ApiToken, actor: User | None = None) -> None:
-    """Delete a token: it works no more."""
+    """Delete an API token."""
     audit.record(actor=actor, action="token.revoke", target=f"token {token.name} of {token.user}")
     token.delete()
 
 
 def user_of_token(token: str) -> User | None:
-    """The active person a valid API token belongs to."""
+    """Return the active user whom a valid API token belongs to."""
     now = timezone.now()
     found = (
         ApiToken.objects.select_related("user")

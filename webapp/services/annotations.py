@@ -1,4 +1,4 @@
-"""Labels and comments on trajectories, and taking note of alerts."""
+"""Labels and comments on trajectories, and acknowledgement of alerts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class AnnotationError(TrainyardError):
 
 @transaction.atomic
 def label(*, trajectory: Trajectory, text: str, author: User) -> Annotation:
-    """Put one label on a trajectory; the same label twice is one. Raises AnnotationError."""
+    """Add a label to a trajectory unless it has it already. Raises AnnotationError."""
     text = " ".join(text.split())
     if not 0 < len(text) <= 100:
         raise AnnotationError("a label has 1 to 100 characters")
@@ -49,7 +49,7 @@ def remove(*, annotation: Annotation, actor: User) -> None:
 
 @transaction.atomic
 def acknowledge(*, alert: Alert, actor: User) -> None:
-    """Note that somebody looked at an alert; the first one counts."""
+    """Acknowledge an alert; the first acknowledgement is kept."""
     Alert.objects.filter(pk=alert.pk, acknowledged_at=None).update(
         acknowledged_at=timezone.now(), acknowledged_by=actor
     )

@@ -23,12 +23,12 @@ from webapp.services import audit, notifications, states
 
 MAX_ATTEMPTS = 5
 ATTEMPTS_WITHIN = timedelta(minutes=10)
-"""More relaunches in this time mean that the next one would fail as well."""
+"""Period over which attempts are counted; a run with too many is not relaunched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The right, and all that is needed, to start one attempt."""
+    """Exclusive right to start one attempt, with the data needed to do so."""
 
     run_id: int
     epoch: int
@@ -38,7 +38,7 @@ class Claim:
 
 @transaction.atomic
 def claim_launch(*, run_id: int, launcher: str = "local") -> Claim | None:
-    """Take a queued run for launching; None when somebody else did or it is no longer queued."""
+    """Claim a queued run for launching; None if it was claimed elsewhere or is no longer queued."""
     if not states.move(run_id=run_id, to=RunState.STARTING, only_from=RunState.QUEUED):
         return None
     return _new_attempt(run_id, launcher, "launched")
@@ -46,7 +46,7 @@ def claim_launch(*, run_id: int, launcher: str = "local") -> Claim | None:
 
 @transaction.atomic
 def claim_relaunch(*, run_id: int, epoch: int, reason: str, launcher: str = "local") -> Claim | None:
-    """Replace the lost attempt ``epoch``; None when it was replaced already or the run has ended."""
+    """Claim the replacement of the lost attempt ``epoch``; None if it was replaced or the run has ended."""
     run = Run.objects.select_for_update().get(pk=run_id)
     if run.epoch != epoch or not states.move(run_id=run_id, to=RunState.STARTING):
         return None
@@ -72,20 +72,20 @@ def _new_attempt(run_id: int, launcher: str, reason: str) -> Claim:
 
 
 def record_process(*, run_id: int, epoch: int, host: str, handle: str, run_dir: str) -> None:
-    """Note which process an attempt became."""
+    """Record the process of an attempt."""
     RunAttempt.objects.filter(run_id=run_id, epoch=epoch).update(host=host, handle=handle)
     Run.objects.filter(pk=run_id).update(run_dir=run_dir)
 
 
 def too_many(*, run_id: int) -> bool:
-    """Whether ``MAX_ATTEMPTS`` were made within ``ATTEMPTS_WITHIN``."""
+    """Return whether ``MAX_ATTEMPTS`` were made within ``ATTEMPTS_WITHIN``."""
     since = timezone.now() - ATTEMPTS_WITHIN
     return RunAttempt.objects.filter(run_id=run_id, created_at__gt=since).count() >= MAX_ATTEMPTS
 
 
 @transaction.atomic
 def give_up(*, run_id: int, to: RunState, reason: str) -> bool:
-    """End a run whose process is gone, and fence it; True if this call ended it."""
+    """End and fence a run whose process is gone; return whether this call ended it."""
     reason = redact(reason)
     if not states.move(run_id=run_id, to=to, reason=reason):
         return False
@@ -101,12 +101,12 @@ def give_up(*, run_id: int, to: RunState, reason: str) -> bool:
 
 
 def nudged(*, run_id: int) -> None:
-    """Note that a task was just sent again for this run."""
+    """Record that a task was sent again for this run."""
     Run.objects.filter(pk=run_id).update(nudged_at=timezone.now())
 
 
 def token_hash(token: str) -> str:
-    """Return what is stored of an ingest token."""
+    """Return the hash under which an ingest token is stored."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 

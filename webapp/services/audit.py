@@ -1,4 +1,4 @@
-"""Writes the audit trail; called by the service that makes the change, in its transaction."""
+"""Audit trail, written by the service that makes a change and in its transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record(
     target: str = "",
     changes: Mapping[str, Any] | None = None,
 ) -> None:
-    """Note that ``actor`` (None: the system) did ``action``."""
+    """Record that ``actor`` (None: the system) performed ``action``."""
     AuditEntry.objects.create(
         actor=actor, action=action, run_id=run_id, target=target[:300], changes=dict(changes or {})
     )

@@ -1,4 +1,4 @@
-"""Makes foreign JSON storable: PostgreSQL's text and JSON cannot hold the character NUL."""
+"""Removal of the NUL character, which PostgreSQL's text and JSON types cannot store."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def without_nul(value: Any) -> Any:
-    """``value`` with every NUL in its strings replaced by U+FFFD."""
+    """Return ``value`` with every NUL in its strings replaced by U+FFFD."""
     if isinstance(value, str):
         return value.replace("\0", "\ufffd")
     if isinstance(value, list):

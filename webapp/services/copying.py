@@ -1,4 +1,4 @@
-"""Bulk loading with COPY: ten times faster than INSERT for the numerous tables."""
+"""Bulk loading with COPY, ten times faster than INSERT for the largest tables."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from psycopg import sql
 
 
 def copy_rows(model: type[models.Model], columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Append ``rows`` to the model's table; values as psycopg adapts them, JSON as text.
+    """Append ``rows`` to the model's table; psycopg adapts the values, JSON is passed as text.
 
-    Without rows nothing is sent.
+    No statement is sent if there are no rows.
     """
     pending = iter(rows)
     first = next(pending, None)

@@ -1,9 +1,8 @@
-"""Mirrors dataset folders in Postgres, so that pages and queries need no file.
+"""Mirror of the dataset folders in Postgres: pages and queries read no files.
 
-The folder's JSON lines are read as they are: ``webapp`` does not import the engine's dataset code,
-which has validated them when it wrote them. They are streamed, so that a set of 50,000 rows costs no memory.
-A task that left its dataset stays, inactive, because
-trajectories refer to it.
+The folder's JSON lines are read without the engine's dataset code, which ``webapp`` does not import and which
+validated the lines when it wrote them. They are streamed, so memory does not grow with the dataset. A task
+removed from its dataset is kept as inactive, because trajectories refer to it.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ Row = Mapping[str, Any]
 
 
 def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> Dataset:
-    """Bring Postgres up to date with ``home/datasets/<name>``; unchanged folders cost one hash.
+    """Update Postgres from ``home/datasets/<name>``; an unchanged folder costs one hash.
 
     Args:
         name: the dataset's folder.
@@ -89,15 +88,15 @@ def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> 
 
 
 def _provenance(header: Any) -> dict[str, Any]:
-    """Return how a dataset was made; what tools said when a source was skipped is part of it."""
+    """Return the provenance of a dataset, including the tools' messages about skipped sources."""
     known = redactor().tree(header.get("provenance", header)) if isinstance(header, dict) else {}
     return known if isinstance(known, dict) else {}
 
 
 def export_lines(*, name: str) -> Iterator[str]:
-    """A dataset with its answers: lines ``{"task", "answer", "split"}``, the import format ``trainyard``.
+    """Yield a dataset's lines ``{"task", "answer", "split"}``, the import format ``trainyard``.
 
-    The rows are passed on as they stand in the folder, so that they come back under the same ids.
+    The rows are exported unchanged, so an import restores them under the same ids.
 
     Raises:
         DatasetError: the folder is missing or malformed.
@@ -119,9 +118,9 @@ def export_lines(*, name: str) -> Iterator[str]:
 
 
 def export_parts(*, name: str) -> AsyncIterator[str]:
-    """``export_lines`` for a server that is asynchronous: some lines at a time, read in threads.
+    """Return ``export_lines`` as an asynchronous iterator over chunks of lines, read in threads.
 
-    Raises DatasetError at once where the folder is missing.
+    Raises DatasetError at the call, not at the first item, if the folder is missing.
     """
     lines = export_lines(name=name)
     whole = chain([next(lines, "")], lines)
@@ -137,7 +136,7 @@ def export_parts(*, name: str) -> AsyncIterator[str]:
 
 
 def _checksum(files: Sequence[BinaryIO]) -> str:
-    """SHA-256 over the contents; every file is rewound."""
+    """Return the SHA-256 of the files' contents and rewind the files."""
     digest = hashlib.sha256()
     for number, file in enumerate(files):
         digest.update(b"\0" if number else b"")
@@ -156,14 +155,14 @@ def store_tasks(
     provenance: Mapping[str, Any],
     checksum: str = "",
 ) -> None:
-    """Replace a dataset's tasks by these rows (``id`` is the task's key) and link what refers to them.
+    """Replace a dataset's tasks by these rows (``id`` is the task's key) and link rows that refer to them.
 
     Args:
         dataset: whose tasks these are.
-        tasks: the visible halves.
-        answers: the other halves, in the same order.
-        provenance: what the dataset says of itself.
-        checksum: of the files the rows come from.
+        tasks: the visible parts of the rows.
+        answers: the hidden parts, in the same order.
+        provenance: the dataset's own description of its origin.
+        checksum: checksum of the files that the rows come from.
 
     Raises:
         DatasetError: a row lacks a field, or an answer belongs to another task; nothing was changed.
@@ -191,7 +190,7 @@ def store_tasks(
 def _store_batch(
     dataset: Dataset, batch: Sequence[tuple[int, tuple[Row, Row]]], splits: Counter[str]
 ) -> dict[str, int]:
-    """Upsert some rows; key → id of the tasks."""
+    """Upsert some rows and return the tasks' ids by key."""
     made = []
     for position, (row, answer) in batch:
         if row.get("id") != answer.get("id"):
@@ -225,7 +224,7 @@ def _picked(row: Row, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _link(dataset: Dataset) -> None:
-    """Connect runs, groups and trajectories that came before their dataset did."""
+    """Link runs, groups and trajectories that were stored before their dataset."""
     Run.objects.filter(dataset=None, config__dataset__name=dataset.name).update(dataset=dataset)
     with connection.cursor() as cursor:
         for table in ("webapp_group", "webapp_trajectory"):

@@ -1,4 +1,4 @@
-"""Hands measured solve rates to engines: a file in the dataset's folder, read when a run begins."""
+"""Export of measured solve rates to engines: a file in the dataset's folder, read at the start of a run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from webapp.services.health import dataset_folder
 
 
 def measure(*, name: str) -> int:
-    """Write what is known about a dataset's tasks into its folder; returns how many were ever tried.
+    """Write the measured solve rates of a dataset's tasks into its folder; return how many tasks have one.
 
     Raises:
-        DatasetError: the dataset is not here, or its folder cannot be written.
+        DatasetError: the dataset does not exist, or its folder cannot be written.
     """
     dataset = datasets.sync(name=name)
     rates = by_key(dataset)
@@ -34,7 +34,7 @@ def measure(*, name: str) -> int:
 
 
 def measure_for(*, run: Run) -> None:
-    """Measure what the run chooses its tasks by, if it does. Raises ConfigError when that cannot be done."""
+    """Export solve rates for a run that selects tasks by them. Raises ConfigError if that is impossible."""
     dataset = run.config.get("dataset", {})
     if dataset.get("solve_rate_min") is None and dataset.get("solve_rate_max") is None:
         return

@@ -1,4 +1,4 @@
-"""Experiments: naming sets of runs."""
+"""Experiments: named sets of runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webapp.services import audit
 
 @transaction.atomic
 def create(*, name: str, description: str = "", actor: User | None = None) -> Experiment:
-    """A new experiment. Raises ConfigError when the name is empty or taken."""
+    """Create an experiment. Raises ConfigError if the name is empty or taken."""
     name = name.strip()
     if not 0 < len(name) <= 200 or Experiment.objects.filter(name=name).exists():
         raise ConfigError(f"the experiment name '{name[:200]}' is empty, too long or taken")
@@ -23,7 +23,7 @@ def create(*, name: str, description: str = "", actor: User | None = None) -> Ex
 
 @transaction.atomic
 def assign(*, run: Run, experiment: Experiment | None, actor: User | None = None) -> None:
-    """Put a run into an experiment, or take it out of one."""
+    """Assign a run to an experiment, or remove it from one."""
     run.experiment = experiment
     run.save(update_fields=["experiment"])
     audit.record(

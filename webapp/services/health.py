@@ -1,7 +1,7 @@
-"""Mirrors what validation found about tasks and what people decided about them.
+"""Mirror of validation results and of quarantine decisions in Postgres.
 
-The file ``validation.jsonl`` in a dataset's folder is the truth that engines read; these tables follow it:
-live, as ``task_validated`` events come in, and whole, when the dataset is synchronised.
+The file ``validation.jsonl`` in a dataset's folder is authoritative and read by engines. These tables follow
+it: incrementally, as ``task_validated`` events arrive, and completely, when the dataset is synchronised.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _UPDATED = [
 
 
 def dataset_folder(dataset: Dataset) -> Path:
-    """Where the dataset's files are, or would be."""
+    """Return the folder of a dataset's files; it may not exist."""
     return Path(settings.TRAINYARD_HOME) / "datasets" / dataset.name
 
 
 def record(*, run: Run, records: Sequence[ValidationRecord]) -> None:
-    """Store what a run found; tasks that are not mirrored yet get it when they are."""
+    """Store a run's validation results; those of tasks not mirrored yet are stored when the tasks are."""
     dataset_id = run.dataset_id
     if dataset_id is None:
         name = run.config.get("dataset", {}).get("name", "")
@@ -44,7 +44,7 @@ def record(*, run: Run, records: Sequence[ValidationRecord]) -> None:
 
 @transaction.atomic
 def mirror(*, dataset: Dataset) -> None:
-    """Bring the tables up to date with the dataset's ``validation.jsonl``; an unchanged one costs one hash.
+    """Update the tables from the dataset's ``validation.jsonl``; an unchanged file costs one hash.
 
     Raises DatasetError when it is malformed.
     """
@@ -60,13 +60,13 @@ def mirror(*, dataset: Dataset) -> None:
 
 
 def refresh_standings(*, task_ids: Sequence[int]) -> None:
-    """Recompute where tasks stand from all that was found and decided about what they are now."""
+    """Recompute the health status of tasks from all results and decisions for their present content."""
     faults = sorted(status.value for status in FAULTS)
     ordered = sorted(task_ids)
     with transaction.atomic(), connection.cursor() as cursor:
         for start in range(0, len(ordered), _BATCH):
             batch = ordered[start : start + _BATCH]
-            # In one order, so that two runs on one dataset wait for each other and never in a circle.
+            # A fixed order prevents deadlocks between two runs on one dataset.
             cursor.execute("SELECT 1 FROM webapp_task WHERE id = ANY(%s) ORDER BY id FOR UPDATE", [batch])
             cursor.execute(_REFRESH, [faults, batch])
 
@@ -94,11 +94,11 @@ def store(
     *,
     actor: User | None = None,
 ) -> None:
-    """Upsert records of a dataset's tasks and recompute where those tasks stand; ``actor`` decided."""
+    """Upsert records of a dataset's tasks and recompute those tasks' status; ``actor`` made the decisions."""
     keys = {record.task_id for record in validations} | {record.task_id for record in decisions}
     tasks = dict(Task.objects.filter(dataset=dataset_id, key__in=keys).values_list("key", "pk"))
     runs = _known_runs({record.run_id for record in validations})
-    # A record that was said again replaces itself: one statement must not meet it twice.
+    # A repeated record replaces the earlier one: an upsert must not contain the same row twice.
     found = {record.id: record for record in validations if record.task_id in tasks}
     Validation.objects.bulk_create(
         [_validation(tasks[record.task_id], record, runs) for record in found.values()],
@@ -140,5 +140,5 @@ def _validation(task_id: int, record: ValidationRecord, runs: dict[str, int]) ->
 
 
 def _mean_seconds(side: Side) -> float | None:
-    graded = [seconds for seconds in side.seconds if seconds]  # what was refused took no time
+    graded = [seconds for seconds in side.seconds if seconds]  # a refused task was not graded
     return statistics.fmean(graded) if graded else None

@@ -1,4 +1,4 @@
-"""Signs of life of attempts, answered with what people want."""
+"""Heartbeats of attempts, answered with the desired state of the run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webapp.services import ingest, states
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a beating attempt is told."""
+    """Answer to a heartbeat."""
 
     desired: str
     epoch: int
@@ -20,7 +20,7 @@ class Answer:
 
 
 def beat(*, run_id: int, token: str, epoch: int, seq: int = 0) -> Answer:
-    """Note that attempt ``epoch`` lives and has written events up to ``seq``.
+    """Record that attempt ``epoch`` is alive and has written events up to ``seq``.
 
     Raises:
         BadTokenError: not this run's token.

@@ -1,4 +1,4 @@
-"""Starting imports of published sets: for the page and the API. The command imports without services."""
+"""Start of dataset imports by the page and the API; the command imports without services."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ def launch(
     overrides: Mapping[str, Any] | None = None,
     actor: User | None = None,
 ) -> Run:
-    """Create and queue a run of kind ``import`` that imports a published set.
+    """Create and queue a run of kind ``import`` that imports a published dataset.
 
     Args:
-        format: of the rows, see ``engine.config.importing.FORMATS``.
+        format: format of the rows, see ``engine.config.importing.FORMATS``.
         source: ``hf:OWNER/NAME``, or a path below an import folder.
         name: the dataset to make.
         overrides: further settings by dotted name, e.g. ``importing.limit``.
         actor: who asked.
 
     Raises:
-        ConfigError: an impossible setting, or a source that may not be read.
+        ConfigError: an invalid setting, or a source that may not be read.
     """
     chosen: dict[str, Any] = {
         "name": f"import {name}"[:200],

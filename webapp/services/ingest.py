@@ -1,11 +1,12 @@
-"""Stores a run's events exactly once: one transaction holds the events, their projections, the cursor.
+"""Exactly-once storage of a run's events: one transaction for events, their projections and the cursor.
 
     body ─▶ token ─▶ parse every line ─▶ lock the run ─▶ over? fenced? gap? ─▶ COPY ─▶ project ─▶ last_seq
                                                                                   commit ─▶ notify
 
-The run's row lock puts batches of one run in line; different runs do not wait for each other. A token belongs
-to one attempt and is good while that attempt is the run's newest and the run has not ended. What ``Event``
-holds is never changed, and what was projected from it is removed only by the start of a later attempt.
+The run's row lock serialises the batches of one run; different runs do not wait for each other. A token
+belongs to one attempt and is valid while that attempt is the run's newest and the run has not ended.
+``Event`` rows are never changed, and rows projected from them are removed only by the start of a later
+attempt.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _SPOOL_BATCH = 1_000
 
 
 class BadTokenError(TrainyardError):
-    """No such run, or not its token."""
+    """The run does not exist, or the token is not its token."""
 
 
 class TooLargeError(TrainyardError):
@@ -89,7 +90,7 @@ class RunOverError(TrainyardError):
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a batch."""
+    """Result of storing a batch."""
 
     acked_seq: int
     accepted: int
@@ -97,7 +98,7 @@ class Receipt:
 
 
 class ParsedLine(NamedTuple):
-    """One event and the JSON text it is stored as."""
+    """An event and the JSON text that is stored for it."""
 
     event: AnyEvent
     text: str
@@ -139,10 +140,10 @@ def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Recei
 
 
 def ingest_spool(*, run_id: int, path: Path) -> Receipt:
-    """Store what a spool file has beyond the server's cursor, e.g. after the engine died.
+    """Store the events of a spool file beyond the server's cursor, e.g. after the engine died.
 
-    A run that the yard ended (because it fell silent, say) stays as it ended and its record is completed;
-    after a run's own ``run_finished`` nothing is accepted. A torn last line is left out.
+    A run that was ended by the reconciler (e.g. because it fell silent) keeps its state while its record is
+    completed; after a run's own ``run_finished`` nothing is accepted. An incomplete last line is ignored.
 
     Raises MalformedError, GapError.
     """
@@ -157,11 +158,11 @@ def ingest_spool(*, run_id: int, path: Path) -> Receipt:
 
 
 def parse_lines(raw: Iterable[bytes], *, secrets: tuple[str, ...] = ()) -> list[ParsedLine]:
-    """Validate lines with consecutive ``seq``, and leave out what the redactor finds.
+    """Parse and validate lines with consecutive ``seq``, with secrets redacted.
 
     Args:
         raw: lines of JSON.
-        secrets: what the redactor of this process does not know yet.
+        secrets: further secrets, unknown to this process's redactor.
 
     Raises:
         MalformedError: a line is no event, or does not follow the one before.
@@ -187,8 +188,8 @@ def store(*, run_id: int, lines: Sequence[ParsedLine], attempt: int | None = Non
 
     Args:
         run_id: the run.
-        lines: with consecutive ``seq``.
-        attempt: the attempt that sends them; None for a spool that is read where it lies.
+        lines: events with consecutive ``seq``.
+        attempt: the attempt that sends them; None for a spool file that is read from disk.
 
     Raises:
         StaleEpochError, RunOverError: the attempt may not send any more.
@@ -218,7 +219,7 @@ def store(*, run_id: int, lines: Sequence[ParsedLine], attempt: int | None = Non
 
 
 def _check_order(run: Run, fresh: Sequence[ParsedLine]) -> None:
-    """Check that the server started every attempt, that it starts once and first and is silent after its end.
+    """Check that the server started each attempt, which starts first and once and is silent after its end.
 
     Raises MalformedError.
     """
@@ -259,7 +260,7 @@ def _parse(line: bytes) -> ParsedLine:
 
 
 _SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
-"""What PostgreSQL's JSON and text cannot hold; lines with such bytes get a closer look."""
+"""Bytes of values that PostgreSQL's JSON may refuse; lines with them are parsed and cleaned."""
 
 
 def _refuse_constant(name: str) -> Any:
@@ -281,7 +282,7 @@ def _seq(line: bytes) -> int:
 
 
 def _decode(body: bytes, encoding: str) -> bytes:
-    """The batch as sent, with gzip undone up to ``MAX_BYTES``."""
+    """Return the body of a batch, decompressed up to ``MAX_BYTES``."""
     if encoding.lower() == "gzip":
         try:
             with gzip.GzipFile(fileobj=BytesIO(body)) as stream:

@@ -1,7 +1,7 @@
-"""Tells browsers that something changed: after commit, and never failing the writer.
+"""Change notifications to browsers, sent after commit; a failure never fails the writer.
 
-The message carries no data: a consumer reads what is new from Postgres. A lost message (Redis away)
-costs freshness only; the next one, or a reload, brings everything.
+The message carries no data: a consumer reads the changes from Postgres. A lost message (Redis is down)
+only delays the update until the next message or reload.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from django.db import transaction
 log = logging.getLogger(__name__)
 
 RUNS_GROUP = "runs"
-"""Hears about every run; overview and run list subscribe to it."""
+"""Channels group for changes of every run, used by the overview and the run list."""
 
 
 TIMEOUT_S = 5.0
-"""A server that hangs keeps the writer waiting for so long."""
+"""Longest time that a hanging server delays the writer."""
 
 
 def run_group(run_id: int) -> str:
-    """Channels group of one run's page."""
+    """Return the Channels group of one run's pages."""
     return f"run.{run_id}"
 
 
 def run_changed(run_id: int, seq: int) -> None:
-    """After commit, tell the run's watchers that events up to ``seq`` are stored."""
+    """Notify the pages of a run after commit that events up to ``seq`` are stored."""
     message = {"type": "run.changed", "run_id": run_id, "seq": seq}
     transaction.on_commit(lambda: _send(message, run_group(run_id), RUNS_GROUP))
 
 
 def pools_changed() -> None:
-    """After commit, tell the pages about all runs that something about sandboxes changed."""
+    """Notify the pages about all runs after commit that sandboxes changed."""
     transaction.on_commit(lambda: _send({"type": "run.changed"}, RUNS_GROUP))
 
 

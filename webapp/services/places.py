@@ -1,6 +1,6 @@
-"""What configurations may reach, from the administrator's settings.
+"""Folders, hosts and settings that configurations may use, as granted by the administrator.
 
-They are environment variables, listed in this application's README. The engine gets what they say with every
+The grants are environment variables, listed in this application's README. The engine receives them with every
 launch and checks again (``engine.config.places``).
 """
 
@@ -19,7 +19,7 @@ from engine.config.run import AnyRun, check_places, parse_run_config
 
 
 def allowed() -> Allowed:
-    """Return what configurations may reach. Raises ImproperlyConfigured for settings that cannot be read."""
+    """Return what configurations may use. Raises ImproperlyConfigured for invalid environment variables."""
     home = Path(settings.TRAINYARD_HOME)
     hosts = os.environ.get("TRAINYARD_REPOSITORY_HOSTS", "").split(",")
     return Allowed(
@@ -34,7 +34,7 @@ def checked(config: dict[str, Any]) -> AnyRun:
     """Return a stored configuration with its paths resolved.
 
     Raises:
-        ConfigError: it is not valid in this version, or reaches what is not allowed.
+        ConfigError: it is not valid in this version, or uses something that is not allowed.
     """
     return check_places(parse_run_config(config), allowed())
 

@@ -1,11 +1,11 @@
-"""Turns events into rows: every table of a run but ``Event`` can be rebuilt from its events.
+"""Projection of events to rows: every table of a run except ``Event`` can be rebuilt from its events.
 
-``Projection`` walks a batch in order. Trajectory events are buffered and written in bulk
-(``trajectory_store``); everything rare is written at once, after the buffer. The result does not
-depend on how the events were cut into batches, and replaying the log gives the same rows. Whatever is
-complete (an iteration, an evaluation, a checkpoint, a trajectory) stays as it is until a later attempt starts
-before it, and only the newest attempt moves the run's state.
-To project a new event type: a ``case`` in ``_apply`` and a method here.
+``Projection`` processes a batch in order. Trajectory events are buffered and written in bulk
+(``trajectory_store``); rare events are written immediately, after the buffer. The result does not
+depend on how the events were split into batches, and replaying the log produces the same rows. A complete
+iteration, evaluation, checkpoint or trajectory is not changed until a later attempt starts before it, and
+only the newest attempt changes the run's state. To project a new event type: add a ``case`` to ``_apply`` and
+a method here.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
 
 _OUTPUT_SECTIONS: Mapping[str, str] = {RunKind.CURATE: "curation", RunKind.IMPORT: "importing"}
-"""Kind of a run that makes a dataset → the section of its configuration that names it."""
+"""Section of the configuration that names the output dataset, by kind of run."""
 
 
 class Projection:
-    """Applies events to one run whose row the caller has locked."""
+    """Projection of events to the rows of one run, whose row lock the caller holds."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -98,7 +98,7 @@ class Projection:
                 self._alert(event)
 
     def _move(self, event: e.AnyEvent, to: RunState, **fields: Any) -> bool:
-        """Move the run as its newest attempt says; what an older one says is history."""
+        """Change the run's state if the event is from its newest attempt; older attempts are ignored."""
         return event.epoch == self._run.epoch and states.move(run_id=self._run.pk, to=to, **fields)
 
     def _run_started(self, event: e.RunStarted) -> None:
@@ -138,7 +138,7 @@ class Projection:
         self._fields["selection"] = {**known, event.split: counts}
 
     def _sync_generated_tasks(self) -> None:
-        """Let pages show tasks that the engine made for this run; it has by now."""
+        """Mirror the tasks that the engine generated for this run before this event."""
         if self._run.dataset_id is None and makes_own_tasks(self._run.config):
             send_on_commit(TaskName.SYNC_DATASET, str(self._run.config["dataset"]["name"]))
 
@@ -216,7 +216,7 @@ class Projection:
 
 
 def iteration_profile(run_id: int, iteration: int) -> dict[str, Any]:
-    """Means over an iteration's training steps by step index, and how often each action was taken."""
+    """Return the mean metrics by step index over an iteration's training steps, and counts of actions."""
     where = (
         "FROM webapp_step s JOIN webapp_trajectory t ON t.id = s.trajectory_id"
         " WHERE t.run_id = %s AND t.phase = 'train' AND t.iteration = %s"

@@ -1,4 +1,4 @@
-"""Decisions of people: a task is put into quarantine, or taken out, whatever validation says."""
+"""Manual quarantine decisions about tasks, which override validation."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from webapp.services import audit, datasets, health
 
 @transaction.atomic
 def decide(*, task: Task, quarantined: bool, reason: str, actor: User | None = None) -> None:
-    """Put a task into quarantine, or take it out, whatever validation says.
+    """Quarantine a task or release it, regardless of its validation.
 
     Raises:
-        DatasetError: no reason, a task that left its dataset, or a dataset without a folder.
+        DatasetError: no reason, the task was removed from its dataset, or the dataset has no folder.
     """
     reason = reason.strip()
     if not 0 < len(reason) <= 2000:
@@ -50,6 +50,6 @@ def decide(*, task: Task, quarantined: bool, reason: str, actor: User | None = N
         target=f"task {task.instance_id} of dataset {task.dataset.name}",
         changes={"reason": reason},
     )
-    # Last, because it cannot be taken back: a failure before it leaves both as they were.
+    # Last, because it cannot be undone: a failure before it changes neither file nor database.
     append(folder, [decision])
     task.refresh_from_db()

@@ -1,4 +1,4 @@
-"""Deletes what an attempt will make again, in SQL: the ORM would load every step to delete it."""
+"""Deletion in SQL of rows that an attempt will repeat; the ORM would load every step first."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PARTS = (
 
 @transaction.atomic
 def remove_from(*, run_id: int, iteration: int | None) -> None:
-    """Remove training from ``iteration`` on and what was evaluated or saved after it.
+    """Remove training from ``iteration`` on and the evaluations and checkpoints after it.
 
     ``iteration`` is the number of iterations completed when the checkpoint was made: evaluations and
-    the checkpoint at that number are part of it and stay. None removes everything.
+    the checkpoint at that number are part of it and are kept. None removes everything.
     """
     made_again = -1 if iteration is None else iteration
     Iteration.objects.filter(run_id=run_id, index__gte=made_again).delete()

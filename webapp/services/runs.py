@@ -1,7 +1,7 @@
-"""Creating runs and asking for changes of their state.
+"""Creation of runs and requests to change their state.
 
-People only ever ask: ``desired`` and ``state`` are set here, a task is sent on commit, and the engine
-acknowledges by event. Every function checks by conditional update, so two clicks do one thing.
+A request sets ``desired`` or ``state`` and sends a task on commit; the engine acknowledges by event.
+Every function uses a conditional update, so repeated requests take effect once.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def create(
     actor: User | None = None,
     experiment: Experiment | None = None,
 ) -> Run:
-    """A draft from a recipe with dotted overrides (``{"trainer.iterations": 5}``).
+    """Create a draft from a recipe with dotted overrides (``{"trainer.iterations": 5}``).
 
     Raises:
-        ConfigError: unknown recipe, unknown or impossible setting, or one that reaches what is not allowed.
+        ConfigError: unknown recipe, unknown or invalid setting, or one that uses something not allowed.
     """
     config = resolve(recipe, overrides).model_dump(mode="json")
     return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, parent=None)
@@ -44,7 +44,7 @@ def create(
 
 @transaction.atomic
 def clone(*, run: Run, overrides: Mapping[str, Any] | None = None, actor: User | None = None) -> Run:
-    """A new draft with another run's configuration and some differences. Raises ConfigError."""
+    """Create a draft with another run's configuration and some changes. Raises ConfigError."""
     config = parse_run_config(with_overrides(run.config, overrides or {})).model_dump(mode="json")
     return _save(config=config, overrides=overrides, actor=actor, experiment=run.experiment, parent=run)
 
@@ -79,7 +79,7 @@ def _save(
 
 
 def dataset_name(config: Mapping[str, Any]) -> str | None:
-    """The dataset a configuration draws tasks from; None for kinds without."""
+    """Return the dataset that a configuration samples tasks from; None for kinds without one."""
     section = config.get("dataset")
     return section["name"] if isinstance(section, dict) else None
 
@@ -89,9 +89,9 @@ def start(*, run: Run, actor: User | None = None) -> None:
     """Queue a draft.
 
     Raises:
-        ConfigError: its dataset is not there, what it chooses tasks by cannot be measured, or it reaches what
-            is not allowed any more.
-        IllegalTransitionError: it is no draft.
+        ConfigError: its dataset does not exist, the solve rates it selects tasks by cannot be exported, or it
+            uses something that is no longer allowed.
+        IllegalTransitionError: the run is not a draft.
     """
     places.checked(run.config)
     _check_dataset(run)
@@ -115,7 +115,7 @@ def _check_dataset(run: Run) -> None:
 
 @transaction.atomic
 def stop(*, run: Run, actor: User | None = None) -> None:
-    """Ask a run to end: at once when nothing runs yet, else gracefully, and by force after a while.
+    """Stop a run: at once if no process was started, else gracefully, and by force after a timeout.
 
     Raises IllegalTransitionError when it has ended already.
     """
@@ -131,7 +131,7 @@ def stop(*, run: Run, actor: User | None = None) -> None:
 
 @transaction.atomic
 def pause(*, run: Run, actor: User | None = None) -> None:
-    """Ask a run to pause after what is in flight. Raises IllegalTransitionError."""
+    """Ask a run to pause after the rollouts in flight. Raises IllegalTransitionError."""
     live = [RunState.STARTING.value, RunState.RUNNING.value]
     if not Run.objects.filter(pk=run.pk, state__in=live).update(desired="pause"):
         raise _illegal(run, RunState.PAUSED)
@@ -140,11 +140,11 @@ def pause(*, run: Run, actor: User | None = None) -> None:
 
 @transaction.atomic
 def resume(*, run: Run, actor: User | None = None) -> None:
-    """Let a paused run go on, or queue a failed or stopped one to go on from its last checkpoint.
+    """Resume a paused run, or queue a failed or stopped one to continue from its last checkpoint.
 
     Raises:
-        ConfigError: its dataset is not there, or it reaches what is not allowed any more.
-        IllegalTransitionError: it is neither.
+        ConfigError: its dataset does not exist, or it uses something that is no longer allowed.
+        IllegalTransitionError: the run is not paused, failed or stopped.
     """
     live = [RunState.STARTING.value, RunState.RUNNING.value, RunState.PAUSED.value]
     if Run.objects.filter(pk=run.pk, state__in=live, desired="pause").update(desired="run"):
@@ -163,7 +163,7 @@ def resume(*, run: Run, actor: User | None = None) -> None:
 
 @transaction.atomic
 def rename(*, run: Run, name: str, actor: User | None = None) -> None:
-    """Call a run something else. Raises ConfigError for an empty or overlong name."""
+    """Rename a run. Raises ConfigError if the name is empty or too long."""
     if not 0 < len(name.strip()) <= 200:
         raise ConfigError("a run's name has 1 to 200 characters")
     old, run.name = run.name, name.strip()

@@ -1,4 +1,4 @@
-"""Writes about sandboxes: leases and pools from events, what the reaper found, reaping on request."""
+"""Leases and pools from events, results of the reaper, and reaping on request."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TIMES = ("leased_at", "started_at", "ended_at")
 
 
 class SandboxStore:
-    """Sandbox events of one locked run, buffered between flushes: the last word about each lease counts."""
+    """Buffer of one locked run's sandbox events; the last event about each lease is stored."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -34,15 +34,15 @@ class SandboxStore:
         self._wrote = False
 
     def changed(self, event: SandboxesChanged) -> None:
-        """Leases began or changed."""
+        """Buffer leases that began or changed."""
         self._leases |= {record.lease: (record, event.epoch) for record in event.records}
 
     def status(self, event: PoolStatus) -> None:
-        """A newer snapshot of the pool."""
+        """Buffer a newer snapshot of the pool."""
         self._status = event
 
     def flush(self) -> None:
-        """Write what is buffered: a statement for the leases, one for the pool."""
+        """Write the buffer with one statement for the leases and one for the pool."""
         leases, self._leases = self._leases, {}
         if leases:
             self._wrote = True
@@ -57,7 +57,7 @@ class SandboxStore:
             Pool.objects.update_or_create(run=self._run, defaults=_pool_fields(status))
 
     def begin(self) -> None:
-        """A new attempt began: what the one before still held is lost, its pool is gone."""
+        """Mark the previous attempt's open leases as lost and remove its pool."""
         self.flush()
         if not (self._run.last_seq or self._wrote):
             return
@@ -77,7 +77,7 @@ def _row(run: Run, record: SandboxRecord, epoch: int) -> Sandbox:
 
 
 def _fitting(name: str, value: Any) -> Any:
-    """A text cut to its column."""
+    """Return a text truncated to the length of its column."""
     length = getattr(Sandbox._meta.get_field(name), "max_length", None)
     return value[:length] if isinstance(value, str) and length else value
 
@@ -89,7 +89,7 @@ def _pool_fields(event: PoolStatus) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Reaped:
-    """What became of one backend, as ``python -m engine.sandbox reap --json`` tells it."""
+    """Result of reaping one backend, as printed by ``python -m engine.sandbox reap --json``."""
 
     backend: str
     removed: int
@@ -97,7 +97,7 @@ class Reaped:
 
 
 def merged(found: Iterable[Reaped]) -> list[Reaped]:
-    """One entry per backend: several clusters or daemons of one kind are counted together."""
+    """Return one result per backend kind, summed over its clusters or daemons."""
     sums: dict[str, Reaped] = {}
     for one in found:
         known = sums.get(one.backend, Reaped(one.backend, 0, ""))
@@ -108,7 +108,7 @@ def merged(found: Iterable[Reaped]) -> list[Reaped]:
 
 @transaction.atomic
 def record_reaping(*, found: Iterable[Reaped], now: datetime | None = None) -> None:
-    """Note what a reaping found; pages hear of it when it removed something or its trouble changed."""
+    """Store results of the reaper; notify pages if sandboxes were removed or its error changed."""
     now = now or timezone.now()
     news = False
     for one in merged(found):
@@ -127,13 +127,13 @@ def record_reaping(*, found: Iterable[Reaped], now: datetime | None = None) -> N
 
 @transaction.atomic
 def request_reaping(*, actor: User | None) -> None:
-    """Let a worker remove orphans now instead of at its next turn."""
+    """Ask a worker to remove orphaned sandboxes now instead of at its next turn."""
     audit.record(actor=actor, action="sandboxes.reap")
     send_on_commit(TaskName.REAP)
 
 
 def backend_settings(configs: Iterable[dict[str, Any]]) -> Sequence[dict[str, Any]]:
-    """The distinct ``sandbox`` sections of run configurations, the local backend always among them."""
+    """Return the distinct ``sandbox`` sections of run configurations, always including the local backend."""
     found: dict[str, dict[str, Any]] = {"local": {"backend": "local"}}
     for config in configs:
         section = config.get("sandbox")

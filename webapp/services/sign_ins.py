@@ -1,4 +1,4 @@
-"""Sessions of people: where they are signed in, and signing them out."""
+"""Sign-in sessions of users: recording, listing and ending them."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ log = logging.getLogger(__name__)
 
 
 def note(*, session_key: str, user_id: int, address: str | None, agent: str) -> None:
-    """Note that a session is in use; where that cannot be stored, the next request tries again."""
+    """Record that a session is in use; after a failure the next request tries again."""
     fields = {"user_id": user_id, "seen_at": timezone.now(), "address": address, "agent": agent[:300]}
     try:
         with transaction.atomic():
             SignIn.objects.update_or_create(session_id=session_key, defaults=fields)
-    except DatabaseError as error:  # it ended meanwhile, or the database is away
+    except DatabaseError as error:  # the session ended meanwhile, or the database is down
         log.info("the use of a session was not noted: %s", error)
 
 
 @transaction.atomic
 def end(*, sign_in: SignIn, actor: User | None = None) -> None:
-    """End one session: its pages and live updates stop within seconds."""
+    """End one session; its pages and live updates stop within seconds."""
     Session.objects.filter(pk=sign_in.session_id).delete()
     audit.record(actor=actor, action="account.sign_out", target=f"user {sign_in.user.get_username()}")
 
 
 @transaction.atomic
 def end_all(*, user: User, actor: User | None = None) -> int:
-    """End every session of a person; returns how many there were. API tokens stay."""
+    """End every session of a user and return their number. API tokens stay valid."""
     ended, _ = Session.objects.filter(pk__in=_sessions_of(user)).delete()
     audit.record(actor=actor, action="account.sign_out_everywhere", target=f"user {user.get_username()}")
     return ended
 
 
 def _sessions_of(user: User) -> list[str]:
-    """Keys of a person's sessions, also of those that no request has used yet."""
+    """Return the keys of a user's sessions, including those that no request has used yet."""
     live = Session.objects.filter(expire_date__gt=timezone.now()).iterator()
     return [session.pk for session in live if session.get_decoded().get(SESSION_KEY) == str(user.pk)]

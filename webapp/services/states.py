@@ -6,8 +6,8 @@
       ▼        ▼          ▼           ▼
     stopped  stopped   stopping ─▶ stopped | succeeded | failed      (failed, stopped) ─▶ queued: resume
 
-Moves are conditional updates: whoever finds the run in a state that allows the move wins, everybody
-else is told ``False``. ``TIMEOUTS`` gives every non-terminal state its way out (workers.reconciler).
+Moves are conditional updates: the first caller that finds the run in an allowed state wins, the others
+get ``False``. ``TIMEOUTS`` ends every non-terminal state eventually (workers.reconciler).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _SET_ALWAYS = {
 
 @dataclass(frozen=True, slots=True)
 class Timeout:
-    """After ``after`` without the sign of life that the state asks for, the run goes ``to``."""
+    """Timeout of a state: after ``after`` without the expected sign of life the run moves to ``to``."""
 
     after: timedelta
     to: RunState
@@ -69,11 +69,11 @@ TIMEOUTS: dict[RunState, Timeout] = {
     S.PAUSED: Timeout(timedelta(seconds=15), S.FAILED, "its process fell silent while paused"),
     S.STOPPING: Timeout(timedelta(seconds=7), S.STOPPED, "it did not stop in time and was ended"),
 }
-"""For starting, running and paused a relaunch from the last checkpoint is tried first."""
+"""Timeouts by state; starting, running and paused runs are relaunched from the last checkpoint first."""
 
 
 class IllegalTransitionError(TrainyardError):
-    """The run is not in a state that allows what was asked."""
+    """The requested change is not allowed in the run's state."""
 
     def __init__(self, run_id: int, state: str, wanted: str) -> None:
         self.state = state
@@ -81,12 +81,12 @@ class IllegalTransitionError(TrainyardError):
 
 
 def allowed_from(to: RunState) -> list[str]:
-    """The states from which a run may move to ``to``."""
+    """Return the states from which a run may move to ``to``."""
     return [source.value for source, targets in TRANSITIONS.items() if to in targets]
 
 
 def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fields: Any) -> bool:
-    """Move a run if its state allows it, and set ``fields`` with it; True if this call moved it."""
+    """Move a run if its state allows it, setting ``fields`` too; return whether this call moved it."""
     sources = allowed_from(to)
     if only_from is not None:
         sources = [state for state in sources if state == only_from]
@@ -103,14 +103,14 @@ def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fiel
 
 
 def require(*, run_id: int, to: RunState, only_from: RunState | None = None, **fields: Any) -> None:
-    """Like ``move``, but raises IllegalTransitionError when the run's state does not allow it."""
+    """Move a run like ``move``. Raises IllegalTransitionError if the run's state does not allow it."""
     if not move(run_id=run_id, to=to, only_from=only_from, **fields):
         state = Run.objects.values_list("state", flat=True).get(pk=run_id)
         raise IllegalTransitionError(run_id, state, to.value)
 
 
 def close(*, run_id: int) -> None:
-    """End everything of an ended run that is still marked as live."""
+    """Close the attempts, trajectories, leases and pool of an ended run that are still open."""
     now = timezone.now()
     Run.objects.filter(pk=run_id).update(desired="run")
     RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(ended_at=now)

@@ -1,4 +1,4 @@
-"""Imports trajectories made elsewhere: through the same events as an engine's, into a run of their own."""
+"""Import of foreign trajectories into a run of their own, by the same events as an engine's."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _BATCH = 1_000
 def import_lines(*, file_name: str, lines: Iterable[bytes], actor: User | None = None) -> Run:
     """Store an importer's NDJSON: task rows (``{"task", "answer", "split"}``) and trajectory events.
 
-    The run is of kind ``rollout``, has the file's name and has succeeded; the tasks make a dataset of
-    the same name.
+    The created run is of kind ``rollout``, has the file's name and has succeeded; the tasks become a dataset
+    of the same name.
 
     Raises:
-        DatasetError: a dataset of that name exists that is no import; nothing was stored.
-        MalformedError: a line is no event; nothing was stored.
+        DatasetError: a dataset of that name exists that was not imported; nothing was stored.
+        MalformedError: a line is not an event; nothing was stored.
     """
     dataset = _dataset(file_name)
     run = _run(file_name, dataset, actor)
@@ -78,7 +78,7 @@ def _run(file_name: str, dataset: Dataset, actor: User | None) -> Run:
 def _split(
     lines: Iterable[bytes], tasks: list[dict[str, Any]], answers: list[dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """Events in order; rows of tasks and answers are put aside."""
+    """Yield the events in order; rows of tasks and answers are collected in the given lists."""
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
@@ -95,7 +95,7 @@ def _split(
 
 
 def _numbered(events: Iterable[dict[str, Any]]) -> Iterator[bytes]:
-    """The events with a start before and an end behind them, numbered from 1."""
+    """Yield the events between a start and an end event, numbered from 1."""
     time = timezone.now().timestamp()
     seq = 1
     start = {"type": "run_started", "host": "import", "pid": 0, "total_iterations": 0}

@@ -1,4 +1,4 @@
-"""Turns trajectory events into column values: pure functions without queries."""
+"""Conversion of trajectory events to column values by pure functions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webapp.models import Trajectory
 from webapp.models.trajectories import TOKEN_COLUMNS
 
 SEARCH_CHARS = 2_000
-"""Of a step, so much is found by full-text search (PostgreSQL refuses vectors above 1 MB)."""
+"""Characters of a step that are indexed for full-text search (PostgreSQL refuses vectors above 1 MB)."""
 _ACTIONS = {"execute_bash": "command", "search": "search", "finish": "finish", "submit": "finish"}
 _PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 
@@ -30,17 +30,17 @@ STEP_COLUMNS = (
 TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seconds")
 TEST_LOG_COLUMNS = ("trajectory_id", "chars", "data")
 MAX_LOG_BYTES = 64 << 20
-"""Of a whole test log; graders keep at most 10 MiB of each stream."""
+"""Largest complete test log, bytes; graders keep at most 10 MiB of each stream."""
 TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", *TOKEN_COLUMNS)
 
 
 def moment(seconds: float) -> datetime:
-    """Unix seconds as an aware UTC time."""
+    """Convert Unix seconds to an aware UTC time."""
     return datetime.fromtimestamp(seconds, tz=UTC)
 
 
 def action_kind(tool: str, arguments: Mapping[str, Any]) -> str:
-    """command, search, view, edit, finish, other; ``none`` when no call was parsed."""
+    """Classify an action: command, search, view, edit, finish, other; ``none`` if no call was parsed."""
     if not tool:
         return "none"
     if tool == "file_editor":
@@ -49,8 +49,8 @@ def action_kind(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:
-    """Values in the order of ``STEP_COLUMNS``."""
-    # Sorted, because JSON columns do not keep the order of keys and a replay must hash alike.
+    """Return the values of a step in the order of ``STEP_COLUMNS``."""
+    # Sorted, because JSON columns do not keep the order of keys and a replay must have the same hash.
     arguments = json.dumps(event.arguments, ensure_ascii=False, sort_keys=True)
     digest = hashlib.blake2b(f"{event.tool}\0{arguments}".encode(), digest_size=8).hexdigest()
     values = " ".join(str(event.arguments[name]) for name in sorted(event.arguments))
@@ -65,16 +65,16 @@ def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:
 
 
 def test_rows(trajectory_id: int, event: TrajectoryFinished) -> Iterator[tuple[object, ...]]:
-    """Values in the order of ``TEST_COLUMNS``."""
+    """Return the values of each test in the order of ``TEST_COLUMNS``."""
     for position, test in enumerate(event.tests):
         yield (trajectory_id, position, test.test_id, test.kind.value, test.outcome.value, test.seconds)
 
 
 def log_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:
-    """Values in the order of ``TEST_LOG_COLUMNS``; None where the short log is all.
+    """Return values in the order of ``TEST_LOG_COLUMNS``; None if the short log is complete.
 
     Raises:
-        ValueError: it is not base64 of zlib data, or holds more than ``MAX_LOG_BYTES``.
+        ValueError: the log is not base64 of zlib data, or is larger than ``MAX_LOG_BYTES``.
     """
     if not event.whole_test_log:
         return None
@@ -90,7 +90,7 @@ def log_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...]
 
 
 def token_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:
-    """Values in the order of ``TOKEN_BLOB_COLUMNS``; None without tokens.
+    """Return values in the order of ``TOKEN_BLOB_COLUMNS``; None without tokens.
 
     Raises:
         ValueError, OverflowError: the columns differ in length or a value does not fit its column.
@@ -104,7 +104,7 @@ def token_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ..
 
 
 def start(trajectory: Trajectory, event: TrajectoryStarted) -> None:
-    """Set what a start says on a fresh row."""
+    """Set the columns of a new row from its start event."""
     trajectory.sandbox_id = event.sandbox_id[:200]
     trajectory.started_at = trajectory.active_at = moment(event.time)
     trajectory.epoch = event.epoch
@@ -120,7 +120,7 @@ def advance(trajectory: Trajectory, event: StepFinished) -> None:
 
 
 def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
-    """Set everything the terminal record says."""
+    """Set the columns from the terminal event."""
     for name in _COPIED:
         setattr(trajectory, name, getattr(event, name))
     trajectory.state = Trajectory.State.FINISHED
@@ -136,7 +136,7 @@ def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
 
 
 def judge(trajectory: Trajectory, member: GroupMember) -> None:
-    """Set what the objective made of it."""
+    """Set the columns from the objective's judgement (advantage and mask)."""
     trajectory.advantage = member.advantage
     trajectory.baseline = member.baseline
     trajectory.loss_mask = member.loss_mask

@@ -1,9 +1,9 @@
-"""Collects a batch's trajectory events and writes them in a handful of statements.
+"""Bulk storage of a batch's trajectory events in a handful of statements.
 
-Events are folded per trajectory key in the order they came: a start forgets what came before it unless
-its own attempt had finished the trajectory, steps accumulate, the first terminal record stays. ``flush``
-then costs the same number of queries for one trajectory as for a thousand. The caller holds the run's row
-lock, so nobody else inserts.
+Events are merged by trajectory key in order of arrival: a start discards earlier events unless its own
+attempt had finished the trajectory, steps accumulate, the first terminal event is kept. ``flush`` needs the
+same number of queries for one trajectory as for a thousand. The caller holds the run's row lock, so there are
+no concurrent inserts.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from webapp.services import trajectory_rows as rows
 from webapp.services.copying import copy_rows
 
 Key = tuple[str, int, str, int]
-"""phase, iteration, task key, index: identifies a trajectory inside its run."""
+"""Identity of a trajectory within its run: phase, iteration, task key, index."""
 GroupKey = tuple[str, int, str]
 
 
 @dataclass(slots=True)
 class _Pending:
-    """What a batch said about one trajectory, in order of arrival."""
+    """Events of a batch about one trajectory, in order of arrival."""
 
     time: float
     epoch: int
@@ -43,39 +43,39 @@ class _Pending:
 
 
 class TrajectoryStore:
-    """Trajectory events of one locked run, buffered between flushes."""
+    """Buffer of one locked run's trajectory events."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
         self._pending: dict[Key, _Pending] = {}
 
     def started(self, event: TrajectoryStarted) -> None:
-        """A rollout was admitted; it replaces what is unfinished or of an older attempt under its key."""
+        """Buffer a start; it replaces an unfinished or older attempt's trajectory with the same key."""
         key = _key(event.ref)
         known = self._pending.get(key)
         if known is None or known.finished is None or known.epoch < event.epoch:
             self._pending[key] = _Pending(event.time, event.epoch, started=event)
 
     def step(self, event: StepFinished) -> None:
-        """One more turn."""
+        """Buffer a step."""
         pending = self._of(event.ref, event.time, event.epoch)
         if pending.finished is None:
             pending.steps[event.index] = event
 
     def finished(self, event: TrajectoryFinished) -> None:
-        """The terminal record; a second one under the same key changes nothing."""
+        """Buffer a terminal event; a second one for the same key is ignored."""
         pending = self._of(event.ref, event.time, event.epoch)
         if pending.finished is None:
             pending.finished = event
 
     def judged(self, event: GroupFinished) -> None:
-        """Advantages and masks of a group's members."""
+        """Buffer the advantages and masks of a group's members."""
         for member in event.members:
             key = (event.phase, event.iteration, event.task_id, member.index)
             self._pending.setdefault(key, _Pending(event.time, event.epoch)).member = member
 
     def flush(self) -> None:
-        """Write everything that is buffered."""
+        """Write the buffered events."""
         if not self._pending:
             return
         pending, self._pending = self._pending, {}
@@ -102,7 +102,7 @@ class TrajectoryStore:
     def _row(
         self, key: Key, pending: _Pending, existing: Trajectory | None, groups: dict[GroupKey, Group]
     ) -> Trajectory:
-        """The stored row, or a fresh one (under the old id, so that links and annotations stay)."""
+        """Return the stored row, or a new one with the old id to keep links and annotations."""
         if existing is not None and pending.started is None:
             return existing
         group = groups[key[:3]]
@@ -137,7 +137,7 @@ def _key(ref: TrajectoryRef) -> Key:
 
 
 def _is_made(pending: _Pending) -> bool:
-    """Whether these events make a trajectory that is not there yet (a judgement alone does not)."""
+    """Return whether these events create a missing trajectory; a judgement alone does not."""
     return bool(pending.started or pending.steps or pending.finished)
 
 
@@ -146,7 +146,7 @@ def _only_steps(pending: _Pending) -> bool:
 
 
 def _drop_late(pending: _Pending, existing: Trajectory | None) -> None:
-    """Nothing but a start by a later attempt changes a finished trajectory."""
+    """Drop events about finished trajectories, except starts by a later attempt."""
     if existing is None or existing.state != Trajectory.State.FINISHED:
         return
     if pending.started is None or pending.epoch <= existing.epoch:
@@ -206,7 +206,7 @@ def _save_whole(trajectories: list[Trajectory]) -> None:
 
 
 def _save_live(trajectories: list[Trajectory]) -> None:
-    """Only the counters of live trajectories: the frequent case, kept narrow."""
+    """Update only the counters of live trajectories, the most frequent case."""
     if not trajectories:
         return
     columns = [[getattr(t, name) for t in trajectories] for name in _LIVE_COLUMNS]
@@ -225,7 +225,7 @@ def _write_parts(
     pending: dict[Key, _Pending],
     known_steps: dict[Key, int],
 ) -> None:
-    """Steps, test results and tokens, after their trajectories have ids."""
+    """Write steps, test results and tokens of trajectories that have ids."""
     again = [
         (trajectories[key].pk, index)
         for key, p in pending.items()
@@ -266,7 +266,7 @@ def _delete_steps(keys: list[tuple[int, int]]) -> None:
 
 
 def _refresh_groups(group_ids: set[int]) -> None:
-    """Recompute what a group says about its siblings from the siblings themselves."""
+    """Recompute the aggregates of groups from their trajectories."""
     with connection.cursor() as cursor:
         cursor.execute(
             """

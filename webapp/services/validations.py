@@ -1,4 +1,4 @@
-"""Starting a validation of a dataset: for the page, the API and the command."""
+"""Start of dataset validations by the page, the API and the command."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def launch(
 
     Args:
         name: the dataset.
-        repeats: how often each row is graded untouched, and as often with its gold patch; None: as usual.
-        splits: only these; empty is every split.
+        repeats: gradings of each row without a patch, and as many with its gold patch; None: the default.
+        splits: splits to validate; empty: every split.
         rows: ``all``, ``unvalidated`` or ``suspect``; None: all.
         overrides: further settings by dotted name.
         actor: who asked.
 
     Raises:
-        ConfigError: an impossible setting.
-        DatasetError: the dataset is not here.
+        ConfigError: an invalid setting.
+        DatasetError: the dataset does not exist.
     """
     datasets.sync(name=name, actor=actor)
     settings: dict[str, Any] = {"name": f"validate {name}"[:200], "dataset.name": name}
