@@ -71,7 +71,7 @@ def updated(case: str, ranks: Ranks, dtype: torch.dtype, **more: Any) -> dict[st
             ranks=ranks,
         )
         metrics = [trainer.update(groups_of(name), temperature=0.8).metrics for _ in range(2)]
-        weights = {key: weight.clone() for key, weight in trainer.weights()}
+        weights = {key: weight.detach().clone() for key, weight in trainer.weights()}
         found[name] = metrics, weights
     return found
 
