@@ -1,4 +1,4 @@
-"""Settings of the objective: every ingredient under its own name, filled in from a named preset.
+"""Settings of the training objective: every ingredient has its own name; a named preset fills in the rest.
 
 ``engine.algorithms`` holds the equations, ``engine.config.presets`` the named compositions. A setting that is
 not given takes the preset's value, or its default where the preset says nothing, so the resolved
@@ -19,42 +19,42 @@ from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 
 
 class AlgorithmConfig(Section):
-    """The objective; by default GRPO++."""
+    """Training objective; GRPO++ by default."""
 
     preset: PresetName = "grpo_pp"
-    """Named composition that fills in every setting not given."""
+    """Named objective that supplies every setting not given."""
     baseline: Literal["leave_one_out", "group_mean", "batch_mean", "none"] = "leave_one_out"
-    """What is subtracted from a reward."""
+    """Baseline subtracted from each reward."""
     std_normalisation: Literal["none", "group", "batch"] = "none"
-    """Whether advantages are divided by the standard deviation of the group's or the update's rewards."""
+    """Divide advantages by the standard deviation of the rewards in the group or in the update."""
     ratio: Literal["token", "sequence", "cispo", "none"] = "token"
-    """What weighs a token: its own clipped ratio (PPO), its trajectory's (GSPO), its own detached and capped
-    one (CISPO), or nothing (REINFORCE)."""
+    """Weight of each token: its own clipped probability ratio (PPO), the ratio of its trajectory (GSPO),
+    its own detached and capped ratio (CISPO), or none (REINFORCE)."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
-    """ε_low: a ratio counts down to 1 − ε_low; 1 is no lower bound."""
+    """ε_low: ratios are clipped below 1 − ε_low; 1 sets no lower bound."""
     clip_high: float = Field(default=0.28, gt=0)
-    """ε_high: a ratio counts up to 1 + ε_high."""
+    """ε_high: ratios are clipped above 1 + ε_high."""
     dual_clip: float | None = Field(default=None, gt=1)
-    """Bounds the surrogate of a negative advantage at c · A; None is no bound."""
+    """Dual clip c: bounds the surrogate of a negative advantage at c · A; None sets no bound."""
     aggregation: Literal["constant_length", "token_mean", "sequence_mean", "token_sum"] = "constant_length"
-    """How the sums over a trajectory's model tokens are normalised."""
+    """Normalisation of the sums over each trajectory's model tokens."""
     normalisation_length: int | None = Field(default=None, ge=1)
-    """Divisor of ``constant_length``; None is the agent's ``max_context``."""
+    """Divisor of ``constant_length``; None uses the agent's ``max_context``."""
     kl: Literal["none", "k1", "k2", "k3"] = "none"
-    """Estimator of the divergence from the reference policy."""
+    """Estimator of the KL divergence from the reference policy."""
     kl_placement: Literal["loss", "reward"] = "loss"
-    """Whether the divergence is a term of the loss or is taken off the reward."""
+    """Place of the KL divergence: a term of the loss, or a deduction from the reward."""
     kl_coefficient: float = Field(default=0.0, ge=0)
-    """β of the divergence; 0 switches it off."""
+    """Coefficient β of the KL divergence; 0 disables it."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
-    """Weight of the entropy bonus in the loss; 0 switches it off."""
+    """Weight of the entropy bonus in the loss; 0 disables it."""
     importance_correction: Literal["none", "token_tis", "icepop", "sequence_mask"] = "none"
-    """How the gap between sampler and trainer is corrected; none takes the ratio against the sampler
-    itself."""
+    """Correction of the mismatch between sampler and trainer; ``none`` computes the ratio against the
+    sampler's own probabilities."""
     importance_low: float = Field(default=0.0, ge=0)
-    """Lower bound of the correction's weight; 0 is none."""
+    """Lower bound of the correction weight; 0 sets none."""
     importance_high: float = Field(default=2.0, gt=0)
-    """Upper bound of the correction's weight."""
+    """Upper bound of the correction weight."""
     filtered_reasons: tuple[TerminationReason, ...] = (
         TerminationReason.MAX_CONTEXT,
         TerminationReason.MAX_RESPONSE,
@@ -62,23 +62,23 @@ class AlgorithmConfig(Section):
         TerminationReason.ROLLOUT_TIMEOUT,
         TerminationReason.ENV_TIMEOUT,
     )
-    """Compact filtering: trajectories that ended so carry no loss."""
+    """Compact filtering: trajectories that ended for one of these reasons carry no loss."""
     filtered_baseline: Literal["drop", "keep_real_reward", "keep_zero"] = "drop"
-    """What a filtered trajectory does to its group's baseline."""
+    """Role of a filtered trajectory in the baseline of its group."""
     denominator: Literal["all", "kept"] = "all"
-    """Whether filtered trajectories count in the loss's denominator."""
+    """Trajectories counted in the denominator of the loss: all, or only those not filtered."""
     zero_advantage_groups: Literal["keep", "drop"] = "keep"
-    """Whether groups without any signal count in the loss's denominator and carry its KL and entropy
-    terms."""
+    """Keep groups whose advantages are all zero in the denominator of the loss, with their KL and entropy
+    terms, or drop them."""
     dynamic_sampling: bool = False
-    """Replace groups whose rewards are all equal by fresh ones before the update."""
+    """Replace groups whose rewards are all equal with fresh groups before the update."""
     max_resampling_rounds: int = Field(default=3, ge=1)
-    """How often an iteration asks for fresh groups at most, with ``dynamic_sampling``."""
+    """Maximum number of times an iteration requests fresh groups under ``dynamic_sampling``."""
     overlong_buffer: float = Field(default=0.0, ge=0)
-    """Last part of the context in which a trajectory's reward sinks: tokens from 1 up, or a share of
-    ``max_context`` below 1; 0 switches it off."""
+    """Length of the last part of the context over which the reward decreases: tokens (1 or more), or a
+    share of ``max_context`` (below 1); 0 disables it."""
     overlong_penalty: float = Field(default=1.0, ge=0)
-    """What a trajectory that fills its context loses."""
+    """Reward deducted from a trajectory that fills its context."""
 
     @model_validator(mode="before")
     @classmethod
@@ -112,10 +112,10 @@ class AlgorithmConfig(Section):
 
 
 def parse_algorithm(settings: Mapping[str, Any], *, base: AlgorithmConfig | None = None) -> AlgorithmConfig:
-    """Return the objective with some settings changed.
+    """Return the objective with the given settings changed.
 
     Args:
-        settings: by their names; ``preset`` among them starts anew from that preset.
+    settings: values by setting name; ``preset`` among them starts over from that preset.
         base: what to change; None is the default preset.
 
     Raises:

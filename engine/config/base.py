@@ -1,4 +1,4 @@
-"""Base of every configuration section: frozen, and unknown settings are an error."""
+"""Base class of every configuration section: immutable, and unknown settings are errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Section(BaseModel):
-    """A group of settings; a string literal under each field says what it does."""
+    """A group of settings; the string literal under each field is its description."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True
@@ -23,7 +23,7 @@ class Section(BaseModel):
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
-    """``KEY=VALUE`` arguments of a command; a value is JSON, or text where it is not. Raises ConfigError."""
+    """Parse the ``KEY=VALUE`` arguments of a command; values are JSON, else text. Raises ConfigError."""
     parsed: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = setting.partition("=")
@@ -49,11 +49,11 @@ class ImpossibleSettingsError(ValueError):
 
 
 def config_error(error: ValidationError, *, what: str = "setting", skip: int = 0) -> ConfigError:
-    """Return everything that a validation found as one ConfigError.
+    """Return all findings of a validation as one ConfigError.
 
     Args:
-        error: of a section or document.
-        what: the word for a field.
+        error: the validation error of a section or document.
+        what: the word for a field in the message.
         skip: leading parts of a place that name no setting, such as a discriminator.
     """
     return ConfigError(*(one for item in error.errors() for one in _problems(item, what, skip)))

@@ -1,4 +1,4 @@
-"""Settings of a training run that cannot all be meant: each names the setting to change.
+"""Detection of contradictory settings of a training run; each finding names the setting to change.
 
 ``TrainRun`` refuses them; ``engine.algorithms.lint`` tells them to people together with its warnings.
 To add one: a condition and a ``LintFinding`` in the function of its subject.
@@ -15,42 +15,42 @@ from engine.config.trainer import TrainerConfig
 
 
 class TrainSettings(Protocol):
-    """The sections of a training run that can contradict each other."""
+    """Sections of a training run that can contradict each other."""
 
     @property
     def agent(self) -> AgentConfig:
-        """Limits of the agent loop."""
+        """Return the limits of the agent loop."""
 
     @property
     def policy(self) -> TransformerPolicyConfig:
-        """Sampling."""
+        """Return the settings of sampling."""
 
     @property
     def rollout(self) -> RolloutConfig:
-        """Groups."""
+        """Return the settings of groups."""
 
     @property
     def algorithm(self) -> AlgorithmConfig:
-        """The objective."""
+        """Return the objective."""
 
     @property
     def trainer(self) -> TrainerConfig:
-        """Batches and optimizer steps."""
+        """Return the settings of batches and optimizer steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LintFinding:
-    """Something about a configuration that its author should know."""
+    """A problem of a configuration, reported to its author."""
 
     severity: Literal["error", "warning"]
     setting: str
     """Dotted name of the setting to change."""
     message: str
-    """What is wrong and what to do, without the setting's name."""
+    """The problem and its remedy, without the setting's name."""
 
 
 def contradictions(run: TrainSettings) -> list[LintFinding]:
-    """Return every combination of settings that makes a training run impossible or pointless."""
+    """Return every combination of settings that makes training impossible or pointless."""
     return [
         LintFinding(severity="error", setting=setting, message=message)
         for setting, message in (*_sampling(run), *_groups(run), *_lengths(run))

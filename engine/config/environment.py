@@ -1,4 +1,4 @@
-"""What agents act in: ``environment.type`` chooses, the other settings belong to the chosen one.
+"""Settings of environments: ``environment.type`` selects one, the other settings belong to it.
 
 To add one: a section here with its own ``type``, a member of ``EnvironmentConfig``, the environment in
 ``engine.environments``.
@@ -26,50 +26,50 @@ _LAKE_FIELDS = (
     "map_seed",
 )
 _LAKE_RULES = 1
-"""Raised whenever the same settings would give other maps or other texts."""
+"""Version of the map rules; raise it whenever the same settings would produce other maps or texts."""
 _LAKE_NAME = re.compile(r"frozenlake-\d+x\d+-[0-9a-f]{8}")
 
 
 class SweEnvironmentConfig(Section):
-    """Software engineering: a sandbox of the task's image, four tools, hidden tests."""
+    """Software engineering: a sandbox of the task's image, four tools and hidden tests."""
 
     type: Literal["swe"] = "swe"
-    """Environment."""
+    """Kind of environment."""
 
 
 class FrozenLakeConfig(Section):
-    """FrozenLake: cross a lake drawn as text without falling into a hole; made for experiments."""
+    """FrozenLake: cross a lake drawn as text without falling into a hole; for quick experiments."""
 
     type: Literal["frozenlake"] = "frozenlake"
-    """Environment."""
+    """Kind of environment."""
     size: int = Field(default=4, ge=2, le=9)
-    """Rows and columns of a map."""
+    """Number of rows and columns of a map."""
     frozen_probability: float = Field(default=0.75, gt=0, le=1)
-    """Chance that a square is ice and not a hole."""
+    """Probability that a square is ice and not a hole."""
     slip_probability: float = Field(default=0.0, ge=0, le=1)
-    """Chance that a move goes off at a right angle, half to each side; 2/3 is Gymnasium's slippery lake."""
+    """Probability that a move slips at a right angle, half to each side; 2/3 is Gymnasium's slippery lake."""
     min_path: int = Field(default=2, ge=1)
-    """Shortest path from start to goal at least, moves."""
+    """Minimum length of the shortest path from start to goal, moves."""
     max_path: int = Field(default=8, ge=1)
-    """Shortest path from start to goal at most, moves; not more than ``agent.max_steps``."""
+    """Maximum length of the shortest path from start to goal, moves; at most ``agent.max_steps``."""
     train_maps: int = Field(default=1024, ge=1)
-    """Different maps to train on."""
+    """Number of different training maps."""
     heldout_maps: int = Field(default=64, ge=1)
-    """Different maps to evaluate on; none of them is a training map."""
+    """Number of different evaluation maps; none of them is a training map."""
     map_seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seeds the maps."""
+    """Seed of the maps."""
     expert_noise: float = Field(default=0.3, ge=0, le=1)
-    """Warm start: chance that the imitated expert moves at random."""
+    """Warm start: probability that the imitated expert moves at random."""
     warm_start_steps: int = Field(default=160, ge=1)
-    """Warm start: optimizer steps."""
+    """Warm start: number of optimizer steps."""
     warm_start_trajectories: int = Field(default=24, ge=1)
-    """Warm start: trajectories per step."""
+    """Warm start: trajectories per optimizer step."""
     warm_start_seed: int = Field(default=0, ge=0, lt=2**31)
-    """Warm start: seeds fresh weights, maps and the expert's noise."""
+    """Warm start: seed of the initial weights, the maps and the expert's noise."""
 
     @property
     def dataset_name(self) -> str:
-        """Name of the dataset of these maps: settings that give other tasks give another name."""
+        """Return the dataset name of these maps; settings that generate other tasks have another name."""
         content = json.dumps([_LAKE_RULES, self.model_dump(include=set(_LAKE_FIELDS))], sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return f"frozenlake-{self.size}x{self.size}-{digest}"
@@ -79,13 +79,13 @@ EnvironmentConfig = Annotated[SweEnvironmentConfig | FrozenLakeConfig, Field(dis
 
 
 def makes_own_tasks(config: Mapping[str, Any]) -> bool:
-    """Return whether a run's resolved configuration has its tasks made by the engine when it starts."""
+    """Return whether the engine generates the run's tasks when it starts (resolved configuration)."""
     section = config.get("environment")
     return isinstance(section, Mapping) and section.get("type") == "frozenlake"
 
 
 def with_generated_dataset(data: Any) -> Any:
-    """Fill in ``dataset.name`` of unvalidated settings where the environment generates its tasks.
+    """Fill in ``dataset.name`` in unvalidated settings where the environment generates its tasks.
 
     Raises:
         ValueError: a dataset of another kind is named.
@@ -104,7 +104,7 @@ def with_generated_dataset(data: Any) -> Any:
 
 
 def _lake(data: Any) -> FrozenLakeConfig | None:
-    """Return the FrozenLake section of unvalidated run settings; None for others and for wrong ones."""
+    """Return the FrozenLake section of unvalidated run settings; None when absent or invalid."""
     section = data.get("environment") if isinstance(data, Mapping) else None
     if isinstance(section, FrozenLakeConfig):
         return section

@@ -1,4 +1,4 @@
-"""Settings of imports: which rows of which published set become a dataset."""
+"""Settings of imports: the published dataset, and the selection of its rows."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ FORMATS = {
 }
 """Formats that can be imported; the converters are in ``engine.datasets.importers``."""
 COMPARISON = re.compile(r"\s*([A-Za-z_][\w.]*)\s*(<=|>=|==|<|>)\s*(-?\d+(?:\.\d+)?)\s*")
-"""``NAME OP NUMBER``, e.g. ``patch_lines<=200``."""
+"""Pattern of ``NAME OP NUMBER``, e.g. ``patch_lines<=200``."""
 
 
 @dataclass(frozen=True)
 class PublishedSet(Place):
-    """A dataset: ``hf:OWNER/NAME``, or a path below the import folders."""
+    """A published dataset: ``hf:OWNER/NAME``, or a path below the import folders."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
         """See ``Place.resolve``."""
@@ -41,23 +41,25 @@ class PublishedSet(Place):
 
 
 class FilterConfig(Section):
-    """Which rows are wanted; the others are counted and listed as excluded."""
+    """Selection of rows; rows that do not pass are counted and listed as excluded."""
 
     languages: tuple[Text, ...] = ()
-    """Keep only these languages, as the rows name them (``python``, ``go``, …); empty keeps all."""
+    """Keep only rows in these languages, as the dataset names them (``python``, ``go``, …); empty keeps
+    all."""
     repositories: tuple[Text, ...] = ()
     """Keep only these repositories (``owner/name``); empty keeps all."""
     where: tuple[Text, ...] = ()
-    """Comparisons with a task's numbers, all of which must hold: ``patch_lines<=200``, ``num_tests>=2``,
+    """Conditions on a task's numbers, all of which must hold: ``patch_lines<=200``, ``num_tests>=2``,
     ``minutes<=60``; a row without the number is excluded."""
     min_words: int = Field(default=0, ge=0)
-    """Shortest statement, in words."""
+    """Minimum length of the problem statement, words."""
     max_words: int = Field(default=0, ge=0)
-    """Longest statement, in words; 0 is no limit."""
+    """Maximum length of the problem statement, words; 0 sets no limit."""
     drop_leaking: bool = False
-    """Exclude rows whose statement quotes lines that the gold patch adds."""
+    """Exclude rows whose problem statement quotes lines that the gold patch adds."""
     drop_ungradable: bool = False
-    """Exclude rows whose patches cannot be judged here, such as those whose parser is the set's own code."""
+    """Exclude rows that cannot be graded on this installation, such as rows whose log parser is the
+    dataset's own code."""
 
     @model_validator(mode="after")
     def _readable(self) -> Self:
@@ -72,7 +74,7 @@ class FilterConfig(Section):
 
 
 class DecontaminationConfig(Section):
-    """Which rows are too near to a benchmark that a trained model is to be measured on."""
+    """Exclusion of rows that overlap with an evaluation benchmark."""
 
     verified_repositories: bool = False
     """Exclude the 12 repositories of SWE-bench Verified."""
@@ -82,40 +84,41 @@ class DecontaminationConfig(Section):
     """File with the benchmark's own rows (parquet, JSONL, JSON; format swe-bench): rows with the same
     instance, the same commit, nearly the same statement or the same fix are excluded."""
     ngram: int = Field(default=8, ge=2, le=50)
-    """Words in a row that are compared."""
+    """Length of the compared n-grams, words."""
     overlap: float = Field(default=0.5, gt=0, le=1)
-    """Share of the shorter statement's n-grams (of the smaller fix's lines) from which two are the same."""
+    """Share of the shorter statement's n-grams (or of the smaller fix's lines) from which two rows count
+    as the same."""
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is compared at all."""
+        """Return whether any comparison is configured."""
         return self.verified_repositories or bool(self.repositories) or bool(self.reference)
 
 
 class ImportConfig(Section):
-    """An import: a published set becomes a dataset of this yard."""
+    """Import of a published dataset into this installation."""
 
     format: Text = Field(min_length=1)
-    """Format of the rows, e.g. ``r2e-gym``."""
+    """Row format, e.g. ``r2e-gym``."""
     source: Annotated[str, PublishedSet()] = Field(min_length=1)
-    """File or folder, or ``hf:OWNER/NAME`` for a dataset of the Hugging Face hub."""
+    """File or folder, or ``hf:OWNER/NAME`` for a dataset of the Hugging Face Hub."""
     output: Text = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    """Name of the dataset."""
+    """Name of the dataset to create or extend."""
     revision: Text = ""
-    """Hub only: branch, tag or commit; empty is the newest, whose commit is recorded."""
+    """Hub only: branch, tag or commit; empty selects the newest commit, which is recorded."""
     subset: Text = ""
-    """Hub only: the configuration (subset) to read where a dataset has several."""
+    """Hub only: configuration (subset) to read when the dataset has several."""
     source_split: Text = ""
     """Read only this split of the source, e.g. ``train``; empty reads all."""
     split: Text = ""
-    """Put every row into this split; empty keeps the source's."""
+    """Assign every row to this split; empty keeps the split of the source."""
     limit: int | None = Field(default=None, ge=1)
-    """Read only the first so many rows."""
+    """Maximum number of rows to read."""
     mode: Literal["new", "replace", "append"] = "new"
-    """What to do when the dataset exists: ``new`` refuses unless it was imported from the same source,
-    ``replace`` replaces it, ``append`` adds to it."""
+    """Treatment of an existing dataset: ``new`` refuses unless it was imported from the same source,
+    ``replace`` replaces it, ``append`` adds rows to it."""
     image_prefix: Annotated[str, Granted()] = ""
-    """Registry put before every image name, e.g. ``registry.example/mirror/``; local images stay."""
+    """Registry prefix of every image name, e.g. ``registry.example/mirror/``; local images are unchanged."""
     filters: FilterConfig = FilterConfig()
     decontamination: DecontaminationConfig = DecontaminationConfig()
 
@@ -128,5 +131,5 @@ class ImportConfig(Section):
 
     @property
     def hub_name(self) -> str:
-        """Name at the hub; empty for local sources."""
+        """Return the dataset's name at the hub; empty for local sources."""
         return self.source.removeprefix(HUB_PREFIX) if self.source.startswith(HUB_PREFIX) else ""

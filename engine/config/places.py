@@ -1,4 +1,4 @@
-"""What a configuration may reach outside of itself: paths, hosts, privileges; allowed by the administrator.
+"""Access of configurations to external resources (paths, hosts, privileges), granted by the administrator.
 
 Every text of a configuration says what it is, by an annotation of its field: ``Text`` reaches nothing, the
 classes below do. ``engine.config.run.check_places`` refuses what an ``Allowed`` does not name. A run that the
@@ -31,21 +31,21 @@ _VARIABLE = {"imports": "TRAINYARD_IMPORT_FOLDERS", "policies": "TRAINYARD_POLIC
 
 
 class Allowed(BaseModel):
-    """What the administrator allows configurations to reach; nothing by default."""
+    """External resources that the administrator allows configurations to use; none by default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     imports: tuple[Path, ...] = ()
-    """Folders with datasets, source trees and stored trajectories to read."""
+    """Readable folders with datasets, source trees and stored trajectories."""
     policies: tuple[Path, ...] = ()
     """Folders with checkpoints."""
     repository_hosts: tuple[str, ...] = ()
-    """Hosts that git repositories are read from over https, with the port where it is not 443."""
+    """Hosts from which git repositories are read over https, with the port where it is not 443."""
     granted: Mapping[str, tuple[Any, ...]] = {}
-    """Dotted setting to values that it may have beside its default."""
+    """Values allowed beside the default, by dotted setting name."""
 
     def below(self, root: Root, path: str) -> Path:
-        """Find a path below one of the folders of a root, links followed.
+        """Return the resolved path below one of the allowed folders, symbolic links followed.
 
         Args:
             root: which folders.
@@ -71,26 +71,26 @@ class Allowed(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One setting of a configuration; values are as in JSON."""
+    """One setting of a configuration; values are plain JSON data."""
 
     name: str
-    """Dotted, e.g. ``sandbox.docker.host``."""
+    """Dotted name, e.g. ``sandbox.docker.host``."""
     place: Place
     value: Any
     default: Any
 
 
 class Place(ABC):
-    """Something outside of the configuration that a setting names."""
+    """An external resource that a setting names."""
 
     @abstractmethod
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
-        """Return the value as the engine reads it. Raises ValueError where it is not allowed."""
+        """Return the value as the engine reads it. Raises ValueError when it is not allowed."""
 
 
 @dataclass(frozen=True)
 class Harmless:
-    """A text that names nothing outside of the configuration and the data folder's own lists."""
+    """A text that names only items within the configuration and the data folder."""
 
 
 Text = Annotated[str, Harmless()]
@@ -98,7 +98,7 @@ Text = Annotated[str, Harmless()]
 
 @dataclass(frozen=True)
 class LocalPath(Place):
-    """A file or folder below the folders of a root; empty names none."""
+    """A file or folder below the allowed folders of a kind; empty names none."""
 
     root: Root
 
@@ -147,7 +147,7 @@ class CheckpointPlace(Place):
 
 @dataclass(frozen=True)
 class Granted(Place):
-    """A setting that has its default, or a value from the administrator's list."""
+    """A setting restricted to its default and the values on the administrator's list."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
         """See ``Place.resolve``."""
@@ -162,7 +162,7 @@ class Granted(Place):
 
 
 def places(section: Section, prefix: str = "") -> Iterator[Setting]:
-    """Yield every setting of a section, and of those in it, that reaches something."""
+    """Yield every setting of a section and its subsections that names an external resource."""
     dumped = section.model_dump(mode="json")
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)

@@ -1,4 +1,4 @@
-"""Complete run configurations: one class per kind, told apart by ``kind``.
+"""Complete run configurations: one class per kind, discriminated by ``kind``.
 
 The resolved configuration is saved with the run as JSON and is all the engine reads.
 To add a setting: put a field with a docstring in the section it belongs to; to add a recipe: a
@@ -48,15 +48,15 @@ PRESET_KEY = "algorithm.preset"
 
 class _Run(Section):
     name: Text = Field(min_length=1, max_length=200)
-    """What people call this run."""
+    """Display name of the run."""
     recipe: Text = ""
-    """The recipe it was made from."""
+    """Recipe from which the run was created."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seeds task order, sampling and initial weights."""
+    """Seed of task order, sampling and initial weights."""
 
 
 class _ActingRun(_Run):
-    """What every kind has in which agents act."""
+    """Settings shared by all kinds of run in which agents act."""
 
     dataset: DatasetConfig
     environment: EnvironmentConfig = SweEnvironmentConfig()
@@ -99,7 +99,7 @@ class TrainRun(_ActingRun):
 
 
 class RolloutRun(_ActingRun):
-    """Collect graded trajectories without learning."""
+    """Collection of graded trajectories, without learning."""
 
     kind: Literal["rollout"] = "rollout"
     policy: PolicyConfig = TransformerPolicyConfig()
@@ -107,7 +107,7 @@ class RolloutRun(_ActingRun):
 
 
 class EvaluateRun(_ActingRun):
-    """pass@1 with an interval on a split."""
+    """Evaluation: pass@1 with a confidence interval on a split."""
 
     kind: Literal["evaluate"] = "evaluate"
     grading: GradingConfig = GradingConfig(timeout_s=1800.0)
@@ -134,7 +134,7 @@ class SftRun(_Run):
 
 
 class CurateRun(_Run):
-    """Make a dataset from source trees."""
+    """Creation of a dataset from source trees."""
 
     kind: Literal["curate"] = "curate"
     curation: CurationConfig
@@ -142,7 +142,7 @@ class CurateRun(_Run):
 
 
 class ValidateRun(_Run):
-    """Grade every row of a dataset untouched and with its gold patch: is it true?"""
+    """Validation of a dataset: every row graded without changes and with its gold patch."""
 
     kind: Literal["validate"] = "validate"
     dataset: ValidatedDatasetConfig
@@ -158,7 +158,7 @@ class ValidateRun(_Run):
 
 
 class ImportRun(_Run):
-    """Turn a published set into a dataset of this yard."""
+    """Import of a published dataset."""
 
     kind: Literal["import"] = "import"
     importing: ImportConfig
@@ -169,7 +169,7 @@ _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(Annotated[AnyRun, Field(discriminato
 
 
 def parse_run_config(data: Mapping[str, Any]) -> AnyRun:
-    """Validate a configuration.
+    """Validate a run configuration.
 
     Raises:
         ConfigError: names every wrong setting, what it got and what is allowed.
@@ -213,7 +213,7 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
 
 
 def check_places(config: AnyRun, allowed: Allowed) -> AnyRun:
-    """Return a configuration with its paths as the engine reads them: absolute, links resolved.
+    """Return the configuration with its paths as the engine reads them: absolute, links resolved.
 
     Raises:
         ConfigError: names every setting that reaches what is not allowed, and what is.

@@ -1,4 +1,4 @@
-"""Settings of sandboxes: which backend, what one may use, how many at once, and each backend's own."""
+"""Settings of sandboxes: backend, limits, concurrency, and the options of each backend."""
 
 from __future__ import annotations
 
@@ -12,55 +12,58 @@ from engine.config.places import Granted, Text
 
 
 class DockerConfig(Section):
-    """The Docker backend."""
+    """Settings of the Docker backend."""
 
     host: Annotated[str, Granted()] = ""
-    """Address of the daemon, ``unix:///…`` or ``tcp://…``; empty: DOCKER_HOST, else the one below the data
-    folder, else the system's."""
+    """Address of the daemon, ``unix:///…`` or ``tcp://…``; empty uses DOCKER_HOST, else the daemon below
+    the data folder, else the system's daemon."""
     network: Annotated[str, Granted()] = "none"
-    """Network of sandboxes; anything but ``none`` lets agents out."""
+    """Network of sandboxes; any value but ``none`` gives agents network access."""
     runtime: Annotated[str, Granted()] = ""
-    """Container runtime, e.g. ``runsc`` for a kernel of its own; empty: the daemon's default."""
+    """Container runtime, e.g. ``runsc`` for a separate kernel; empty uses the daemon's default."""
     user: Text = ""
-    """Whom commands in pulled images run as; empty: as the image says, mostly root without any capability."""
+    """User that runs commands in pulled images; empty uses the image's user, usually root without
+    capabilities."""
     max_creating: int = Field(default=0, ge=0)
-    """How many containers may be created at once; 0: twice the daemon's processors."""
+    """Maximum number of containers created at once; 0 uses twice the daemon's processors."""
     start_timeout_s: float = Field(default=120.0, gt=0)
-    """Time from the start of a container to its agent's greeting, seconds."""
+    """Maximum time from a container's start to the greeting of its agent, seconds."""
     daemon_timeout_s: float = Field(default=120.0, gt=0)
-    """Time for one answer of the daemon, seconds."""
+    """Timeout of one request to the daemon, seconds."""
     disk_check_s: float = Field(default=5.0, gt=0)
-    """Seconds between looks at what containers have written, where the storage driver cannot limit it."""
+    """Interval between disk usage checks of containers where the storage driver enforces no limit,
+    seconds."""
     pull_retries: int = Field(default=6, ge=0)
-    """How often a pull is tried again when the registry is busy or the connection breaks."""
+    """Number of retries of an image pull when the registry is busy or the connection breaks."""
     pull_backoff_s: float = Field(default=5.0, gt=0)
-    """First pause between pulls of an image, doubled each time up to two minutes, with jitter."""
+    """Initial pause between pull attempts, seconds; doubled each time up to two minutes, with jitter."""
     max_pulling: int = Field(default=3, ge=1)
-    """How many images may be pulled at once."""
+    """Maximum number of concurrent image pulls."""
     registry_config: Annotated[str, Granted()] = ""
-    """A Docker ``config.json`` with credentials for registries; empty: the user's own."""
+    """Docker ``config.json`` with registry credentials; empty uses that of the user."""
     image_budget_gb: float = Field(default=0.0, ge=0)
-    """Disk space for pulled images, GB: the longest unused are removed beyond it; 0: no limit."""
+    """Disk budget of pulled images, GB; beyond it the least recently used are removed; 0 sets no limit."""
 
 
 class SandboxConfig(Section):
-    """Where commands run, and what they may use."""
+    """Backend and limits of sandboxes."""
 
     backend: Literal["local", "docker", "kubernetes"] = "local"
     """Sandbox backend."""
     memory_mb: int = Field(default=512, ge=64)
-    """Memory limit of one sandbox, MiB."""
+    """Memory limit of a sandbox, MiB."""
     processes: int = Field(default=64, ge=8)
-    """Process limit of one sandbox."""
+    """Process limit of a sandbox."""
     disk_mb: int = Field(default=256, ge=16)
-    """Limit on what one sandbox may write, MiB."""
+    """Disk write limit of a sandbox, MiB."""
     max_live: int = Field(default=64, ge=1)
-    """How many sandboxes may exist at once."""
+    """Maximum number of sandboxes at once."""
     max_starting: int = Field(default=4, ge=1)
-    """How many sandboxes may be starting at once."""
+    """Maximum number of sandboxes starting at once."""
     queue_timeout_s: float = Field(default=3600.0, gt=0)
-    """How long a sandbox may wait for a place before that counts as an infrastructure failure, seconds."""
+    """Maximum time a sandbox request waits in the queue, seconds; longer counts as an infrastructure
+    failure."""
     start_retries: int = Field(default=2, ge=0)
-    """Fresh sandboxes tried after an infrastructure failure before a rollout is excluded."""
+    """Number of fresh sandboxes tried after an infrastructure failure before the rollout is excluded."""
     docker: DockerConfig = DockerConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()

@@ -1,4 +1,4 @@
-"""Where curation takes source trees from: a package's source distribution, a repository, a folder.
+"""Sources of curation: a package's source distribution, a git repository or a folder.
 
 To add a kind: a class, a branch in ``parse_source``, a way to get it in ``engine.datasets.sources.fetch``.
 """
@@ -16,7 +16,7 @@ _EXPECTED = "expected pip:NAME==VERSION, https://HOST/PATH or a folder"
 
 @dataclass(frozen=True, slots=True)
 class PackageSource:
-    """The source distribution of one version of a package of pip's index."""
+    """The source distribution of one package version from pip's index."""
 
     name: str
     version: str
@@ -24,19 +24,19 @@ class PackageSource:
 
 @dataclass(frozen=True, slots=True)
 class RepositorySource:
-    """A git repository, read over https."""
+    """A git repository read over https."""
 
     url: str
 
     @property
     def host(self) -> str:
-        """Host and, where the address has one, port: ``git.example.org:8443``."""
+        """Return host and, where the address has one, port: ``git.example.org:8443``."""
         return urlsplit(self.url).netloc.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class FolderSource:
-    """A folder of this machine."""
+    """A local folder."""
 
     path: str
 

@@ -1,4 +1,4 @@
-"""Settings of the update: optimizer, batches, checkpoints."""
+"""Settings of the update: optimizer, batches and checkpoints."""
 
 from __future__ import annotations
 
@@ -13,60 +13,61 @@ LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_pr
 
 
 class TrainerConfig(Section):
-    """The update."""
+    """Settings of the update."""
 
     iterations: int = Field(default=60, ge=1)
-    """Passes of collect → grade → update."""
+    """Number of iterations (collect → grade → update)."""
     tasks_per_iteration: int = Field(default=8, ge=1)
-    """Groups per iteration."""
+    """Groups (tasks) per iteration."""
     minibatches: int = Field(default=2, ge=1)
-    """Optimizer steps per iteration; with 1 the clip never acts."""
+    """Optimizer steps per iteration; with 1 the clip never takes effect."""
     learning_rate: float = Field(default=2e-4, gt=0)
-    """AdamW learning rate, the schedule's peak."""
+    """Peak learning rate of AdamW."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the learning rate goes on after the warm-up; the latter two end at 0 with the last iteration."""
+    """Learning rate schedule after the warm-up; the latter two end at 0 with the last iteration."""
     warmup_iterations: int = Field(default=0, ge=0)
     """Iterations over which the learning rate rises linearly to its peak."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
-    """AdamW's decay of the gradient's mean."""
+    """β1 of AdamW: decay of the gradient's running mean."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
-    """AdamW's decay of the squared gradient's mean."""
+    """β2 of AdamW: decay of the squared gradient's running mean."""
     epsilon: float = Field(default=1e-8, gt=0)
-    """AdamW's ε."""
+    """ε of AdamW."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW weight decay."""
+    """Weight decay of AdamW."""
     max_grad_norm: float = Field(default=1.0, gt=0)
-    """Gradient clipping."""
+    """Maximum gradient norm; larger gradients are clipped."""
     tokens_per_microbatch: int = Field(default=2048, ge=64)
-    """Tokens packed into one forward pass; never changes the result. Small ones suit a CPU's cache."""
+    """Tokens packed into one forward pass; does not change the result. Small values suit CPU caches."""
     precision: Literal["f32", "bf16"] = "f32"
-    """What matrices are multiplied in; weights, optimizer and losses stay float32."""
+    """Precision of matrix products; weights, optimizer state and losses stay float32."""
     activation_checkpointing: bool = False
-    """Keep only each layer's input for the backward pass and compute the rest again: less memory, a third
-    more arithmetic."""
+    """Keep only each layer's input for the backward pass and recompute the rest: less memory, a third more
+    arithmetic."""
     reference: Annotated[str | None, CheckpointPlace()] = None
-    """Checkpoint whose divergence the KL term measures, as in ``policy.checkpoint``; None is what the run
-    started from."""
+    """Checkpoint of the reference policy for the KL term, as in ``policy.checkpoint``; None uses the run's
+    initial policy."""
     lora_rank: int = Field(default=0, ge=0)
-    """Rank of low-rank adapters, the only weights trained then; 0 trains all weights."""
+    """Rank of LoRA adapters, which are then the only trained weights; 0 trains all weights."""
     lora_alpha: float = Field(default=16.0, gt=0)
-    """Adapters are scaled by this over their rank."""
+    """LoRA alpha; adapters are scaled by alpha / rank."""
     lora_targets: tuple[LoraTarget, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    """Matrices that get an adapter."""
+    """Weight matrices with a LoRA adapter."""
     data_parallel: int = Field(default=1, ge=1)
-    """Ranks that share an optimizer step's trajectories; weights and optimizer are sharded over all ranks."""
+    """Number of ranks that share the trajectories of an optimizer step; weights and optimizer state are
+    sharded over all ranks."""
     context_parallel: int = Field(default=1, ge=1)
-    """Ranks that share each trajectory's tokens, for contexts too long for one device."""
+    """Number of ranks that share the tokens of each trajectory, for contexts too long for one device."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where weights live; auto is CUDA where there is one."""
+    """Device of the weights; ``auto`` uses CUDA where available."""
     threads: int = Field(default=2, ge=1)
-    """CPU threads of torch, in each rank."""
+    """CPU threads of torch in each rank."""
     checkpoint_every: int = Field(default=1, ge=1)
     """Iterations between checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
-    """How many of the last checkpoints are kept."""
+    """Number of most recent checkpoints to keep."""
     keep_best: int = Field(default=1, ge=0)
-    """How many of the checkpoints with the best held-out solve rate are kept besides."""
+    """Number of additional checkpoints to keep, by best held-out solve rate."""
 
     @model_validator(mode="after")
     def _possible(self) -> TrainerConfig:

@@ -33,76 +33,76 @@ FaultKind = Literal[
     "wrong_attribute",
     "wrong_variable",
 ]
-"""The faults ``engine.datasets.curation.faults`` knows how to inject."""
+"""Kinds of fault that ``engine.datasets.curation.faults`` can inject."""
 
 
 class EvaluationConfig(Section):
-    """Evaluation on fixed tasks; never enters the training stream."""
+    """Evaluation on fixed tasks, never used for training."""
 
     split: Text = "heldout"
     """Held-out split."""
     samples: int = Field(default=256, ge=1)
     """Trajectories per evaluation, spread evenly over the tasks."""
     train_samples: int = Field(default=256, ge=0)
-    """Trajectories sampled on the training tasks before and after training; 0 skips it."""
+    """Trajectories sampled on the training tasks before and after training; 0 disables it."""
     every: int | None = Field(default=None, ge=1)
-    """Also evaluate every so many iterations; None is only before and after."""
+    """Interval between evaluations, iterations; None evaluates only before and after training."""
 
 
 class SftConfig(Section):
     """Supervised warm start on a stream of mutated real functions in the real tool format."""
 
     start: Annotated[str | None, CheckpointPlace()] = None
-    """Checkpoint to go on from, as in ``policy.checkpoint``; None begins with fresh weights."""
+    """Initial checkpoint, as in ``policy.checkpoint``; None starts from random weights."""
     minutes: float = Field(default=25.0, gt=0)
-    """Wall time of training."""
+    """Wall time of training, minutes."""
     sequences_per_step: int = Field(default=8, ge=1)
     """Episodes per optimizer step."""
     max_tokens: int = Field(default=768, ge=64)
-    """Longest episode; longer ones are skipped."""
+    """Maximum length of an episode, tokens; longer ones are skipped."""
     max_edits: int = Field(default=4, ge=1)
-    """Up to so many faults are injected in one function, each mended by one edit."""
+    """Maximum number of faults injected into one function, each fixed by one edit."""
     prompt_weight: float = Field(default=0.3, ge=0, le=1)
-    """Loss weight of tokens the policy would not sample."""
+    """Loss weight of tokens that the policy does not sample (prompt and observations)."""
     muon_learning_rate: float = Field(default=0.02, gt=0)
-    """Learning rate of matrices."""
+    """Learning rate of weight matrices (Muon)."""
     adam_learning_rate: float = Field(default=2e-3, gt=0)
-    """Learning rate of everything else."""
+    """Learning rate of all other parameters (AdamW)."""
     fault_kinds: tuple[FaultKind, ...] = ()
-    """Only these faults are in the stream; empty is every kind."""
+    """Kinds of fault in the stream; empty uses every kind."""
     max_function_lines: int = Field(default=24, ge=3)
-    """Longest function in the stream."""
+    """Maximum length of a function in the stream, lines."""
     excluded_packages: tuple[Text, ...] = ()
-    """Top-level packages that must not be in the stream (the quickstart's)."""
+    """Top-level packages excluded from the stream (the packages of the quickstart's tasks)."""
     threads: int = Field(default=1, ge=1)
-    """CPU threads of torch; a second one gains nothing for so small a model."""
+    """CPU threads of torch; more than one gives no speed-up for so small a model."""
 
 
 class CurationConfig(Section):
-    """Makes tasks from a Python source tree with tests by injecting one fault at a time."""
+    """Creation of tasks from a Python source tree with tests, by injecting one fault at a time."""
 
     sources: Annotated[tuple[str, ...], SourceTrees()] = Field(min_length=1)
     """Source distributions ``pip:NAME==VERSION``, git repositories ``https://HOST/PATH``, or folders."""
     output: Text = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the dataset to write."""
     train_tasks: int = Field(default=48, ge=1)
-    """Wanted training tasks."""
+    """Target number of training tasks."""
     heldout_tasks: int = Field(default=16, ge=0)
-    """Wanted held-out tasks (from other files than the training tasks)."""
+    """Target number of held-out tasks (from other files than the training tasks)."""
     hint: Literal["none", "function", "line"] = "line"
-    """How exactly the statement locates the symptom."""
+    """Precision with which the problem statement locates the symptom."""
     stability_runs: int = Field(default=3, ge=1)
-    """Runs over which the failing tests must be the same."""
+    """Number of test runs that must agree on the failing tests."""
     max_function_lines: int = Field(default=40, ge=3)
-    """Longest function a fault is injected in."""
+    """Maximum length of a function that receives a fault, lines."""
     fault_kinds: tuple[FaultKind, ...] = ()
-    """Only these faults are injected; empty is every kind."""
+    """Kinds of fault to inject; empty uses every kind."""
     test_timeout_s: float = Field(default=30.0, gt=0)
-    """Time for one run of a source's tests."""
+    """Time limit of one run of a source's tests, seconds."""
     extra_tasks: tuple[Text, ...] = ()
-    """Hand-written tasks to add, by name: ``wcmatch-45``."""
+    """Hand-written tasks to add, by name, e.g. ``wcmatch-45``."""
     workers: int = Field(default=2, ge=1)
-    """Sandboxes used at once."""
+    """Number of sandboxes used at once."""
 
     @field_validator("sources")
     @classmethod

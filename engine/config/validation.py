@@ -1,4 +1,4 @@
-"""Settings of validation: is every row of a dataset true?"""
+"""Settings of the validation of datasets."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from engine.config.places import Text
 
 
 class ValidatedDatasetConfig(Section):
-    """Which rows."""
+    """Rows to validate."""
 
     name: Text = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Name of a dataset under the data folder's ``datasets/``."""
+    """Name of a dataset in the data folder's ``datasets/``."""
     splits: tuple[Text, ...] = ()
-    """Only these splits; empty is every split."""
+    """Splits to validate; empty validates all."""
     limit: int | None = Field(default=None, ge=1)
-    """Only the first so many of those rows."""
+    """Maximum number of rows to validate, from the first on."""
 
 
 class ValidationConfig(Section):
-    """Each row is graded untouched, where it must fail, and with its gold patch, where it must pass."""
+    """Validation of rows: each must fail without changes and pass with its gold patch."""
 
     repeats: int = Field(default=3, ge=1, le=1000)
-    """How often each of the two is graded; outcomes that differ make a row flaky."""
+    """Number of gradings per side (unchanged, gold patch); differing outcomes mark a row as flaky."""
     rows: Literal["all", "unvalidated", "suspect"] = "all"
-    """``unvalidated``: only rows without a finding about what they are now; ``suspect``: only those, and rows
-    whose last finding was a fault or a failure of infrastructure."""
+    """Rows to validate: ``unvalidated`` takes only rows without a finding about their current content;
+    ``suspect`` also takes rows whose last finding was a fault or an infrastructure failure."""
     infra_retries: int = Field(default=2, ge=0)
-    """Further gradings after one that infrastructure lost, besides the grader's own retries."""
+    """Additional gradings after one lost to infrastructure, besides the grader's own retries."""
     retry_wait_s: float = Field(default=2.0, ge=0)
-    """Wait before the first of them; it doubles every time, up to a minute."""
+    """Wait before the first retry, seconds; doubled each time, up to a minute."""
     quarantine: bool = True
-    """Keep rows with a fault of their own out of training and evaluation until somebody releases them."""
+    """Exclude faulty rows from training and evaluation until a person releases them."""

@@ -1,4 +1,4 @@
-"""Named compositions of the objective's settings: one module each, with its equation and its paper.
+"""Named presets of the objective's settings: one module each, with its equation and its paper.
 
 Notation of the equations: N trajectories of an optimizer step, trajectory i with reward r_i, advantage A_i
 and sampled tokens t; π is the policy, μ what sampled (or the trainer's weights before the update where an

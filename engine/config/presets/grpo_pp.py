@@ -1,4 +1,4 @@
-"""GRPO++, the objective of DeepSWE (Agentica and Together AI 2025) and the default here.
+"""GRPO++, the objective of DeepSWE (Agentica and Together AI 2025); the default preset.
 
     A_i  = r_i − mean_{j≠i} r_j
     loss = − E_i [ 1/L Σ_t min(ρ_it A_i, clip(ρ_it, 0.8, 1.28) A_i) ]

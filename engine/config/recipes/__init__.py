@@ -28,7 +28,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
 
 
 def resolve(recipe: str, overrides: Mapping[str, Any] | None = None) -> AnyRun:
-    """The complete configuration of a recipe with dotted overrides applied.
+    """Return the complete configuration of a recipe with dotted overrides applied.
 
     Raises:
         ConfigError: no such recipe, or an override names an unknown or impossible setting.

@@ -25,11 +25,12 @@ AGENT = AgentConfig(
 _DATASET = DatasetConfig(name=LAKE.dataset_name)
 _HELDOUT = DatasetConfig(name=LAKE.dataset_name, split="heldout")
 _POLICY = TransformerPolicyConfig(checkpoint="warm", max_batch=128)
-"""As many rows as rollouts in flight: a row taken from a waiting rollout is a prompt computed again."""
+"""Sampling settings; as many cache rows as rollouts in flight, because an evicted prompt must be
+recomputed."""
 
 
 def train() -> TrainRun:
-    """GRPO++ on FrozenLake, after a short warm start; trajectories out of turns train too."""
+    """Train with GRPO++ on FrozenLake after a short warm start; episodes cut off at the step limit count."""
     return TrainRun(
         name="frozenlake",
         dataset=_DATASET,
@@ -51,7 +52,7 @@ def train() -> TrainRun:
 
 
 def evaluate() -> EvaluateRun:
-    """The warm-started FrozenLake policy on the held-out maps."""
+    """Evaluate the warm-started FrozenLake policy on the held-out maps."""
     return EvaluateRun(
         name="frozenlake evaluation",
         dataset=_HELDOUT,
@@ -63,5 +64,5 @@ def evaluate() -> EvaluateRun:
 
 
 def sft() -> SftRun:
-    """FrozenLake's warm start: imitation of an expert that often moves at random."""
+    """Train FrozenLake's warm-start policy: imitation of an expert that often moves at random."""
     return SftRun(name="frozenlake warm start", environment=LAKE, agent=AGENT)

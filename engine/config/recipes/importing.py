@@ -1,4 +1,4 @@
-"""Import of a published set."""
+"""Import of a published dataset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from engine.config.run import ImportRun
 
 
 def import_set() -> ImportRun:
-    """A published set becomes a dataset: R2E-Gym's Subset from the hub, apart from SWE-bench Verified."""
+    """Import a published dataset: R2E-Gym Subset from the Hub, decontaminated against SWE-bench Verified."""
     return ImportRun(
         name="import",
         importing=ImportConfig(

@@ -1,4 +1,4 @@
-"""The quickstart: a 1.6M-parameter agent learns to mend real packages on two CPU cores."""
+"""The quickstart: a 1.6M-parameter agent learns to fix real Python packages on two CPU cores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.config.training import CurationConfig, FaultKind, SftConfig
 
 DATASET = "quickstart"
 PACKAGES = ("boltons==26.2.0", "toolz==1.0.0", "cachetools==6.2.2")
-"""Source distributions the quickstart's tasks are made from; the warm start never sees them."""
+"""Source distributions of the quickstart's tasks; excluded from the warm start's training data."""
 FAULT_KINDS: tuple[FaultKind, ...] = (
     "added_not",
     "arithmetic_swap",
@@ -29,7 +29,7 @@ FAULT_KINDS: tuple[FaultKind, ...] = (
     "range_off_by_one",
     "slice_off_by_one",
 )
-"""Faults whose repair can be told from the line itself: what so small a policy can learn in minutes."""
+"""Faults whose fix can be inferred from the line itself, learnable in minutes by so small a policy."""
 
 AGENT = AgentConfig(
     prompt="compact_v1",
@@ -48,10 +48,10 @@ _SANDBOX = SandboxConfig(memory_mb=256, disk_mb=64, max_live=64, max_starting=4)
 
 
 def train() -> TrainRun:
-    """GRPO++ on the quickstart's training tasks with real tests in real sandboxes.
+    """Train with GRPO++ on the quickstart tasks, graded by real tests in real sandboxes.
 
-    Filtered trajectories keep their place in the baseline, with reward 0, as in the code that trained
-    DeepSWE: where they are dropped nothing favours siblings that submitted, and the policy forgets to.
+    Filtered trajectories stay in the baseline with reward 0, as in the code that trained
+    DeepSWE: otherwise nothing favours siblings that submitted, and the policy forgets to submit.
     """
     return TrainRun(
         name="quickstart",
@@ -65,7 +65,7 @@ def train() -> TrainRun:
 
 
 def evaluate() -> EvaluateRun:
-    """The shipped checkpoint on the held-out tasks."""
+    """Evaluate the shipped checkpoint on the held-out tasks."""
     return EvaluateRun(
         name="quickstart evaluation",
         dataset=DatasetConfig(name=DATASET, split="heldout"),
@@ -77,7 +77,7 @@ def evaluate() -> EvaluateRun:
 
 
 def oracle() -> RolloutRun:
-    """The gold patches through the tools: every task must be solved."""
+    """Apply the gold patches through the agent's tools; every task must be solved."""
     return RolloutRun(
         name="quickstart oracle",
         dataset=_DATASET,
@@ -89,7 +89,7 @@ def oracle() -> RolloutRun:
 
 
 def dataset() -> CurateRun:
-    """Faults injected into well-known pure-Python packages, kept where real tests notice them."""
+    """Build the quickstart dataset: faults injected into pure-Python packages, verified by real tests."""
     return CurateRun(
         name="quickstart dataset",
         curation=CurationConfig(
@@ -104,7 +104,7 @@ def dataset() -> CurateRun:
 
 
 def sft() -> SftRun:
-    """The warm start the shipped checkpoint was made with."""
+    """Train the warm-start policy from which the shipped checkpoint was made."""
     return SftRun(
         name="quickstart warm start",
         agent=AGENT,

@@ -1,4 +1,4 @@
-"""Validation of a dataset: is every row true?"""
+"""Validation of a dataset's rows."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from engine.config.validation import ValidatedDatasetConfig
 
 
 def validate() -> ValidateRun:
-    """Every row of a dataset graded untouched and with its gold patch; wrong rows are quarantined."""
+    """Grade every row of a dataset without changes and with its gold patch; quarantine faulty rows."""
     return ValidateRun(name="validation", dataset=ValidatedDatasetConfig(name="quickstart"))
