@@ -1,4 +1,4 @@
-"""The one Django application of Trainyard."""
+"""Django application of Trainyard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.redaction import know, machine_secrets, passwords_in
 
 
 class WebappConfig(AppConfig):
-    """Registers the app under the label ``webapp``."""
+    """Application with the label ``webapp``."""
 
     name = "webapp"
     label = "webapp"
@@ -19,7 +19,7 @@ class WebappConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Let this process's redactor know the installation's secrets."""
+        """Register the installation's secrets with this process's redactor."""
         from django.conf import settings
 
         know((settings.SECRET_KEY, *machine_secrets(os.environ, home=Path(settings.TRAINYARD_HOME))))

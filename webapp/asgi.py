@@ -1,4 +1,4 @@
-"""The ASGI application: HTTP through Django, WebSockets through Channels under the same login."""
+"""ASGI application: HTTP by Django, WebSockets by Channels with the same sign-in."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Message = dict[str, Any]
 async def lifespan(
     _scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
 ) -> None:
-    """Watch the servers from the web server's start to its end."""
+    """Probe the servers during the lifetime of the web server."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

@@ -1,7 +1,7 @@
-"""The only place that sends Celery tasks: by name, on commit, never failing the caller.
+"""Sending of Celery tasks: by name, on commit, without failing the caller.
 
-``workers`` implements the names. Postgres is the truth and the queue a hint: when Redis is away the
-message is lost and the reconciler sends it again. To add a task: a name here, a function there.
+``workers`` implements the tasks. Postgres is authoritative, the queue is not: while Redis is down messages
+are lost, and the reconciler sends them again. To add a task: a name here, a function in ``workers.app``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class TaskName(StrEnum):
-    """What workers can be asked to do; every task takes ids and may be sent twice."""
+    """Names of the workers' tasks; every task takes ids and may be sent twice."""
 
     LAUNCH_RUN = "trainyard.launch_run"
     STOP_RUN = "trainyard.stop_run"
@@ -42,7 +42,7 @@ def _producer() -> Celery:
 
 
 def send(name: TaskName, *arguments: int | str) -> None:
-    """Send now; a broker that is away is logged, not raised."""
+    """Send a task now; an unreachable broker is logged, not raised."""
     try:
         _producer().send_task(name, args=list(arguments), retry=False)
     except (kombu.exceptions.OperationalError, redis.exceptions.RedisError, OSError) as error:
@@ -50,5 +50,5 @@ def send(name: TaskName, *arguments: int | str) -> None:
 
 
 def send_on_commit(name: TaskName, *arguments: Any) -> None:
-    """Send once the surrounding transaction is committed (at once outside of one)."""
+    """Send a task after the surrounding transaction is committed (immediately outside of one)."""
     transaction.on_commit(lambda: send(name, *arguments))

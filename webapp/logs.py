@@ -1,4 +1,4 @@
-"""Log lines without secrets, and without tracebacks where nothing broke."""
+"""Logging without secrets, and without tracebacks of refused requests."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from engine.redaction import redact
 
 
 class RedactingFormatter(logging.Formatter):
-    """Formats records and leaves out what this process's redactor finds, tracebacks included."""
+    """Formatter that redacts secrets from records and tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one text."""
+        """Return the redacted record as text."""
         return redact(super().format(record))
 
 
 class OneLineRefusals(logging.Filter):
-    """Leaves the traceback out of a 403: somebody lacked a role, the code did as it should."""
+    """Filter that removes the traceback from records of status 403, an expected refusal."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep every record."""
+        """Remove the traceback of a 403; keep every record."""
         if getattr(record, "status_code", None) == 403:
             record.exc_info = None
         return True

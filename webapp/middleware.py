@@ -1,4 +1,4 @@
-"""Answers at once, in our own words, while the database is down."""
+"""Immediate answers with status 503 while the database is down."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ Handler = Callable[[HttpRequest], HttpResponseBase]
 
 
 class OutageMiddleware:
-    """Refuse requests with 503 while the database is known to be down, and when a view finds out."""
+    """Middleware that answers 503 while the database is known to be down, or when a view loses it."""
 
     def __init__(self, get_response: Handler) -> None:
         self._get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Answer 503 while the database is known to be down; what says so itself is let through."""
+        """Answer 503 while the database is known to be down, except for pages that work without it."""
         public = (reverse("healthz"), reverse("outage-banner"))
         if request.path not in public and any(
             status.name == DATABASE and status.state is ServiceState.DOWN for status in service_statuses()
@@ -30,7 +30,7 @@ class OutageMiddleware:
         return self._get_response(request)
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponseBase | None:
-        """Turn a lost database connection into the page that says so."""
+        """Return the outage page if the view lost the database connection."""
         if not is_connection_lost(exception):
             return None
         monitor.ask_now()

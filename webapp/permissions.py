@@ -1,4 +1,4 @@
-"""Who may do what: the one list of rules, used by the pages' gate and by the API's.
+"""Permission rules, used by the pages and the API.
 
 Roles are Django groups: ``viewer`` reads, ``operator`` also creates and controls runs and sees answers,
 ``admin`` also manages people. A superuser is an admin; a user in no group may do nothing.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Role(StrEnum):
-    """From least to most; each may do what the ones before it may."""
+    """Roles in ascending order; each includes the permissions of the ones before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -29,17 +29,17 @@ class Role(StrEnum):
 
     @property
     def sees_answers(self) -> bool:
-        """Return whether this role sees gold patches, hidden tests and what those print."""
+        """Return whether this role may see gold patches, hidden tests and the tests' output."""
         return self.includes(ANSWERS)
 
 
 _ORDER = list(Role)
 ANSWERS = Role.OPERATOR
-"""The least role that sees answers."""
+"""Least role that may see answers."""
 
 
 def role_of(user: AbstractBaseUser | AnonymousUser) -> Role | None:
-    """The highest role of a user; None for strangers, inactive users and people without a role."""
+    """Return the highest role of a user; None for anonymous users, inactive users and users without one."""
     if not isinstance(user, User) or not user.is_active:
         return None
     if user.is_superuser:
@@ -49,17 +49,17 @@ def role_of(user: AbstractBaseUser | AnonymousUser) -> Role | None:
 
 
 def has_role(user: AbstractBaseUser | AnonymousUser, least: Role) -> bool:
-    """Whether the user's role is ``least`` or more."""
+    """Return whether the user's role is ``least`` or higher."""
     role = role_of(user)
     return role is not None and role.includes(least)
 
 
 def shows_rollouts(run: Run, role: Role) -> bool:
-    """Return whether a role may read what was done in a run: the oracle's rollouts are the gold patches."""
+    """Return whether a role may read a run's rollouts; those of the oracle contain the gold patches."""
     return role.sees_answers or not run.plays_answers
 
 
 def check_rollouts(run: Run, role: Role) -> None:
-    """Raise PermissionDenied where a role may not read what was done in a run."""
+    """Raise PermissionDenied if a role may not read a run's rollouts."""
     if not shows_rollouts(run, role):
         raise PermissionDenied(f"The oracle's rollouts are the gold patches: this needs the role {ANSWERS}.")

@@ -3,8 +3,8 @@
 ``DATABASE_URL`` and ``REDIS_URL`` name servers; without them the embedded servers of the data folder
 are used, on the ports where ``manage.py up`` last started them. ``TRAINYARD_HOME`` is the data folder,
 ``TRAINYARD_ALLOWED_HOSTS`` a comma-separated list of host names beside the loopback ones.
-``TRAINYARD_PUBLIC_URL`` is the address under which people reach the site: with https cookies are ``Secure``
-and browsers are told to stay with https. A proxy in front sets ``X-Forwarded-Proto``, which is believed with
+``TRAINYARD_PUBLIC_URL`` is the public address of the site: with https, cookies are ``Secure`` and HSTS is
+sent to browsers. A proxy in front sets ``X-Forwarded-Proto``, which is trusted with
 ``TRAINYARD_TRUST_PROXY=1`` only, and its address goes into uvicorn's ``FORWARDED_ALLOW_IPS``.
 """
 
@@ -39,17 +39,17 @@ def _database(url: str) -> dict[str, Any]:
         "HOST": parts.hostname or "",
         "PORT": str(parts.port or ""),
         "OPTIONS": {
-            # The pool tries for as long as a request waits; the next request makes it try again at once.
+            # The pool retries only while a request waits; the next request triggers a new attempt at once.
             "pool": {"min_size": 1, "max_size": 16, "timeout": 10, "reconnect_timeout": 10},
             "connect_timeout": 5,
-            # A server whose machine has vanished is noticed within seconds, not hours.
+            # Keepalive detects an unreachable server within seconds instead of hours.
             "keepalives_idle": 10,
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": 20_000,
         },
         "CONN_MAX_AGE": 0,
-        # A pooled connection may have died with the server it was made to.
+        # A pooled connection may be stale after a restart of the server.
         "CONN_HEALTH_CHECKS": True,
     }
 
@@ -64,7 +64,7 @@ ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"] + [
     host for host in (*os.environ.get("TRAINYARD_ALLOWED_HOSTS", "").split(","), _PUBLIC.hostname) if host
 ]
 CSRF_TRUSTED_ORIGINS = [f"{_PUBLIC.scheme}://{_PUBLIC.netloc}"] if PUBLIC_URL else []
-"""Origins of the site beside the one a request names itself; WebSockets ask them as well."""
+"""Origins of the site in addition to the request's own; also used for WebSockets."""
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _PUBLIC.scheme == "https"
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if _PUBLIC.scheme == "https" else 0
 SECURE_PROXY_SSL_HEADER = (
@@ -155,13 +155,13 @@ AXES_COOLOFF_TIME = timedelta(minutes=15)
 AXES_RESET_ON_SUCCESS = True
 AXES_ENABLE_ADMIN = False
 AXES_VERBOSE = False
-SILENCED_SYSTEM_CHECKS = ["axes.W002"]  # the login page answers itself, see webapp.views.account
+SILENCED_SYSTEM_CHECKS = ["axes.W002"]  # the sign-in page renders its own answer, see webapp.views.account
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "overview"
 LOGOUT_REDIRECT_URL = "login"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-# Two Trainyards on one host must not log each other out: cookies do not tell ports apart.
+# Two installations on one host must not end each other's sessions: cookies ignore the port.
 SESSION_COOKIE_NAME = f"trainyard_session_{_PORTS.web}"
 CSRF_COOKIE_NAME = f"trainyard_csrf_{_PORTS.web}"
 
@@ -199,7 +199,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 64 * 1024 * 1024
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    # Each request during an outage is answered with 503; the outage itself is reported elsewhere.
+    # Requests during an outage are answered with 503; the outage itself is reported elsewhere.
     "filters": {
         "available": {
             "()": "django.utils.log.CallbackFilter",

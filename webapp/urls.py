@@ -1,6 +1,6 @@
-"""Every address of the web application. Ids in addresses are stable: a link to a step keeps working.
+"""URLs of the web application. Ids in URLs are stable: a link to a step stays valid.
 
-Rollouts live under ``/runs/<run>/<phase>/<iteration>/<task>/<index>/`` where the phase is ``train`` or
+Rollouts have the URL ``/runs/<run>/<phase>/<iteration>/<task>/<index>/``, where the phase is ``train`` or
 ``eval:<name>``.
 """
 
@@ -27,16 +27,16 @@ from webapp.views import (
 
 
 class Segment:
-    """Any text as one segment of an address: slashes, tildes and leading dots are written ``~2F``."""
+    """Path converter for any text as one segment: slashes, tildes and leading dots become ``~2F`` etc."""
 
     regex = "[^/\x00]+"
 
     def to_python(self, value: str) -> str:
-        """The text."""
+        """Return the text of a segment."""
         return value.replace("~2F", "/").replace("~2E", ".").replace("~7E", "~")
 
     def to_url(self, value: str) -> str:
-        """The segment."""
+        """Return the segment of a text."""
         text = str(value).replace("~", "~7E").replace("/", "~2F")
         return f"~2E{text[1:]}" if text.startswith(".") else text
 

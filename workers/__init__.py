@@ -1,1 +1,1 @@
-"""Celery workers: they submit, poll, reconcile and reap. No task ever waits for a run."""
+"""Celery workers: launching, polling, reconciling and reaping. No task waits for a run."""

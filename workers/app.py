@@ -1,7 +1,7 @@
-"""The Celery application: ``celery -A workers.app worker`` and ``… beat``.
+"""Celery application: ``celery -A workers.app worker`` and ``… beat``.
 
-Every task takes ids, is short, and may run twice: the services claim by conditional update. To add
-one: a name in ``webapp.dispatch.TaskName``, a function here that calls one service or module.
+Every task takes ids, is short and may run twice: the services claim by conditional update. To add one: a name
+in ``webapp.dispatch.TaskName``, and a function here that calls one service or module.
 """
 
 from __future__ import annotations
@@ -62,13 +62,13 @@ def stop_run(run_id: int) -> None:
 
 @app.task(name=TaskName.RECONCILE.value)
 def reconcile() -> None:
-    """Bring rows and processes together."""
+    """Reconcile the state of runs with their processes."""
     reconciler.reconcile()
 
 
 @app.task(name=TaskName.REAP.value)
 def reap() -> None:
-    """Remove sandboxes nobody owns."""
+    """Remove orphaned sandboxes."""
     reaper.reap()
 
 

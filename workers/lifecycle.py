@@ -1,4 +1,4 @@
-"""Starting attempts and asking them to stop: what the launch and stop tasks do."""
+"""Start and graceful stop of attempts, as done by the launch and stop tasks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def launch(*, run_id: int) -> bool:
-    """Start a queued run's process; False when another worker did or the run is no longer queued."""
+    """Start a queued run's process; return False if it was claimed elsewhere or is no longer queued."""
     claim = attempts.claim_launch(run_id=run_id)
     if claim is not None:
         start(claim)
@@ -23,7 +23,7 @@ def launch(*, run_id: int) -> bool:
 
 
 def start(claim: attempts.Claim, launcher: str = "local") -> None:
-    """Turn a claim into a process; a process that cannot be started fails the run with the reason."""
+    """Start the process of a claimed attempt; if that is impossible, fail the run with the reason."""
     try:
         folder = rundir.prepare(claim)
         handle = LAUNCHERS[launcher].launch(folder)
@@ -43,7 +43,7 @@ def start(claim: attempts.Claim, launcher: str = "local") -> None:
 
 
 def ask_to_stop(*, run_id: int) -> None:
-    """Signal the newest attempt; what ignores it is ended by the reconciler."""
+    """Ask the newest attempt's process to stop; the reconciler kills it after a timeout."""
     attempt = RunAttempt.objects.filter(run_id=run_id).order_by("-epoch").first()
     if attempt is not None and attempt.handle:
         LAUNCHERS[attempt.launcher].ask_to_stop(host=attempt.host, handle=attempt.handle)

@@ -1,4 +1,4 @@
-"""Removes sandboxes whose run or deadline is over, on every backend that runs use; notes what it found."""
+"""Removal of sandboxes whose run or deadline is over, on every backend in use."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def reap() -> bool:
-    """Reap by the engine's own command; False (and a log line) when it did not run to its end."""
+    """Run the engine's reaper and store its results; log and return False if it failed."""
     try:
         found = run_reaper(
             home=settings.TRAINYARD_HOME,

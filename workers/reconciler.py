@@ -1,12 +1,12 @@
-"""Brings rows and processes together every few seconds.
+"""Periodic reconciliation of runs and their processes.
 
-    queued, nobody came          send the launch task again
-    process gone                 store what its spool still has; if it ended in order that was all,
-                                 else start the next attempt from the last checkpoint
+    queued, not claimed          send the launch task again
+    process gone                 store the rest of its spool; unless the run finished in it,
+                                 start the next attempt from the last checkpoint
     process silent, elsewhere    the same, under a higher epoch that fences it
-    process silent, here         wait while it writes its spool (the web server may be away), then end it
-    stopping for too long        end it
-    too many attempts            fail the run and say why
+    process silent, here         wait while it writes its spool (the web server may be down), then kill it
+    stopping for too long        kill it
+    too many attempts            fail the run with the reason
 
 Every action is claimed by a conditional update, so reconcilers on several workers do no harm.
 """
@@ -33,20 +33,20 @@ log = logging.getLogger(__name__)
 
 RESEND_AFTER = timedelta(seconds=10)
 HUNG_AFTER = timedelta(minutes=5)
-"""A process of this machine that neither beats nor writes for so long is hung."""
+"""Time without heartbeat or output after which a process of this machine counts as hung."""
 CLAIM_GRACE = timedelta(seconds=15)
-"""Between the claim and the handle a worker may have died."""
+"""Time after a claim without a recorded process after which the claiming worker counts as dead."""
 
 
 class Decision(StrEnum):
-    """What to do about one run."""
+    """Action to take for one run."""
 
     WAIT = "wait"
     RESEND = "resend"
     EXPIRE = "expire"
-    """Its state's timeout passed while nothing ran."""
+    """The state's timeout passed while no process ran: move the run as the timeout says."""
     RECOVER = "recover"
-    """Its process is gone or given up: take its last events, then resume or end the run."""
+    """The process is gone or hung: store its last events, then resume or end the run."""
 
 
 def decide(
@@ -57,14 +57,14 @@ def decide(
     in_state: timedelta,
     nudged: timedelta | None,
 ) -> Decision:
-    """The rule, without side effects.
+    """Decide on the action for a run, without side effects.
 
     Args:
         state: the run's state.
-        process: its newest attempt's process; None when none was recorded.
-        silent: since the last sign of life (heartbeat, event or, for a local process, its spool).
-        in_state: since the run came into its state.
-        nudged: since a launch task was last sent again; None when it never was.
+        process: state of its newest attempt's process; None if no process was recorded.
+        silent: time since the last sign of life (heartbeat, event or, for a local process, its spool).
+        in_state: time since the run entered its state.
+        nudged: time since a launch task was last sent again; None if it never was.
     """
     timeout = states.TIMEOUTS.get(state)
     if timeout is None:
@@ -88,7 +88,7 @@ def decide(
 
 
 def reconcile() -> None:
-    """Look at every run that has not ended; one run's trouble does not keep the others waiting."""
+    """Reconcile every run that has not ended; a failure for one run does not affect the others."""
     waiting = [state.value for state in states.TIMEOUTS]
     for run in Run.objects.filter(state__in=waiting).defer("config", "summary").order_by("pk"):
         try:
@@ -154,7 +154,7 @@ def _recover(run: Run, attempt: RunAttempt | None, process: ProcessState | None)
 
 
 def _kill(attempt: RunAttempt) -> None:
-    """End a process and wait until it no longer writes its spool."""
+    """Kill a process and wait until it no longer writes its spool."""
     launcher = LAUNCHERS[attempt.launcher]
     launcher.kill(host=attempt.host, handle=attempt.handle)
     deadline = time.monotonic() + 5.0
@@ -165,7 +165,7 @@ def _kill(attempt: RunAttempt) -> None:
 
 
 def _take_last_events(run: Run) -> None:
-    """What the process spooled but could not deliver; a broken spool must not keep the run waiting."""
+    """Store the spooled events that were not delivered; a broken spool is logged, not raised."""
     path = rundir.run_dir(run.pk) / rundir.SPOOL
     if not path.exists():
         return

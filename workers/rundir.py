@@ -1,4 +1,4 @@
-"""The folder an engine works in: written before it starts, read when it is gone."""
+"""Run folder of an engine: written before its start, read after its end."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ SPOOL = "events.jsonl"
 
 
 def run_dir(run_id: int) -> Path:
-    """Where a run's folder is."""
+    """Return the path of a run's folder."""
     return Path(settings.TRAINYARD_HOME) / "runs" / str(run_id)
 
 
 def prepare(claim: Claim) -> Path:
-    """Write ``config.json`` and ``launch.json`` (readable by the owner only); what is there stays."""
+    """Write ``config.json`` and ``launch.json`` (readable by the owner only); keep other files."""
     folder = run_dir(claim.run_id)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(claim.config, indent=1) + "\n")
@@ -42,7 +42,7 @@ def prepare(claim: Claim) -> Path:
 
 
 def last_words(run_id: int) -> str:
-    """The last line of the engine's log, for the sentence that says why a run failed."""
+    """Return the last line of the engine's log, used in the reason of a failed run."""
     try:
         with (run_dir(run_id) / "engine.log").open("rb") as log:
             log.seek(0, os.SEEK_END)
@@ -54,7 +54,7 @@ def last_words(run_id: int) -> str:
 
 
 def spool_written_at(run_id: int) -> float:
-    """When the spool was last written, Unix seconds; 0 when there is none."""
+    """Return when the spool was last written, Unix seconds; 0 if it does not exist."""
     try:
         return (run_dir(run_id) / SPOOL).stat().st_mtime
     except OSError:

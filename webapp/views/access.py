@@ -1,11 +1,10 @@
-"""The one permission gate of pages and WebSockets.
+"""Permission gate of pages and WebSockets.
 
-Every view is wrapped by exactly one of ``viewer``, ``token_viewer`` and ``operator`` (the admin site asks for
-the role admin itself) and is handed the ``Person`` that passed; only the login and logout pages and what
-``health`` says are public.
-A test walks all addresses and fails where one is not gated. Nobody → the login page; somebody without the
-role → 403.
-WebSockets ask ``person_of``: None refuses the connection.
+Every view is wrapped by exactly one of ``viewer``, ``token_viewer`` and ``operator`` (the admin site requires
+the role admin itself) and receives the ``Person``; only the pages to sign in and out and those of ``health``
+are public. A test visits all URLs and fails for one without a gate. Anonymous users are redirected to the
+sign-in page; a person without the required role gets 403. WebSockets call ``person_of``: None refuses the
+connection.
 """
 
 from __future__ import annotations
@@ -28,24 +27,24 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who is signed in and has a role."""
+    """A signed-in user with a role."""
 
     user: User
     role: Role
 
     @property
     def can_operate(self) -> bool:
-        """May create and control runs, and see answers."""
+        """Return whether the person may create and control runs, and see answers."""
         return self.role.includes(Role.OPERATOR)
 
     @property
     def can_manage(self) -> bool:
-        """May manage people, experiments and datasets."""
+        """Return whether the person may manage users, experiments and datasets."""
         return self.role is Role.ADMIN
 
 
 def person_of(user: AbstractBaseUser | AnonymousUser | None) -> Person | None:
-    """The person behind a user; None for strangers and people without a role."""
+    """Return the person of a user; None for anonymous users and users without a role."""
     role = role_of(user) if user is not None else None
     return Person(user, role) if role is not None and isinstance(user, User) else None
 
@@ -69,7 +68,7 @@ def _gate(least: Role, view: View[P]) -> GatedView[P]:
 
 
 def token_viewer(view: View[P]) -> GatedView[P]:
-    """``viewer`` for programs as well: a personal API token as bearer is as good as a session."""
+    """Allow access like ``viewer``, also to programs with a personal API token as bearer token."""
     inner = viewer(view)
 
     @wraps(view)
@@ -88,15 +87,15 @@ def token_viewer(view: View[P]) -> GatedView[P]:
 
 
 def viewer(view: View[P]) -> GatedView[P]:
-    """Anyone with a role may read."""
+    """Allow access to every person with a role."""
     return _gate(Role.VIEWER, view)
 
 
 def operator(view: View[P]) -> GatedView[P]:
-    """Operators and admins: creating and controlling runs, seeing answers."""
+    """Allow access to operators and administrators only."""
     return _gate(Role.OPERATOR, view)
 
 
 def answer_reader(view: View[P]) -> GatedView[P]:
-    """Allow reading to those who see answers: hidden tests print themselves into logs."""
+    """Allow access to persons who may see answers: logs may contain hidden tests."""
     return _gate(ANSWERS, view)

@@ -1,4 +1,4 @@
-"""Signing in and out, and a person's sessions."""
+"""Sign-in page, and the account page with a person's sessions."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from webapp.views.pages import page
 
 
 class SignInView(LoginView):
-    """The login page, which says when an account is locked for an address."""
+    """Sign-in page, which reports when an account is locked for an address."""
 
     template_name = "accounts/login.html"
     redirect_authenticated_user = True
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        """Show the form again, or that no further attempt counts for a while."""
+        """Render the form again, or the page that reports the lock."""
         if not getattr(self.request, "axes_locked_out", False):
             return super().form_invalid(form)
         wait = settings.AXES_COOLOFF_TIME
@@ -38,7 +38,7 @@ class SignInView(LoginView):
 
 @viewer
 def account(request: HttpRequest, person: Person) -> HttpResponse:
-    """A person's sessions."""
+    """Render a person's sessions."""
     context = build_account(person.user, request.session.session_key)
     return page(request, person, "accounts/detail.html", context)
 
@@ -46,7 +46,7 @@ def account(request: HttpRequest, person: Person) -> HttpResponse:
 @viewer
 @require_POST
 def session_end(request: HttpRequest, person: Person, sign_in_id: int) -> HttpResponseRedirect:
-    """Sign out one session."""
+    """End one session of the person."""
     sign_in = get_sign_in(person.user, sign_in_id)
     if sign_in is None:
         raise Http404("There is no such session of yours.")
@@ -61,7 +61,7 @@ def session_end(request: HttpRequest, person: Person, sign_in_id: int) -> HttpRe
 @viewer
 @require_POST
 def session_end_all(request: HttpRequest, person: Person) -> HttpResponseRedirect:
-    """Sign out everywhere, here as well."""
+    """End every session of the person, including the current one."""
     sign_ins.end_all(user=person.user, actor=person.user)
     logout(request)
     return redirect("login")

@@ -18,7 +18,7 @@ from webapp.views.pages import page, params_of, posted_of
 
 
 def dataset_or_404(name: str) -> Dataset:
-    """The dataset, or the 404 page."""
+    """Return the dataset. Raises Http404."""
     dataset = reads.get_dataset(name)
     if dataset is None:
         raise Http404(f"There is no dataset called {name}.")
@@ -26,7 +26,7 @@ def dataset_or_404(name: str) -> Dataset:
 
 
 def task_or_404(name: str, key: str) -> Task:
-    """The task, or the 404 page."""
+    """Return the task. Raises Http404."""
     task = reads.get_task(name, key)
     if task is None:
         raise Http404(f"The dataset {name} has no task {key}.")
@@ -35,14 +35,14 @@ def task_or_404(name: str, key: str) -> Task:
 
 @viewer
 def dataset_list(request: HttpRequest, person: Person) -> HttpResponse:
-    """Every dataset."""
+    """Render the list of datasets."""
     context = build_dataset_list(can_operate=person.can_operate)
     return page(request, person, "datasets/list.html", context)
 
 
 @viewer
 def dataset_detail(request: HttpRequest, person: Person, name: str) -> HttpResponseBase:
-    """One dataset with its tasks; where none is called so, ``import`` and ``new`` lead to the import form."""
+    """Render a dataset; ``import`` and ``new`` lead to the import form unless datasets have these names."""
     if name in ("import", "new") and reads.get_dataset(name) is None:
         return redirect("import-new")
     context = build_dataset(dataset_or_404(name), params_of(request), can_operate=person.can_operate)
@@ -51,7 +51,7 @@ def dataset_detail(request: HttpRequest, person: Person, name: str) -> HttpRespo
 
 @viewer
 def task_detail(request: HttpRequest, person: Person, name: str, key: str) -> HttpResponse:
-    """One task; the answer for those who may see it."""
+    """Render a task, with its answer for persons who may see it."""
     context = build_task(
         task_or_404(name, key), shows_answer=person.role.sees_answers, can_operate=person.can_operate
     )
@@ -60,7 +60,7 @@ def task_detail(request: HttpRequest, person: Person, name: str, key: str) -> Ht
 
 @viewer
 def dataset_health(request: HttpRequest, person: Person, name: str) -> HttpResponse:
-    """Is every row true?"""
+    """Render the validation results of a dataset."""
     context = build_health(dataset_or_404(name), params_of(request), can_operate=person.can_operate)
     return page(request, person, "datasets/health.html", context)
 
@@ -68,7 +68,7 @@ def dataset_health(request: HttpRequest, person: Person, name: str) -> HttpRespo
 @operator
 @require_POST
 def dataset_validate(request: HttpRequest, person: Person, name: str) -> HttpResponseRedirect:
-    """Start a validation and watch it on the health page."""
+    """Start a validation and redirect to the health page."""
     posted = posted_of(request)
     settings = {
         setting: posted[field]

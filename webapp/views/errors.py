@@ -1,4 +1,4 @@
-"""Error pages: what happened and what to do."""
+"""Error pages, with the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ RETRY_AFTER_S = 2
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:  # noqa: ARG001
-    """400."""
+    """Render status 400."""
     return render(request, "errors/400.html", status=400)
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """403, with the role that is needed."""
+    """Render status 403 with the role that is needed."""
     return render(request, "errors/403.html", {"reason": str(exception)}, status=403)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """404; the reason is shown only where a view gave one."""
+    """Render status 404 with the view's reason, if it gave one."""
     argument = exception.args[0] if exception.args else ""
     reason = argument if isinstance(argument, str) else ""
     return render(request, "errors/404.html", {"reason": reason}, status=404)
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500, or 503 for a lost database; rendered without any query, so that it works without one."""
+    """Render status 500, or 503 for a lost database, without a database query."""
     error = sys.exc_info()[1]
     if error is not None and is_connection_lost(error):
         return service_unavailable(request)
@@ -39,7 +39,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def service_unavailable(request: HttpRequest) -> HttpResponse:
-    """503: the database does not answer. People get a page that reloads by itself, programs JSON."""
+    """Render status 503: for browsers a page that reloads itself, for programs JSON."""
     response: HttpResponse
     if request.path.startswith("/api/"):
         response = JsonResponse(

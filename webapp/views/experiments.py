@@ -1,4 +1,4 @@
-"""Experiments."""
+"""Pages of experiments."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from webapp.views.pages import page, params_of
 
 @viewer
 def experiment_list(request: HttpRequest, person: Person) -> HttpResponse:
-    """Every experiment."""
+    """Render the list of experiments."""
     return page(request, person, "experiments/list.html", build_experiment_list())
 
 
 @viewer
 def experiment_detail(request: HttpRequest, person: Person, experiment_id: int) -> HttpResponse:
-    """One experiment with its runs compared."""
+    """Render an experiment with a comparison of its runs."""
     experiment = reads.get_experiment(experiment_id)
     if experiment is None:
         raise Http404(f"There is no experiment {experiment_id}.")

@@ -1,7 +1,7 @@
-"""Whether the services answer: ``/healthz`` for load balancers and people, the banner for pages.
+"""State of the services: ``/healthz`` for load balancers and people, a banner for pages.
 
-Both are public, so that they work when nobody can be signed in because the database is down; who has no
-role learns names, states and times only.
+Both are public, so that they work without sessions while the database is down; without a role only names,
+states and times are shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from webapp.views.access import person_of
 @never_cache
 @require_safe
 def healthz(request: HttpRequest) -> JsonResponse:
-    """Every service with its state; 503 when the database, without which no page works, is down."""
+    """Return the state of every service as JSON, with status 503 if the database is down."""
     statuses = service_statuses()
     down = {status.name for status in statuses if status.state is ServiceState.DOWN}
     detailed = DATABASE not in down and person_of(request.user) is not None
@@ -45,5 +45,5 @@ def _row(status: ServiceStatus, *, detailed: bool) -> dict[str, Any]:
 @never_cache
 @require_safe
 def outage_banner(request: HttpRequest) -> HttpResponse:
-    """What every page shows at its top about services that are down; pages ask for it again and again."""
+    """Render the banner about services that are down, which every page polls."""
     return render(request, "shared/_outages.html", {"outages": current_outages()})

@@ -1,4 +1,4 @@
-"""Importing published sets, and what imports left out."""
+"""Import of published datasets, and the rows that imports left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webapp.views.pages import page, params_of, posted_of
 @operator
 @require_http_methods(["GET", "HEAD", "POST"])
 def import_new(request: HttpRequest, person: Person) -> HttpResponse:
-    """Show the form, or start the import and go to its run."""
+    """Render the form, or start the import and redirect to its run."""
     if request.method != "POST":
         return page(request, person, "datasets/import.html", build_import_form())
     posted = posted_of(request)
@@ -37,6 +37,6 @@ def import_new(request: HttpRequest, person: Person) -> HttpResponse:
 
 @viewer
 def dataset_left_out(request: HttpRequest, person: Person, name: str) -> HttpResponse:
-    """Rows of the sources that are not in the dataset."""
+    """Render the source rows that are not in the dataset."""
     context = build_left_out(dataset_or_404(name), params_of(request))
     return page(request, person, "datasets/left_out.html", context)

@@ -1,4 +1,4 @@
-"""``/metrics``: numbers for Prometheus in its text format."""
+"""``/metrics`` in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from webapp.views.access import Person, token_viewer
 
 @token_viewer
 def metrics(request: HttpRequest, person: Person) -> HttpResponse:  # noqa: ARG001  (every viewer may read)
-    """Everything of ``webapp.contexts.metrics``, computed now."""
+    """Render the current metrics of ``webapp.contexts.metrics``."""
     return HttpResponse(exposition(), content_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""The overview."""
+"""Overview page."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from webapp.views.pages import page
 
 @viewer
 def overview(request: HttpRequest, person: Person) -> HttpResponse:
-    """What needs a person, what runs, what finished."""
+    """Render the overview: alerts, live runs, finished runs."""
     return page(request, person, "overview/overview.html", build_overview(can_operate=person.can_operate))

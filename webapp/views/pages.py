@@ -1,4 +1,4 @@
-"""Renders a page from its dataclass, nothing more: the template sees the fields and the person."""
+"""Rendering of a page from its dataclass; the template has access to its fields and the person."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
 
 
 def variables(context: DataclassInstance) -> dict[str, Any]:
-    """A page's dataclass as template variables (one level deep)."""
+    """Return the fields of a page's dataclass as template variables (one level deep)."""
     return {field.name: getattr(context, field.name) for field in fields(context)}
 
 
 def page(
     request: HttpRequest, person: Person, template: str, context: DataclassInstance, *, status: int = 200
 ) -> HttpResponse:
-    """The rendered page."""
+    """Render a page."""
     return render(request, template, {**variables(context), "person": person}, status=status)
 
 
 def params_of(request: HttpRequest) -> dict[str, str]:
-    """The query string's parameters, the last value of each; NUL, which no column holds, removed."""
+    """Return the last value of each query parameter, without NUL characters."""
     return _cleaned(request.GET)
 
 
 def posted_of(request: HttpRequest) -> dict[str, str]:
-    """What a form sent, like ``params_of``."""
+    """Return the last value of each form field, without NUL characters."""
     return _cleaned(request.POST)
 
 

@@ -1,4 +1,4 @@
-"""Making a run: recipe, settings, experiment; or a clone of another run with differences."""
+"""New-run form: recipe, settings, experiment; or a clone of another run with changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from webapp.views.runs import run_or_404
 @operator
 @require_http_methods(["GET", "HEAD", "POST"])
 def run_new(request: HttpRequest, person: Person) -> HttpResponse:
-    """Show the form, or make the run and go to its page."""
+    """Render the form, or create the run and redirect to its page."""
     data = request.POST if request.method == "POST" else request.GET
     clone = whole(str(data.get("clone", "")), most=MOST_ID)
     parent = run_or_404(clone) if clone is not None else None
@@ -78,7 +78,7 @@ def _make(
     *,
     start: bool,
 ) -> Run:
-    """Create and perhaps start, or neither."""
+    """Create and optionally start the run in one transaction."""
     if parent is not None:
         run = run_writes.clone(run=parent, overrides=overrides, actor=person.user)
     else:
@@ -89,7 +89,7 @@ def _make(
 
 
 def _base(recipe: str, parent: Run | None) -> dict[str, Any] | None:
-    """What the form is compared with; None while no recipe is chosen."""
+    """Return the configuration that the form's settings are compared with; None without a recipe."""
     try:
         if parent is not None:
             return parse_run_config(parent.config).model_dump(mode="json")

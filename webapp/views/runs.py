@@ -1,4 +1,4 @@
-"""Runs: the list, one run, its controls."""
+"""Run list, run page and run controls."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
 
 
 def run_or_404(run_id: int) -> Run:
-    """The run, or the 404 page."""
+    """Return the run. Raises Http404."""
     run = run_reads.get_run(run_id)
     if run is None:
         raise Http404(f"There is no run {run_id}.")
@@ -39,14 +39,14 @@ def run_or_404(run_id: int) -> Run:
 
 @viewer
 def run_list(request: HttpRequest, person: Person) -> HttpResponse:
-    """Every run, filtered and sorted by the query string."""
+    """Render the runs, filtered and sorted by the query string."""
     context = build_run_list(params_of(request), can_operate=person.can_operate)
     return page(request, person, "runs/list.html", context)
 
 
 @viewer
 def run_detail(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
-    """One run; a tab switch by htmx gets the tabs alone."""
+    """Render a run; a tab switch by htmx returns the tabs only."""
     run = run_or_404(run_id)
     context = build_run_detail(run, params_of(request), role=person.role)
     partial = request.headers.get("HX-Target") == "run-tabs"
@@ -69,7 +69,7 @@ def run_action(request: HttpRequest, person: Person, run_id: int, action: str) -
 @operator
 @require_POST
 def alert_acknowledge(request: HttpRequest, person: Person, alert_id: int) -> HttpResponseRedirect:
-    """Mark an alert as seen."""
+    """Acknowledge an alert."""
     alert = alert_reads.get_alert(alert_id)
     if alert is None:
         raise Http404("There is no such alert.")

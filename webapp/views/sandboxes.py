@@ -1,4 +1,4 @@
-"""The sandbox pool, and reaping on request."""
+"""Sandbox pool page, and reaping on request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from webapp.views.pages import page, params_of
 
 @viewer
 def sandbox_list(request: HttpRequest, person: Person) -> HttpResponse:
-    """The pools of all live runs, or of one."""
+    """Render the pools of all live runs, or of one run."""
     context = build_pool(params_of(request), can_operate=person.can_operate)
     return page(request, person, "sandboxes/list.html", context)
 
@@ -24,7 +24,7 @@ def sandbox_list(request: HttpRequest, person: Person) -> HttpResponse:
 @operator
 @require_POST
 def sandbox_reap(request: HttpRequest, person: Person) -> HttpResponseRedirect:
-    """Let a worker remove orphans now."""
+    """Ask a worker to remove orphaned sandboxes now."""
     sandboxes.request_reaping(actor=person.user)
     messages.success(request, "A worker was asked to reap; what it finds shows below.")
     run = request.POST.get("run", "")

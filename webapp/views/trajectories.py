@@ -1,4 +1,4 @@
-"""Iterations, groups, trajectories, and the search over trajectories."""
+"""Pages of iterations, groups and trajectories, and the trajectory search."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from webapp.views.runs import run_or_404
 
 
 def _readable_run(person: Person, run_id: int) -> Run:
-    """The run whose rollouts are to be shown, or the 403 page for those of the oracle."""
+    """Return the run of the rollouts. Raises PermissionDenied for an oracle's rollouts."""
     run = run_or_404(run_id)
     check_rollouts(run, person.role)
     return run
@@ -28,7 +28,7 @@ def _readable_run(person: Person, run_id: int) -> Run:
 def iteration_detail(
     request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int
 ) -> HttpResponse:
-    """One iteration, or one evaluation, with its groups."""
+    """Render an iteration or evaluation with its groups."""
     context = build_iteration(run_or_404(run_id), phase, iteration, params_of(request))
     if context is None:
         raise Http404(f"Run {run_id} has nothing in {phase} {iteration}.")
@@ -39,7 +39,7 @@ def iteration_detail(
 def group_detail(
     request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int, task_key: str
 ) -> HttpResponse:
-    """The siblings of a task side by side."""
+    """Render a group: the rollouts of one task side by side."""
     context = build_group(
         _readable_run(person, run_id),
         phase=phase,
@@ -56,7 +56,7 @@ def group_detail(
 def trajectory_detail(
     request: HttpRequest, person: Person, run_id: int, phase: str, iteration: int, task_key: str, index: int
 ) -> HttpResponse:
-    """One rollout, every step of it."""
+    """Render a rollout with all its steps."""
     context = build_trajectory(
         _readable_run(person, run_id),
         phase=phase,
@@ -78,7 +78,7 @@ def step_text(
     index: int,
     part: str,
 ) -> HttpResponse:
-    """The whole observation, thought or raw response of a step, as plain text."""
+    """Return the complete observation, thought or raw response of a step as plain text."""
     step = reads.get_step(trajectory_id, index)
     if step is None:
         raise Http404("There is no such step.")
@@ -93,7 +93,7 @@ def test_log(
     person: Person,  # noqa: ARG001
     trajectory_id: int,
 ) -> HttpResponse:
-    """The whole test log as plain text; hidden tests that fail print themselves into it."""
+    """Return the complete test log as plain text; it may contain hidden tests."""
     text = reads.test_log(trajectory_id)
     if text is None:
         raise Http404("There is no such trajectory.")
@@ -102,7 +102,7 @@ def test_log(
 
 @viewer
 def predictions(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
-    """``predictions.jsonl`` for the official harness."""
+    """Return ``predictions.jsonl`` for the official harness."""
     run, choice = _chosen(request, _readable_run(person, run_id))
     lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
     response = HttpResponse(lines, content_type="application/x-ndjson; charset=utf-8")
@@ -112,7 +112,7 @@ def predictions(request: HttpRequest, person: Person, run_id: int) -> HttpRespon
 
 @viewer
 def harness_report(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:  # noqa: ARG001
-    """The run report in the official harness's schema."""
+    """Return the run report in the official harness's schema."""
     run, choice = _chosen(request, run_or_404(run_id))
     response = JsonResponse(prediction_reads.report(run, choice), json_dumps_params={"indent": 4})
     response["Content-Disposition"] = f'attachment; filename="trainyard-run-{run_id}.report.json"'
@@ -135,6 +135,6 @@ def _chosen(request: HttpRequest, run: Run) -> tuple[Run, prediction_reads.Choic
 
 @viewer
 def trajectory_search(request: HttpRequest, person: Person) -> HttpResponse:
-    """Search over thoughts and actions, with filters."""
+    """Render the search over thoughts and actions, with filters."""
     context = build_search(params_of(request), shows_answer=person.role.sees_answers)
     return page(request, person, "trajectories/search.html", context)

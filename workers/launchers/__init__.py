@@ -1,4 +1,4 @@
-"""Ways to start an engine process. ``LAUNCHERS`` maps the name kept with an attempt to its launcher.
+"""Launchers of engine processes. ``LAUNCHERS`` maps the name stored with an attempt to its launcher.
 
 To add one (a Ray job, a Slurm job): a module with a class that fits ``base.Launcher``, a line here.
 """

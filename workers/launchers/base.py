@@ -1,4 +1,4 @@
-"""What a launcher can do. Handles are the launcher's own words, kept in Postgres between calls."""
+"""Launcher interface. A handle is an opaque text of the launcher, stored in Postgres between calls."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Protocol
 
 
 class ProcessState(StrEnum):
-    """What is known about an attempt's process."""
+    """State of an attempt's process."""
 
     ALIVE = "alive"
     DEAD = "dead"
     UNREACHABLE = "unreachable"
-    """It runs, if it does, where this worker cannot look (another machine)."""
+    """The process belongs to another machine and cannot be polled by this worker."""
 
 
 class Launcher(Protocol):
-    """Starts, watches and ends engine processes."""
+    """Interface to start, poll and end engine processes."""
 
     def launch(self, run_dir: Path) -> str:
-        """Start ``engine.run`` on a prepared run folder, outliving this process; returns its handle.
+        """Start ``engine.run`` on a prepared run folder, detached from this process; return its handle.
 
         Raises:
-            OSError: it could not be started.
+            OSError: the process could not be started.
         """
 
     def poll(self, *, host: str, handle: str) -> ProcessState:
-        """Whether that very process still exists."""
+        """Return the state of the process."""
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
-        """Ask it to end in order; returns at once, and does nothing when it is gone."""
+        """Ask the process to shut down and return immediately; no effect if it has ended."""
 
     def kill(self, *, host: str, handle: str) -> None:
-        """End it and everything it started; does nothing when it is gone."""
+        """Kill the process and its descendants; no effect if it has ended."""

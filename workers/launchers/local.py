@@ -1,8 +1,8 @@
-"""Starts engines on this machine, each leading its own session and process group.
+"""Launcher of engines on this machine, each as leader of its own session and process group.
 
-The engine is no child that dies with the worker: it has its own session, so neither a signal to the
-worker's group nor ``kill -9`` of the worker reaches it. A process is named by pid *and* start time as
-the kernel counts it; a re-used pid is never signalled.
+An engine survives its worker: it has its own session, so neither a signal to the worker's group nor
+``kill -9`` of the worker reaches it. A process is identified by its pid *and* the kernel's start time, so a
+re-used pid is never signalled.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from workers.launchers.base import ProcessState
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 _SECRETS = frozenset({"DATABASE_URL", "REDIS_URL", "TRAINYARD_SECRET_KEY"})
-"""An engine speaks to the web application with its run's token only."""
+"""Environment variables withheld from engines, which authenticate with their run's token only."""
 ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
 
 
 class LocalLauncher:
-    """A process of this machine.
+    """Launcher of processes on this machine.
 
     Args:
-        command: what is run; the run folder is appended.
+        command: command line of the engine; the run folder is appended.
     """
 
     def __init__(
@@ -58,28 +58,28 @@ class LocalLauncher:
         return f"{process.pid}:{started}"
 
     def poll(self, *, host: str, handle: str) -> ProcessState:
-        """Alive only if the pid still belongs to the process that was started."""
+        """Return the state of the process; a re-used pid counts as gone."""
         if host != socket.gethostname():
             return ProcessState.UNREACHABLE
         return ProcessState.ALIVE if _is_that(handle) else ProcessState.DEAD
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
-        """SIGTERM to the engine alone: it closes its sandboxes itself."""
+        """Send SIGTERM to the engine only, which closes its sandboxes itself."""
         if host == socket.gethostname() and _is_that(handle):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(_pid(handle), signal.SIGTERM)
 
     def kill(self, *, host: str, handle: str) -> None:
-        """SIGKILL to the engine's whole process group."""
+        """Send SIGKILL to the engine's process group."""
         if host == socket.gethostname() and _is_that(handle):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(_pid(handle), signal.SIGKILL)
 
 
 def _secrets() -> BinaryIO:
-    """Return a file in memory with the secrets that the engine keeps out of what it writes.
+    """Return an in-memory file with the secrets that the engine redacts from its output.
 
-    The engine does not get them to use them, and they are neither in its environment nor on a disk.
+    They are passed for redaction only, neither by the environment nor on disk.
     """
     file = os.fdopen(os.memfd_create("secrets"), "w+b")
     file.write(json.dumps(sorted(redactor().secrets)).encode())
