@@ -1,12 +1,11 @@
 """A small but complete training run: ``python -m tests.unit.engine.rl_training_script RUN_DIR ITERATIONS``.
 
 It resumes from the run's last checkpoint and saves one after every iteration. What it trains on comes from
-the weights, from torch's and from Python's random state, so a state that is not restored changes the result.
+the weights and from torch's random state, so a state that is not restored changes the result.
 """
 
 from __future__ import annotations
 
-import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,6 @@ def run(run_dir: Path, iterations: int) -> None:
     history: list[dict[str, float]] = []
     if checkpoint is None:
         torch.manual_seed(11)
-        random.seed(11)
         model, tokenizer = make_model(vocab=TOKENIZER_SIZE), make_tokenizer()
         trainer, done = make_trainer(model), 0
     else:
@@ -72,7 +70,7 @@ def run(run_dir: Path, iterations: int) -> None:
 
 
 def _iterate(model: Transformer, trainer: Trainer) -> dict[str, Any]:
-    rewards = [[float(random.random() < 0.5) for _ in range(4)] for _ in range(4)]
+    rewards = (torch.rand(4, 4) < 0.5).float().tolist()
     groups = make_groups(model, rewards, seed=int(torch.randint(1_000_000, (1,))))
     metrics = trainer.update(groups, temperature=1.0).metrics
     return {name: value for name, value in metrics.items() if name not in CLOCKS}
