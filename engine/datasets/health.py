@@ -1,4 +1,4 @@
-"""What repeated gradings say about a row, and which rows of a split a run should use.
+"""Assessment of rows from repeated gradings, and selection of a split's rows for a run.
 
 The file format and who is in quarantine: ``engine.events.health``. Everything here is pure but for
 reading the dataset's folder.
@@ -30,7 +30,7 @@ _NAMED_IN_REASON = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthFinding:
-    """What the gradings of one row come to."""
+    """Assessment of one row from its gradings."""
 
     status: RowStatus
     noop: Side
@@ -41,7 +41,7 @@ class HealthFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The rows of a split that a run uses, and how many were left out for what."""
+    """The selected rows of a split, with counts of the excluded ones by reason."""
 
     rows: tuple[TaskRow, ...]
     num_tasks: int
@@ -51,13 +51,13 @@ class Selection:
 
 
 def row_content(row: TaskRow) -> str:
-    """``content_hash`` of a row as it would be stored."""
+    """Return the ``content_hash`` of a row as it would be stored."""
     task, answer = ({name: getattr(half, name) for name in half.__slots__} for half in (row.task, row.answer))
     return content_hash(task, answer)
 
 
 def row_standings(folder: Path, rows: Sequence[TaskRow]) -> dict[str, Standing]:
-    """Where the rows of the dataset in ``folder`` stand, by task id. Raises DatasetError."""
+    """Return the current standing of every row of a dataset folder, by task id. Raises DatasetError."""
     records = read(folder)
     if not records:
         return {}
@@ -66,10 +66,10 @@ def row_standings(folder: Path, rows: Sequence[TaskRow]) -> dict[str, Standing]:
 
 
 def judge(noop: Sequence[Grade], gold: Sequence[Grade]) -> HealthFinding:
-    """Return what repeated gradings of the untouched row and of its gold patch say about the row.
+    """Assess a row from repeated gradings without changes and with its gold patch.
 
-    A test is flaky when it passed in one grading and not in another of the same patch. Gradings that
-    infrastructure lost say nothing. A fault that was seen stands, whatever else was lost.
+    A test is flaky when it passed in one grading and not in another of the same patch. Gradings lost to
+    infrastructure are ignored. A fault seen in one grading counts, even if other gradings were lost.
     """
     untouched = _side(noop, wanted=SideOutcome.FAILED)
     mended = _side(gold, wanted=SideOutcome.PASSED)
@@ -101,7 +101,7 @@ def _known(grades: Sequence[Grade]) -> list[Grade]:
 
 
 def _flaky_tests(grades: Sequence[Grade]) -> set[str]:
-    """Return tests that passed in one grading and failed in another; both must have outcomes."""
+    """Return the tests that passed in one grading and failed in another; both must have outcomes."""
     runs = [
         {test.test_id for test in grade.tests if test.outcome is TestOutcome.PASSED}
         for grade in _known(grades)
@@ -140,7 +140,7 @@ def _flaky_reason(noop: Side, gold: Side, flaky: Sequence[str]) -> str:
 
 
 def select(rows: Sequence[TaskRow], config: DatasetConfig, folder: Path) -> Selection:
-    """Return rows that a run should use, in their order; ``config.limit`` is not applied.
+    """Return the rows that a run should use, in their order; ``config.limit`` is not applied.
 
     Args:
         rows: of one split.

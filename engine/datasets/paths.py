@@ -1,4 +1,4 @@
-"""Tells paths of tests and their configuration from paths of code."""
+"""Classification of paths: tests and their configuration, or code."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONFIGURATION = frozenset(
 
 
 def is_test_path(path: str) -> bool:
-    """Return whether a path holds tests or configures the test runner: agents' versions of it never count."""
+    """Return whether a path holds tests or configures the test runner; agents' changes to it are ignored."""
     parts = PurePosixPath(path).parts
     name = parts[-1] if parts else ""
     return (

@@ -31,14 +31,14 @@ _ANSWER: TypeAdapter[TaskAnswer] = TypeAdapter(TaskAnswer)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dataset:
-    """Rows in file order, and where they came from."""
+    """Rows in file order, with their provenance."""
 
     name: str
     rows: tuple[TaskRow, ...]
     provenance: Mapping[str, Any]
 
     def split(self, name: str) -> tuple[TaskRow, ...]:
-        """Return rows of one split. Raises DatasetError when the dataset has no such split."""
+        """Return the rows of one split. Raises DatasetError when the dataset has no such split."""
         rows = tuple(row for row in self.rows if row.split == name)
         if not rows:
             known = ", ".join(sorted({row.split for row in self.rows})) or "none"
@@ -47,14 +47,14 @@ class Dataset:
 
 
 def dataset_path(home: Path, name: str) -> Path:
-    """Return folder of a dataset, whether or not it exists."""
+    """Return the folder of a dataset, whether or not it exists."""
     return home / "datasets" / name
 
 
 def with_content_id(row: TaskRow) -> TaskRow:
-    """``row`` with ``task.id`` set to 16 hex digits over everything that defines task and grading.
+    """Return ``row`` with ``task.id`` set to 16 hex digits over everything that defines task and grading.
 
-    Fields that later versions added to the answer count only where they are set, so that ids last.
+    Fields that later versions added to the answer count only where they are set, so that ids stay stable.
     """
     answer = {
         name: value for name, value in asdict(row.answer).items() if value or name not in _ADDED_TO_ANSWER
@@ -131,23 +131,23 @@ def _write(folder: Path, name: str, rows: Sequence[TaskRow], provenance: Mapping
 
 
 def header_text(name: str, splits: Mapping[str, int], provenance: Mapping[str, Any]) -> str:
-    """Return content of ``dataset.json``."""
+    """Return the content of ``dataset.json``."""
     header = {"format": FORMAT, "name": name, "splits": dict(splits), "provenance": dict(provenance)}
     return json.dumps(header, indent=1, sort_keys=True) + "\n"
 
 
 def task_line(row: TaskRow) -> str:
-    """Return a row's line in ``tasks.jsonl``."""
+    """Return the line of a row in ``tasks.jsonl``."""
     return json.dumps({**asdict(row.task), "split": row.split}) + "\n"
 
 
 def answer_line(row: TaskRow) -> str:
-    """Return a row's line in ``answers.jsonl``."""
+    """Return the line of a row in ``answers.jsonl``."""
     return json.dumps({"id": row.task.id, **asdict(row.answer)}) + "\n"
 
 
 def swap_in(staging: Path, target: Path) -> None:
-    """Put the new folder in place; what validation and people said about rows outlives the old one."""
+    """Replace the dataset folder by the new one; validation and decision records of the old one are kept."""
     if not target.exists():
         staging.rename(target)
         return

@@ -1,4 +1,4 @@
-"""Reads trajectories in R2E-Gym's JSONL format into our own types, without losing a step.
+"""Reader of trajectories in R2E-Gym's JSONL format, converted without loss of steps.
 
 As a command, ``python -m engine.datasets.trajectories_r2e FILE``, it prints NDJSON for an importer:
 
@@ -62,24 +62,24 @@ _OUTCOMES = {"XFAIL": TestOutcome.XFAIL, "XPASS": TestOutcome.XPASS}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedTrajectory:
-    """One line of the file."""
+    """One trajectory (line) of the file."""
 
     line: int
-    """Counted from 1."""
+    """Line number, counted from 1."""
     row: TaskRow
     index: int
-    """Position among the file's trajectories of the same task."""
+    """Position among the trajectories of the same task in the file."""
     steps: tuple[Step, ...]
     termination: TerminationReason
     patch: str
     reward: float | None
     verdict: Verdict | None
     tests: tuple[TestResult, ...]
-    """Required tests as the log shows them; empty when the log could not be read."""
+    """Outcomes of the required tests from the log; empty when the log could not be parsed."""
     test_log: str
     grading_seconds: float
     metadata: Mapping[str, Any]
-    """What has no place elsewhere: ``exp_name``, ``exit_reason``, limits, ``agent_args``."""
+    """Data without a field of its own: ``exp_name``, ``exit_reason``, limits, ``agent_args``."""
 
 
 def read_r2e_trajectories(path: Path) -> Iterator[ImportedTrajectory]:
@@ -162,7 +162,7 @@ def _step(step: Any, position: int, number: int) -> Step:
 
 
 def parse_action(action: str) -> tuple[ToolCall | None, str]:
-    """Return the call in an XML action, values untouched but for the one layout newline on both sides."""
+    """Return the tool call of an XML action, values unchanged except for the layout newline on both sides."""
     opening = re.search(r"<function\s*=\s*([^>\n]+?)\s*>", action)
     if opening is None:
         return None, "no tool call in the action" if action.strip() else "the action is empty"
@@ -175,7 +175,7 @@ def parse_action(action: str) -> tuple[ToolCall | None, str]:
 
 
 def parse_test_log(row: TaskRow, log: str) -> tuple[TestResult, ...]:
-    """Return required tests from pytest's summary lines; no results when the log has none of them."""
+    """Return the required tests from pytest's summary lines; no results when the log has none of them."""
     shown: dict[str, TestOutcome] = {}
     for word, rest in _SUMMARY.findall(log):
         outcome = _OUTCOMES.get(word) or TestOutcome(word.lower())

@@ -1,1 +1,1 @@
-"""Making tasks from source trees: injected faults, hand-written tasks, repeated baselines."""
+"""Creation of tasks from source trees: injected faults, hand-written tasks, repeated baseline runs."""

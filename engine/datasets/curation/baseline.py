@@ -1,4 +1,4 @@
-"""What a source's own tests say before anything is broken: which pass every time, and what they execute."""
+"""Baseline of a source's own tests before any fault: stable tests and the lines they execute."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from engine.sandbox.local.images import build_image, image_exists
 from engine.types import TestOutcome
 
 SLOW_TEST_S = 0.5
-"""Tests slower than this are left out, so that grading stays fast."""
+"""Maximum duration of a test, seconds; slower tests are left out, so that grading stays fast."""
 _TRACE_FACTOR = 6.0
 _SELECTION = "/tmp/trainyard-selection"  # noqa: S108  inside the sandbox
 
@@ -34,7 +34,7 @@ class Baseline:
     """Image name, without ``local:``."""
     toolchain: Path
     seconds: Mapping[str, float]
-    """Stable test → duration; in the order they run."""
+    """Stable test → duration, seconds; in execution order."""
     executed_by: Mapping[str, Mapping[int, tuple[str, ...]]]
     """File → line → stable tests that execute it."""
 
@@ -42,7 +42,7 @@ class Baseline:
 def sandbox_spec(
     image: str, config: SandboxConfig, *, run_id: str, name: str, lifetime_s: float
 ) -> SandboxSpec:
-    """Return specification of a sandbox that runs tests of ``image``."""
+    """Return the specification of a sandbox that runs the tests of ``image``."""
     limits = SandboxLimits(
         memory_mb=config.memory_mb,
         processes=config.processes,
@@ -67,7 +67,7 @@ async def measure_baseline(
     backend: SandboxBackend,
     sandbox: SandboxConfig,
 ) -> Baseline:
-    """Build the source's image, run its tests repeatedly, record what they execute.
+    """Build the source's image, run its tests repeatedly and record the executed lines.
 
     Raises:
         DatasetError: its tests cannot be used; says why.
@@ -77,7 +77,7 @@ async def measure_baseline(
     lifetime = timeout * (config.stability_runs + _TRACE_FACTOR + 1)
     spec = sandbox_spec(f"local:{image}", sandbox, run_id="curate", name=source.name, lifetime_s=lifetime)
     async with backend.open(spec) as box:
-        # A file that cannot be imported here (a missing extra) must not cost the others.
+        # A test file that cannot be imported (a missing extra) must not fail the others.
         everything = ["--continue-on-collection-errors", *source.tests]
         first = await _run(box, driver_command(everything, source.roots), timeout, source)
         stable = [
@@ -106,13 +106,13 @@ async def measure_baseline(
 
 
 def image_name(source: Source, toolchain: Path) -> str:
-    """Name of the intact image of a source; it tells its content."""
+    """Return the name of the intact image of a source, which includes a hash of its content."""
     content = repr((source.spec, source.revision, toolchain.name, sorted(image_environment(source).items())))
     return f"{source.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def ensure_image(source: Source, toolchain: Path, home: Path) -> str:
-    """Name of the intact image of a source, built if need be."""
+    """Return the name of the intact image of a source; build it when missing."""
     image = image_name(source, toolchain)
     if not image_exists(home, image):
         environment = image_environment(source)
@@ -130,7 +130,7 @@ async def _run(box: Sandbox, command: str, timeout_s: float, source: Source) -> 
 
 
 def executed_lines(run: TestRun, stable: Sequence[str], tree: Path) -> dict[str, dict[int, tuple[str, ...]]]:
-    """Return file → line → stable tests that execute it, as a traced run reports.
+    """Return file → line → stable tests that execute it, from the report of a traced run.
 
     The report comes from a process that ran the source's own code: only names of files of the tree count.
     """

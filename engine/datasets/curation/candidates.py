@@ -1,4 +1,4 @@
-"""Which faults curation tries, in which order: spread over functions and kinds, files kept apart by split."""
+"""Selection and order of fault candidates: spread over functions and kinds, files kept apart by split."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.datasets.curation.baseline import Baseline
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults
 
 MAX_TESTS = 24
-"""Tests run per task: those that execute the suspect line first."""
+"""Maximum number of tests per task; those that execute the suspect line come first."""
 MIN_TESTS = 6
 MIN_FUNCTION_LINES = 3
 _TRIES_PER_FUNCTION = 3
@@ -19,7 +19,7 @@ _TRIES_PER_FUNCTION = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A fault that tests may notice."""
+    """A fault that the tests may detect."""
 
     baseline: Baseline
     path: str
@@ -27,17 +27,17 @@ class Candidate:
     """Text of the intact file."""
     fault: Fault
     num_faults: int
-    """Faults known in the same function: how many places could be suspected."""
+    """Number of known faults in the same function, i.e. of suspect places."""
     tests: tuple[str, ...]
 
     @property
     def mutated(self) -> str:
-        """Text of the broken file."""
+        """Return the text of the file with the fault."""
         return apply_fault(self.source, self.fault)
 
     @property
     def function(self) -> tuple[str, str, int]:
-        """Identifies the function among all sources."""
+        """Return the identifier of the function among all sources."""
         return (self.baseline.source.spec, self.path, self.fault.function_first_line)
 
 
@@ -124,9 +124,9 @@ def split_by_file(
 
 
 class CandidateQueue:
-    """Deals candidates so that kinds and functions stay spread; deterministic under its seed.
+    """Queue of candidates that spreads kinds and functions; deterministic under its seed.
 
-    A function gives one task; when all have been tried, functions may give a second one.
+    Each function yields one task; once all have been tried, functions may yield a second one.
     """
 
     def __init__(self, candidates: Sequence[Candidate], *, seed: int) -> None:
@@ -144,7 +144,7 @@ class CandidateQueue:
         self._dealer = self._deal()
 
     def take(self, count: int) -> list[Candidate]:
-        """Up to ``count`` candidates of different functions to try next."""
+        """Return up to ``count`` candidates of different functions to try next."""
         taken: list[Candidate] = []
         while len(taken) < count:
             candidate = next(self._dealer, None)

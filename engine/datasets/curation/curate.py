@@ -1,4 +1,4 @@
-"""Makes a dataset from Python source trees with tests: one injected fault per task, kept when tests notice.
+"""Curation of a dataset from Python source trees with tests: one injected fault per task, verified by tests.
 
 Fetch → baseline (which tests pass every time, what they execute) → candidates → each is tried in a
 fresh sandbox: broken ``stability_runs`` times, mended once → tasks. Deterministic under its seed.
@@ -39,12 +39,12 @@ T = TypeVar("T")
 Progress = Callable[[str, int, int], None]
 _BATCH_PER_WORKER = 8
 _VERSION = 1
-"""Part of a dataset's fingerprint: raise it when curation makes other tasks from the same sources."""
+"""Part of a dataset's fingerprint; raise it when curation produces other tasks from the same sources."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Curation:
-    """What every step of one curation needs."""
+    """Data shared by all steps of one curation."""
 
     config: CurationConfig
     home: Path
@@ -67,17 +67,17 @@ async def curate(
     progress: Progress,
     seed: int = 0,
 ) -> Dataset:
-    """Make, save and return the dataset ``config.output``; one made from the same inputs is re-used.
+    """Build, save and return the dataset ``config.output``; reuse one built from the same inputs.
 
     Args:
-        config: what to make.
+        config: sources, output and targets.
         home: the data folder.
         backend, sandbox: where tests run, and the limits of those sandboxes.
         progress: called with a sentence, tasks done and tasks wanted.
         seed: decides which faults are tried and which files are held out.
 
     Raises:
-        DatasetError: no source could be used, or no fault was noticed.
+        DatasetError: no source could be used, or the tests detected no fault.
     """
     run = _Curation(config=config, home=home, backend=backend, sandbox=sandbox, progress=progress, seed=seed)
     skipped: dict[str, str] = {}
@@ -113,7 +113,7 @@ async def curate(
 
 
 async def _prepare(run: _Curation, skipped: dict[str, str]) -> list[tuple[Source, Path]]:
-    """Return sources that could be fetched, each with its toolchain."""
+    """Return the sources that could be fetched, each with its toolchain."""
 
     async def one(spec: str) -> tuple[Source, Path] | None:
         try:
@@ -183,7 +183,7 @@ def _unchanged(run: _Curation, fingerprint: str) -> Dataset | None:
 async def _collect(
     run: _Curation, candidates: Sequence[Candidate], split: str, wanted: int, done: int
 ) -> list[TaskRow]:
-    """Try candidates in batches (so that the outcome does not depend on timing) until enough are kept."""
+    """Try candidates in batches (independent of timing) until enough are kept."""
     queue = CandidateQueue(candidates, seed=run.seed)
     permits = asyncio.Semaphore(run.config.workers)
     rows: list[TaskRow] = []
@@ -212,7 +212,7 @@ async def _collect(
 
 
 async def _try(run: _Curation, candidate: Candidate) -> Noticed | None:
-    """Break and mend in one fresh sandbox; None when the tests do not notice, or not every time."""
+    """Break and fix the code in one fresh sandbox; None unless the tests detect the fault every time."""
     baseline = candidate.baseline
     command = driver_command(candidate.tests, baseline.source.roots)
     timeout = 10.0 + 20 * sum(baseline.seconds[test] for test in candidate.tests)

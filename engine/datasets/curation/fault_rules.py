@@ -37,7 +37,7 @@ FAMILIES: Mapping[str, str] = {
     "wrong_attribute": "variable",
     "paired_name": "name",
 }
-"""Kind → the word people use for it."""
+"""Kind of fault → its word in statements and thoughts."""
 
 _COMPARE = {"<": ("<=", ">"), "<=": ("<", ">="), ">": (">=", "<"), ">=": (">", "<=")}
 _COMPARE_OPS: Mapping[type[ast.cmpop], tuple[str, str, tuple[str, ...]]] = {
@@ -220,7 +220,7 @@ def _subscript(scope: FunctionScope, node: ast.Subscript) -> Iterator[Edit]:
 
 
 def _shift(kind: str, scope: FunctionScope, node: ast.expr) -> Iterator[Edit]:
-    """Yield index expressions that are one off."""
+    """Yield index expressions that are off by one."""
     if node.lineno != node.end_lineno:
         return
     text = scope.text(node)
@@ -280,7 +280,7 @@ def _name(scope: FunctionScope, node: ast.Name) -> Iterator[Edit]:
 
 
 def _some(names: list[str], rotation: int) -> list[str]:
-    """At most two names, other ones at other places, without randomness."""
+    """Return at most two names, chosen by position, without randomness."""
     start = rotation % len(names) if names else 0
     return (names[start:] + names[:start])[:2]
 

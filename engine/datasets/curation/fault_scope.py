@@ -1,4 +1,4 @@
-"""What fault rules look at: a function, its lines, the names in reach, and edits of single lines.
+"""Scope of fault rules: a function, its lines, the names in scope, and edits of single lines.
 
 Columns are UTF-8 byte offsets, as in ``ast``.
 """
@@ -25,7 +25,7 @@ class Edit(NamedTuple):
 
 
 class FunctionScope:
-    """A function's node, the module's lines, and the names a fault may pick from."""
+    """A function's node, the module's lines, and the names available to a fault."""
 
     def __init__(self, node: ast.FunctionDef | ast.AsyncFunctionDef, lines: list[bytes]) -> None:
         self.node = node
@@ -42,11 +42,11 @@ class FunctionScope:
         )
 
     def text(self, node: ast.expr) -> bytes:
-        """Return source bytes of a one-line node."""
+        """Return the source bytes of a one-line node."""
         return self.lines[node.lineno - 1][node.col_offset : node.end_col_offset]
 
     def gap(self, left: ast.expr, right: ast.expr, operator: str) -> tuple[int, int, int] | None:
-        """Return line, start and end of ``operator`` (a pattern) between two nodes, if on one line."""
+        """Return line, start and end of ``operator`` (a pattern) between two nodes if on one line."""
         if left.end_lineno != right.lineno:
             return None
         start, end = left.end_col_offset or 0, right.col_offset
@@ -55,7 +55,7 @@ class FunctionScope:
         return (right.lineno, start + match.start(1), start + match.end(1)) if match else None
 
     def swap(self, kind: str, left: ast.expr, right: ast.expr) -> Iterator[Edit]:
-        """Exchange two nodes of one line."""
+        """Return the edit that exchanges two nodes of one line."""
         if not (left.lineno == left.end_lineno == right.lineno == right.end_lineno):
             return
         line = self.lines[left.lineno - 1]

@@ -1,4 +1,4 @@
-"""Single-line faults in real Python functions, enumerated from the syntax tree and made in the text.
+"""Single-line faults in real Python functions, enumerated from the syntax tree and applied to the text.
 
 Curation injects one to make a task; the warm start trains on the same distribution. Edit spans come
 from node positions, so comments and formatting stay as they are. Every fault offered here has been
@@ -20,12 +20,12 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One line of one function, changed."""
+    """A changed line of one function."""
 
     kind: str
-    """E.g. ``compare_flip``; the keys of ``fault_rules.FAMILIES``."""
+    """Kind of fault, e.g. ``compare_flip``; one of the keys of ``fault_rules.FAMILIES``."""
     family: str
-    """One short word for people and thoughts, e.g. ``comparison``."""
+    """One short word for statements and thoughts, e.g. ``comparison``."""
     function: str
     """Qualified name, e.g. ``LRU.get``."""
     function_first_line: int
@@ -48,12 +48,12 @@ class Function:
 
 
 def apply_fault(source: str, fault: Fault) -> str:
-    """``source`` with the fault made. Raises ValueError when its line is not the fault's original."""
+    """Return ``source`` with the fault. Raises ValueError when its line is not the fault's original."""
     return _replace_line(source, fault.line, fault.original, fault.mutated)
 
 
 def revert_fault(source: str, fault: Fault) -> str:
-    """Return the inverse of ``apply_fault``. Raises ValueError when the fault is not in ``source``."""
+    """Return ``source`` without the fault. Raises ValueError when the fault is not in ``source``."""
     return _replace_line(source, fault.line, fault.mutated, fault.original)
 
 

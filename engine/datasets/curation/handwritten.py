@@ -1,4 +1,4 @@
-"""Single real tasks that ship with the engine, next to the injected faults.
+"""Hand-written tasks that ship with the engine, beside the injected faults.
 
 Each is a JSON file in ``handwritten/``: a SWE-rebench row plus ``source`` (where the tree at its base
 commit comes from) and ``requirements``. To add one, add a file whose licence allows it.
@@ -25,7 +25,7 @@ _FOLDER = Path(__file__).parent / "handwritten"
 
 
 def names() -> tuple[str, ...]:
-    """Return tasks that can be built."""
+    """Return the names of the available tasks."""
     return tuple(sorted(path.stem for path in _FOLDER.glob("*.json")))
 
 
@@ -57,7 +57,7 @@ def build_task(name: str, home: Path) -> TaskRow:
 
 
 def _patched(source: Source, patch: str, name: str) -> dict[str, str]:
-    """Return content of the files a patch changes, after it; proves that it fits."""
+    """Return the content of the files after a patch; verifies that the patch applies."""
     before: dict[str, FileState] = {}
     for part in split_patch(patch):
         for path in part.paths:

@@ -1,4 +1,4 @@
-"""From a fault that tests notice to a task: statement, required tests, gold patch, image."""
+"""Conversion of a detected fault into a task: statement, required tests, gold patch, image."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORKDIR = "/testbed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noticed:
-    """A candidate whose fault tests notice every time."""
+    """A candidate whose fault the tests detect every time."""
 
     candidate: Candidate
     failing: tuple[str, ...]
@@ -35,10 +35,10 @@ class Noticed:
 
 
 def make_row(noticed: Noticed, split: str, names: set[str], *, hint: Hint, home: Path) -> TaskRow:
-    """Return the task of a noticed fault; builds its image.
+    """Return the task of a detected fault; builds its image.
 
     Args:
-        noticed: what was tried and seen.
+        noticed: the candidate and the observed test failures.
         split: the row's split.
         names: instance ids given so far; the new one is added.
         hint: how exactly the statement locates the symptom.
@@ -112,7 +112,7 @@ def _fault_record(candidate: Candidate) -> dict[str, Any]:
 
 
 def _build_image(home: Path, candidate: Candidate) -> str:
-    """Return image whose tree holds the fault; its name tells its content."""
+    """Return the image whose tree contains the fault; its name includes a hash of its content."""
     baseline = candidate.baseline
     digest = hashlib.sha256(repr((baseline.image, candidate.path, candidate.mutated)).encode()).hexdigest()
     name = f"{baseline.source.name}-{digest[:12]}"

@@ -1,4 +1,4 @@
-"""The gold patch of a row, also where its solution is a script, as in Harbor's task folders."""
+"""Gold patch of a row, computed where the solution is a script (Harbor's task folders)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TAIL_CHARS = 300
 async def gold_patch(
     row: TaskRow, *, backend: SandboxBackend, sandbox: SandboxConfig, run_id: str, timeout_s: float
 ) -> str:
-    """Return the row's solution as a patch below its workdir; changes of a script elsewhere are lost.
+    """Return the row's solution as a patch below its workdir; a script's changes elsewhere are lost.
 
     Args:
         row: with ``answer.gold_patch``, or a script in ``answer.metadata["solution"]``.

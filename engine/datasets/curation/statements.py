@@ -1,4 +1,4 @@
-"""Problem statements of injected faults: what curation writes and the warm start imitates.
+"""Problem statements of injected faults, used by curation and by the warm start.
 
 One module, so that what a model was warmed up on and what it is asked later cannot drift apart.
 """

@@ -1,1 +1,1 @@
-"""Importers: published sets of software-engineering tasks become datasets of this yard."""
+"""Importers: convert published software-engineering datasets into datasets of this installation."""

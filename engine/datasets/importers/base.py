@@ -1,4 +1,4 @@
-"""What an importer is: a function from one published row to one task, and the table of all of them.
+"""Interface of importers: functions from one published row to one task, and the description of a format.
 
 To add a format: a module with ``convert(row) -> Imported`` and entries in ``formats`` and in
 ``engine.config.importing.FORMATS``. A converter raises ``DatasetError`` with the field; who counts rows adds
@@ -23,14 +23,14 @@ _DOCUMENTATION = (".md", ".rst", ".txt")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """One converted row, without an id yet."""
+    """A converted row, without an id."""
 
     task: Task
     answer: TaskAnswer
     split: str = ""
-    """The split that the row itself names; empty when it names none."""
+    """Split named by the row itself; empty when it names none."""
     ungradable: str = ""
-    """Why patches for it cannot be judged here; empty when they can."""
+    """Reason why patches for the row cannot be graded on this installation; empty when they can."""
 
 
 Converter = Callable[[Row], Imported]
@@ -38,18 +38,18 @@ Converter = Callable[[Row], Imported]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One published format."""
+    """A published format."""
 
     name: str
     convert: Converter
     read_folder: Callable[[Path], Row] | None = None
-    """Turns a task's folder into a row; None where rows are lines of parquet, JSONL or JSON files."""
+    """Converts a task folder into a row; None where rows are lines of parquet, JSONL or JSON files."""
     marker: str = ""
-    """The file that makes a folder a task's."""
+    """File that marks a folder as a task."""
 
 
 def difficulty(gold_patch: str, num_tests: int, num_fail_to_pass: int) -> dict[str, float]:
-    """Return the numbers that every format can tell: size of the fix and of its tests."""
+    """Return the numbers available in every format: size of the fix and of its tests."""
     code = code_patch(gold_patch)
     return {
         "num_tests": num_tests,
@@ -65,7 +65,7 @@ def code_patch(patch: str) -> str:
 
 
 def with_difficulty(imported: Imported, extra: Mapping[str, Any]) -> Imported:
-    """Return the same with further numbers; what is no number is left out."""
+    """Return the converted row with further numbers; values that are not numbers are left out."""
     found = {name: number(extra, name) for name in extra}
     numbers = {name: value for name, value in found.items() if value is not None}
     task = replace(imported.task, difficulty={**imported.task.difficulty, **numbers})

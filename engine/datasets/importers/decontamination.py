@@ -1,4 +1,4 @@
-"""Keeps training rows apart from a benchmark: by repository, instance, commit, statement and fix.
+"""Decontamination against a benchmark: by repository, instance, commit, statement and fix.
 
 Statements are compared by their n-grams of words, exactly, through an index: the overlap of two is the share
 of the shorter one's n-grams that the other has too. Fixes are compared by the lines they add. With a
@@ -18,16 +18,16 @@ from engine.datasets.importers.repositories import VERIFIED_REPOSITORIES, canoni
 from engine.patches.sections import added_lines
 
 _MIN_LINES = 3
-"""Fixes that add fewer telling lines are not compared: they are alike by chance."""
+"""Minimum number of significant added lines of a compared fix; shorter ones coincide by chance."""
 _MIN_LINE = 10
 _MIN_COMMIT = 7
 
 
 class Decontamination:
-    """Rows of a benchmark, indexed. ``check`` says which of them a row is too near to.
+    """Index of a benchmark's rows; ``check`` returns the overlap of a row with it.
 
     Args:
-        config: what is compared, from which share on.
+        config: compared features, and the threshold of overlap.
         reference: the benchmark's rows; empty compares repositories alone.
     """
 
@@ -45,7 +45,7 @@ class Decontamination:
 
     @property
     def num_references(self) -> int:
-        """Rows of the benchmark."""
+        """Return the number of rows of the benchmark."""
         return len(self._names)
 
     def _add(self, row: Imported) -> None:
@@ -59,7 +59,7 @@ class Decontamination:
         self._fixes.add(number, line_hashes(row.answer.gold_patch))
 
     def check(self, row: Imported) -> Exclusion | None:
-        """Return what the row has in common with the benchmark; None when nothing."""
+        """Return the overlap of a row with the benchmark; None when there is none."""
         task = row.task
         for repo in self._repositories:
             if same_repository(task.repo, repo):
@@ -88,7 +88,7 @@ class Decontamination:
 
 
 class _Index:
-    """Feature → rows that have it."""
+    """Inverted index: feature → rows that have it."""
 
     def __init__(self) -> None:
         self._rows: dict[int, list[int]] = {}
@@ -114,7 +114,7 @@ class _Index:
 
 
 def ngrams(text: str, n: int) -> frozenset[int]:
-    """Return hashes of all ``n``-word sequences, case and punctuation ignored."""
+    """Return the hashes of all ``n``-word sequences, case and punctuation ignored."""
     words = re.findall(r"[^\W_]+", text.lower())
     if not words:
         return frozenset()
@@ -122,6 +122,6 @@ def ngrams(text: str, n: int) -> frozenset[int]:
 
 
 def line_hashes(patch: str) -> frozenset[int]:
-    """Return hashes of the lines a patch adds, without white space; short ones are left out."""
+    """Return the hashes of the lines that a patch adds, without white space; short ones are left out."""
     lines = (re.sub(r"\s+", "", line) for line in added_lines(patch))
     return frozenset(hash(line) for line in lines if len(line) >= _MIN_LINE)

@@ -1,4 +1,4 @@
-"""Reads fields of published rows: what is a list here is a JSON string there and a Python literal elsewhere.
+"""Readers of the fields of published rows: lists may be lists, JSON strings or Python literals.
 
 Every function takes the row, the field's names (the first that is there counts, lower-cased names too) and
 raises a ``DatasetError`` that names the field; the row's number is added by whoever counts rows.
@@ -28,7 +28,7 @@ def find(row: Row, *names: str) -> tuple[str, Any]:
 
 
 def text(row: Row, *names: str) -> str:
-    """Return a text that must be there and must not be empty."""
+    """Return a required, non-empty text field."""
     name, value = find(row, *names)
     if value is None:
         raise DatasetError("missing", field=name)
@@ -40,7 +40,7 @@ def text(row: Row, *names: str) -> str:
 
 
 def optional_text(row: Row, *names: str) -> str:
-    """Return a text; empty when missing."""
+    """Return a text field; empty when missing."""
     name, value = find(row, *names)
     if value is None:
         return ""
@@ -50,7 +50,7 @@ def optional_text(row: Row, *names: str) -> str:
 
 
 def number(row: Row, *names: str) -> float | None:
-    """Return a finite number; None when missing or not one."""
+    """Return a finite number; None when missing or not a number."""
     _, value = find(row, *names)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -62,7 +62,7 @@ def number(row: Row, *names: str) -> float | None:
 
 
 def structure(value: Any) -> Any:
-    """``value``, parsed when it is a JSON document or a Python literal in a string; None when it is neither.
+    """Parse ``value`` where it is a JSON document or a Python literal in a string; None when it is neither.
 
     Literals are read without evaluating anything.
     """
@@ -82,11 +82,11 @@ def structure(value: Any) -> Any:
 
 
 def names(row: Row, *fields: str, required: bool = True) -> tuple[str, ...]:
-    """Return a list of test names, repetitions dropped.
+    """Return a list of test names without repetitions.
 
     Args:
-        row: the row.
-        fields: names of the field.
+        row: the published row.
+        fields: alternative names of the field.
         required: whether a missing field is an error; else it is an empty list.
     """
     field, raw = find(row, *fields)
@@ -101,7 +101,7 @@ def names(row: Row, *fields: str, required: bool = True) -> tuple[str, ...]:
 
 
 def mapping(row: Row, *fields: str) -> dict[str, Any]:
-    """Return an object that must be there."""
+    """Return a required object field."""
     field, raw = find(row, *fields)
     if raw is None:
         raise DatasetError("missing", field=field)
@@ -112,12 +112,12 @@ def mapping(row: Row, *fields: str) -> dict[str, Any]:
 
 
 def optional_mapping(row: Row, *fields: str) -> dict[str, Any]:
-    """Return an object; empty when missing. Raises when something else is there."""
+    """Return an object field; empty when missing. Raises DatasetError for another type."""
     return mapping(row, *fields) if find(row, *fields)[1] not in (None, "") else {}
 
 
 def texts(value: Any, field: str) -> list[str]:
-    """Return a command given as one text or several."""
+    """Return a list of commands given as one text or several."""
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
         raise DatasetError("neither a text nor a list of texts", field=field)
@@ -125,7 +125,7 @@ def texts(value: Any, field: str) -> list[str]:
 
 
 def kept(row: Row, *fields: str) -> dict[str, Any]:
-    """Return those of the fields that have a value, as JSON can hold them."""
+    """Return the given fields that have a value, as plain JSON data."""
     found = {}
     for field in fields:
         _, value = find(row, field)
@@ -135,7 +135,7 @@ def kept(row: Row, *fields: str) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """``value`` as JSON can hold it: dates and other foreign objects become text."""
+    """Return ``value`` as plain JSON data: dates and other foreign objects become text."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set):

@@ -1,4 +1,4 @@
-"""Which imported rows are wanted: by language, repository, size, difficulty and quality of the statement."""
+"""Filters of imported rows: by language, repository, size, difficulty and quality of the statement."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "==": operator.eq,
 }  # fmt: skip
 _MIN_QUOTED = 12
-"""Shortest added line, without white space, that gives something away when a statement quotes it."""
+"""Minimum length, without white space, of an added line that counts as a leak when quoted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusion:
-    """Why a row was left out."""
+    """Reason for the exclusion of a row."""
 
     by: str
-    """Name of the filter, under which it is counted: ``language``, ``where:patch_lines``, …"""
+    """Name of the filter under which the exclusion is counted: ``language``, ``where:patch_lines``, …"""
     detail: str
 
 
 class Filters:
-    """A configuration, made ready. ``check`` names the first filter that a row does not pass."""
+    """Compiled filters of a configuration; ``check`` returns the first filter that a row fails."""
 
     def __init__(self, config: FilterConfig) -> None:
         self._config = config
@@ -37,7 +37,7 @@ class Filters:
         self._where = [_comparison(text) for text in config.where]
 
     def check(self, imported: Imported) -> Exclusion | None:
-        """Return why the row is not wanted; None when it is."""
+        """Return the reason for excluding a row; None when it is kept."""
         config, task = self._config, imported.task
         language = str(task.metadata.get("language") or "")
         if self._languages and language not in self._languages:
@@ -75,7 +75,7 @@ def _comparison(text: str) -> tuple[str, str, float]:
 
 
 def leaked_lines(imported: Imported) -> int:
-    """Return how many lines that the gold patch adds, and does not also remove, stand in the statement."""
+    """Return the number of lines, added but not removed by the gold patch, that the statement quotes."""
     patch = imported.answer.gold_patch
     removed = set(map(_squeezed, removed_lines(patch)))
     added = set(map(_squeezed, added_lines(patch)))

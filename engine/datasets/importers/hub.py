@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub, downloaded file by file into ``home/hub`` at one commit.
+"""Downloads of datasets from the Hugging Face Hub, file by file into ``home/hub`` at one commit.
 
 ``huggingface_hub`` does the work: downloads go on where they were, complete files are not fetched again. A
 branch or tag is turned into its commit first, which is what provenance records. ``HF_ENDPOINT`` and
@@ -65,7 +65,7 @@ def fetch(
 
 @contextlib.contextmanager
 def _explained(hub: Any, name: str, revision: str) -> Iterator[None]:
-    """Yield what the library raises, as what to do about it."""
+    """Context manager: re-raise the library's errors with their remedy."""
     errors = hub.errors
     try:
         yield
@@ -109,7 +109,7 @@ def _library() -> Any:
 
 
 def _listing(hub: Any, name: str, revision: str, root: Path) -> tuple[str, list[str]]:
-    """Return the commit and its files; offline those that are there already."""
+    """Return the commit and its files; offline, the files already downloaded."""
     reference = root / "refs" / (revision or "main").replace("/", "--")
     if not _is_offline():
         info = hub.HfApi(endpoint=_endpoint()).dataset_info(name, revision=revision or None)

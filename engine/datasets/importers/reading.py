@@ -32,12 +32,12 @@ _DESCRIPTIONS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One row as it stands in the source, or why it could not be read."""
+    """One row as read from the source, or the reason why it could not be read."""
 
     number: int
-    """Counted from 0 over the whole source."""
+    """Row number, counted from 0 over the whole source."""
     file: str
-    """Relative to the source."""
+    """Path relative to the source."""
     row: Row
     split: str
     error: str = ""
@@ -45,12 +45,12 @@ class Item:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where rows come from."""
+    """Location of the rows of an import."""
 
     path: Path
     """File or folder."""
     only: frozenset[str] = frozenset()
-    """Files below it that count, relative to it; empty is all."""
+    """Files to read, relative to ``path``; empty reads all."""
     revision: str = ""
     """The hub's commit; empty for local sources."""
 
@@ -65,10 +65,10 @@ class DataFile:
 
 
 def data_files(source: Source, split: str = "") -> list[DataFile]:
-    """Return files with rows, in a stable order.
+    """Return the files with rows, in a stable order.
 
     Args:
-        source: where to look.
+        source: the location of the rows.
         split: only files of this split.
 
     Raises:
@@ -92,7 +92,7 @@ def data_files(source: Source, split: str = "") -> list[DataFile]:
 
 
 def leads_out(path: Path, root: Path) -> bool:
-    """Return whether a file is a link to outside of the source: a set must not pick files of this machine."""
+    """Return whether a file links to outside of the source, which could expose arbitrary local files."""
     return not path.resolve().is_relative_to(root.resolve())
 
 
@@ -101,7 +101,7 @@ def _suffix(path: Path) -> str:
 
 
 def _is_data(path: Path) -> bool:
-    """Return whether a file cannot hold rows: hidden files, descriptions of the set, scripts."""
+    """Return whether a file may hold rows; hidden files, dataset descriptions and scripts do not."""
     hidden = any(part.startswith(".") or part == _SCRIPTS for part in path.parts)
     return bool(_suffix(path)) and not hidden and path.name not in _DESCRIPTIONS
 
@@ -117,7 +117,7 @@ def split_of(path: Path) -> str:
 
 
 def read_items(source: Source, form: Format, *, split: str = "", start: int = 0) -> Iterator[Item]:
-    """Yield rows of a source from number ``start`` on; what comes before is skipped cheaply.
+    """Yield the rows of a source from number ``start`` on; earlier rows are skipped cheaply.
 
     Raises:
         DatasetError: the source has no rows of this format.
@@ -140,7 +140,7 @@ def read_items(source: Source, form: Format, *, split: str = "", start: int = 0)
 
 
 def count_rows(source: Source, form: Format, *, split: str = "") -> int:
-    """Return how many rows a source has, without converting any; 0 when that would mean reading it all."""
+    """Return the number of rows without converting them; 0 when counting would read the whole source."""
     if form.read_folder is not None:
         return len(task_folders(source.path, form.marker))
     total = 0
@@ -156,7 +156,7 @@ def count_rows(source: Source, form: Format, *, split: str = "") -> int:
 
 
 def open_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
-    """Return rows of one file after the first ``skip``, and the number actually skipped."""
+    """Return the rows of one file after the first ``skip``, and the number actually skipped."""
     readers: dict[str, Callable[[Path, int], tuple[Iterator[tuple[Row, str]], int]]] = {
         ".parquet": _parquet_rows,
         ".json": _json_rows,
@@ -221,7 +221,7 @@ def _line_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Yield lines that are not empty. Raises DatasetError when the file is cut off or damaged."""
+    """Yield the non-empty lines. Raises DatasetError when the file is cut off or damaged."""
     try:
         with _opened(path) as stream:
             for line in stream:
@@ -255,7 +255,7 @@ def _json_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
 
 
 def _records(value: Any, name: str) -> list[Any]:
-    """Return rows of a document: a list, columns (lists or index → value), id → row, or a single row."""
+    """Return the rows of a document: a list, columns (lists or index → value), id → row, or a single row."""
     if isinstance(value, list):
         return value
     if isinstance(value, dict) and isinstance(value.get("rows"), list):
@@ -276,7 +276,7 @@ def _records(value: Any, name: str) -> list[Any]:
 
 
 def task_folders(source: Path, marker: str) -> list[Path]:
-    """Return folders that hold ``marker``, in a stable order. Raises DatasetError when there are none."""
+    """Return the folders that hold ``marker``, in a stable order. Raises DatasetError when there are none."""
     if not source.is_dir():
         raise DatasetError(f"there is no folder {source}")
     found = sorted(path.parent for path in source.rglob(marker))
@@ -308,7 +308,7 @@ def _folders(source: Path, form: Format, start: int) -> Iterator[Item]:
 
 
 def _scripts(folder: Path, row: Row) -> dict[str, str]:
-    """Return the scripts that belong to a row by its instance id."""
+    """Return the scripts of a row, found by its instance id."""
     name = str(row.get("instance_id") or "")
     if not name or "/" in name or name.startswith("."):
         return {}

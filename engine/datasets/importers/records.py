@@ -1,4 +1,4 @@
-"""What an import says of itself: which one it is, and what is recorded with the dataset."""
+"""Fingerprint and provenance of an import, recorded with the dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COUNTED = ("read", "imported", "rejected", "duplicates", "excluded", "ungradable
 
 
 def existing_header(config: ImportConfig, home: Path) -> dict[str, Any] | None:
-    """Return the existing dataset's description. Raises DatasetError when it must not be changed."""
+    """Return the header of the existing dataset. Raises DatasetError when it must not be changed."""
     try:
         header: dict[str, Any] = json.loads((dataset_path(home, config.output) / "dataset.json").read_text())
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def existing_header(config: ImportConfig, home: Path) -> dict[str, Any] | None:
 def fingerprint_of(
     config: ImportConfig, source: Source, form: Format, existing: Mapping[str, Any] | None
 ) -> str:
-    """Return what is imported and how: another file, setting or dataset to append to makes another import."""
+    """Return the fingerprint of an import: source files, settings and the dataset it is appended to."""
     known: list[Any] = [config.model_dump(mode="json"), source.revision]
     if form.read_folder is None:
         files = [file.path for file in data_files(source, config.source_split)]
@@ -63,14 +63,14 @@ def provenance_of(
     references: int,
     existing: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Return what is recorded with the dataset: every import it was made of.
+    """Return the provenance to record with the dataset: all imports it consists of.
 
     Args:
         config: this import.
-        source: what it read.
-        progress: what it came to.
-        references: rows of a benchmark it was compared with.
-        existing: what a dataset that is added to says of itself.
+        source: the rows' location.
+        progress: the counts of this import.
+        references: number of benchmark rows it was compared with.
+        existing: header of the dataset that is appended to.
     """
     record: dict[str, Any] = {
         "format": config.format,

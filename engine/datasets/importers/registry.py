@@ -1,4 +1,4 @@
-"""The converter of every format, by name; ``engine.config.importing.FORMATS`` says what each is."""
+"""Converters of all formats by name; ``engine.config.importing.FORMATS`` describes each format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of repositories as the sets write them, made comparable."""
+"""Normalisation of repository names for comparison across datasets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ALIASES = {
 
 
 def canonical(repo: str) -> str:
-    """``owner/name`` in lower case; mirrors (``swesmith/owner__name.sha8``) and addresses lose the rest."""
+    """Return ``owner/name`` in lower case; cut mirror suffixes (``swesmith/owner__name.sha8``) and URLs."""
     name = repo.strip().lower().removesuffix(".git")
     name = re.sub(r"^(?:https?://|git@)[^/:]+[/:]", "", name)
     mirror = re.fullmatch(r"(?:[^/]+/)?([^/]+?)__([^/]+?)(?:\.[0-9a-f]{7,40})?", name)
@@ -29,7 +29,7 @@ def canonical(repo: str) -> str:
 
 
 def same_repository(left: str, right: str) -> bool:
-    """Return whether two names mean one repository; a name without an owner means every owner's."""
+    """Return whether two names denote the same repository; a name without an owner matches every owner."""
     a, b = canonical(left), canonical(right)
     if "/" in a and "/" in b:
         return a == b

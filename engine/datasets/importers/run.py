@@ -1,4 +1,4 @@
-"""Turns a published set into a dataset: read, convert, select, write; streaming, idempotent, resumable.
+"""Import of a published dataset: read, convert, select, write; streaming, idempotent, resumable.
 
     source ─▶ rows ─▶ convert ─▶ decontaminate, filter ─▶ staging folder ─▶ dataset folder, in one step
 
@@ -33,40 +33,41 @@ from engine.types import TaskRow
 COMMIT_ROWS = 500
 COMMIT_S = 2.0
 _LONGEST = {"instance_id": 300, "repo": 300, "base_commit": 100, "image": 500, "workdir": 300, "split": 64}
-"""What the tables hold of a task, characters."""
+"""Maximum length of a task's fields in the tables, characters."""
 _LONGEST_TEST_S = 86_400.0
 Report = Callable[[str, int, int], None]
-"""Told what is being done, how many rows are done and how many there are (0: unknown)."""
+"""Progress callback: message, rows done, total rows (0: unknown)."""
 Gradable = Callable[[TaskRow], str]
-"""Why no patch for a row could be judged here; empty when one can be. Grading knows, and it is above this."""
+"""Callback that returns the reason why a row cannot be graded, or an empty text; passed in, because
+grading is a higher layer."""
 
 
 class ImportStopped(TrainyardError):
-    """Somebody asked for a stop; what was done counts and the next import of the same goes on there."""
+    """A stop was requested; completed rows are kept, and the next identical import resumes there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportResult:
-    """What an import came to."""
+    """Counts of a finished import."""
 
     dataset: str
     read: int
-    """Rows of the source."""
+    """Rows read from the source."""
     imported: int
-    """Rows that are in the dataset because of it."""
+    """Rows in the dataset that come from this import."""
     rejected: int
     duplicates: int
     excluded: int
     ungradable: int
-    """Imported rows whose patches cannot be judged here."""
+    """Imported rows that cannot be graded on this installation."""
     tasks: int
-    """Rows of the dataset."""
+    """Rows of the dataset in total."""
     seconds: float
     resumed: bool
     excluded_by: Mapping[str, int] = field(default_factory=dict)
 
     def counts(self) -> dict[str, Any]:
-        """As one line of JSON has it."""
+        """Return the counts as plain JSON data."""
         names = ("dataset", "read", "imported", "rejected", "duplicates", "excluded", "ungradable", "tasks")
         found: dict[str, Any] = {name: getattr(self, name) for name in names}
         return {
@@ -85,19 +86,19 @@ def import_dataset(
     report: Report | None = None,
     must_end: Callable[[], bool] = lambda: False,
 ) -> ImportResult:
-    """Import a published set.
+    """Import a published dataset.
 
     Args:
-        config: what, from where, into which dataset, which rows.
+        config: source, target dataset, and selection of rows.
         home: the data folder.
-        gradable: asked about every row; a row that cannot be judged is imported, counted and marked.
-        report: told about progress.
-        must_end: asked between rows.
+        gradable: called for every row; a row that cannot be graded is imported, counted and marked.
+        report: called with the progress.
+        must_end: polled between rows; True stops the import.
 
     Raises:
-        DatasetError: nothing can be imported: no rows, the dataset is another one's.
+        DatasetError: nothing can be imported: no rows, or the dataset belongs to another source.
         PreflightError: a library or the hub is missing.
-        ImportStopped: ``must_end`` said so; nothing is visible yet and nothing is lost.
+        ImportStopped: ``must_end`` returned True; nothing is visible yet and nothing is lost.
     """
     started = time.monotonic()
     report = report or _silence
@@ -130,7 +131,7 @@ def import_dataset(
 
 
 def _silence(message: str, done: int, total: int) -> None:
-    """Tells nobody."""
+    """Ignore progress reports."""
 
 
 class _Import:
@@ -158,7 +159,7 @@ class _Import:
         self.first_reject = ""
 
     def run(self, report: Report, must_end: Callable[[], bool]) -> None:
-        """Return every row that is not done yet. Raises ImportStopped."""
+        """Process every remaining row. Raises ImportStopped."""
         for number, task in enumerate(self._staging.tasks()):
             self._ids.add(task["id"])
             self._instances[task["instance_id"]] = number
@@ -222,7 +223,7 @@ class _Import:
         except DatasetError:
             raise
         except Exception as error:
-            # A row that nobody thought of must not cost the others.
+            # An unforeseen malformed row must not fail the whole import.
             raise DatasetError(f"cannot be converted: {type(error).__name__}: {str(error)[:200]}") from error
 
     def _gradable_row(self, imported: Imported, item: Item) -> tuple[Imported, TaskRow]:
@@ -270,7 +271,7 @@ class _Import:
 
 
 def _clean(value: Any) -> Any:
-    """``value`` without lone surrogates, which neither files nor databases hold."""
+    """Return ``value`` without lone surrogates, which neither files nor databases can store."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -304,7 +305,7 @@ def _fetched(config: ImportConfig, home: Path, report: Report) -> Source:
 
 
 def _decontamination(config: ImportConfig) -> Decontamination:
-    """Return the benchmark to keep away from. Raises DatasetError when its file has no rows."""
+    """Return the benchmark to decontaminate against. Raises DatasetError when its file has no rows."""
     reference = config.decontamination.reference
     if not reference:
         return Decontamination(config.decontamination)

@@ -1,4 +1,4 @@
-"""The folder in which an import grows: killed at any point it shows nothing and goes on where it was.
+"""Staging folder of a growing import: invisible until complete, resumable after a kill at any point.
 
 ``home/datasets/.import-<name>/`` holds the growing files and ``state.json``, which says how far each of them
 counts. State is written after the files it speaks of are on the disk; what is behind it in the files is cut
@@ -29,20 +29,20 @@ _STATE = "state.json"
 
 @dataclass(slots=True)
 class ImportProgress:
-    """How far an import is."""
+    """Progress of an import."""
 
     fingerprint: str
-    """What is imported and how: an import of something else does not go on here."""
+    """Fingerprint of source and settings; only an identical import resumes here."""
     next_row: int = 0
-    """First row of the source that is not done."""
+    """Number of the first unprocessed row of the source."""
     sizes: dict[str, int] = field(default_factory=dict)
-    """File → bytes that count."""
+    """File → number of valid bytes."""
     counts: dict[str, int] = field(default_factory=dict)
     excluded_by: dict[str, int] = field(default_factory=dict)
     splits: dict[str, int] = field(default_factory=dict)
 
     def count(self, name: str, by: int = 1) -> None:
-        """Add to a count."""
+        """Increment a count."""
         self.counts[name] = self.counts.get(name, 0) + by
 
 
@@ -84,7 +84,7 @@ class Staging:
         self._lock.close()
 
     def _stored(self) -> ImportProgress | None:
-        """Return what an earlier process left, when it imported the same."""
+        """Return the progress of an interrupted import with the same fingerprint, if any."""
         try:
             stored = ImportProgress(**json.loads((self.folder / _STATE).read_text()))
         except (OSError, ValueError, TypeError):
@@ -106,17 +106,17 @@ class Staging:
 
     @property
     def resumed(self) -> bool:
-        """Whether an earlier process had begun."""
+        """Return whether an earlier process began this import."""
         return self.progress.next_row > 0
 
     def tasks(self) -> Iterator[dict[str, Any]]:
-        """Yield the visible halves so far, as they stand in the file."""
+        """Yield the visible halves written so far, as stored in the file."""
         with (self.folder / TASKS).open("rb") as file:
             for line in file:
                 yield json.loads(line)
 
     def seed(self) -> None:
-        """Begin with what the dataset has."""
+        """Start with the rows of the existing dataset."""
         for file in _FILES:
             if (self._target / file).is_file():
                 with (self._target / file).open("rb") as stored:
@@ -132,11 +132,11 @@ class Staging:
         self.progress.splits[row.split] = self.progress.splits.get(row.split, 0) + 1
 
     def note(self, file: str, record: Mapping[str, Any]) -> None:
-        """Append a record to the rejects or the excluded."""
+        """Append a record to the rejected or the excluded rows."""
         self._streams[file].write((json.dumps(dict(record)) + "\n").encode())
 
     def commit(self, next_row: int) -> None:
-        """Make everything up to ``next_row`` count, on the disk."""
+        """Commit everything up to ``next_row`` durably to disk."""
         for file, stream in self._streams.items():
             stream.flush()
             os.fsync(stream.fileno())
@@ -152,6 +152,6 @@ class Staging:
         swap_in(self.folder, self._target)
 
     def discard(self) -> None:
-        """Forget what was staged."""
+        """Delete the staged data."""
         with contextlib.suppress(FileNotFoundError):
             shutil.rmtree(self.folder)

@@ -1,1 +1,1 @@
-"""Source trees of tasks: fetched and unpacked without running anything of theirs."""
+"""Source trees of tasks: fetched and unpacked without running any of their code."""

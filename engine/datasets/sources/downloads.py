@@ -1,4 +1,4 @@
-"""Getting strangers' packages and repositories: downloaded here, unpacked in a sandbox, never run or built.
+"""Downloads of untrusted packages and repositories: fetched here, unpacked in a sandbox, never run or built.
 
 pip and git read the network with nothing that could start a program of the other side's choice; ``unpack``
 hands what they brought to ``engine.datasets.sources.unpacking`` in a sandbox of its own.
@@ -32,11 +32,11 @@ _GIT_OPTIONS = (
 _PASSED_ON = frozenset(
     {"PATH", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "GIT_SSL_CAINFO", "SSL_CERT_FILE"}
 )
-"""What git needs of the environment to reach the network; credentials are not among it."""
+"""Environment variables that git needs to reach the network; credentials are not among them."""
 
 
 def run_pip_files(*arguments: str) -> None:
-    """Run ``engine.datasets.sources.pip_files``. Raises PreflightError with the last line of what it said."""
+    """Run ``engine.datasets.sources.pip_files``. Raises PreflightError with the last line of its output."""
     command = [sys.executable, "-m", "engine.datasets.sources.pip_files", *arguments]
     environment = {**os.environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     root = str(Path(__file__).resolve().parents[3])
@@ -55,7 +55,7 @@ def clone(url: str, target: Path) -> None:
     """Fetch the newest commit of a repository over https, as a bare repository without hooks.
 
     Redirects are refused (the host is the one that was allowed), and so are other transports, submodules and
-    everybody's configuration and credentials.
+    all user or system configuration and credentials.
 
     Raises:
         PreflightError: git is missing, or the repository cannot be fetched.
@@ -109,9 +109,9 @@ def unpack(
     Args:
         kind: see ``engine.datasets.sources.unpacking``.
         packed: archive, folder of wheels, or bare repository.
-        target: an empty folder of this process's own.
+        target: an empty folder owned by this process.
         home: the data folder.
-        what: its name, for people.
+        what: its display name.
 
     Raises:
         DatasetError: it is damaged, or more than files within limits.

@@ -1,4 +1,4 @@
-"""Source trees that tasks are made from: a folder, a git repository, or ``pip:NAME==VERSION``.
+"""Source trees from which tasks are made: a folder, a git repository, or ``pip:NAME==VERSION``.
 
 ``fetch_source`` copies the tree into ``home/sources/`` (cached), without documentation and
 repository data, and finds its packages, import roots, tests and runtime dependencies. To add a kind
@@ -39,10 +39,10 @@ _NOT_PACKAGES = frozenset({"tests", "test", "examples", "benchmarks", "scripts",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A cached source tree and what was found in it; paths are relative to ``tree``."""
+    """A cached source tree and its inspected properties; paths are relative to ``tree``."""
 
     spec: str
-    """As configured, e.g. ``pip:boltons==26.2.0``."""
+    """Specification as configured, e.g. ``pip:boltons==26.2.0``."""
     name: str
     """Short name for instance ids, e.g. ``boltons``."""
     revision: str
@@ -50,14 +50,14 @@ class Source:
     tree: Path
     packages: tuple[str, ...]
     roots: tuple[str, ...]
-    """Folders that go on ``sys.path``."""
+    """Folders to put on ``sys.path``."""
     tests: tuple[str, ...]
     requirements: tuple[str, ...]
     """Unconditional runtime dependencies from its metadata."""
 
 
 def fetch_source(spec: str, home: Path) -> Source:
-    """Obtain and inspect a source; cached under ``home/sources/``.
+    """Fetch and inspect a source; cached under ``home/sources/``.
 
     Nothing of it is run here: it is only downloaded, and unpacked in a sandbox.
 
@@ -91,7 +91,7 @@ def fetch_source(spec: str, home: Path) -> Source:
 
 
 def _obtain(spec: SourceSpec, staging: Path, home: Path) -> None:
-    """Put the wanted files of a source in ``staging/tree``."""
+    """Put the selected files of a source into ``staging/tree``."""
     raw = staging / "raw"
     raw.mkdir()
     match spec:
@@ -156,7 +156,7 @@ def _inspect(spec: str, name: str, revision: str, tree: Path) -> Source:
 
 
 def _requirements(tree: Path) -> tuple[str, ...]:
-    """Return dependencies that hold without extras or conditions."""
+    """Return the dependencies that hold without extras or conditions."""
     found: list[str] = []
     metadata, project = tree / "PKG-INFO", tree / "pyproject.toml"
     if metadata.exists():
@@ -170,7 +170,7 @@ def _requirements(tree: Path) -> tuple[str, ...]:
 
 
 def _is_named(text: str) -> bool:
-    """Check that a requirement names a package of the index. Raises DatasetError for anything else."""
+    """Return whether a requirement names a package of the index. Raises DatasetError for anything else."""
     try:
         requirement = Requirement(text)
     except InvalidRequirement:

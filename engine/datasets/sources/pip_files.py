@@ -1,4 +1,4 @@
-"""Program that downloads files of pip's configured index without running anything of theirs.
+"""Program that downloads files from pip's configured index without running any of their code.
 
     python -m engine.datasets.sources.pip_files sdist NAME VERSION FOLDER
     python -m engine.datasets.sources.pip_files wheels FOLDER REQUIREMENT...
@@ -57,7 +57,7 @@ def _save(session: Any, link: Any, folder: Path) -> None:
 
 
 def fetch_wheels(folder: Path, requirements: Sequence[str]) -> None:
-    """Download pure-Python wheels and those they depend on."""
+    """Download pure-Python wheels and their dependencies."""
 
     def refuse(*_arguments: Any, **_options: Any) -> NoReturn:
         sys.exit("a dependency is an address and no package of the index")

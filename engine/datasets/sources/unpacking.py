@@ -1,4 +1,4 @@
-"""Program that unpacks strangers' files in a sandbox (``engine.sandbox.local.contained``); needs no library.
+"""Program that unpacks untrusted files in a sandbox (``engine.sandbox.local.contained``); needs no library.
 
     sdist ARCHIVE            one top folder of a source distribution into ``tree/``
     wheels FOLDER            pure-Python wheels as pip installs them, compiled
@@ -33,7 +33,7 @@ class _Readable(Protocol):
 
 
 class _Target:
-    """The folder that files are written to; counts them."""
+    """Target folder of unpacked files; counts files and bytes."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -62,7 +62,7 @@ class _Target:
 
 
 def unpack_sdist(archive: Path, target: Path) -> None:
-    """Unpack a source distribution; its one top folder becomes ``target``."""
+    """Unpack a source distribution; its single top folder becomes ``target``."""
     files = _zipped(archive) if zipfile.is_zipfile(archive) else _tarred(archive)
     tree = _Target(target)
     for name, stream, executable in files:
@@ -88,7 +88,7 @@ def unpack_wheels(folder: Path, target: Path) -> None:
 
 
 def unpack_repository(repository: Path, target: Path) -> None:
-    """Write the files of HEAD."""
+    """Write the files of the repository's HEAD."""
     git = ["git", "-c", "safe.directory=*", "-c", "protocol.allow=never", f"--git-dir={repository}"]
     listed = subprocess.run([*git, "ls-tree", "-r", "-z", "HEAD"], stdout=subprocess.PIPE, check=True)
     tree = _Target(target)
@@ -109,14 +109,14 @@ def unpack_repository(repository: Path, target: Path) -> None:
 
 
 class _Part:
-    """The next ``size`` bytes of a stream."""
+    """File-like view of the next ``size`` bytes of a stream."""
 
     def __init__(self, stream: _Readable, size: int) -> None:
         self._stream = stream
         self._left = size
 
     def read(self, count: int) -> bytes:
-        """Read up to ``count`` of them."""
+        """Read up to ``count`` bytes of the part."""
         data = self._stream.read(min(count, self._left))
         self._left -= len(data)
         return data

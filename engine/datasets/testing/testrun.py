@@ -1,4 +1,4 @@
-"""Runs tests in a sandbox and reads the signed report: curation and grading share this one path.
+"""Test runs in a sandbox with a signed report, shared by curation and grading.
 
 The report leaves the sandbox as a file outside the workdir, never through the output; see
 ``engine.datasets.testing.pytest_driver`` for what is signed and why.
@@ -32,7 +32,7 @@ TEST_ENVIRONMENT: Mapping[str, str] = {
     "TZ": "UTC",
 }
 LOG_BYTES = 10 << 20
-"""What is kept of a test log, of each stream: head and tail, the rest is counted."""
+"""Maximum size of a test log, bytes per stream; head and tail are kept, the omitted part is counted."""
 _CHUNK_BYTES = 1 << 18
 _PASSED = frozenset({"PASSED", "XPASS", "XFAIL", "SKIPPED"})
 SEVERITY = (
@@ -40,7 +40,7 @@ SEVERITY = (
     TestOutcome.ERROR,
 )  # fmt: skip
 _WORDS = {outcome.upper().encode(): outcome.upper() for outcome in SEVERITY}
-"""In a record."""
+"""Outcome words in a record."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,33 +49,33 @@ class TestCase:
 
     __test__ = False
     address: tuple[str, str]
-    """``classname`` and ``name``."""
+    """Return ``classname`` and ``name``."""
     outcome: TestOutcome
     seconds: float
     exception: str
-    """Class of what was raised; empty when it passed or is unknown."""
+    """Class of the raised exception; empty when the test passed or it is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestRun:
-    """What one run of tests showed."""
+    """Results of one run of tests."""
 
     __test__ = False
     cases: Mapping[tuple[str, str], TestCase] = field(default_factory=dict)
     ids: tuple[str, ...] = ()
-    """Node ids in the order they ran."""
+    """Node ids in execution order."""
     lines: Mapping[str, Mapping[str, Sequence[int]]] = field(default_factory=dict)
-    """Node id → file → executed lines; only of a traced run."""
+    """Node id → file → executed lines; only for a traced run."""
     timed_out: bool = False
     problem: str = ""
-    """Why there is no report; empty when there is one."""
+    """Reason why there is no report; empty when there is one."""
     forged: bool = False
-    """A report was there but not ours, or pytest was altered while it ran."""
+    """Evidence of a forged report, or of pytest altered while it ran."""
     log: str = ""
     seconds: float = 0.0
 
     def case(self, node_id: str) -> TestCase:
-        """Return the case of a test; ``missing`` when it did not report."""
+        """Return the case of a test; ``missing`` when the test was not reported."""
         address = junit_address(node_id)
         missing = TestCase(address=address, outcome=TestOutcome.MISSING, seconds=0.0, exception="")
         return self.cases.get(address, missing)
@@ -86,7 +86,7 @@ class TestRun:
 
 
 def driver_command(tests: Sequence[str], roots: Sequence[str], *, trace_roots: Sequence[str] = ()) -> str:
-    """Return shell command that runs ``tests``; ``{junit}`` stands for the report's path.
+    """Return the shell command that runs ``tests``; ``{junit}`` stands for the report's path.
 
     Args:
         tests: node ids, files, ``@file`` or further options of pytest.
@@ -140,7 +140,7 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
 
 
 async def _has_other_tools(sandbox: Sandbox) -> bool:
-    """Return whether the toolchain that the image mounts, read-only, is not of this version."""
+    """Return whether the toolchain mounted read-only by the image is of another version."""
     ours = runner_scripts()
     try:
         return ours != {name: await sandbox.read_file(f"{MOUNT}/{name}") for name in ours}
@@ -149,7 +149,7 @@ async def _has_other_tools(sandbox: Sandbox) -> bool:
 
 
 def log_text(result: ExecResult) -> str:
-    """Return what a command printed, with a last line that counts what was left out."""
+    """Return the output of a command, with a last line that counts the omitted part."""
     text = (result.stdout + result.stderr).decode("utf-8", "replace")
     if not result.dropped_bytes:
         return text
@@ -177,7 +177,7 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
 
 
 def _alterations(envelope: Mapping[str, Any], cases: Mapping[tuple[str, str], TestCase]) -> list[str]:
-    """Return what the driver noticed, and tests that passed in one of its two reports only."""
+    """Return the driver's findings, and tests that passed in only one of its two reports."""
     record = read_record(envelope["record"].encode())
     seen: dict[tuple[str, str], bool] = {}
     for node_id, status in record.outcomes.items():
@@ -190,11 +190,11 @@ def _alterations(envelope: Mapping[str, Any], cases: Mapping[tuple[str, str], Te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What ``engine.datasets.testing.pytest_recorder`` saw of one session of pytest."""
+    """Record of one pytest session, written by ``engine.datasets.testing.pytest_recorder``."""
 
     exit_status: int
     altered: tuple[str, ...]
-    """Functions, hooks and tests that were exchanged."""
+    """Functions, hooks and tests that were replaced."""
     outcomes: Mapping[str, str]
     """Node id → PASSED, FAILED, ERROR, SKIPPED, XFAIL or XPASS."""
 
@@ -220,7 +220,7 @@ def read_record(payload: bytes) -> Record:
 
 
 def junit_address(node_id: str) -> tuple[str, str]:
-    """``classname`` and ``name`` under which pytest reports a node id.
+    """Return the ``classname`` and ``name`` under which pytest reports a node id.
 
     ``tests/test_a.py::TestX::test_y[a::b]`` → ``("tests.test_a.TestX", "test_y[a::b]")``.
     """
@@ -232,7 +232,7 @@ def junit_address(node_id: str) -> tuple[str, str]:
 
 
 def parse_junit(xml: str | bytes) -> dict[tuple[str, str], TestCase]:
-    """Return cases of a JUnit report by address; of several entries for one test the worst counts.
+    """Return the cases of a JUnit report by address; of several entries for one test the worst counts.
 
     Raises:
         ValueError: it is not XML, or declares entities, which may grow without bounds.
@@ -244,7 +244,7 @@ def parse_junit(xml: str | bytes) -> dict[tuple[str, str], TestCase]:
     parser.EntityDeclHandler = _refuse_entity
     data = memoryview(xml.encode("utf-8", "replace") if isinstance(xml, str) else xml)
     try:
-        for start in range(0, len(data), _CHUNK_BYTES):  # other threads have their turn in between
+        for start in range(0, len(data), _CHUNK_BYTES):  # other threads run between chunks
             parser.Parse(data[start : start + _CHUNK_BYTES], False)
         parser.Parse(b"", True)
     except expat.ExpatError as error:
@@ -257,7 +257,7 @@ def _refuse_entity(*_declaration: object) -> None:
 
 
 class _JunitReader:
-    """Collects ``testcase`` elements; what is deeper than their children says nothing."""
+    """Parser target that collects ``testcase`` elements; elements below their children are ignored."""
 
     def __init__(self) -> None:
         self.cases: dict[tuple[str, str], TestCase] = {}
@@ -297,7 +297,7 @@ def _case(attributes: Mapping[str, str]) -> TestCase:
 
 
 def _ended(case: TestCase, tag: str, attributes: Mapping[str, str]) -> TestCase:
-    """Return the case as a child element tells; others tell nothing."""
+    """Return the case updated from a child element; irrelevant elements leave it unchanged."""
     if tag == "skipped":
         expected = attributes.get("type") == "pytest.xfail"
         return replace(case, outcome=TestOutcome.XFAIL if expected else TestOutcome.SKIPPED)
@@ -308,7 +308,7 @@ def _ended(case: TestCase, tag: str, attributes: Mapping[str, str]) -> TestCase:
 
 
 def _exception(message: str) -> str:
-    """Class name at the start of a failure's message."""
+    """Return the class name at the start of a failure's message."""
     message = re.sub(r'^failed on (?:setup|teardown) with "', "", message)
     if message.startswith("assert "):
         return "AssertionError"
@@ -317,7 +317,7 @@ def _exception(message: str) -> str:
 
 
 def _escaped(name: str) -> str:
-    """As pytest writes characters that XML cannot hold."""
+    """Escape characters that XML cannot represent, as pytest does."""
     return re.sub(
         r"[^\t\n\r\x20-\x7e\x80-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]",
         lambda match: f"#x{ord(match[0]):02X}" if ord(match[0]) <= 0xFF else f"#x{ord(match[0]):04X}",

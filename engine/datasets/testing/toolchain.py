@@ -1,4 +1,4 @@
-"""The test toolchain of images: pytest, the signing driver and a source's pure-Python dependencies.
+"""Test toolchain of images: pytest, the signing driver and a source's pure-Python dependencies.
 
 ``home/toolchain/<hash>/`` is made once of wheels that pip downloads, and bound read-only into every sandbox
 whose image names it, at ``MOUNT``.
@@ -18,15 +18,15 @@ from engine.datasets.testing import pytest_driver, pytest_recorder
 
 PYTEST = "pytest==9.1.0"
 MOUNT = "/opt/trainyard"
-"""Where sandboxes see the toolchain."""
+"""Mount point of the toolchain in sandboxes."""
 DRIVER = f"{MOUNT}/trainyard_driver.py"
 
 
 def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
-    """Return folder with pytest, the driver and ``requirements``; installed on first use.
+    """Return the folder with pytest, the driver and ``requirements``; installed on first use.
 
     Raises:
-        PreflightError: pip could not get it (no network, no pure-Python distribution).
+        PreflightError: pip could not download it (no network, no pure-Python distribution).
         DatasetError: a wheel is damaged or hostile.
     """
     wanted = [PYTEST, *sorted(requirements)]
@@ -58,7 +58,7 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
 
 
 def runner_scripts() -> dict[str, bytes]:
-    """Return our own files of a toolchain."""
+    """Return the engine's own files of a toolchain."""
     return {
         "trainyard_driver.py": Path(pytest_driver.__file__).read_bytes(),
         "trainyard_recorder.py": Path(pytest_recorder.__file__).read_bytes(),

@@ -1,1 +1,1 @@
-"""Published dataset formats: one module each, from a row of the format to our task."""
+"""Published dataset formats: one module each, converting a row of the format into a task."""

@@ -1,4 +1,4 @@
-"""Test scripts for rows that bring none: what SWE-bench's harness (up to 4.1) makes of a row.
+"""Test scripts for rows without one, as SWE-bench's harness (up to 4.1) generates them.
 
 ``swebench_specs.json`` holds, per repository and version, the test command, the build and install commands
 and the parser's name, taken from swebench 4.1.0 (MIT); version 5 moved them into the rows. The script resets
@@ -30,12 +30,12 @@ FAIL_ONLY = frozenset(
         "eslint/eslint",
     }
 )  # fmt: skip
-"""Repositories whose logs name failures alone: a test that is absent has passed."""
+"""Repositories whose logs list only failures: a test that is absent has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """How one version of a repository is tested."""
+    """Test specification of one version of a repository."""
 
     language: str
     parser: str
@@ -54,7 +54,7 @@ def _specs() -> Mapping[str, Any]:
 
 
 def find_spec(repo: str, version: str) -> Spec | None:
-    """Return how a repository is tested at a version; None when that is not known."""
+    """Return the test specification of a repository at a version; None when unknown."""
     known = _specs().get(repo.lower(), {})
     for spec in known.get("specs", ()):
         if version in spec["versions"]:
@@ -70,7 +70,7 @@ def find_spec(repo: str, version: str) -> Spec | None:
 
 
 def directives(repo: str, test_patch: str) -> list[str]:
-    """Return what is given to the test command: the test patch's files, as modules for Django."""
+    """Return the arguments of the test command: the test patch's files, as modules for Django."""
     found = [part.paths[-1] for part in split_patch(test_patch) if part.paths]
     paths = [path for path in found if not path.endswith(_NO_TESTS)]
     if repo.lower() == "django/django":
@@ -107,7 +107,7 @@ def make_script(
     build: Sequence[str] = (),
     conda: bool = False,
 ) -> str:
-    """Return a bash script that puts the tests of ``test_patch`` in place and runs them between the markers.
+    """Return a bash script that applies the tests of ``test_patch`` and runs them between the markers.
 
     It may run on a tree that has the test patch already: files that the patch adds are removed and those that
     it changes are reset before it is applied.

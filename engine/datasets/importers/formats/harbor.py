@@ -49,7 +49,7 @@ def read_folder(folder: Path) -> Row:
 
 
 def convert(row: Row) -> Imported:
-    """Return one task. Raises DatasetError with the field."""
+    """Convert one task. Raises DatasetError with the field."""
     config: Mapping[str, Any] = row["config"]
     package, meta = optional_mapping(config, "task"), optional_mapping(config, "metadata")
     environment, verifier = optional_mapping(config, "environment"), optional_mapping(config, "verifier")
@@ -93,7 +93,7 @@ def _visible(meta: Mapping[str, Any]) -> dict[str, Any]:
 def _obstacle(
     row: Row, config: Mapping[str, Any], environment: Mapping[str, Any], verifier: Mapping[str, Any]
 ) -> str:
-    """Return why the task cannot be judged here; empty when it can."""
+    """Return the reason why the task cannot be graded on this installation; empty when it can."""
     if config.get("steps"):
         return "tasks of several steps are not supported"
     if not environment.get("docker_image"):
@@ -130,7 +130,7 @@ def _script(verifier: Mapping[str, Any], workdir: str) -> str:
 
 
 def _files(folder: Path) -> dict[str, str]:
-    """Return relative path → content of everything below a folder."""
+    """Return relative path → content of every file below a folder."""
     found = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if not path.is_file():

@@ -28,7 +28,7 @@ _STATES = {"passed_tests": "PASS", "failed_tests": "FAIL", "skipped_tests": "SKI
 
 
 def convert(row: Row) -> Imported:
-    """Return one row. Raises DatasetError with the field."""
+    """Convert one row. Raises DatasetError with the field."""
     org, repo = text(row, "org"), text(row, "repo")
     pull_request = find(row, "number")[1]
     if not str(pull_request).isdigit():
@@ -72,7 +72,7 @@ def convert(row: Row) -> Imported:
 
 
 def _statement(row: Row) -> str:
-    """Return titles and texts of the issues that the pull request resolves; its own where it names none."""
+    """Return titles and texts of the issues resolved by the pull request, or its own if it names none."""
     issues = structure(find(row, "resolved_issues")[1]) or []
     if isinstance(issues, dict):
         # columnar ports: {"number": [...], "title": [...], "body": [...]}
@@ -93,7 +93,7 @@ def _statement(row: Row) -> str:
 
 
 def _tests(row: Row, field: str) -> tuple[str, ...]:
-    """Return names of the tests of one kind of transition; columnar ports hold a list of names."""
+    """Return the names of the tests of one kind of transition; columnar ports hold a list of names."""
     value = structure(find(row, field)[1])
     if value is None:
         return ()
@@ -114,7 +114,7 @@ def _tests(row: Row, field: str) -> tuple[str, ...]:
 
 
 def _outcomes(row: Row, field: str) -> dict[str, str]:
-    """Test → PASS, FAIL or SKIP of one of the published runs."""
+    """Return test → PASS, FAIL or SKIP of one of the published runs."""
     result: Mapping[str, Any] = mapping(row, field)
     found: dict[str, str] = {}
     for column, state in _STATES.items():

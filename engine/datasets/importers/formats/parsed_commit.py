@@ -1,4 +1,4 @@
-"""R2E-Gym's ``ParsedCommit`` JSON back into git-format patches.
+"""Conversion of R2E-Gym's ``ParsedCommit`` JSON into git-format patches.
 
 A commit is stored as parsed hunks beside the whole old and new text of every file. The patch is put together
 from the hunks, as R2E-Gym does; it is then tried on the old text, and where it does not give the new one
@@ -25,10 +25,10 @@ class CommitPatches:
     """A commit as patches."""
 
     code: str
-    """Everything but tests: the gold patch."""
+    """The gold patch: all changes except tests."""
     tests: str
     left_out: tuple[str, ...]
-    """Binary files, which the format does not carry."""
+    """Paths of binary files, whose content the format does not include."""
     old_commit: str
     new_commit: str
     message: str
@@ -62,7 +62,7 @@ def read_commit(commit: Mapping[str, Any], *, field: str) -> CommitPatches:
 
 
 def _is_test(path: str) -> bool:
-    """Return what R2E-Gym itself takes for a test."""
+    """Return whether R2E-Gym itself classifies a path as a test."""
     parts = PurePosixPath(path).parts
     name = parts[-1] if parts else ""
     return name.endswith("_test.py") or name.startswith("test_") or bool(_TEST_FOLDERS & set(parts))
@@ -118,7 +118,7 @@ def _hunk_lines(hunk: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _applied(before: str, hunks: list[Mapping[str, Any]]) -> str | None:
-    """Return the text after the hunks; None where they do not fit."""
+    """Return the text with the hunks applied; None where they do not fit."""
     old = before.split("\n")
     made: list[str] = []
     position = 0

@@ -62,7 +62,7 @@ _SUMMARY = "short test summary info"
 
 
 def convert(row: Row) -> Imported:
-    """Return one row of any of R2E-Gym's sets. Raises DatasetError with the field."""
+    """Convert one row of any of R2E-Gym's datasets. Raises DatasetError with the field."""
     if find(row, "instance_id")[1] is not None and find(row, "parsed_commit_content")[1] is None:
         return swe_bench.convert(row)
     commit = read_commit(mapping(row, "parsed_commit_content"), field="parsed_commit_content")
@@ -93,7 +93,7 @@ def convert(row: Row) -> Imported:
         gold_patch=commit.code,
         test_patch=commit.tests,
         test_files=_test_files(results),
-        # Without a log of the old commit nobody knows which tests the fix mends.
+        # Without a log of the old commit, the tests fixed by the patch are unknown.
         fail_to_pass=fixed if before else (),
         pass_to_pass=stable if before else fixed,
         test_command=TEST_COMMAND,
@@ -133,7 +133,7 @@ def _expected(published: Mapping[str, Any]) -> dict[str, str]:
 
 
 def parse_log(log: str) -> dict[str, str]:
-    """Test → status out of the short summary of ``pytest -rA``, as R2E-Gym reads it.
+    """Return test → status from the short summary of ``pytest -rA``, as R2E-Gym reads it.
 
     Names are what follows the file, joined by dots; the summary ends where another one begins.
     """

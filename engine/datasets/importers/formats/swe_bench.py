@@ -41,7 +41,7 @@ _GYM_COMMANDS = {
 
 
 def convert(row: Row) -> Imported:
-    """Return a row of any SWE-bench version or its R2E-Gym variant. Raises DatasetError with the field."""
+    """Convert a row of any SWE-bench version or its R2E-Gym variant. Raises DatasetError with the field."""
     published = read_row(row)
     version = str(published.metadata.get("version") or "")
     spec = find_spec(published.repo, version)
@@ -90,7 +90,7 @@ def _imported(
 
 
 def evaluation_kind(row: Row, repo: str) -> str:
-    """``pass_and_fail`` or ``fail_only``: what a test means that the log does not mention."""
+    """Return ``pass_and_fail`` or ``fail_only``: the meaning of a test that the log does not mention."""
     given = optional_text(row, "eval_type")
     if given not in ("", "pass_and_fail", "fail_only"):
         raise DatasetError(f"unknown kind {given[:40]!r}", field="eval_type")
@@ -113,7 +113,7 @@ def _language(published: SweRow) -> str:
 
 
 def convert_swe_gym(row: Row) -> Imported:
-    """Return a row of SWE-Gym: a classic row with other repositories and images. Raises DatasetError."""
+    """Convert a row of SWE-Gym: a classic row with other repositories and images. Raises DatasetError."""
     published = read_row(row)
     image = published.image or gym_image(published.instance_id)
     repo = published.repo.lower()

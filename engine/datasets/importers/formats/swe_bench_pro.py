@@ -26,7 +26,7 @@ _MAX_TAG = 128
 
 
 def convert(row: Row) -> Imported:
-    """Return one row. Raises DatasetError with the field."""
+    """Convert one row. Raises DatasetError with the field."""
     published = read_row(row)
     tag = optional_text(row, "dockerhub_tag")
     image = published.image or f"{REPOSITORY}:{tag or image_tag(published)}"
@@ -78,7 +78,7 @@ def image_tag(published: SweRow) -> str:
 
 
 def _script(row: Row) -> str:
-    """Put the tests in place as the row says, run them, print what the parser made of their output."""
+    """Return a script that applies the row's tests, runs them and prints the parsed outcomes as JSON."""
     commands = [line for line in optional_text(row, "before_repo_set_cmd").strip().split("\n") if line]
     files = ",".join(names(row, "selected_test_files_to_run", required=False))
     place = commands[-1:] if commands and re.match(r"git (?:checkout|restore)", commands[-1]) else []

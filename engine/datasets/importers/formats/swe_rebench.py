@@ -25,7 +25,7 @@ V1_WORKDIR = "/testbed"
 
 
 def convert(row: Row) -> Imported:
-    """Return a row of v1. Raises DatasetError with the field."""
+    """Convert a row of v1. Raises DatasetError with the field."""
     published = read_row(row)
     config = mapping(row, "install_config")
     files = " ".join(map(shlex.quote, directives(published.repo, published.test_patch)))
@@ -57,7 +57,7 @@ def convert(row: Row) -> Imported:
 
 
 def convert_v2(row: Row) -> Imported:
-    """Return a row of V2. Raises DatasetError with the field."""
+    """Convert a row of V2. Raises DatasetError with the field."""
     published = read_row(row)
     config = mapping(row, "install_config")
     if not published.image:

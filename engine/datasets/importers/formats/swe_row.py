@@ -1,4 +1,4 @@
-"""The columns that SWE-bench and its descendants share, read into one neutral structure.
+"""Columns shared by SWE-bench and its descendants, parsed into one neutral structure.
 
 Lists come as lists, JSON strings or Python literals, keys in upper or lower case; all are understood.
 """
@@ -32,15 +32,15 @@ class SweRow:
     pass_to_pass: tuple[str, ...]
     image: str
     metadata: Mapping[str, Any]
-    """What an agent may know: version, dates, licence."""
+    """Data that the agent may see: version, dates, licence."""
 
     @property
     def code_patch(self) -> str:
-        """The gold patch without documentation and tests."""
+        """Return the gold patch without documentation and tests."""
         return code_patch(self.patch)
 
     def task(self, *, image: str = "", metadata: Mapping[str, Any] | None = None, **fields: Any) -> Task:
-        """Return the visible half, without an id yet (``store.with_content_id`` gives it one)."""
+        """Return the visible half, without an id (assigned by ``store.with_content_id``)."""
         values: dict[str, Any] = {
             "id": "",
             "instance_id": self.instance_id,
@@ -56,7 +56,7 @@ class SweRow:
         return Task(**{**values, **fields})
 
     def answer(self, **fields: Any) -> TaskAnswer:
-        """Return the gold-bearing half; ``fields`` are set on top."""
+        """Return the half with the gold patch and tests; ``fields`` override its values."""
         values: dict[str, Any] = {
             "gold_patch": self.patch,
             "test_patch": self.test_patch,

@@ -27,7 +27,7 @@ _TEST_FILE = re.compile(r"[^\s:]+\.py")
 
 
 def convert(row: Row) -> Imported:
-    """Return one row. Raises DatasetError with the field."""
+    """Convert one row. Raises DatasetError with the field."""
     bug = text(row, "patch")
     try:
         gold = reverse_patch(bug)
@@ -64,7 +64,7 @@ def convert(row: Row) -> Imported:
 
 
 def _tests(row: Row, fail_to_pass: tuple[str, ...], pass_to_pass: tuple[str, ...]) -> tuple[str, str, str]:
-    """Script, parser, and why neither is known."""
+    """Return the script, the parser, and the reason when neither is known."""
     given: dict[str, Any] = {"command": find(row, "test_cmd")[1], "parser": optional_text(row, "log_parser")}
     if given["command"] and given["parser"]:
         commands = texts(given["command"], "test_cmd")
@@ -80,7 +80,7 @@ def _script(commands: list[str], *, conda: bool) -> str:
 
 
 def _is_file(name: str) -> bool:
-    """Return whether a test is named as pytest does, its file first."""
+    """Return whether a test name starts with its file, as pytest's do."""
     file, separator, _ = name.partition("::")
     return bool(separator) and _TEST_FILE.fullmatch(file) is not None
 
@@ -91,13 +91,13 @@ def _language(row: Row, fail_to_pass: tuple[str, ...]) -> str:
 
 
 def repository(published: str) -> tuple[str, str]:
-    """``swesmith/<owner>__<repo>.<sha8>`` → ``<owner>/<repo>`` and ``<sha8>``; others as they are."""
+    """Split ``swesmith/<owner>__<repo>.<sha8>`` into ``<owner>/<repo>`` and ``<sha8>``; keep other names."""
     match = re.fullmatch(r"(?:swesmith/)?(.+?)__(.+)\.([0-9a-f]{8})", published)
     return (f"{match[1]}/{match[2]}", match[3]) if match else (published, "")
 
 
 def image_name(published: str) -> str:
-    """Return the name at Docker Hub; bare names of the first releases get the namespace and its separator."""
+    """Return the image name at Docker Hub; bare names of the first releases get the namespace prefix."""
     if "/" in published or ":" in published:
         return published
     return f"swebench/{published.replace('__', '_1776_')}".lower()

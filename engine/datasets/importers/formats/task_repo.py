@@ -47,7 +47,7 @@ def _yaml(path: Path) -> dict[str, Any]:
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(written, Loader=yaml.BaseLoader)):
             raise DatasetError("has aliases, which may grow without bounds", field=path.name)
-        # The base loader makes nothing but texts: a version 1.10 must not become 1.1.
+        # The base loader returns only strings: version 1.10 must not become 1.1.
         value = yaml.load(written, Loader=yaml.BaseLoader)  # noqa: S506
     except (yaml.YAMLError, RecursionError) as error:
         raise DatasetError(f"not YAML: {error}", field=path.name) from None

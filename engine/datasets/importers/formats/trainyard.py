@@ -21,10 +21,10 @@ _ANSWER: TypeAdapter[TaskAnswer] = TypeAdapter(TaskAnswer)
 
 
 def convert(row: Row) -> Imported:
-    """Return one exported row. Raises DatasetError with the field."""
+    """Convert one exported row. Raises DatasetError with the field."""
     published = mapping(row, "task")
     task = _read(_TASK, published, "task")
-    # Validation makes floats of whole numbers, and the id is a hash of the numbers as they are written.
+    # Validation converts whole numbers to floats, and the id is a hash of the numbers as written.
     task = replace(task, difficulty=dict(published.get("difficulty") or {}))
     return Imported(
         task=task,
