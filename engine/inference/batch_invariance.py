@@ -12,14 +12,14 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from engine.inference.cached_attention import TILE_KEYS, Piece, Tiles
 from engine.inference.kv_cache import KVCache
-from engine.inference.transformer import Block, Transformer, TransformerConfig
+from engine.inference.transformer import Block, Transformer
 
 ROWS = ((16, 256), (24, 48), (16, 16), (24, 24))
 """``Tiles.row_step`` and ``Tiles.max_rows`` to try, the fastest first."""
@@ -38,27 +38,32 @@ class Choice:
     """Whether they passed the self-test; if not, they are the fastest there are."""
 
 
+_chosen: dict[tuple[str, torch.device, torch.dtype, int], Choice] = {}
+
+
 def choose_tiles(model: Transformer) -> Choice:
     """Return the fastest tiles that pass the self-test for models of this shape on this machine.
 
-    Call it in the thread that samples: torch's number of threads is a thread's own.
+    Call it in the thread that samples, because torch's number of threads is a thread's own, and while the
+    weights do not change. It leaves torch's random state alone.
     """
     weight = model.model.embed_tokens.weight
-    return _choose(json.dumps(model.config.to_json()), weight.device, weight.dtype, torch.get_num_threads())
+    shape = json.dumps(model.config.to_json())
+    key = shape, weight.device, weight.dtype, torch.get_num_threads()
+    if key not in _chosen:
+        _chosen[key] = _find_tiles(model)
+    return _chosen[key]
 
 
-@functools.cache
-def _choose(config: str, device: torch.device, dtype: torch.dtype, _threads: int) -> Choice:
-    shape = replace(TransformerConfig.from_json(json.loads(config)), num_hidden_layers=1)
-    model = Transformer(shape).to(device, dtype)
-    with torch.no_grad():
-        for row_step, max_rows in ROWS:
-            if not _has_equal_rows(model, row_step, max_rows):
-                continue
-            for queries in QUERIES:
-                tiles = Tiles(row_step=row_step, max_rows=max_rows, queries=queries)
-                if _has_equal_contexts(model, tiles):
-                    return Choice(tiles=tiles, is_invariant=True)
+@torch.no_grad()
+def _find_tiles(model: Transformer) -> Choice:
+    for row_step, max_rows in ROWS:
+        if not _has_equal_rows(model, row_step, max_rows):
+            continue
+        for queries in QUERIES:
+            tiles = Tiles(row_step=row_step, max_rows=max_rows, queries=queries)
+            if _has_equal_contexts(model, tiles):
+                return Choice(tiles=tiles, is_invariant=True)
     fastest = Tiles(row_step=ROWS[0][0], max_rows=ROWS[0][1], queries=QUERIES[0])
     return Choice(tiles=fastest, is_invariant=False)
 

@@ -16,13 +16,20 @@ from tests.unit.inference.models import model
 
 @pytest.fixture(autouse=True)
 def _choose_anew() -> Iterator[None]:
-    batch_invariance._choose.cache_clear()
+    batch_invariance._chosen.clear()
     yield
-    batch_invariance._choose.cache_clear()
+    batch_invariance._chosen.clear()
 
 
 def test_tiles_that_hold_are_found_here() -> None:
     assert choose_tiles(model()).is_invariant
+
+
+def test_the_random_state_of_a_run_is_left_alone() -> None:
+    net = model()
+    before = torch.get_rng_state()
+    choose_tiles(net)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def odd_rows(function: Callable[[Tensor], Tensor], least: int) -> Callable[[Tensor], Tensor]:
