@@ -1,4 +1,4 @@
-"""The admin site: experiments, datasets, people. Everything a run wrote is read-only there."""
+"""Admin site: experiments, datasets, users. Records of runs are read-only."""
 
 from __future__ import annotations
 

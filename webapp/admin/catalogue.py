@@ -1,5 +1,5 @@
-# ruff: noqa: ARG002  (Django's hooks are handed arguments that not every answer needs)
-"""Experiments, datasets and tasks."""
+# ruff: noqa: ARG002  (Django's hooks receive arguments that not every override needs)
+"""Admin pages of experiments, datasets and tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from webapp.models import Dataset, Experiment, Task
 
 @admin.register(Experiment, site=site)
 class ExperimentAdmin(RoleAdmin[Experiment]):
-    """Experiments are made and named here."""
+    """Admin page of experiments."""
 
     list_display = ("name", "num_runs", "created_by", "created_at")
     search_fields = ("name", "description")
@@ -21,16 +21,16 @@ class ExperimentAdmin(RoleAdmin[Experiment]):
     readonly_fields = ("created_by", "created_at")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Experiment]:
-        """With the number of runs."""
+        """Return the experiments with their number of runs."""
         return super().get_queryset(request).select_related("created_by").annotate(run_count=Count("runs"))
 
     @admin.display(description="runs", ordering="run_count")
     def num_runs(self, experiment: Experiment) -> int:
-        """How many runs it has."""
+        """Return the number of runs."""
         return int(getattr(experiment, "run_count", 0))
 
     def save_model(self, request: HttpRequest, obj: Experiment, form: object, change: bool) -> None:
-        """Remember who made it."""
+        """Save the experiment with its creator."""
         if not change and request.user.is_authenticated:
             obj.created_by = request.user
         obj.save()
@@ -38,7 +38,7 @@ class ExperimentAdmin(RoleAdmin[Experiment]):
 
 @admin.register(Dataset, site=site)
 class DatasetAdmin(RecordAdmin[Dataset]):
-    """Datasets mirror folders; what is wrong there is mended in the folder and synchronised."""
+    """Admin page of datasets, read-only mirrors of folders."""
 
     list_display = ("name", "num_tasks", "made_by", "created_at", "synced_at")
     search_fields = ("name",)
@@ -46,18 +46,18 @@ class DatasetAdmin(RecordAdmin[Dataset]):
     list_select_related = ("run",)
 
     def has_delete_permission(self, request: HttpRequest, obj: Dataset | None = None) -> bool:
-        """A dataset may be forgotten; its runs and trajectories stay."""
+        """Allow deletion of a dataset; its runs and trajectories are kept."""
         return self.has_view_permission(request, obj)
 
     @admin.display(description="made by run", ordering="run_id")
     def made_by(self, dataset: Dataset) -> str:
-        """The curation run."""
+        """Return the run that created the dataset."""
         return str(dataset.run) if dataset.run else "–"
 
 
 @admin.register(Task, site=site)
 class TaskAdmin(RecordAdmin[Task]):
-    """Tasks, to look up."""
+    """Admin page of tasks, read-only."""
 
     list_display = ("instance_id", "dataset", "split", "repo", "active")
     list_filter = ("dataset", "split", "active")

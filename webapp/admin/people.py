@@ -1,5 +1,5 @@
-# ruff: noqa: ARG002  (Django's hooks are handed arguments that not every answer needs)
-"""People, their role and their API tokens. Changes go through ``services.accounts``, which audits them."""
+# ruff: noqa: ARG002  (Django's hooks receive arguments that not every override needs)
+"""Admin pages of users, roles and API tokens; ``services.accounts`` makes and audits the changes."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ def _actor(request: HttpRequest) -> User | None:
 
 
 class NewPersonForm(AdminUserCreationForm):  # type: ignore[type-arg]
-    """Name, password, role."""
+    """Form for a new user: name, password, role."""
 
     role = forms.ChoiceField(choices=ROLE_CHOICES, initial=Role.VIEWER.value)
 
     class Meta:
-        """Over Django's user."""
+        """Model and fields of the form."""
 
         model = User
         fields = ("username",)
 
 
 class PersonForm(UserChangeForm):  # type: ignore[type-arg]
-    """Name, mail, role, a new password, whether they may sign in."""
+    """Form for an existing user: name, mail, role, new password, activation."""
 
     role = forms.ChoiceField(choices=ROLE_CHOICES)
     new_password = forms.CharField(
@@ -49,7 +49,7 @@ class PersonForm(UserChangeForm):  # type: ignore[type-arg]
     )
 
     class Meta:
-        """Over Django's user."""
+        """Model and fields of the form."""
 
         model = User
         fields = ("username", "email", "is_active")
@@ -60,7 +60,7 @@ class PersonForm(UserChangeForm):  # type: ignore[type-arg]
         self.fields["role"].initial = role_of(self.instance) or Role.VIEWER.value
 
     def clean_new_password(self) -> str:
-        """Refuse weak passwords."""
+        """Validate the strength of the new password."""
         password = str(self.cleaned_data["new_password"])
         if password:
             validate_password(password, self.instance)
@@ -69,7 +69,7 @@ class PersonForm(UserChangeForm):  # type: ignore[type-arg]
 
 @admin.register(User, site=site)
 class PersonAdmin(RoleAdmin[User]):
-    """People and roles."""
+    """Admin page of users and their roles."""
 
     list_display = ("username", "email", "role", "is_active", "last_login", "date_joined")
     list_filter = ("groups", "is_active")
@@ -79,7 +79,7 @@ class PersonAdmin(RoleAdmin[User]):
 
     @admin.action(description="Unlock sign-in after failed attempts")
     def unlock(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
-        """Forget failed attempts."""
+        """Reset failed sign-in attempts."""
         for user in queryset:
             accounts.unlock(user=user, actor=_actor(request))
         messages.success(request, f"{len(queryset)} accounts were unlocked.")
@@ -91,33 +91,33 @@ class PersonAdmin(RoleAdmin[User]):
         messages.success(request, f"{ended} sessions were ended.")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[User]:
-        """With groups, which hold the roles."""
+        """Return the users with their groups, which represent roles."""
         return super().get_queryset(request).prefetch_related("groups")
 
     def get_form(
         self, request: HttpRequest, obj: User | None = None, change: bool = False, **kwargs: Any
     ) -> Any:
-        """The short form for new people."""
+        """Return the short form for a new user, the full form for an existing one."""
         kwargs["form"] = PersonForm if obj else NewPersonForm
         kwargs["fields"] = None
         return super().get_form(request, obj, change, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: User | None = None) -> Any:
-        """What each form shows."""
+        """Return the fields of the form."""
         if obj is None:
             return ["username", "usable_password", "password1", "password2", "role"]
         return ["username", "email", "role", "new_password", "is_active"]
 
     @admin.display(description="role")
     def role(self, user: User) -> str:
-        """The person's role."""
+        """Return the user's role."""
         names = {group.name for group in user.groups.all()}
         if user.is_superuser:
             return "admin"
         return next((role.value for role in reversed(Role) if role.value in names), "–")
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
-        """Save, then give the role and the right to sign in through the service."""
+        """Save the user, then set role and activation through the service."""
         actor = _actor(request)
         wanted_active = obj.is_active
         if change:
@@ -133,13 +133,13 @@ class PersonAdmin(RoleAdmin[User]):
             messages.error(request, f"The role was not changed: {error}")
 
     def has_delete_permission(self, request: HttpRequest, obj: User | None = None) -> bool:
-        """People are made inactive, never deleted: the audit trail names them."""
+        """Deny deletion: users are deactivated instead, because the audit trail refers to them."""
         return False
 
 
 @admin.register(ApiToken, site=site)
 class ApiTokenAdmin(RecordAdmin[ApiToken]):
-    """API tokens; deleting one revokes it."""
+    """Admin page of API tokens; deletion revokes a token."""
 
     list_display = ("name", "user", "hint", "created_at", "last_used_at", "expires_at")
     list_filter = ("user",)
@@ -148,14 +148,14 @@ class ApiTokenAdmin(RecordAdmin[ApiToken]):
     exclude = ("digest",)
 
     def has_delete_permission(self, request: HttpRequest, obj: ApiToken | None = None) -> bool:
-        """Admins revoke."""
+        """Allow revocation to administrators only."""
         return self.has_view_permission(request, obj)
 
     def delete_model(self, request: HttpRequest, obj: ApiToken) -> None:
-        """Revoke, with an audit entry."""
+        """Revoke the token, with an audit entry."""
         accounts.revoke_token(token=obj, actor=_actor(request))
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[ApiToken]) -> None:
-        """Revoke each, with an audit entry."""
+        """Revoke the tokens, each with an audit entry."""
         for token in queryset:
             self.delete_model(request, token)

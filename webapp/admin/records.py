@@ -1,4 +1,4 @@
-"""Runs, alerts and the audit trail, to look things up; their pages are where people work."""
+"""Read-only admin pages of runs, alerts and the audit trail."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from webapp.models import Alert, AuditEntry, Run
 
 @admin.register(Run, site=site)
 class RunAdmin(RecordAdmin[Run]):
-    """Runs."""
+    """Admin page of runs, read-only."""
 
     list_display = (
         "id",
@@ -30,7 +30,7 @@ class RunAdmin(RecordAdmin[Run]):
 
 @admin.register(Alert, site=site)
 class AlertAdmin(RecordAdmin[Alert]):
-    """Alerts."""
+    """Admin page of alerts, read-only."""
 
     list_display = ("time", "severity", "code", "run", "message", "acknowledged_by")
     list_filter = ("severity", "code")
@@ -40,7 +40,7 @@ class AlertAdmin(RecordAdmin[Alert]):
 
 @admin.register(AuditEntry, site=site)
 class AuditEntryAdmin(RecordAdmin[AuditEntry]):
-    """Who changed what."""
+    """Admin page of the audit trail, read-only."""
 
     list_display = ("time", "actor", "action", "run", "target", "changes")
     list_filter = ("action", "actor")

@@ -1,5 +1,5 @@
-# ruff: noqa: ARG002  (Django's hooks are handed arguments that not every answer needs)
-"""The admin site itself: open to the role admin, by the same rules as the pages."""
+# ruff: noqa: ARG002  (Django's hooks receive arguments that not every override needs)
+"""Admin site, open to the role admin by the same rules as the pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ else:
 
 
 class TrainyardAdminSite(admin.AdminSite):
-    """Asks for the role instead of Django's staff flag."""
+    """Admin site that requires the role admin instead of Django's staff flag."""
 
     site_header = "Trainyard"
     site_title = "Trainyard admin"
@@ -35,53 +35,53 @@ class TrainyardAdminSite(admin.AdminSite):
     site_url = "/"
 
     def has_permission(self, request: HttpRequest) -> bool:
-        """Admins only."""
+        """Allow access to administrators only."""
         return has_role(request.user, Role.ADMIN)
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
-        """Lead to the one login page, which counts attempts; who is signed in already lacks the role."""
+        """Redirect to the sign-in page, which counts attempts; deny signed-in users without the role."""
         if request.user.is_authenticated:
             raise PermissionDenied(f"This needs the role {Role.ADMIN}.")
         return redirect_to_login(request.GET.get("next", reverse("admin:index")))
 
 
 class RoleAdmin(_ModelAdmin[ModelRow]):
-    """A model that admins may change."""
+    """Admin page of a model that administrators may change."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Shown to admins."""
+        """Show the model to administrators only."""
         return has_role(request.user, Role.ADMIN)
 
     def has_view_permission(self, request: HttpRequest, obj: ModelRow | None = None) -> bool:
-        """Admins read."""
+        """Allow reading to administrators only."""
         return has_role(request.user, Role.ADMIN)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Admins add."""
+        """Allow additions to administrators only."""
         return has_role(request.user, Role.ADMIN)
 
     def has_change_permission(self, request: HttpRequest, obj: ModelRow | None = None) -> bool:
-        """Admins change."""
+        """Allow changes to administrators only."""
         return has_role(request.user, Role.ADMIN)
 
     def has_delete_permission(self, request: HttpRequest, obj: ModelRow | None = None) -> bool:
-        """Admins delete."""
+        """Allow deletion to administrators only."""
         return has_role(request.user, Role.ADMIN)
 
 
 class RecordAdmin(RoleAdmin[ModelRow]):
-    """A model that services write and people only read."""
+    """Read-only admin page of a model that is written by services."""
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody: services write."""
+        """Deny: rows are written by services."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: ModelRow | None = None) -> bool:
-        """Nobody: services write."""
+        """Deny: rows are written by services."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: ModelRow | None = None) -> bool:
-        """Nobody: records stay."""
+        """Deny: records are kept."""
         return False
 
 

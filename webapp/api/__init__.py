@@ -1,4 +1,4 @@
-"""The HTTP API under ``/api/v1``: ingest for engines, everything else for people and their scripts.
+"""HTTP API under ``/api/v1``: ingest for engines, everything else for people and their scripts.
 
 ``api.urls`` is mounted by ``webapp.urls``. To add a resource: a router module, one line in ``app``.
 """

@@ -1,4 +1,4 @@
-"""Puts the routers together and turns errors into JSON.
+"""Assembly of the routers, and conversion of errors to JSON.
 
 Only the schema (``openapi.json``) is served: ninja's documentation page loads its scripts from a CDN.
 """

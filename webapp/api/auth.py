@@ -1,6 +1,6 @@
-"""Who calls: engines by their run's token, people by session or personal token.
+"""Authentication of callers: engines by their run's token, people by session or personal token.
 
-People pass through ``Person``, which asks ``webapp.permissions`` like the pages' gate does.
+``Person`` authenticates people and applies ``webapp.permissions`` like the gate of the pages.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from webapp.services import accounts
 
 
 class RunToken(HttpBearer):
-    """Passes the bearer token on; the service compares it with the run's."""
+    """Bearer token of a run, passed on to the service, which verifies it."""
 
     def authenticate(self, request: HttpRequest, token: str) -> str:  # noqa: ARG002 (ninja's signature)
-        """The token as it came."""
+        """Return the token unchanged."""
         return token
 
 
 class Person(HttpBearer):
-    """A signed-in person (session and CSRF token) or a personal API token, with at least one role.
+    """Authentication by session (with CSRF token) or personal API token; requires a role.
 
-    Without any of them the answer is 401, with too small a role 403.
+    The answer is 401 without authentication and 403 without the required role.
     """
 
     def __init__(self, least: Role) -> None:
@@ -34,7 +34,7 @@ class Person(HttpBearer):
         super().__init__()
 
     def __call__(self, request: HttpRequest) -> User | None:
-        """The caller; None is answered with 401."""
+        """Return the caller; None is answered with 401."""
         if request.headers.get("Authorization"):
             user: User | None = super().__call__(request)
         else:
@@ -46,7 +46,7 @@ class Person(HttpBearer):
         return user
 
     def authenticate(self, request: HttpRequest, token: str) -> User | None:  # noqa: ARG002
-        """The owner of a personal API token."""
+        """Return the owner of a personal API token."""
         return accounts.user_of_token(token)
 
 
@@ -56,14 +56,14 @@ answer_reader = Person(ANSWERS)
 
 
 def caller(request: HttpRequest) -> User:
-    """The person whom ``Person`` let in."""
+    """Return the caller authenticated by ``Person``."""
     user = getattr(request, "auth", None)
     assert isinstance(user, User), "the route has no Person auth"
     return user
 
 
 def role_of_caller(request: HttpRequest) -> Role:
-    """Return the role of the person whom ``Person`` let in."""
+    """Return the role of the caller authenticated by ``Person``."""
     role = role_of(caller(request))
     assert role is not None, "Person lets nobody in without a role"
     return role

@@ -1,4 +1,4 @@
-"""Datasets and tasks for scripts; answers only for those allowed to see them."""
+"""Datasets and tasks; answers only for callers who may see them."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class TaskOut(Schema):
     image: str
     difficulty: dict[str, float]
     health: str
-    """Status of the newest validation; empty: never validated."""
+    """Status of the newest validation; empty if the task was never validated."""
     quarantined: bool
     quarantine_reason: str
 
 
 class AnswerOut(Schema):
-    """What grading knows and agents do not."""
+    """Hidden part of a task: everything that only the grader knows."""
 
     gold_patch: str
     fail_to_pass: list[str]
@@ -67,14 +67,14 @@ class AnswerOut(Schema):
 
 
 class TaskDetail(TaskOut):
-    """A task; ``answer`` is null for those who may not see it."""
+    """A task with its answer; ``answer`` is null for callers who may not see it."""
 
     metadata: dict[str, Any]
     answer: AnswerOut | None = None
 
 
 class SideOut(Schema):
-    """Repeated gradings of one patch."""
+    """Results of repeated gradings of one patch."""
 
     outcome: str
     verdicts: list[str]
@@ -83,7 +83,7 @@ class SideOut(Schema):
 
 
 class ValidationOut(Schema):
-    """What one run found about a task."""
+    """Result of one validation of a task."""
 
     time: datetime
     run_id: int | None
@@ -97,7 +97,7 @@ class ValidationOut(Schema):
 
 
 class SolveRateOut(Schema):
-    """How often a task was solved over all graded rollouts, with a 95 % interval."""
+    """Solve rate of a task over all graded rollouts, with its 95 % interval."""
 
     solved: int
     graded: int
@@ -107,7 +107,7 @@ class SolveRateOut(Schema):
 
 
 class TaskHealthOut(Schema):
-    """Everything known about whether a task is true and how hard it is."""
+    """Health of a task: validations, quarantine decisions and measured difficulty."""
 
     key: str
     instance_id: str
@@ -120,21 +120,21 @@ class TaskHealthOut(Schema):
 
 
 class HealthOut(Schema):
-    """A dataset's health in numbers."""
+    """Health of a dataset: numbers of tasks by status and difficulty."""
 
     dataset: str
     num_tasks: int
     num_validated: int
     num_quarantined: int
     statuses: dict[str, int]
-    """Status → tasks; ``unvalidated`` for the rest."""
+    """Number of tasks by status; ``unvalidated`` for tasks without one."""
     solved: dict[str, int]
-    """Class of measured difficulty → tasks."""
+    """Number of tasks by class of measured difficulty."""
     attempts: int
 
 
 class ValidationIn(Schema):
-    """What to validate, and how."""
+    """Settings of a validation."""
 
     repeats: int | None = None
     splits: list[str] = Field(default_factory=list)
@@ -143,7 +143,7 @@ class ValidationIn(Schema):
 
 
 class ImportIn(Schema):
-    """What to import, and as what."""
+    """Settings of a dataset import."""
 
     format: str
     source: str
@@ -154,26 +154,26 @@ class ImportIn(Schema):
 
 
 class LeftOutPage(Schema):
-    """One page of the rows that are not in a dataset, and how many there are."""
+    """One page of the rows that an import left out, and their total number."""
 
     total: int
     items: list[dict[str, Any]]
 
 
 class DecisionIn(Schema):
-    """Whether a task belongs into quarantine, and why."""
+    """Quarantine decision about a task, with its reason."""
 
     quarantined: bool
     reason: str
 
 
 class TaskQuery(Schema):
-    """What to narrow a list of tasks to, as on the page."""
+    """Filters of a list of tasks, as on the page."""
 
     split: str = ""
     q: str = ""
     health: str = ""
-    """A status, ``unvalidated`` or ``quarantined``."""
+    """Health filter: a status, ``unvalidated`` or ``quarantined``."""
     noop: str = ""
     gold: str = ""
     solved: Literal["", "none", "mixed", "all", "unmeasured"] = ""
@@ -182,14 +182,14 @@ class TaskQuery(Schema):
 
 
 class TaskPage(Schema):
-    """One page of tasks and how many there are."""
+    """One page of tasks, and their total number."""
 
     total: int
     items: list[TaskOut]
 
 
 def find(name: str) -> Dataset:
-    """The dataset, or 404."""
+    """Return the dataset. Raises a 404 error if it does not exist."""
     dataset = reads.get_dataset(name)
     if dataset is None:
         raise HttpError(404, f"there is no dataset '{name}'")
@@ -206,13 +206,13 @@ def find_task(name: str, key: str) -> Task:
 
 @router.get("/datasets", auth=viewer, response=list[DatasetOut])
 def list_datasets(request: HttpRequest) -> list[Dataset]:
-    """Every dataset."""
+    """List all datasets."""
     return reads.list_datasets()
 
 
 @router.post("/imports", auth=operator, response={201: RunOut})
 def import_dataset(request: HttpRequest, body: ImportIn) -> tuple[int, Run]:
-    """Queue a run that imports a published set."""
+    """Queue a run that imports a published dataset."""
     run = imports.launch(
         format=body.format,
         source=body.source,
@@ -227,14 +227,14 @@ def import_dataset(request: HttpRequest, body: ImportIn) -> tuple[int, Run]:
 def list_left_out(
     request: HttpRequest, name: str, kind: Literal["rejects", "excluded"] = "rejects", page: int = 1
 ) -> dict[str, Any]:
-    """Rows of the sources that could not be read (``rejects``) or were not wanted (``excluded``)."""
+    """List source rows that could not be read (``rejects``) or were filtered out (``excluded``)."""
     found = import_reads.left_out(find(name), kind, number=page)
     return {"total": found.total, "items": list(found.rows)}
 
 
 @router.get("/datasets/{name}/export", auth=operator)
 def export_dataset(request: HttpRequest, name: str) -> StreamingHttpResponse:
-    """The dataset with its answers, one JSON object a line; the format ``trainyard`` of imports."""
+    """Export the dataset with its answers as JSON lines, in the import format ``trainyard``."""
     parts = writes.export_parts(name=find(name).name)
     response = StreamingHttpResponse(parts, content_type="application/x-ndjson")
     response["Content-Disposition"] = f'attachment; filename="{name}.jsonl"'
@@ -243,13 +243,13 @@ def export_dataset(request: HttpRequest, name: str) -> StreamingHttpResponse:
 
 @router.get("/datasets/{name}", auth=viewer, response=DatasetOut)
 def get_dataset(request: HttpRequest, name: str) -> Dataset:
-    """One dataset."""
+    """Return a dataset."""
     return find(name)
 
 
 @router.post("/datasets/{name}/sync", auth=operator, response=DatasetOut)
 def sync_dataset(request: HttpRequest, name: str) -> Dataset:
-    """Bring the tables up to date with the dataset's folder."""
+    """Synchronise the database with the dataset's folder."""
     return writes.sync(name=name, actor=caller(request))
 
 
@@ -257,7 +257,7 @@ def sync_dataset(request: HttpRequest, name: str) -> Dataset:
 def list_tasks(
     request: HttpRequest, name: str, filters: Query[TaskQuery], page: int = 1, size: int = 50
 ) -> dict[str, Any]:
-    """Tasks of a dataset, in its order."""
+    """List the tasks of a dataset in its order."""
     wanted = reads.TaskFilters(**filters.dict())
     found = reads.list_tasks(find(name), wanted, number=page, size=max(1, min(size, 200)))
     return {"total": found.total, "items": list(found.rows)}
@@ -265,7 +265,7 @@ def list_tasks(
 
 @router.get("/datasets/{name}/health", auth=viewer, response=HealthOut)
 def get_health(request: HttpRequest, name: str) -> HealthOut:
-    """Is every row true, and how hard are they."""
+    """Return the health of a dataset: validation results and measured difficulty."""
     dataset = find(name)
     counts = health.outcome_counts(dataset)
     statuses: dict[str, int] = {}
@@ -286,7 +286,7 @@ def get_health(request: HttpRequest, name: str) -> HealthOut:
 
 @router.post("/datasets/{name}/validate", auth=operator, response={201: RunOut})
 def validate_dataset(request: HttpRequest, name: str, body: ValidationIn) -> tuple[int, Run]:
-    """Queue a run that grades every row untouched and with its gold patch."""
+    """Queue a run that grades every row without a patch and with its gold patch."""
     run = validations.launch(
         name=find(name).name,
         repeats=body.repeats,
@@ -300,7 +300,7 @@ def validate_dataset(request: HttpRequest, name: str, body: ValidationIn) -> tup
 
 @router.get("/datasets/{name}/tasks/{key}/health", auth=viewer, response=TaskHealthOut)
 def get_task_health(request: HttpRequest, name: str, key: str) -> dict[str, Any]:
-    """What was found and decided about a task, newest first."""
+    """Return a task's validations and quarantine decisions, newest first."""
     task = find_task(name, key)
     solve = difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, difficulty.SolveRate())
     fields = ("key", "instance_id", "health", "quarantined", "quarantine_reason", "quarantine_by")
@@ -313,7 +313,7 @@ def get_task_health(request: HttpRequest, name: str, key: str) -> dict[str, Any]
 
 @router.post("/datasets/{name}/tasks/{key}/quarantine", auth=operator, response=TaskOut)
 def decide(request: HttpRequest, name: str, key: str, body: DecisionIn) -> Task:
-    """Put a task into quarantine, or take it out, whatever validation says."""
+    """Quarantine a task or release it, regardless of its validation."""
     task = find_task(name, key)
     quarantine.decide(task=task, quarantined=body.quarantined, reason=body.reason, actor=caller(request))
     return task
@@ -321,7 +321,7 @@ def decide(request: HttpRequest, name: str, key: str, body: DecisionIn) -> Task:
 
 @router.get("/datasets/{name}/tasks/{key}", auth=viewer, response=TaskDetail)
 def get_task(request: HttpRequest, name: str, key: str) -> TaskDetail:
-    """One task."""
+    """Return a task."""
     task = find_task(name, key)
     detail = TaskDetail.from_orm(_Visible(task))
     if role_of_caller(request).sees_answers:
@@ -331,7 +331,7 @@ def get_task(request: HttpRequest, name: str, key: str) -> TaskDetail:
 
 
 class _Visible:
-    """A task seen without its answer: nothing serialises the answer by following a relation."""
+    """View of a task without its answer, which prevents serialisation of the answer through a relation."""
 
     answer = None
 

@@ -1,4 +1,4 @@
-"""What engines call: batches of events, heartbeats. The protocol is in the README of ``webapp``."""
+"""Ingest API for engines: batches of events, heartbeats. The protocol is in the README of ``webapp``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ router = Router(tags=["engine"], auth=RunToken())
 
 
 class ReceiptOut(Schema):
-    """How far the run's events are stored."""
+    """Progress of the storage of a run's events."""
 
     acked_seq: int
     accepted: int
@@ -21,7 +21,7 @@ class ReceiptOut(Schema):
 
 
 class BeatIn(Schema):
-    """A sign of life of one attempt."""
+    """Heartbeat of an attempt."""
 
     epoch: int
     pid: int = 0
@@ -30,7 +30,7 @@ class BeatIn(Schema):
 
 
 class BeatOut(Schema):
-    """What people want of the run."""
+    """Desired state of the run."""
 
     desired: str
     epoch: int
@@ -38,13 +38,13 @@ class BeatOut(Schema):
 
 
 def token_of(request: HttpRequest) -> str:
-    """The bearer token that ``RunToken`` passed on."""
+    """Return the bearer token passed on by ``RunToken``."""
     return str(getattr(request, "auth", ""))
 
 
 @router.post("/runs/{int:run_id}/events", response=ReceiptOut)
 def post_events(request: HttpRequest, run_id: int) -> ingest.Receipt:
-    """Store a batch of NDJSON events of one epoch with consecutive ``seq``, all or nothing."""
+    """Store a batch of NDJSON events of one epoch with consecutive ``seq``, atomically."""
     try:
         body = request.body
     except RequestDataTooBig:
@@ -55,5 +55,5 @@ def post_events(request: HttpRequest, run_id: int) -> ingest.Receipt:
 
 @router.post("/runs/{int:run_id}/heartbeat", response=BeatOut)
 def post_heartbeat(request: HttpRequest, run_id: int, beat: BeatIn) -> heartbeats.Answer:
-    """Say that an attempt lives and learn what is wanted."""
+    """Report that an attempt is alive and return the desired state of the run."""
     return heartbeats.beat(run_id=run_id, token=token_of(request), epoch=beat.epoch, seq=beat.seq)

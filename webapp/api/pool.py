@@ -1,4 +1,4 @@
-"""The sandbox pool for scripts: the same as the page, and reaping on request."""
+"""Sandbox pool: the data of the page, and reaping on request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TotalsOut(Schema):
 
 
 class PoolOut(Schema):
-    """One run's pool."""
+    """Sandbox pool of one run."""
 
     run_id: int
     time: datetime
@@ -50,7 +50,7 @@ class PoolOut(Schema):
 
 
 class ImageOut(Schema):
-    """An image whose starts fail."""
+    """Image whose sandboxes fail to start."""
 
     run_id: int
     image: str
@@ -60,7 +60,7 @@ class ImageOut(Schema):
 
 
 class ClockOut(Schema):
-    """Durations of one kind, seconds; None where nothing was measured."""
+    """Statistics of one kind of duration, seconds; null if nothing was measured."""
 
     name: str
     count: int
@@ -70,7 +70,7 @@ class ClockOut(Schema):
 
 
 class FailureOut(Schema):
-    """One kind of failure, and what a person can do about it."""
+    """One kind of failure, with its remedy."""
 
     kind: str
     name: str
@@ -79,7 +79,7 @@ class FailureOut(Schema):
 
 
 class SandboxOut(Schema):
-    """One lease."""
+    """One sandbox lease."""
 
     run_id: int
     lease: str
@@ -100,7 +100,7 @@ class SandboxOut(Schema):
 
 
 class ReaperOut(Schema):
-    """What reaping one backend has found so far."""
+    """Results of reaping one backend so far."""
 
     backend: str
     checked_at: datetime
@@ -111,7 +111,7 @@ class ReaperOut(Schema):
 
 
 class ViewOut(Schema):
-    """The pools of all live runs, or of one run."""
+    """Sandbox pools of all live runs, or of one run."""
 
     as_of: datetime | None
     totals: TotalsOut
@@ -122,7 +122,7 @@ class ViewOut(Schema):
     failures: list[FailureOut]
     sandboxes: list[SandboxOut]
     num_sandboxes: int
-    """How many are open; the list holds the oldest of them."""
+    """Number of open sandboxes; the list contains the oldest ones."""
     failed: list[SandboxOut]
     num_failed: int
     reapers: list[ReaperOut]
@@ -130,29 +130,29 @@ class ViewOut(Schema):
 
     @staticmethod
     def resolve_sandboxes(view: PoolView) -> list[object]:
-        """Without the page's links."""
+        """Return the sandboxes without the page's links."""
         return [row.sandbox for row in view.sandboxes]
 
     @staticmethod
     def resolve_nodes(view: PoolView) -> dict[str, int]:
-        """Node → sandboxes."""
+        """Return the number of sandboxes by node."""
         return dict(view.nodes)
 
 
 class AskedOut(Schema):
-    """What was asked for."""
+    """Confirmation of a request."""
 
     detail: str
 
 
 @router.get("/pool", auth=viewer, response=ViewOut)
 def get_pool(request: HttpRequest, run: int | None = None) -> PoolView:
-    """The pools of all runs that are alive, or of one run, alive or not."""
+    """Return the sandbox pools of all live runs, or of one run in any state."""
     return pool_view(find(run).pk if run is not None else None)
 
 
 @router.post("/pool/reap", auth=operator, response={202: AskedOut})
 def reap(request: HttpRequest) -> tuple[int, AskedOut]:
-    """Let a worker remove orphans now; ``reapers`` of the pool tell what it found."""
+    """Ask a worker to remove orphaned sandboxes now; the results appear in ``reapers`` of the pool."""
     sandboxes.request_reaping(actor=caller(request))
     return 202, AskedOut(detail="a worker was asked to reap")

@@ -1,4 +1,4 @@
-"""Runs for scripts: list, read, create, control, and what they measured."""
+"""Runs: list, read, create, control, and their metrics."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class RunDetail(RunOut):
 
 
 class RunPage(Schema):
-    """One page of runs and how many there are."""
+    """One page of runs, and their total number."""
 
     total: int
     items: list[RunOut]
 
 
 class RunIn(Schema):
-    """A recipe and what differs from it, by dotted name."""
+    """A recipe, with overrides by dotted name."""
 
     recipe: str
     overrides: dict[str, Any] = Field(default_factory=dict)
@@ -71,7 +71,7 @@ class RunIn(Schema):
 
 
 class CloneIn(Schema):
-    """What differs from the cloned run, by dotted name."""
+    """Overrides of the cloned run's settings, by dotted name."""
 
     overrides: dict[str, Any] = Field(default_factory=dict)
 
@@ -86,7 +86,7 @@ class RecipeOut(Schema):
 
 
 class PointOut(Schema):
-    """The metrics of one finished iteration."""
+    """Metrics of one finished iteration."""
 
     index: int
     metrics: dict[str, float]
@@ -94,7 +94,7 @@ class PointOut(Schema):
 
 
 class PassAtKOut(Schema):
-    """Unbiased chance that one of k attempts solves a task, with its 95 % interval."""
+    """Unbiased estimate of pass@k, with its 95 % interval."""
 
     k: int
     rate: float
@@ -103,7 +103,7 @@ class PassAtKOut(Schema):
 
 
 class EvaluationOut(Schema):
-    """One evaluation with its 95 % interval."""
+    """One evaluation, with the 95 % interval of its solve rate."""
 
     iteration: int
     name: str
@@ -118,7 +118,7 @@ class EvaluationOut(Schema):
 
 
 def find(run_id: int) -> Run:
-    """The run, or 404."""
+    """Return the run. Raises a 404 error if it does not exist."""
     run = run_reads.get_run(run_id)
     if run is None:
         raise HttpError(404, f"there is no run {run_id}")
@@ -127,7 +127,7 @@ def find(run_id: int) -> Run:
 
 @router.get("/recipes", auth=viewer, response=list[RecipeOut])
 def recipes(request: HttpRequest) -> list[RecipeOut]:
-    """Every recipe."""
+    """List all recipes."""
     return [
         RecipeOut(
             name=name,
@@ -144,7 +144,7 @@ def recipes(request: HttpRequest) -> list[RecipeOut]:
 def list_runs(
     request: HttpRequest, state: str = "", kind: str = "", q: str = "", page: int = 1, size: int = 50
 ) -> dict[str, Any]:
-    """Runs, newest first; ``state=active`` for all that are queued or alive."""
+    """List runs, newest first; ``state=active`` selects queued and live runs."""
     filters = run_reads.RunFilters(state=state, kind=kind, q=q)
     found = run_reads.list_runs(filters, number=page, size=max(1, min(size, 200)))
     return {"total": found.total, "items": list(found.rows)}
@@ -167,7 +167,7 @@ def create_run(request: HttpRequest, body: RunIn) -> tuple[int, Run]:
 
 @router.get("/runs/{int:run_id}", auth=viewer, response=RunDetail)
 def get_run(request: HttpRequest, run_id: int) -> Run:
-    """One run."""
+    """Return a run."""
     return find(run_id)
 
 
@@ -181,7 +181,7 @@ def start_run(request: HttpRequest, run_id: int) -> Run:
 
 @router.post("/runs/{int:run_id}/stop", auth=operator, response=RunOut)
 def stop_run(request: HttpRequest, run_id: int) -> Run:
-    """Ask a run to end."""
+    """Ask a run to stop."""
     run = find(run_id)
     run_writes.stop(run=run, actor=caller(request))
     return run
@@ -197,7 +197,7 @@ def pause_run(request: HttpRequest, run_id: int) -> Run:
 
 @router.post("/runs/{int:run_id}/resume", auth=operator, response=RunOut)
 def resume_run(request: HttpRequest, run_id: int) -> Run:
-    """Let a paused run go on, or continue a failed or stopped one from its last checkpoint."""
+    """Resume a paused run, or continue a failed or stopped one from its last checkpoint."""
     run = find(run_id)
     run_writes.resume(run=run, actor=caller(request))
     return run
@@ -205,17 +205,17 @@ def resume_run(request: HttpRequest, run_id: int) -> Run:
 
 @router.post("/runs/{int:run_id}/clone", auth=operator, response={201: RunDetail})
 def clone_run(request: HttpRequest, run_id: int, body: CloneIn) -> tuple[int, Run]:
-    """A new draft with the same configuration and some differences."""
+    """Create a draft with the same configuration and some changes."""
     return 201, run_writes.clone(run=find(run_id), overrides=body.overrides, actor=caller(request))
 
 
 @router.get("/runs/{int:run_id}/iterations", auth=viewer, response=list[PointOut])
 def iterations(request: HttpRequest, run_id: int, after: int = -1) -> list[iteration_reads.Point]:
-    """Metrics of finished iterations with an index above ``after``, oldest first."""
+    """List the metrics of finished iterations with an index above ``after``, oldest first."""
     return iteration_reads.points_after(find(run_id).pk, after)
 
 
 @router.get("/runs/{int:run_id}/evaluations", auth=viewer, response=list[EvaluationOut])
 def evaluations(request: HttpRequest, run_id: int) -> list[Any]:
-    """Every evaluation of the run."""
+    """List all evaluations of the run."""
     return list(iteration_reads.evaluations(find(run_id).pk))

@@ -1,4 +1,4 @@
-"""Trajectories for scripts, as plain JSON."""
+"""Trajectories, with their steps, tests, tokens and exports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class TrajectoryOut(Schema):
 
 
 class StepOut(Schema):
-    """One turn."""
+    """One step of a trajectory."""
 
     index: int
     action: str
@@ -75,7 +75,7 @@ class StepOut(Schema):
 
 
 class TestOut(Schema):
-    """How one required test ended."""
+    """Result of one required test."""
 
     __test__ = False
     test_id: str
@@ -85,7 +85,7 @@ class TestOut(Schema):
 
 
 class FindingOut(Schema):
-    """A sign of tampering; ``step`` is None where patch or grading showed it."""
+    """Sign of tampering; ``step`` is null if it was found in the patch or during grading."""
 
     kind: str
     detail: str
@@ -93,11 +93,11 @@ class FindingOut(Schema):
 
 
 class TrajectoryDetail(TrajectoryOut):
-    """A trajectory with its patch, tests and every step."""
+    """A trajectory with its patch, tests and steps."""
 
     patch: str
     test_log: str | None
-    """Of a long one head and tail; ``/test-log`` has all of it. Null for those who may not see answers."""
+    """Test log, shortened to head and tail (complete: ``/test-log``). Null without access to answers."""
     findings: list[FindingOut]
     detail: str
     error: str
@@ -114,7 +114,7 @@ class TrajectoryDetail(TrajectoryOut):
 
 
 class TrajectoryPage(Schema):
-    """So many of ``total``; ``next_before`` is the cursor of the next page."""
+    """One page of ``total`` trajectories; ``next_before`` is the cursor of the next page."""
 
     total: int
     items: list[TrajectoryOut]
@@ -122,7 +122,7 @@ class TrajectoryPage(Schema):
 
 
 class TokensOut(Schema):
-    """Tokens ``start …`` of ``length``; columns of equal length."""
+    """Tokens from index ``start`` of ``length`` tokens, as columns of equal length."""
 
     length: int
     start: int
@@ -143,7 +143,7 @@ def list_trajectories(
     before: int | None = None,
     size: int = 100,
 ) -> dict[str, Any]:
-    """A run's trajectories, newest first; give ``next_before`` as ``before`` for the next page."""
+    """List a run's trajectories, newest first; pass ``next_before`` as ``before`` for the next page."""
     rows = Trajectory.objects.filter(run=find_run(run_id))
     if phase:
         rows = rows.filter(phase=phase)
@@ -161,7 +161,7 @@ def list_trajectories(
 
 @router.get("/trajectories/{int:trajectory_id}", response=TrajectoryDetail)
 def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
-    """One trajectory with every step and test."""
+    """Return a trajectory with all steps and tests."""
     trajectory = _readable(request, trajectory_id)
     fields: dict[str, Any] = {
         field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
@@ -173,7 +173,7 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
 
 @router.get("/trajectories/{int:trajectory_id}/test-log", auth=answer_reader)
 def get_test_log(request: HttpRequest, trajectory_id: int) -> HttpResponse:
-    """The whole test log, as plain text; hidden tests that fail print themselves into it."""
+    """Return the complete test log as plain text; it may contain hidden tests."""
     return HttpResponse(reads.test_log(_find(trajectory_id).pk), content_type="text/plain; charset=utf-8")
 
 
@@ -181,7 +181,7 @@ def get_test_log(request: HttpRequest, trajectory_id: int) -> HttpResponse:
 def get_predictions(
     request: HttpRequest, run_id: int, phase: str = "", iteration: int | None = None, index: int = 0
 ) -> HttpResponse:
-    """``predictions.jsonl``: one rollout of each task, of the newest evaluation where nothing is said."""
+    """Return ``predictions.jsonl``: one rollout per task, by default of the newest evaluation."""
     run, choice = _chosen(run_id, phase, iteration, index)
     check_rollouts(run, role_of_caller(request))
     lines = "".join(prediction.line() for prediction in prediction_reads.predictions(run, choice))
@@ -192,7 +192,7 @@ def get_predictions(
 def get_harness_report(
     request: HttpRequest, run_id: int, phase: str = "", iteration: int | None = None, index: int = 0
 ) -> dict[str, Any]:
-    """The same rollouts as a run report in the official harness's schema."""
+    """Return the run report of the same rollouts in the official harness's schema."""
     return prediction_reads.report(*_chosen(run_id, phase, iteration, index))
 
 
@@ -208,7 +208,7 @@ def _chosen(
 
 @router.get("/trajectories/{int:trajectory_id}/tokens", response=TokensOut)
 def get_tokens(request: HttpRequest, trajectory_id: int, start: int = 0, size: int = 4096) -> dict[str, Any]:
-    """A window of the tokens the policy saw and sampled."""
+    """Return a window of the tokens that the policy read and sampled."""
     blob = TokenBlob.objects.filter(trajectory=_readable(request, trajectory_id)).first()
     if blob is None:
         raise HttpError(404, "no tokens were recorded for this trajectory")
@@ -225,20 +225,20 @@ def _find(trajectory_id: int) -> Trajectory:
 
 
 def _readable(request: HttpRequest, trajectory_id: int) -> Trajectory:
-    """The trajectory if the caller may see what was done in it."""
+    """Return the trajectory. Raises an error if the caller may not read it."""
     trajectory = _find(trajectory_id)
     check_rollouts(trajectory.run, role_of_caller(request))
     return trajectory
 
 
 class WhatIfIn(Schema):
-    """Settings of ``algorithm`` that differ from the run's, by name."""
+    """Overrides of the run's ``algorithm`` settings, by name."""
 
     settings: dict[str, Any]
 
 
 class MemberOut(Schema):
-    """What the objective makes of one trajectory of a group."""
+    """Advantage and mask of one trajectory of a group."""
 
     index: int
     advantage: float | None
@@ -248,7 +248,7 @@ class MemberOut(Schema):
 
 
 class WhatIfOut(Schema):
-    """A group under other settings."""
+    """Advantages and masks of a group under other settings."""
 
     algorithm: dict[str, Any]
     members: list[MemberOut]
@@ -259,7 +259,7 @@ class WhatIfOut(Schema):
 def group_what_if(
     request: HttpRequest, run_id: int, phase: str, iteration: int, task_key: str, body: WhatIfIn
 ) -> WhatIfOut:
-    """The advantages and masks a stored group would have had under other settings."""
+    """Return the advantages and masks that a stored group would have under other settings."""
     found = counterfactual(
         find_run(run_id), phase=phase, iteration=iteration, task_key=task_key, settings=body.settings
     )

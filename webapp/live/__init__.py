@@ -1,1 +1,1 @@
-"""Live pages: Channels consumers and the fragments they send. See ``fragments`` for how to add a region."""
+"""Live pages: Channels consumer and the fragments it sends. To add a region see ``fragments``."""

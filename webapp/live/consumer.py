@@ -1,9 +1,10 @@
-"""The one WebSocket of a tab: tells it what changed on the page it shows.
+"""WebSocket of a browser tab, which sends the changes of the page it shows.
 
-The tab says what it shows and what it already has; changes are merged (at most ten updates a second, fewer
-when rendering is slow) and only regions that differ from what the tab has are sent. A tab costs one
-digest per region: nothing grows with the run. An update that fails (the database is away) is logged, shown by
-the page and tried again until it succeeds; ``webapp.live.watch`` looks after sessions and lost messages.
+The tab sends the page it shows and the data it already has; changes are combined (at most ten updates a
+second, fewer when rendering is slow) and only regions that differ from the tab's are sent. A tab needs memory
+for one digest per region, regardless of the run's size. An update that fails (the database is down) is
+logged, shown by the page and retried until it succeeds; ``webapp.live.watch`` handles ended sessions and lost
+messages.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class Subscribe(BaseModel):
-    """What a tab sends, on opening and whenever it shows something else."""
+    """Message of a tab, sent at connection and whenever it shows a different page."""
 
     model_config = ConfigDict(extra="forbid")
     page: str
@@ -53,7 +54,7 @@ class Subscribe(BaseModel):
 
 
 class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """Serves one tab."""
+    """WebSocket consumer of one tab."""
 
     person: Person
     session_key: str
@@ -62,10 +63,10 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     _task: asyncio.Task[None] | None = None
     _group: str = ""
     _late = False
-    """Whether the page was told that updates are late."""
+    """Whether the page was notified that updates are late."""
 
     async def connect(self) -> None:
-        """Let people with a role in; others are told, so that their page stops asking."""
+        """Accept persons with a role; close other connections with a code that prevents retries."""
         await self.accept()
         user = self.scope.get("user")
         person = await database_sync_to_async(person_of)(user)
@@ -83,7 +84,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         self._watch.add(self)
 
     async def disconnect(self, code: int) -> None:  # noqa: ARG002
-        """Stop following."""
+        """Stop the updates of the tab."""
         if self._task is None:
             return
         self._task.cancel()
@@ -93,7 +94,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self._leave()
 
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
-        """A tab says what it shows."""
+        """Change the tab's subscription."""
         if self._task is None:
             return
         try:
@@ -119,15 +120,15 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     async def _leave(self) -> None:
         group, self._group = self._group, ""
         if group:
-            with contextlib.suppress(RedisError, OSError):  # then it is gone from there as well
+            with contextlib.suppress(RedisError, OSError):  # Redis is down, and the membership expires there
                 await self.channel_layer.group_discard(group, self.channel_name)
 
     async def run_changed(self, event: dict[str, Any]) -> None:  # noqa: ARG002
-        """A run changed: look when there is time; many changes are one look."""
+        """Schedule an update for a changed run; frequent changes are combined."""
         self.notice()
 
     def notice(self) -> None:
-        """Look for changes as soon as there is time."""
+        """Schedule an update."""
         self._changed_at = time.monotonic()
         self._changed.set()
 
@@ -138,7 +139,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         await self.close(code=code)
 
     async def report_trouble(self) -> None:
-        """Tell the page, once, that updates are late."""
+        """Notify the page once that updates are late."""
         if not self._late and self._wanted is not None:
             self._late = True
             await self.send(text_data=json.dumps({"type": "late"}))
@@ -162,11 +163,11 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await asyncio.sleep(max(INTERVAL_S, pause))
 
     async def _update(self) -> float:
-        """Send what changed; returns how long rendering took, s."""
+        """Send the changes; return the rendering time, s."""
         subscription, wanted = self._subscription, self._wanted
         if subscription is None or wanted is None:
             return 0.0
-        with contextlib.suppress(RedisError, OSError):  # the watch sees it, and what changes until then
+        with contextlib.suppress(RedisError, OSError):  # the watch reports it and finds the changes
             await self._join(RUNS_GROUP if wanted.run is None else run_group(wanted.run))
         try:
             found, took = await self._cache.get(subscription, not_before=self._changed_at)
@@ -205,7 +206,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
 
 
 def _new_steps(found: Snapshot, wanted: Subscribe, *, again: bool) -> dict[str, Any] | None:
-    """The steps a tab lacks; all of them when the trajectory was begun again."""
+    """Return the steps that a tab lacks; all steps if the trajectory was restarted."""
     start = 0 if again or wanted.steps > len(found.steps) else wanted.steps
     missing = found.steps[start:]
     if not missing and not (again and wanted.steps):
@@ -214,7 +215,7 @@ def _new_steps(found: Snapshot, wanted: Subscribe, *, again: bool) -> dict[str, 
 
 
 def _new_points(found: Snapshot, wanted: Subscribe, *, again: bool) -> dict[str, Any] | None:
-    """The chart points a tab lacks; the whole set when it cannot simply be added to."""
+    """Return the chart points that a tab lacks; all points if they cannot be appended."""
     if found.charts is None or wanted.point is None:
         return None
     x, columns = found.charts["x"], found.charts["columns"]
@@ -231,7 +232,7 @@ def _new_points(found: Snapshot, wanted: Subscribe, *, again: bool) -> dict[str,
 
 
 def _subscription(wanted: Subscribe, person: Person) -> Subscription:
-    """Raises ValueError for a page that does not exist or a target of the wrong form."""
+    """Parse a subscription. Raises ValueError for an unknown page or a malformed target."""
     length = TARGET_LENGTHS.get(wanted.page, 0)
     if wanted.page not in PAGES or len(wanted.target) != length:
         raise ValueError("no such page")
@@ -243,7 +244,7 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
 
 
 def _shared() -> tuple[SnapshotCache, Watch]:
-    """The snapshots and the watch of this event loop (tests use several)."""
+    """Return the snapshot cache and the watch of this event loop (tests use several)."""
     loop = asyncio.get_running_loop()
     if loop not in _SHARED:
         for ended in [other for other in _SHARED if other.is_closed()]:

@@ -1,8 +1,8 @@
-"""What a live page consists of: regions rendered from the page's own partials.
+"""Regions of live pages, rendered from the pages' own partials.
 
-A snapshot is the whole state of a page's regions as of one moment, made by the same context builder and
-the same templates as the page itself, so that a page plus later fragments equals a fresh page (tested).
-To add a region: give its element an id and ``data-live`` in the page, put its partial here.
+A snapshot is the complete state of a page's regions at one point in time, rendered by the same context
+builder and templates as the page itself, so that a page plus later fragments equals a reloaded page (tested).
+To add a region: give its element an id and ``data-live`` in the page, and add its partial here.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from webapp.views.pages import variables
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What one tab shows; equal subscriptions share one snapshot."""
+    """Page shown by a tab; equal subscriptions share one snapshot."""
 
     page: str
     run_id: int | None
@@ -45,19 +45,19 @@ class Subscription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A page's regions at one moment."""
+    """Regions of a page at one point in time."""
 
     seq: int
     identity: str = ""
     html: Mapping[str, str] = field(default_factory=dict)
-    """Element id → inner HTML."""
+    """Inner HTML by element id."""
     steps: tuple[str, ...] = ()
-    """HTML of every step of a trajectory; only those a tab lacks are sent."""
+    """HTML of every step of a trajectory; only steps that a tab lacks are sent."""
     charts: Mapping[str, Any] | None = None
 
 
 class GoneError(Exception):
-    """What the page shows does not exist (any more)."""
+    """The object that the page shows does not exist or was deleted."""
 
 
 RUN_REGIONS = {
@@ -188,5 +188,5 @@ TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4, "health": 1}
 
 
 def snapshot(subscription: Subscription) -> Snapshot:
-    """Render every region of a page. Raises GoneError when what it shows is not there."""
+    """Render every region of a page. Raises GoneError if the object it shows does not exist."""
     return PAGES[subscription.page](subscription)

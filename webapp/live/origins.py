@@ -1,4 +1,4 @@
-"""The one rule about where a WebSocket may come from: the site itself, by scheme, host and port."""
+"""Origin check of WebSockets: only the site itself is allowed, by scheme, host and port."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Origin = tuple[str, str, int]
 
 
 class SameOrigin:
-    """Denies handshakes of other origins; ``CSRF_TRUSTED_ORIGINS`` are the site's own behind a proxy."""
+    """Middleware that denies handshakes of origins other than the site's and ``CSRF_TRUSTED_ORIGINS``."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> Any:
-        """Pass the handshake on, or deny it."""
+        """Pass the handshake on or deny it."""
         headers = {name.lower(): value.decode("latin1") for name, value in scope["headers"]}
         origin = parse_origin(headers.get(b"origin", ""))
         if origin is not None and origin in _own_origins(scope, headers):
@@ -32,7 +32,7 @@ class SameOrigin:
 
 
 def parse_origin(text: str) -> Origin | None:
-    """Return the parts of an ``Origin`` header, default port filled in; None where it is no web origin."""
+    """Parse an ``Origin`` header, with the default port filled in; None if it is not a web origin."""
     try:
         parts = urlsplit(text)
         port = parts.port

@@ -1,4 +1,4 @@
-"""Addresses of WebSockets; the ASGI application wraps them in the origin check and the login."""
+"""WebSocket URLs; the ASGI application wraps them in origin check and authentication."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Shares snapshots between tabs: a page that many people watch is rendered once per change.
+"""Cache of snapshots shared between tabs: a page is rendered once per change for all tabs.
 
-A tab that heard of a change at time t takes any snapshot whose rendering began after t, or renders
-one. The number of snapshots kept is bounded; a snapshot holds only rendered text.
+A tab notified of a change at time t uses any snapshot whose rendering began after t, or renders a new one.
+The number of cached snapshots is bounded; a snapshot contains only rendered text.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ class _Entry:
 
 
 class SnapshotCache:
-    """Snapshots by subscription, for one event loop."""
+    """Cache of snapshots by subscription, for one event loop."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Subscription, _Entry] = OrderedDict()
 
     async def get(self, subscription: Subscription, *, not_before: float) -> tuple[Snapshot, float]:
-        """A snapshot begun at ``not_before`` (``time.monotonic()``) or later, and how long it took, s."""
+        """Return a snapshot begun at ``not_before`` (monotonic, s) or later, and its rendering time, s."""
         entry = self._entries.setdefault(subscription, _Entry())
         self._entries.move_to_end(subscription)
         while len(self._entries) > MAX_KEPT:

@@ -1,9 +1,9 @@
-"""Watches what no message announces to the tabs of this process: sessions that end, changes nobody told of.
+"""Polling on behalf of this process's tabs: ended sessions, and changes whose message was lost.
 
-Every ``CHECK_S`` one look serves all tabs: who their sessions belong to now, how far the runs they show
-are, and whether Redis answers. A tab whose session or role is gone is closed; a tab whose run moved on looks
-again, so that a message lost while Redis was away costs seconds, not the update; a failure is logged once
-and shown by every tab until it is over.
+Every ``CHECK_S`` one check for all tabs reads the persons of their sessions and the progress of the runs they
+show, and probes Redis. A tab whose session ended or whose role changed is closed; a tab whose run made
+progress is updated, so that a message lost while Redis was down delays the update by seconds only; a failure
+is logged once and shown by every tab until it is over.
 """
 
 from __future__ import annotations
@@ -28,54 +28,54 @@ from webapp.views.access import Person, person_of
 
 CHECK_S = 2.0
 TIMEOUT_S = 30.0
-"""A look that takes longer has failed."""
+"""Longest duration of a check, s; a slower check counts as failed."""
 PING_GROUP = "ping"
 SIGNED_OUT = 4401
-"""Close code: the session has ended; the page does not try again."""
+"""Close code: the session has ended; the page does not reconnect."""
 FORBIDDEN = 4403
-"""Close code: no role, or another one than the page was rendered for; the page does not try again."""
+"""Close code: no role, or not the role the page was rendered for; the page does not reconnect."""
 
 log = logging.getLogger(__name__)
 Mark = tuple[Any, ...]
 
 
 class WatchedTab(Protocol):
-    """A tab as the watch sees it."""
+    """Interface of a tab to the watch."""
 
     session_key: str
     person: Person
     run: int | None
-    """The run it shows; None for pages about all runs."""
+    """Run shown by the tab; None for pages about all runs."""
     mark: Mark | None
-    """How far the run was at the last look."""
+    """Progress of the run at the last check."""
 
     def notice(self) -> None:
-        """Look for changes soon."""
+        """Schedule an update."""
 
     async def report_trouble(self) -> None:
-        """Show that updates are late."""
+        """Notify the page that updates are late."""
 
     async def end(self, code: int) -> None:
         """Close the connection and send nothing more."""
 
 
 class Watch:
-    """Looks after the tabs of one event loop."""
+    """Periodic check of the tabs of one event loop."""
 
     def __init__(self) -> None:
         self._tabs: set[WatchedTab] = set()
         self._task: asyncio.Task[None] | None = None
         self.failing = False
-        """Whether the last look failed."""
+        """Whether the last check failed."""
 
     def add(self, tab: WatchedTab) -> None:
-        """Look after a tab."""
+        """Add a tab to the checks."""
         self._tabs.add(tab)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._follow())
 
     async def discard(self, tab: WatchedTab) -> None:
-        """Forget a tab; the last one ends the looking."""
+        """Remove a tab; the checks end with the last one."""
         self._tabs.discard(tab)
         if not self._tabs and self._task is not None:
             self._task.cancel()
@@ -99,7 +99,7 @@ class Watch:
             log.warning("live updates are late: %s: %s", type(error).__name__, error)
         self.failing = True
         for tab in list(self._tabs):
-            with contextlib.suppress(Exception):  # one whose socket is closing
+            with contextlib.suppress(Exception):  # its socket may be closing
                 await tab.report_trouble()
 
     def _succeeded(self) -> None:
@@ -119,7 +119,7 @@ class Watch:
             person = people.get(tab.session_key)
             if person is None or (person.user.pk, person.role) != (tab.person.user.pk, tab.person.role):
                 self._tabs.discard(tab)
-                with contextlib.suppress(Exception):  # one whose socket is closing
+                with contextlib.suppress(Exception):  # its socket may be closing
                     await tab.end(FORBIDDEN if tab.session_key in people else SIGNED_OUT)
             elif tab.mark != marks.get(tab.run):
                 tab.mark = marks.get(tab.run)
@@ -139,7 +139,7 @@ def _read(
 
 
 def people_of(session_keys: Iterable[str]) -> dict[str, Person | None]:
-    """Return who is signed in by each session that has not ended; None for a person without a role."""
+    """Return the person of each session that has not ended; None for users without a role."""
     stored = Session.objects.filter(pk__in=list(session_keys), expire_date__gt=timezone.now())
     sessions = {session.pk: session.get_decoded() for session in stored}
     ids = {data[SESSION_KEY] for data in sessions.values() if SESSION_KEY in data}
