@@ -1,1 +1,1 @@
-"""Judging patches with hidden tests in a fresh sandbox."""
+"""Grading of patches with hidden tests in a fresh sandbox."""

@@ -1,4 +1,4 @@
-"""Grading on its own.
+"""Command line of grading: predictions and stored logs.
 
     python -m engine.grading log --row ROW.json --log TEST_OUTPUT        re-grade a stored log, no sandbox
     python -m engine.grading predictions --dataset N --predictions FILE  grade predictions in sandboxes
@@ -38,7 +38,7 @@ def grade_log(options: argparse.Namespace) -> None:
 
 
 def grade_file(options: argparse.Namespace) -> None:
-    """Grade predictions; the counts are the last line."""
+    """Grade predictions; the last line printed holds the counts."""
     from engine.grading.predictions import Assignment, PredictionSettings, grade_predictions
 
     try:

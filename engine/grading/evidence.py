@@ -1,4 +1,4 @@
-"""What one run of the tests left behind: everything a grade rule may look at."""
+"""Evidence of one test run: all data that a grade rule may use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 _PASSING = frozenset({"PASSED", "XFAIL", "XPASS"})
 _SUMMARY = "=== short test summary info ==="
 SEVERITY = tuple(outcome.upper() for outcome in testrun.SEVERITY)
-"""Outcomes in a record, the worst last."""
+"""Outcomes in a record, in order of increasing severity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,46 +22,46 @@ class Evidence:
     """Log, exit code and reports of one run of the tests."""
 
     log: str = ""
-    """All that was printed, with the constant markers around the tests, as the official harness stores it."""
+    """Complete output, with the constant markers around the tests, as the official harness stores it."""
     judged: str = ""
-    """The part of ``log`` that verdicts come from: what was printed between the markers, and these."""
+    """Part of ``log`` on which verdicts are based: the output between the markers, markers included."""
     shown: str = ""
-    """The same without markers."""
+    """Part of ``log`` on which verdicts are based, without markers."""
     exit_code: int | None = None
-    """Of the tests where the script has markers, else of the script."""
+    """Exit code of the tests where the script has markers, else of the script."""
     seconds: float = 0.0
     timed_out: bool = False
     problem: str = ""
-    """Why there are no outcomes; empty when there may be some."""
+    """Reason why there are no outcomes; empty when there may be some."""
     forged: bool = False
-    """Something claims to be the grader's and is not."""
+    """Output that imitates the grader's was found."""
     signed: TestRun | None = None
-    """The driver's signed report, where the command is the driver's."""
+    """The driver's signed report, where the command runs the driver."""
     record_wanted: bool = False
-    """The command runs pytest, so that a sealed record must be there."""
+    """Whether the command runs pytest, so that a sealed record is required."""
     record: Record | None = None
     cases: Mapping[tuple[str, str], TestCase] = field(default_factory=dict)
-    """Of the JUnit report that the script was told to write."""
+    """Cases of the JUnit report that the script was told to write."""
     rewards: Mapping[str, float] = field(default_factory=dict)
-    """Of the verifier's reward file."""
+    """Rewards in the verifier's reward file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """What a rule made of the evidence."""
+    """Verdict of a rule on the evidence."""
 
     passed: bool
     tests: tuple[TestResult, ...] = ()
     detail: str = ""
-    """What is wrong, for people; empty when it passed."""
+    """Description of the failure for display; empty when the patch passed."""
     tampered: bool = False
-    """The sources contradict each other in the patch's favour."""
+    """The sources of evidence contradict each other in the patch's favour."""
     reward: float | None = None
-    """Where a rule gives more than passed or not."""
+    """Reward of a rule that grades beyond passed or failed."""
 
 
 def instance_of(row: TaskRow) -> swebench.Instance:
-    """Return what log parsers may choose by."""
+    """Return the instance fields by which log parsers choose."""
     task = row.task
     return swebench.Instance(
         instance_id=task.instance_id, repo=task.repo, version=str(task.metadata.get("version") or "")
@@ -69,16 +69,16 @@ def instance_of(row: TaskRow) -> swebench.Instance:
 
 
 def statuses_of(row: TaskRow, log: str, parser: str = "") -> dict[str, str]:
-    """Return statuses by test name, by the row's own parser or another."""
+    """Return the statuses by test name, from the row's own parser or a given one."""
     return parse_log(parser or row.answer.log_parser, log, instance_of(row))
 
 
 def contradictions(row: TaskRow, evidence: Evidence, claimed: Iterable[str], parser: str = "") -> list[str]:
-    """Return tests that the log claims to have passed and pytest's sealed record does not know as passed.
+    """Return the tests that passed according to the log but not according to pytest's sealed record.
 
     Args:
-        parser: how the log names tests, where the row does not say; the record is read through the same eyes.
-        claimed: names of tests that passed as the log has it.
+        parser: parser of the log where the row names none; the record is read with the same parser.
+        claimed: names of tests that passed according to the log.
     """
     if not evidence.record_wanted:
         return []
@@ -103,14 +103,14 @@ def _as_log(outcomes: Mapping[str, str], parser: str) -> str:
 
 
 def against_the_record(tests: list[str]) -> Judgement:
-    """Return the judgement when the log says more than pytest saw."""
+    """Return the judgement when the log claims more passed tests than pytest recorded."""
     return Judgement(
         passed=False, tampered=True, detail=f"pytest's own record does not confirm {named(tests)}"
     )
 
 
 def unconfirmed_success(evidence: Evidence) -> str:
-    """Return why a success without test names is not believed; empty when it is, or when no record is due."""
+    """Return the reason to distrust a success without test names; empty when it is confirmed."""
     if not evidence.record_wanted:
         return ""
     if evidence.record is None:
@@ -124,23 +124,23 @@ def unconfirmed_success(evidence: Evidence) -> str:
 
 
 def required(answer: TaskAnswer) -> list[tuple[str, TestKind]]:
-    """Return every required test and why it counts."""
+    """Return every required test with its kind (fail-to-pass or pass-to-pass)."""
     tests = [(test, TestKind.FAIL_TO_PASS) for test in answer.fail_to_pass]
     return tests + [(test, TestKind.PASS_TO_PASS) for test in answer.pass_to_pass]
 
 
 def outcome_of(status: str | None) -> TestOutcome:
-    """Return a parser's word as an outcome; ``missing`` for none."""
+    """Return the outcome of a parser's status; ``missing`` for None."""
     return TestOutcome(status.lower()) if status else TestOutcome.MISSING
 
 
 def named(tests: Iterable[str], limit: int = 3) -> str:
-    """Return the first few and how many more."""
+    """Return the first few names and the number of the others."""
     tests = list(tests)
     more = f" and {len(tests) - limit} more" if len(tests) > limit else ""
     return ", ".join(tests[:limit]) + more
 
 
 def describe(wrong: Mapping[str, TestOutcome | str]) -> str:
-    """Return tests with their outcomes, the first few."""
+    """Return the first few tests with their outcomes."""
     return named(f"{test} {outcome}" for test, outcome in wrong.items())

@@ -1,4 +1,4 @@
-"""Grades patches: hidden tests in a fresh sandbox decide, not anything the agent left behind.
+"""Grader of patches: only hidden tests in a fresh sandbox decide, never anything the agent left behind.
 
     image + setup patch + patch (without tests, their configuration, installed packages)
       + the answer's test files → tests, network off → evidence → grade rule → verdict
@@ -48,13 +48,13 @@ _NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
 
 
 class Grader:
-    """Judges patches, at most ``config.max_parallel`` at once.
+    """Grades patches, at most ``config.max_parallel`` at once.
 
     Args:
-        backend: where tests run.
+        backend: the sandboxes in which tests run.
         config: time limits, parallelism, re-use of verdicts.
         sandbox: limits of the grading sandboxes.
-        run_id: on whose behalf.
+        run_id: the run that owns the sandboxes.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Grader:
         self._verdicts: dict[tuple[str, str, float], asyncio.Future[Grade]] = {}
 
     async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
-        """Judge a patch.
+        """Grade a patch.
 
         On a task proven deterministic the verdict of an identical patch is re-used, also while that
         one is still being graded; an infrastructure failure never is.
@@ -93,7 +93,7 @@ class Grader:
         return await self._grade_once(key, row, patch)
 
     def timeout_s(self, row: TaskRow, *, evaluation: bool = False) -> float:
-        """Return seconds for the tests: the row's own limit, else the run's."""
+        """Return the time limit of the tests, seconds: the row's own, else the run's."""
         if row.answer.timeout_s is not None:
             return row.answer.timeout_s
         if evaluation and self._config.evaluation_timeout_s is not None:
@@ -170,7 +170,7 @@ class Grader:
 
 
 def _given_up(decision: Decision, error: SandboxError) -> Grade:
-    """Return the grade after failures in fresh sandboxes: of the patch, or of infrastructure."""
+    """Return the grade after failures in all fresh sandboxes: failed, or an infrastructure failure."""
     problem = str(error) or type(error).__name__
     if decision is Decision.COUNT:
         return Grade(verdict=Verdict.FAILED, reward=0.0, detail=own_doing(error.kind, problem))
@@ -178,10 +178,10 @@ def _given_up(decision: Decision, error: SandboxError) -> Grade:
 
 
 async def gather(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> Evidence:
-    """Run an answer's tests on the tree as it is.
+    """Run an answer's tests on the current tree and return the evidence.
 
     Raises:
-        SandboxError: the sandbox failed; whatever the tests do is evidence.
+        SandboxError: the sandbox failed; failures of the tests are evidence.
     """
     if DRIVER not in answer.test_command:
         return await run_script(box, answer, timeout_s=timeout_s)
@@ -198,7 +198,7 @@ async def gather(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> Evide
 
 
 async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
-    """Apply the row's rule to the evidence; a log that cannot be read within limits has failed."""
+    """Apply the row's rule to the evidence; a log that cannot be parsed within limits fails."""
     rule = RULES[row.answer.grade_rule]
     if evidence.signed is not None:
         return await asyncio.to_thread(rule, row, evidence, config)
@@ -209,7 +209,7 @@ async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judg
 
 
 def check_gradable(row: TaskRow) -> None:
-    """Raises DatasetError when no patch for the task could be judged; says why."""
+    """Check that patches for the task can be graded. Raises DatasetError with the reason."""
     task, answer = row.task.instance_id, row.answer
     if answer.grade_rule not in RULES:
         raise DatasetError(f"task {task}: unknown grade rule '{answer.grade_rule}'")
@@ -229,7 +229,7 @@ def check_gradable(row: TaskRow) -> None:
 
 
 async def _set_up(box: Sandbox, row: TaskRow) -> None:
-    """Make the image the task. Raises SandboxError, for it says nothing about the patch."""
+    """Apply the task's setup patch. Raises SandboxError when it fails: the graded patch is not at fault."""
     try:
         await box.apply_patch(row.answer.setup_patch)
     except PatchError as error:
@@ -237,7 +237,7 @@ async def _set_up(box: Sandbox, row: TaskRow) -> None:
 
 
 async def _restore_tests(box: Sandbox, answer: TaskAnswer) -> None:
-    """Put the hidden tests in place; the others are the image's, because no patch may touch them.
+    """Write the hidden tests; other tests are the image's, because no patch may change them.
 
     Raises SandboxError where the sandbox does not take a file: no fault of the patch.
     """
@@ -281,7 +281,7 @@ def _missing(answer: TaskAnswer) -> tuple[TestResult, ...]:
 
 
 def _with_log(grade: Grade, log: str) -> Grade:
-    """Return the grade with head and tail of a log, and the whole of a long one."""
+    """Return the grade with head and tail of its log, and a long log also in full."""
     if len(log) <= _LOG_CHARS:
         return replace(grade, log=log)
     whole = log

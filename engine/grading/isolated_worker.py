@@ -1,4 +1,4 @@
-"""Calls a function on hostile input in a process of its own, within limits on processor time and memory.
+"""Function calls on hostile input in a separate process, with limits on processor time and memory.
 
 What tests printed was chosen by a patch, and some of the published parsers' regular expressions take time
 squared over it: a minute over a line of 200 kB. A match holds the interpreter's lock to its end: in a thread
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 CPU_S = 60.0
-"""Processor time for one call; an honest log of 10 MiB takes a few seconds."""
+"""Processor time limit of one call, seconds; an honest log of 10 MiB takes a few seconds."""
 _MEMORY_BYTES = 4 << 30
 _THREADS = ThreadPoolExecutor(max_workers=os.cpu_count() or 1, thread_name_prefix="isolated_worker")
 _of_thread = threading.local()
@@ -37,12 +37,12 @@ async def run_isolated(function: Callable[P, T], *args: P.args, **kwargs: P.kwar
     """Run ``function`` in a separate process and return its result.
 
     Args:
-        function: of a module, so that it can be named to the other process.
-        args, kwargs: can be pickled, as the result can.
+        function: a module-level function, so that it can be pickled by name.
+        args, kwargs: its arguments; arguments and result must be picklable.
 
     Raises:
-        HostileInputError: it took too much time or memory, or failed over its input; says which.
-        TrainyardError: the function's own.
+        HostileInputError: the call exceeded a limit or crashed on its input; the message says which.
+        TrainyardError: raised by the function itself.
     """
     call = (function, args, kwargs, CPU_S)
     return cast(T, await asyncio.get_running_loop().run_in_executor(_THREADS, _call, call))
@@ -56,7 +56,7 @@ def _call(call: tuple[Any, ...]) -> Any:
 
 
 class _Worker:
-    """The process of one thread."""
+    """Worker process of one thread."""
 
     def __init__(self) -> None:
         self._ours, theirs = Pipe()
@@ -77,7 +77,7 @@ class _Worker:
         return self._process.poll() is None
 
     def call(self, call: tuple[Any, ...]) -> Any:
-        """Send a call and wait for what comes of it."""
+        """Send a call and wait for its result."""
         try:
             self._ours.send(call)
             result, error = self._ours.recv()
@@ -97,7 +97,7 @@ class _Worker:
 
 
 def serve(connection: Connection) -> None:
-    """Answer calls until the other side is gone."""
+    """Answer calls until the connection closes."""
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to parent and child

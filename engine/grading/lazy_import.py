@@ -1,4 +1,4 @@
-"""Imports modules of large packages without running the packages' own ``__init__``."""
+"""Import of single modules of large packages without running the packages' ``__init__``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from engine.errors import PreflightError
 
 
 def package_folder(name: str, *, needed: str) -> Path:
-    """Return folder of an installed top-level package.
+    """Return the folder of an installed top-level package.
 
     Args:
         needed: what to install, for the message.
@@ -27,7 +27,7 @@ def package_folder(name: str, *, needed: str) -> Path:
 
 
 def import_without_init(package: str, module: str, *, needed: str) -> ModuleType:
-    """``package.module``, where ``package`` (``top.sub``) becomes a bare namespace if nobody imported it yet.
+    """Import ``package.module`` with ``package`` as a bare namespace, unless it is imported already.
 
     Raises:
         PreflightError: the package is not installed.

@@ -51,7 +51,7 @@ def multi_swe_parser(name: str) -> Callable[[str], dict[str, str]]:
 
 
 def _load(folder: Path, org: str, repo: str) -> None:
-    """Run the module that registers a repository."""
+    """Import the module that registers a repository."""
     registers = re.compile(rf"register\(\s*\"{re.escape(org)}\",\s*\"{re.escape(repo)}\"", re.IGNORECASE)
     for path in sorted(folder.rglob("*.py")):
         if registers.search(path.read_text(encoding="utf-8", errors="replace")):

@@ -1,4 +1,4 @@
-"""Log parsers by name: swebench's, and those of sets whose parsers are code that cannot be imported.
+"""Log parsers by name: swebench's own, and reimplementations where a dataset's parser cannot be imported.
 
 To add one: a function log → {test: status} in ``_OWN``; statuses are swebench's words.
 """
@@ -20,26 +20,26 @@ _STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
 
 
 def parse_log(parser: str, log: str, instance: swebench.Instance | None = None) -> dict[str, str]:
-    """Read the statuses of a log, by test name.
+    """Parse a log into statuses by test name.
 
     Args:
         parser: a name, e.g. ``parse_log_pytest`` or ``swesmith_pytest``.
-        log: what the tests printed.
-        instance: whose log it is.
+        log: the output of the tests.
+        instance: the instance to which the log belongs.
 
     Raises:
-        DatasetError: there is no such parser; names close ones.
+        DatasetError: there is no such parser; the message names similar ones.
     """
     return find_parser(parser)(log, swebench.test_spec(instance or swebench.Instance()))
 
 
 def parser_names() -> list[str]:
-    """Return every name a row may give, sorted."""
+    """Return the names of all parsers, sorted."""
     return sorted(_registry())
 
 
 def find_parser(name: str) -> swebench.Parser:
-    """Return the parser of that name. Raises DatasetError when there is none; names close ones."""
+    """Return the parser of that name. Raises DatasetError, which names similar ones, for unknown names."""
     if name.startswith(PREFIX):
         return _with_spec(multi_swe_parser(name.removeprefix(PREFIX)))
     registry = _registry()
@@ -62,7 +62,7 @@ def _with_spec(parse: Callable[[str], dict[str, str]]) -> swebench.Parser:
 
 
 def swesmith_pytest(log: str) -> dict[str, str]:
-    """``pytest -v`` lines, the status behind the name, as SWE-smith's Python profiles read them."""
+    """Parse ``pytest -v`` lines (status after the name), as SWE-smith's Python profiles do."""
     statuses: dict[str, str] = {}
     for line in log.split("\n"):
         if found := re.match(rf"(\S+)\s+({'|'.join(_STATUSES)})", line):
@@ -71,7 +71,7 @@ def swesmith_pytest(log: str) -> dict[str, str]:
 
 
 def swesmith_gotest(log: str) -> dict[str, str]:
-    """``go test -v`` lines as SWE-smith's Go profiles read them."""
+    """Parse ``go test -v`` lines, as SWE-smith's Go profiles do."""
     words = {"PASS": "PASSED", "FAIL": "FAILED", "SKIP": "SKIPPED"}
     statuses: dict[str, str] = {}
     for line in log.split("\n"):
@@ -83,7 +83,7 @@ def swesmith_gotest(log: str) -> dict[str, str]:
 
 
 def printed_json(log: str) -> dict[str, str]:
-    """Return the JSON that a task's own ``parser.py`` printed: ``{"tests": [{"name", "status"}]}``."""
+    """Parse the JSON printed by a task's own ``parser.py``: ``{"tests": [{"name", "status"}]}``."""
     start, end = log.find("{"), log.rfind("}")
     try:
         tests = json.loads(log[start : end + 1])["tests"]

@@ -1,4 +1,4 @@
-"""Puts what is graded of a patch onto a grading sandbox's tree, with the fallbacks of the official harness.
+"""Application of a patch's graded part to a sandbox's tree, with the fallbacks of the official harness.
 
 The patch is applied on the host, to copies of the few files that it names; ``patch_filter`` decides which of
 the files that changed are graded, and only these are written to the sandbox, all or none. ``git apply`` comes
@@ -31,20 +31,20 @@ _CAT_FILES = ["git", "-c", "safe.directory=*", "cat-file", "--batch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedPatch:
-    """What became of a patch."""
+    """Result of applying a patch."""
 
     filtered: FilteredPatch
     how: str = ""
-    """The way that led to success, for people; empty for ``git apply``."""
+    """Fallback that succeeded, for display; empty for ``git apply``."""
     problem: str = ""
-    """Why nothing of it was applied; empty when it was."""
+    """Reason why nothing was applied; empty when it was."""
 
 
 async def apply_graded(box: Sandbox, patch: str, row: TaskRow) -> AppliedPatch:
-    """Apply what is graded of a patch.
+    """Apply the graded part of a patch.
 
     Args:
-        patch: git-format, relative to the tree an agent starts with; a stranger's.
+        patch: git-format, relative to the tree an agent starts with; untrusted.
     """
     filtered = FilteredPatch(changes=Changes({}, ()))
     if not patch.strip():
@@ -75,7 +75,7 @@ async def apply_graded(box: Sandbox, patch: str, row: TaskRow) -> AppliedPatch:
 async def _apply_otherwise(
     box: Sandbox, before: dict[str, FileState], patch: str, error: PatchError, *, changed: bool
 ) -> tuple[Changes, str]:
-    """Apply a patch that ``git apply`` refused as a whole. Raises ``error`` where nothing helps."""
+    """Apply a patch that ``git apply`` rejected as a whole. Raises ``error`` where every fallback fails."""
     if not patch.strip():
         return Changes({}, ()), ""
     if changed:
@@ -94,7 +94,7 @@ async def _apply_otherwise(
 
 
 async def _preimages(box: Sandbox, patch: str) -> list[bytes]:
-    """Return what the patch was made from, as far as the sandbox's repository has it."""
+    """Return the original contents named by the patch, as far as the sandbox's repository has them."""
     wanted = preimages(patch)[:MAX_FILES]
     if not wanted:
         return []
@@ -109,7 +109,7 @@ async def _preimages(box: Sandbox, patch: str) -> list[bytes]:
 
 
 def _blobs(listing: bytes) -> list[bytes]:
-    """Return contents in the output of ``git cat-file --batch``."""
+    """Return the contents in the output of ``git cat-file --batch``."""
     found: list[bytes] = []
     position = 0
     while (end := listing.find(b"\n", position)) >= 0:

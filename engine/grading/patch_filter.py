@@ -1,4 +1,4 @@
-"""What of a patch is graded: everything but tests, their configuration and installed packages.
+"""Filter of a patch's graded part: all changes except tests, their configuration and installed packages.
 
 That is decided by the files that changed when the patch was applied, never by its text. Files that the gold
 patch touches are always admitted, however they are named (``django/test/x.py`` is code). What is left out,
@@ -47,19 +47,19 @@ _MAX_LINES = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilteredPatch:
-    """The changes of a patch that are graded."""
+    """The graded changes of a patch."""
 
     changes: Changes
     left_out: tuple[str, ...] = ()
-    """Paths that changed and are not graded, sorted."""
+    """Changed paths that are not graded, sorted."""
     findings: tuple[TamperFinding, ...] = ()
 
 
 class PatchFilter:
-    """Decides which paths a patch for a task may change.
+    """Filter of the paths that a patch for a task may change.
 
     Args:
-        row: whose gold patch, test files and hidden paths say what counts as code and what as tests.
+        row: its gold patch, test files and hidden paths define what counts as code and what as tests.
     """
 
     def __init__(self, row: TaskRow) -> None:
@@ -71,11 +71,11 @@ class PatchFilter:
         )
 
     def visible(self, tree: Tree) -> dict[str, FileState]:
-        """Return the files that agents see of a tree: all but the task's hidden paths."""
+        """Return the files of a tree that agents see: all except the task's hidden paths."""
         return {path: state for path, state in tree.items() if not self._is_hidden(path)}
 
     def admit(self, before: Tree, changes: Changes) -> FilteredPatch:
-        """Split what a patch changed into what is graded and what is left out."""
+        """Split the changes of a patch into graded and left-out ones."""
         kinds = {path: self._kind(path, before.get(path), changes.files.get(path)) for path in changes.paths}
         admitted = Changes(
             {path: state for path, state in changes.files.items() if kinds[path] is None},
@@ -90,12 +90,12 @@ class PatchFilter:
         )
 
     def without_left_out(self, before: Tree, patch: str) -> tuple[str, FilteredPatch]:
-        """Drop the parts of a patch's text that name nothing but what is left out anyway.
+        """Drop the sections of a patch that name only left-out files.
 
-        For patches that do not apply because of them. Nothing is admitted by it.
+        For patches that do not apply because of these sections; the filter itself is unaffected.
 
         Returns:
-            The other parts, and what was dropped.
+            The remaining text, and the dropped changes.
         """
         kept: list[str] = []
         dropped: dict[str, FindingKind] = {}
@@ -111,7 +111,7 @@ class PatchFilter:
         return "".join(kept), FilteredPatch(changes=nothing, left_out=tuple(dropped), findings=findings)
 
     def _kind(self, path: str, old: FileState | None, new: FileState | None) -> FindingKind | None:
-        """Return why a path may not be changed; None when it may."""
+        """Return the reason why a path may not be changed; None when it may."""
         if self._is_hidden(path):
             return FindingKind.TESTS_EDITED
         if path in self._gold:
@@ -136,7 +136,7 @@ class PatchFilter:
 
 
 def _shadows(path: PurePosixPath) -> bool:
-    """Return whether a new file at the root would be imported for the standard library or the test runner."""
+    """Return whether a new file at the root would shadow the standard library or the test runner."""
     if path.suffix not in (".py", ".so", ".pyc"):
         return False
     top = path.parts[0].partition(".")[0]

@@ -1,4 +1,4 @@
-"""Grades predictions of a dataset through the sandbox pool and reports as the official harness does.
+"""Grading of a predictions file through the sandbox pool, with reports in the official harness's formats.
 
     OUTPUT/logs/run_evaluation/<run>/<model>/<instance>/{test_output.txt,patch.diff,report.json}
     OUTPUT/<model>.<run>.json     the run report, schema_version 2
@@ -42,7 +42,7 @@ _LISTS = {swebench.FAIL_TO_PASS: TestKind.FAIL_TO_PASS, swebench.PASS_TO_PASS: T
 
 
 class PredictionSettings(Section):
-    """What may be set for grading predictions."""
+    """Settings of grading predictions."""
 
     sandbox: SandboxConfig = SandboxConfig()
     grading: GradingConfig = GradingConfig(timeout_s=1800.0)
@@ -50,13 +50,13 @@ class PredictionSettings(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What to grade and where to write."""
+    """Inputs and outputs of one grading command."""
 
     dataset: str
     predictions: str
-    """A file, or ``gold``."""
+    """Predictions file, or ``gold``."""
     split: str = ""
-    """Of the dataset; empty for all."""
+    """Split of the dataset; empty for all."""
     run_id: str
     output: Path
 
@@ -64,13 +64,13 @@ class Assignment:
 async def grade_predictions(
     home: Path, assignment: Assignment, settings: PredictionSettings
 ) -> dict[str, Any]:
-    """Grade every prediction; returns the counts and where the run report is.
+    """Grade every prediction; return the counts and the path of the run report.
 
     Args:
         home: the data folder.
 
     Raises:
-        DatasetError: dataset or predictions are wrong.
+        DatasetError: the dataset or the predictions are invalid.
         PreflightError: the machine lacks something.
     """
     rows = _rows(home, assignment)
@@ -157,7 +157,7 @@ async def _failure(log: str) -> tuple[str, str] | None:
 
 
 async def _report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
-    """``instance_report``, as if nothing was judged by the log where it cannot be read within limits."""
+    """Return ``instance_report``, or ``plain_report`` where the log cannot be parsed within limits."""
     grade = replace(grade, log="", whole_log=b"")
     try:
         return await run_isolated(instance_report, row, grade, log)
@@ -175,9 +175,9 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
-    """Return the official per-instance report of a grade; what the log alone says, where a log is judged.
+    """Return the official per-instance report of a grade; from the log where the rule uses a log.
 
-    A verdict that is not ``passed`` is never resolved, whatever the log says.
+    A verdict other than ``passed`` is never reported as resolved, whatever the log shows.
     """
     if row.answer.grade_rule is GradeRule.F2P_P2P and row.answer.log_parser:
         found = official_report(row, log)
@@ -186,7 +186,7 @@ def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
 
 
 def plain_report(grade: Grade) -> dict[str, Any]:
-    """Return the official per-instance report out of the outcomes that a grade names."""
+    """Return the official per-instance report built from the outcomes in a grade."""
     return {
         "patch_is_None": False,
         "patch_exists": True,
@@ -210,7 +210,7 @@ def _outcomes(grade: Grade, kind: TestKind) -> dict[str, list[str]]:
 
 
 def _known(folder: Path, name: str) -> tuple[dict[str, Any], str] | None:
-    """Report and log of an earlier, interrupted command."""
+    """Return report and log of an earlier, interrupted command."""
     try:
         report = json.loads((folder / "report.json").read_text(encoding="utf-8"))[name]
         log = (folder / "test_output.txt").read_text(encoding="utf-8", errors="replace")
@@ -220,7 +220,7 @@ def _known(folder: Path, name: str) -> tuple[dict[str, Any], str] | None:
 
 
 def _plain(name: str) -> str:
-    """Return a model's or instance's name as one part of a path."""
+    """Return the name of a model or instance as a single path component."""
     return re.sub(r"[^A-Za-z0-9._+=@-]", "_", name.replace("/", "__")).lstrip(".") or "_"
 
 

@@ -21,19 +21,19 @@ from engine.grading import swebench
 from engine.grading.parsers import find_parser
 
 GOLD = "gold"
-"""In place of a predictions file: every row's own patch."""
+"""Name that stands for each row's own gold patch instead of a predictions file."""
 _MODEL = "None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceResult:
-    """What became of one prediction."""
+    """Result of one prediction."""
 
     instance_id: str
     report: Mapping[str, Any] | None
-    """Per-instance report; None when grading did not come to an end (a timeout, infrastructure)."""
+    """Per-instance report; None when grading did not finish (a timeout, infrastructure)."""
     failure: tuple[str, str] | None = None
-    """Reason and tier of a failure of infrastructure, as ``swebench.classify_failure`` tells."""
+    """Reason and tier of an infrastructure failure, from ``swebench.classify_failure``."""
 
 
 def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def _needed(fields: Mapping[str, Any], name: str) -> Any:
 
 
 def _parser(fields: Mapping[str, Any], repo: str, version: str) -> Any:
-    """Return the row's parser: its own, its installation's, or that of its set."""
+    """Return the row's parser: its own, that of its installation config, or that of its dataset."""
     config = structure(fields.get("install_config"))
     spec = find_spec(repo, version)
     return (
@@ -114,7 +114,7 @@ def _test_names(fields: Mapping[str, Any], name: str) -> list[str]:
 
 
 def read_predictions(path: Path) -> list[Prediction]:
-    """Return predictions of a ``.jsonl`` file, or of a ``.json`` file with a list or a map by instance.
+    """Read a ``.jsonl`` file, or a ``.json`` file with a list or a map by instance, into predictions.
 
     Raises:
         DatasetError: the file is missing or malformed, or two predictions are for one instance; says which.
@@ -157,7 +157,7 @@ def _prediction(row: Any, number: int, name: str) -> Prediction:
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> int:
-    """Write ``predictions.jsonl`` as the official harness reads it; returns how many."""
+    """Write ``predictions.jsonl`` as the official harness reads it; return the number written."""
     lines = [prediction.line() for prediction in predictions]
     path.write_text("".join(lines), encoding="utf-8")
     return len(lines)

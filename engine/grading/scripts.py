@@ -1,4 +1,4 @@
-"""Runs test scripts that are not ours and gathers the evidence.
+"""Execution of foreign test scripts, and collection of the evidence.
 
 - The script goes to bash through stdin, which is empty before the first command runs: neither a file nor a
   command line holds it.
@@ -44,18 +44,18 @@ _SMALL = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Nonces:
-    """What only this grading knows."""
+    """Secrets known only to this grading."""
 
     start: str
     end: str
     folder: str
-    """For the recorder and reports, inside the sandbox."""
+    """Folder of the recorder and reports inside the sandbox."""
     keys: tuple[bytes, ...]
-    """Of the records; empty where the script does not run pytest."""
+    """Keys of the records; empty where the script does not run pytest."""
 
     @property
     def junit(self) -> str:
-        """Path of the JUnit report."""
+        """Return the path of the JUnit report."""
         return f"{self.folder}/junit.xml"
 
 
@@ -92,7 +92,7 @@ async def run_script(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> E
 
 
 async def _sessions(box: Sandbox, command: str) -> int:
-    """Return how often the command starts a pytest that must be recorded, as far as text can tell."""
+    """Return the number of pytest sessions of the command that must be recorded, estimated from its text."""
     text = command
     for path in dict.fromkeys(_SCRIPT.findall(command)):
         if not path.endswith("/run_tests.sh"):
@@ -112,7 +112,7 @@ async def _sessions(box: Sandbox, command: str) -> int:
 
 
 def _commands(text: str) -> list[str]:
-    """Return lines that are commands: no comments, no here-documents, no installing."""
+    """Return the lines that are commands, without comments, here-documents and installations."""
     lines: list[str] = []
     until = ""
     for line in text.split("\n"):
@@ -132,7 +132,7 @@ def _marked(command: str) -> bool:
 
 
 def prepare(command: str, nonces: _Nonces) -> str:
-    """Return the script as bash gets it: own markers, own report path, the recorder and its keys."""
+    """Return the script to run: unique markers, unique report path, the recorder and its keys."""
     keys = "\\n".join(f"{number}:{key.decode()}" for number, key in enumerate(nonces.keys))
     hand_over = f"printf '{keys}' > {nonces.folder}/key; " if keys else ""
     # Braces with their own stderr keep the shell's trace (set -x) out of the log.
@@ -158,12 +158,12 @@ def prepare(command: str, nonces: _Nonces) -> str:
 
 
 def _extended(script: str, folder: str) -> str:
-    """Return a script whose own settings of PYTHONPATH leave the recorder's folder in."""
+    """Return the script with the recorder's folder kept in its own settings of PYTHONPATH."""
     return re.sub(r"\bPYTHONPATH=([\"']?)(?=[^\"'\s])", rf"PYTHONPATH=\1{folder}:", script)
 
 
 def read_log(result: ExecResult, nonces: _Nonces, *, marked: bool) -> Evidence:
-    """Return what the log alone tells.
+    """Return the evidence contained in the log alone.
 
     Args:
         marked: whether the script prints markers.
@@ -203,7 +203,7 @@ def read_log(result: ExecResult, nonces: _Nonces, *, marked: bool) -> Evidence:
 
 
 def _lines(pattern: str, text: str) -> Iterator[re.Match[str]]:
-    """Yield lines that are ``pattern``, with their ends; fast where the pattern begins with a rare word."""
+    """Yield the lines that match ``pattern``, with their ends; fast where it begins with a rare word."""
     for found in re.finditer(rf"{pattern}(?:\n|\Z)", text):
         if found.start() == 0 or text[found.start() - 1] == "\n":
             yield found
@@ -222,7 +222,7 @@ def _problem(result: ExecResult, starts: int, ends: int, once: bool) -> str:
 
 
 def _published(shown: str, exit_code: int | None, before: str = "", after: str = "") -> str:
-    """Return the log in the official shape, where constant markers that tests printed mean nothing."""
+    """Return the log in the official format; constant markers printed by tests are neutralised."""
     code = "" if exit_code is None else f"{swebench.EXIT_CODE}: {exit_code}\n"
     body = shown if shown.endswith("\n") else f"{shown}\n"
     return f"{_neutral(before)}{START}\n{_neutral(body)}{END}\n{code}{_neutral(after)}"
@@ -260,7 +260,7 @@ async def _with_reports(box: Sandbox, answer: TaskAnswer, nonces: _Nonces, evide
 
 
 async def _record(box: Sandbox, nonces: _Nonces) -> tuple[Record | None, bool]:
-    """Return the sealed records of all sessions as one, and whether one of them is not sealed."""
+    """Return the sealed records of all sessions merged, and whether any of them is not sealed."""
     records: list[Record] = []
     for number, key in enumerate(nonces.keys):
         try:
@@ -274,7 +274,7 @@ async def _record(box: Sandbox, nonces: _Nonces) -> tuple[Record | None, bool]:
 
 
 def _unsealed(data: bytes, key: bytes) -> Record:
-    """Return a record. Raises ValueError when it is not sealed with the key."""
+    """Return the content of a record. Raises ValueError when it is not sealed with the key."""
     signature, _, payload = data.partition(b"\n")
     if not hmac.compare_digest(signature, hmac.new(key, payload, hashlib.sha256).hexdigest().encode()):
         raise ValueError("the seal is broken")
@@ -282,7 +282,7 @@ def _unsealed(data: bytes, key: bytes) -> Record:
 
 
 def _merged(records: Sequence[Record]) -> Record:
-    """Return several sessions as one; of several outcomes of a test the worst counts."""
+    """Return several sessions merged into one; of several outcomes of a test the worst counts."""
     outcomes: dict[str, str] = {}
     for record in records:
         for name, outcome in record.outcomes.items():

@@ -1,4 +1,4 @@
-"""The only door to the ``swebench`` harness: its log parsers, its grading, its failure signatures.
+"""Interface to the ``swebench`` harness, used nowhere else: log parsers, grading, failure signatures.
 
 Nothing of it is copied, so verdicts on logs are the published ones to the letter. It is loaded on first use,
 and only the part that judges: ``swebench.harness`` itself would bring in docker, modal and datasets, and read
@@ -25,12 +25,12 @@ EXIT_CODE = ">>>>> Test Exit Code"
 StatusMap = Mapping[str, str]
 """Test → PASSED, FAILED, SKIPPED, ERROR or XFAIL."""
 Parser = Callable[[str, Any], dict[str, str]]
-"""A log and swebench's ``TestSpec`` → statuses."""
+"""Function from a log and swebench's ``TestSpec`` to statuses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """What some parsers choose by: calypso, lighthouse, immutable_js and jekyll."""
+    """Instance fields used by some parsers: calypso, lighthouse, immutable_js and jekyll."""
 
     instance_id: str = ""
     repo: str = ""
@@ -52,7 +52,7 @@ def _registry() -> dict[str, Parser]:
 
 
 def test_spec(instance: Instance, **fields: Any) -> Any:
-    """Return swebench's ``TestSpec`` of an instance; ``fields`` are set on top."""
+    """Return swebench's ``TestSpec`` of an instance; ``fields`` override its values."""
     values: dict[str, Any] = {
         "instance_id": instance.instance_id,
         "image": "",
@@ -113,15 +113,15 @@ def instance_report(
 
 
 def resolve_case(test: str, statuses: StatusMap) -> str | None:
-    """Return the outcome key of a required test: its name, or the id that its truncated name begins."""
+    """Return the outcome key of a required test: its name, or the id whose prefix is the truncated name."""
     return cast("str | None", _module("grading")._resolve_case(test, statuses))
 
 
 def with_newlines(log: str) -> str:
-    """Return a log as swebench reads it from a file: every kind of line end is a newline."""
+    """Return a log as swebench reads it from a file, with universal newlines."""
     return log.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def classify_failure(log: str) -> tuple[str, str] | None:
-    """``(reason, tier)`` of a failure of infrastructure; tier ``environment`` or ``ambiguous``."""
+    """Return ``(reason, tier)`` of an infrastructure failure; tier ``environment`` or ``ambiguous``."""
     return cast("tuple[str, str] | None", _module("infra_failure").classify_text(log))

@@ -1,4 +1,4 @@
-"""Signs of tampering in what an agent did: commands that look for the answer or for the grader.
+"""Signs of tampering in an agent's actions: commands that search for the answer or the grader.
 
 None of them decides a verdict. They are shown on the trajectory and counted, so that people see what a policy
 tries. To look for more: a row in ``_COMMANDS``.
@@ -74,10 +74,10 @@ _COMMANDS: tuple[tuple[FindingKind, re.Pattern[str]], ...] = tuple(
 
 
 def find_tampering(steps: Iterable[Step], answer: TaskAnswer) -> tuple[TamperFinding, ...]:
-    """Signs in the commands of a trajectory, in order.
+    """Return the signs of tampering in the commands of a trajectory, in order.
 
     Args:
-        answer: its ``hidden_paths`` are looked for as well.
+        answer: its ``hidden_paths`` are searched for as well.
     """
     found: list[TamperFinding] = []
     counts: dict[FindingKind, int] = {}
@@ -90,7 +90,7 @@ def find_tampering(steps: Iterable[Step], answer: TaskAnswer) -> tuple[TamperFin
 
 
 def _command(step: Step) -> str:
-    """Return the text of what a step ran or wrote; empty for other tools."""
+    """Return the text that a step ran or wrote; empty for other tools."""
     if step.call is None:
         return ""
     arguments = step.call.arguments
@@ -116,6 +116,6 @@ def _signs(command: str, hidden_paths: Sequence[str]) -> list[tuple[FindingKind,
 
 
 def _line_of(command: str, at: int) -> str:
-    """Return the line of a command in which something stands."""
+    """Return the line of a command at index ``at``."""
     start = command.rfind("\n", 0, at + 1) + 1 if "\n" in command[:at] else 0
     return command[start:].split("\n", 1)[0].strip() or command[at:].strip().split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""The test script ended with 0, and where it ran pytest, pytest's sealed record agrees."""
+"""Rule: the test script exits with 0, and pytest's sealed record, where pytest ran, agrees."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.types import TaskRow
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
-    """See the module."""
+    """Apply the rule described in the module's docstring."""
     if evidence.exit_code != 0:
         return Judgement(passed=False, detail=f"the tests ended with exit code {evidence.exit_code}")
     if doubt := unconfirmed_success(evidence):

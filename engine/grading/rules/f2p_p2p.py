@@ -1,4 +1,4 @@
-"""Every test of two lists passed.
+"""Rule: every test of FAIL_TO_PASS and PASS_TO_PASS passes.
 
 From the driver's signed report: each required test is there and passed. From a log: what swebench's own
 grading says (an expected failure counts as passed, a skipped test only among those that passed before), and
@@ -28,7 +28,7 @@ from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
-    """See the module."""
+    """Apply the rule described in the module's docstring."""
     if evidence.signed is not None:
         return _by_report(row.answer, evidence.signed)
     return _by_log(row, evidence)

@@ -1,4 +1,4 @@
-"""Every required test is in a JUnit report and passed; without a list, every test of the report.
+"""Rule: every required test passes in a JUnit report; without a list, every test of the report.
 
 A test is found by pytest's node id, ``class.name``, ``class::name`` or its name alone where that is unique.
 """
@@ -17,7 +17,7 @@ _CONFIRMED = frozenset({"PASSED", "XFAIL", "XPASS"})
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
-    """See the module."""
+    """Apply the rule described in the module's docstring."""
     answer = row.answer
     cases = evidence.cases
     if not cases:
@@ -43,7 +43,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
 
 
 def _index(cases: Mapping[tuple[str, str], TestCase]) -> dict[str, TestCase | None]:
-    """Return cases by their other names; None where a name is not unique."""
+    """Return the cases by their alternative names; None where a name is not unique."""
     found: dict[str, TestCase | None] = {}
     for (classname, name), case in cases.items():
         for alias in {f"{classname}.{name}", f"{classname}::{name}", name}:

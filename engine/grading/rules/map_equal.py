@@ -1,4 +1,4 @@
-"""The whole map of outcomes is the expected one, as R2E-Gym counts.
+"""Rule: the whole map of outcomes equals the expected one, as R2E-Gym counts.
 
 ``strict`` is R2E-Gym to the letter: the same tests with the same statuses, so a test that is expected to fail
 and passes is a failure. ``tolerant`` asks only that every test expected to pass passes. Either way pytest's
@@ -24,7 +24,7 @@ from engine.types import TaskRow, TestKind, TestResult
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
-    """See the module."""
+    """Apply the rule described in the module's docstring."""
     answer = row.answer
     parser = answer.log_parser or PARSER
     statuses = _comparable(statuses_of(row, evidence.shown, parser))
@@ -49,7 +49,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
 
 
 def differences(statuses: Mapping[str, str], expected: Mapping[str, str], *, strict: bool) -> dict[str, str]:
-    """Test → what is wrong with it; empty when the maps agree."""
+    """Return test → description of its difference; empty when the maps agree."""
     wrong = {}
     for test, status in expected.items():
         found = statuses.get(test)
@@ -63,7 +63,7 @@ def differences(statuses: Mapping[str, str], expected: Mapping[str, str], *, str
 
 
 def _comparable(statuses: Mapping[str, str]) -> dict[str, str]:
-    """Return names without colours and messages; lines without a name count nothing, as published."""
+    """Return names without colours and messages; lines without a name are ignored, as published."""
     cleaned = {plain_name(test): status for test, status in statuses.items()}
     cleaned.pop("", None)
     return cleaned

@@ -1,4 +1,4 @@
-"""Multi-SWE's transitions, over three runs: without patches, with the test patch, with test patch and fix.
+"""Rule: Multi-SWE's transitions over three runs (no patches, test patch, test patch and fix).
 
 The first two are the row's; the third is the one just made. As published (``Report`` of multi_swe_bench 1.1):
 nothing goes from PASS to FAIL, something comes to PASS, nothing that passed without patches fails after
@@ -29,7 +29,7 @@ _BEFORE = {"p2p_tests": PASS, "f2p_tests": FAIL, "s2p_tests": SKIP, "n2p_tests":
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
-    """See the module."""
+    """Apply the rule described in the module's docstring."""
     answer = row.answer
     statuses = statuses_of(row, evidence.shown)
     fix = {test: _WORDS[status] for test, status in statuses.items()}
@@ -57,12 +57,12 @@ def problem_of(
     fix: Mapping[str, str],
     expected: Mapping[str, list[str]],
 ) -> str:
-    """Return the contradictions in three runs' states by test; empty when the fix is valid.
+    """Return the contradictions between the three runs' test states; empty when the fix is valid.
 
     Args:
-        run: without patches.
-        test: with the test patch.
-        fix: with test patch and fix.
+        run: states without patches.
+        test: states with the test patch.
+        fix: states with test patch and fix.
         expected: ``p2p_tests``, ``f2p_tests``, ``s2p_tests``, ``n2p_tests`` of the published fix.
     """
     if not fix:

@@ -1,4 +1,4 @@
-"""A number the verifier script wrote, as Harbor's tasks do: ``reward.txt``, or ``reward.json`` with names.
+"""Rule: a number written by the verifier script, as in Harbor: ``reward.txt``, or ``reward.json`` with names.
 
 Of several numbers ``reward`` counts where it is there, else their mean. It passed at 1; what is below is the
 reward, within 0 and 1. Where the script ran pytest, a full reward over failed tests, or any over none, is not
@@ -19,7 +19,7 @@ from engine.types import TaskRow
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
-    """See the module."""
+    """Apply the rule described in the module's docstring."""
     if not evidence.rewards:
         return Judgement(passed=False, detail="the verifier wrote no reward")
     value = evidence.rewards.get("reward", fmean(evidence.rewards.values()))
@@ -35,7 +35,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
 
 
 def parse_rewards(name: str, text: str) -> Mapping[str, float]:
-    """Return rewards by name out of a file's content. Raises ValueError or TypeError when it holds none."""
+    """Parse a reward file into rewards by name. Raises ValueError or TypeError when it holds none."""
     if not name.endswith(".json"):
         return {"reward": float(text.strip())}
     try:
