@@ -11,7 +11,6 @@ a person's decision stands above every validation, else the newest validation de
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -22,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from filelock import FileLock
 from pydantic import Field, TypeAdapter, ValidationError
 
 from engine.errors import DatasetError
@@ -187,12 +187,8 @@ def append(folder: Path, records: Iterable[ValidationRecord | DecisionRecord]) -
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of the datasets' folder: nobody appends to records or replaces a dataset meanwhile."""
-    descriptor = os.open(folder.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with FileLock(folder.parent / ".lock"):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def read(folder: Path) -> list[ValidationRecord | DecisionRecord]:

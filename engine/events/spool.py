@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
 import threading
@@ -24,6 +23,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from filelock import FileLock, Timeout
 
 from engine.errors import FencedError, PreflightError, TrainyardError
 from engine.events.redaction import redact_line
@@ -81,12 +82,12 @@ class SpoolSink:
         self._failure: OSError | None = None
         self._closed = False
         self._dirty = threading.Event()
-        self._lock_fd = _lock(run_dir / LOCK_NAME, lock_timeout_s)
+        self._lock = _lock(run_dir / LOCK_NAME, lock_timeout_s)
         try:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             self._size, self.last_seq = self._recover()
         except BaseException:
-            os.close(self._lock_fd)
+            self._lock.release()
             raise
         self._durable = self._size
         self._syncer = threading.Thread(target=self._sync_loop, name="spool-sync", daemon=True)
@@ -154,7 +155,7 @@ class SpoolSink:
         self._syncer.join()
         os.fdatasync(self._fd)
         os.close(self._fd)
-        os.close(self._lock_fd)
+        self._lock.release()
 
     def _append(self, line: bytes) -> None:
         written = 0
@@ -226,21 +227,14 @@ def _last_line(fd: int, size: int) -> tuple[bytes, int]:
     return complete.rpartition(b"\n")[2], size - len(torn)
 
 
-def _lock(path: Path, timeout_s: float) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + timeout_s
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
-                os.close(fd)
-                raise PreflightError(
-                    f"another process (pid {holder}) is running {path.parent}: stop it first"
-                ) from None
-            time.sleep(0.05)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, str(os.getpid()).encode(), 0)
-    return fd
+def _lock(path: Path, timeout_s: float) -> FileLock:
+    lock = FileLock(path, timeout=timeout_s, mode=0o600, thread_local=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        holder = path.read_text().strip() or "unknown"
+        raise PreflightError(
+            f"another process (pid {holder}) is running {path.parent}: stop it first"
+        ) from None
+    path.write_text(str(os.getpid()))
+    return lock

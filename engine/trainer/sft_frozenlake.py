@@ -9,17 +9,16 @@ that rollouts use. The same settings give the same weights.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
 import platform
 import random
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+from filelock import FileLock, Timeout
 from torch.nn import functional
 
 from engine.agent.loop import AgentLoop
@@ -55,7 +54,6 @@ _PROMPT_WEIGHT = 0.1
 _LONGEST_THOUGHT = 5
 _REPORT_EVERY = 10
 _MICROBATCH_TOKENS = 2048
-_LOCK_POLL_S = 0.2
 
 Progress = Callable[[str, int, int], None]
 
@@ -199,16 +197,13 @@ def _content_hash(environment: FrozenLakeConfig, agent: AgentConfig) -> str:
 def _alone(folder: Path, should_stop: Callable[[], bool]) -> Iterator[bool]:
     """Hold the folder's lock, so that runs which want the same policy teach it once; False when stopped."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with folder.with_suffix(".lock").open("w") as lock:
-        while not should_stop():
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                time.sleep(_LOCK_POLL_S)
-                continue
-            yield True
-            return
+    try:
+        held = FileLock(folder.with_suffix(".lock")).acquire(cancel_check=should_stop)
+    except Timeout:
         yield False
+        return
+    with held:
+        yield True
 
 
 def _teach(

@@ -7,7 +7,6 @@ embedded servers were last started.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
@@ -16,6 +15,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from engine.errors import TrainyardError
 from engine.files import atomic_write
@@ -117,21 +118,19 @@ def exclusive(home: Path) -> Iterator[None]:
         AlreadyRunningError: names the process that holds it and its address.
     """
     home.mkdir(parents=True, exist_ok=True)
-    with (home / "supervisor.lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read().strip() or "another process"
-            raise AlreadyRunningError(
-                f"Trainyard already runs from {home} ({holder}). Stop it first (Ctrl-C in its "
-                "terminal), or use another data folder: TRAINYARD_HOME=FOLDER."
-            ) from None
-        lock.truncate(0)
+    path = home / "supervisor.lock"
+    try:
+        held = FileLock(path, thread_local=False).acquire(blocking=False)
+    except Timeout:
+        holder = path.read_text().strip() or "another process"
+        raise AlreadyRunningError(
+            f"Trainyard already runs from {home} ({holder}). Stop it first (Ctrl-C in its "
+            "terminal), or use another data folder: TRAINYARD_HOME=FOLDER."
+        ) from None
+    with held:
         ports = load_ports(home)
         address = f", http://127.0.0.1:{ports.web}/" if ports else ""
-        lock.write(f"process {os.getpid()}{address}")
-        lock.flush()
+        path.write_text(f"process {os.getpid()}{address}")
         yield
 
 

@@ -8,7 +8,6 @@ off when an import goes on. The finished folder takes the dataset's place in one
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import shutil
@@ -16,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from engine.datasets.store import answer_line, dataset_path, header_text, swap_in, task_line
 from engine.errors import DatasetError
@@ -64,15 +65,13 @@ class Staging:
         self.folder = self._target.parent / f".import-{name}"
         self.progress = ImportProgress(fingerprint=fingerprint)
         self._streams: dict[str, IO[bytes]] = {}
-        self._lock: IO[str] | None = None
+        self._lock = FileLock(self.folder.parent / f".import-{name}.lock", thread_local=False)
 
     def __enter__(self) -> Staging:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = (self.folder.parent / f".import-{self._name}.lock").open("w")
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._lock.close()
+            self._lock.acquire(blocking=False)
+        except Timeout:
             raise DatasetError(f"another process is importing '{self._name}'") from None
         self._open(self._stored())
         return self
@@ -80,8 +79,7 @@ class Staging:
     def __exit__(self, *failure: object) -> None:
         for stream in self._streams.values():
             stream.close()
-        assert self._lock is not None
-        self._lock.close()
+        self._lock.release()
 
     def _stored(self) -> ImportProgress | None:
         """Return the progress of an interrupted import with the same fingerprint, if any."""
