@@ -1,8 +1,8 @@
-"""Embedded PostgreSQL and Redis: the server binaries of two wheels, run by ourselves.
+"""Embedded PostgreSQL and Redis, run from the server binaries of two wheels.
 
-The wheels' own Python managers are not used: they stop servers that others still use, open up
-folder permissions, or leave orphans. PostgreSQL refuses the superuser; as root it is therefore
-started in a user namespace that maps root to an ordinary user, so no account has to be made.
+The wheels' own Python managers are not used: they stop servers that are still in use, widen folder
+permissions or leave orphans. PostgreSQL refuses to run as root; it is then started in a user namespace that
+maps root to an ordinary user, so no account has to be created.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def _as_ordinary_user(command: Sequence[str]) -> list[str]:
 
 
 def die_with_parent(last: signal.Signals) -> Callable[[], None]:
-    """A ``preexec_fn``: the kernel sends ``last`` when the starting process dies, even by SIGKILL.
+    """Return a ``preexec_fn`` that makes the kernel send ``last`` when the parent dies, even by SIGKILL.
 
-    Source: prctl(2), PR_SET_PDEATHSIG. It is bound to the starting *thread*: start from the main one.
+    Source: prctl(2), PR_SET_PDEATHSIG. The signal is bound to the starting *thread*: call from the main one.
     """
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -64,7 +64,7 @@ def die_with_parent(last: signal.Signals) -> Callable[[], None]:
 
 
 def server_environment() -> dict[str, str]:
-    """A small environment for servers: nothing of the caller's secrets reaches them."""
+    """Return a minimal environment for servers, without the caller's secrets."""
     kept = ("PATH", "HOME", "LANG", "TZ", "TMPDIR")
     return {key: os.environ[key] for key in kept if key in os.environ} | {"LC_ALL": "C.UTF-8"}
 
@@ -87,7 +87,7 @@ def _wait(
 
 
 def _processes_in(folder: Path, name: str) -> list[psutil.Process]:
-    """Return the running processes of that name whose working directory is ``folder``."""
+    """Return the running processes of a name whose working directory is ``folder``."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -99,13 +99,13 @@ def _processes_in(folder: Path, name: str) -> list[psutil.Process]:
 
 
 def end_leftovers(folder: Path, name: str, *, first: signal.Signals, seconds: float) -> None:
-    """End the processes of that name which work in ``folder``.
+    """End the processes of a name whose working directory is ``folder``.
 
     Args:
-        folder: a server's data folder; servers make it their working directory.
+        folder: a server's data folder, which is the working directory of its processes.
         name: name of the executable.
-        first: the signal that asks them to end.
-        seconds: after which those that are left are killed.
+        first: signal that asks the processes to end.
+        seconds: time after which the remaining processes are killed.
     """
     found = _processes_in(folder.resolve(), name)
     for sent, patience in ((first, seconds), (signal.SIGKILL, 5.0)):
@@ -114,7 +114,7 @@ def end_leftovers(folder: Path, name: str, *, first: signal.Signals, seconds: fl
                 process.send_signal(sent)
         deadline = time.monotonic() + patience
         while found and time.monotonic() < deadline:
-            # Not psutil's own waiting: an ended process that nobody collects is gone for us.
+            # Not psutil's wait: a zombie that is not reaped counts as ended here.
             found = [process for process in found if process_start(process.pid) is not None]
             time.sleep(0.02 if found else 0)
 
@@ -133,23 +133,23 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """Address of the ``trainyard`` database."""
+        """Return the URL of the ``trainyard`` database."""
         return f"postgresql://trainyard:{self.password}@127.0.0.1:{self.port}/trainyard"
 
     def start(self) -> None:
-        """Start the server, wait until it answers and make the database on first use.
+        """Start the server, wait until it answers and create the database on first use.
 
         Raises:
-            PreflightError: it does not start, or another server uses the data folder.
+            PreflightError: the server does not start, or another server uses the data folder.
         """
         _wait(self.probe, self.spawn(), self.log, "PostgreSQL", 60.0)
         self._make_database()
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Start the server's process, making the cluster on first use; does not wait until it answers.
+        """Start the server's process without waiting for it; create the cluster on first use.
 
         Raises:
-            PreflightError: the cluster cannot be made, or another server uses the data folder.
+            PreflightError: the cluster cannot be created, or another server uses the data folder.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         data = self.folder / "data"
@@ -171,16 +171,16 @@ class EmbeddedPostgres:
         return self.process
 
     def probe(self) -> str:
-        """Return why the server does not answer; empty when it does."""
+        """Return why the server does not answer; empty if it answers."""
         return postgres_probe(self._address("postgres"))()
 
     def stop(self) -> None:
-        """Fast shutdown: open sessions are ended, everything committed is on disk."""
+        """Shut the server down in fast mode: open sessions are ended, committed data is on disk."""
         stop_process(self.process, first=signal.SIGINT, seconds=4.0)
         self.process = None
 
     def _make_cluster(self, data: Path) -> None:
-        """Make the cluster beside its folder, so that an interrupted initdb leaves nothing half made."""
+        """Create the cluster in a temporary folder and rename it, so that initdb may be interrupted."""
         unfinished = data.with_name("data.new")
         for folder in (data, unfinished):
             shutil.rmtree(folder, ignore_errors=True)
@@ -210,9 +210,9 @@ class EmbeddedPostgres:
         unfinished.rename(data)
 
     def _recover(self, data: Path) -> None:
-        """End what a killed server left behind: processes of its sessions, which hold its shared memory.
+        """End leftover session processes of a killed server, which hold its shared memory.
 
-        The lock file is removed when its process is gone; inside a namespace PostgreSQL cannot tell.
+        The stale lock file is removed, because PostgreSQL cannot check its pid inside a namespace.
         """
         lock = data / "postmaster.pid"
         try:
@@ -251,7 +251,7 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """Address of database 0."""
+        """Return the URL of database 0."""
         return f"redis://:{self.password}@127.0.0.1:{self.port}/0"
 
     def start(self) -> None:
@@ -259,7 +259,7 @@ class EmbeddedRedis:
         _wait(self.probe, self.spawn(), self.log, "Redis", 30.0)
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Start the server's process; does not wait until it answers."""
+        """Start the server's process without waiting for it."""
         self.folder.mkdir(parents=True, exist_ok=True)
         settings = self.folder / "redis.conf"
         settings.touch(mode=0o600)
@@ -275,11 +275,11 @@ class EmbeddedRedis:
         return self.process
 
     def probe(self) -> str:
-        """Return why the server does not answer; empty when it does."""
+        """Return why the server does not answer; empty if it answers."""
         return redis_probe(self.url)()
 
     def stop(self) -> None:
-        """Stop the server after it has written what it holds."""
+        """Stop the server after it has saved its data."""
         stop_process(self.process, first=signal.SIGTERM, seconds=2.0)
         self.process = None
 
@@ -296,7 +296,7 @@ class EmbeddedRedis:
 
 
 def stop_process(process: subprocess.Popen[bytes] | None, *, first: signal.Signals, seconds: float) -> None:
-    """Ask a process to end, and kill it when it has not ended after ``seconds``."""
+    """Terminate a process, and kill it if it has not ended after ``seconds``."""
     if process is None or process.poll() is not None:
         return
     process.send_signal(first)

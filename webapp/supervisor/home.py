@@ -1,7 +1,7 @@
-"""The data folder: where Trainyard keeps databases, datasets, images and runs.
+"""Data folder with Trainyard's databases, datasets, images and runs.
 
-``TRAINYARD_HOME`` names it; the default is ``.trainyard`` in the project's folder. Its secrets are
-made once and kept in ``secrets.json`` (mode 0600); ``services.json`` says on which ports the
+``TRAINYARD_HOME`` is its path; the default is ``.trainyard`` in the project's folder. Its secrets are
+generated once and stored in ``secrets.json`` (mode 0600); ``services.json`` contains the ports on which the
 embedded servers were last started.
 """
 
@@ -30,7 +30,7 @@ class AlreadyRunningError(TrainyardError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Secrets:
-    """Made once per data folder."""
+    """Secrets of a data folder, generated once."""
 
     django_key: str
     postgres_password: str
@@ -47,14 +47,14 @@ class Ports:
 
 
 def data_folder() -> Path:
-    """The data folder, made when it is missing."""
+    """Return the data folder, created if missing."""
     home = Path(os.environ.get("TRAINYARD_HOME", "") or PROJECT / ".trainyard").resolve()
     home.mkdir(parents=True, exist_ok=True)
     return home
 
 
 def load_secrets(home: Path) -> Secrets:
-    """The folder's secrets; made on first use. Two first users agree on one set."""
+    """Return the folder's secrets, generated on first use; concurrent first calls return the same ones."""
     path = home / "secrets.json"
     if not path.exists():
         fresh = {
@@ -76,7 +76,7 @@ def load_secrets(home: Path) -> Secrets:
 
 
 def load_ports(home: Path) -> Ports | None:
-    """Ports of the last start, or None before the first."""
+    """Return the ports of the last start; None before the first."""
     try:
         return Ports(**json.loads((home / "services.json").read_text()))
     except (OSError, ValueError, TypeError):
@@ -84,13 +84,13 @@ def load_ports(home: Path) -> Ports | None:
 
 
 def save_ports(home: Path, ports: Ports) -> None:
-    """Remember the ports for commands in other terminals and for the next start."""
+    """Store the ports for commands in other terminals and for the next start."""
     text = json.dumps({"postgres": ports.postgres, "redis": ports.redis, "web": ports.web})
     atomic_write(home / "services.json", text)
 
 
 def port_is_free(port: int) -> bool:
-    """Whether nothing listens on a loopback port."""
+    """Return whether nothing listens on a loopback port."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -101,7 +101,7 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port(preferred: int | None = None) -> int:
-    """The preferred loopback port when it is free, else one the kernel picks."""
+    """Return the preferred loopback port if it is free, else one chosen by the kernel."""
     if preferred is not None and port_is_free(preferred):
         return preferred
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
@@ -115,7 +115,7 @@ def exclusive(home: Path) -> Iterator[None]:
     """Hold the data folder's lock; the kernel frees it when the process dies.
 
     Raises:
-        AlreadyRunningError: names the process that holds it and its address.
+        AlreadyRunningError: another process holds the lock; the message has its pid and address.
     """
     home.mkdir(parents=True, exist_ok=True)
     path = home / "supervisor.lock"
@@ -135,5 +135,5 @@ def exclusive(home: Path) -> Iterator[None]:
 
 
 def note_address(home: Path, url: str) -> None:
-    """Write the address into the lock file so that a second start can name it."""
+    """Write the address into the lock file, so that a second start can report it."""
     (home / "supervisor.lock").write_text(f"process {os.getpid()}, {url}")

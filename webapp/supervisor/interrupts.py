@@ -1,7 +1,7 @@
 """Ctrl-C, SIGTERM and a closed terminal as KeyboardInterrupt, but never while a process is being started.
 
-Python's hooks around ``fork`` swallow an exception that a signal raises in them and leave locks held. A
-signal that arrives there, or whose exception was swallowed elsewhere, is raised by the next ``check``.
+Python's hooks around ``fork`` swallow an exception that a signal handler raises in them and leave locks held.
+For a signal that arrives there, or whose exception was swallowed elsewhere, the next ``check`` raises.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class _State:
 
 
 def raise_on_signals() -> None:
-    """Install the handlers; what ``nohup`` ignores stays ignored. Call it once, from the main thread."""
+    """Install the signal handlers, once and from the main thread; keep a SIGHUP ignored by ``nohup``."""
     for number in SIGNALS:
         if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _handle)
@@ -33,14 +33,14 @@ def _handle(_number: int, _frame: FrameType | None) -> None:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt when a signal has asked for the end."""
+    """Raise KeyboardInterrupt if a termination signal has arrived."""
     if _State.requested:
         raise KeyboardInterrupt
 
 
 @contextmanager
 def starting_a_process() -> Iterator[None]:
-    """Leave signals to the next ``check`` while a process is started."""
+    """Defer signals to the next ``check`` while a process is started."""
     _State.starting += 1
     try:
         yield
@@ -50,7 +50,7 @@ def starting_a_process() -> Iterator[None]:
 
 @contextmanager
 def ignored() -> Iterator[None]:
-    """Let no further signal cut the shutdown short: it ends by itself."""
+    """Ignore further signals during the shutdown."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in SIGNALS}
     try:
         yield

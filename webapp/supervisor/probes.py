@@ -1,4 +1,4 @@
-"""Whether a server answers, asked again and again from a thread."""
+"""Periodic probes of servers from daemon threads."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 TIMEOUT_S = 3
-"""How long a server may take to answer one question."""
+"""Timeout of one probe, s."""
 EVERY_S = 1.0
 EVERY_DOWN_S = 0.2
 
 Probe = Callable[[], str]
-"""Returns why a server does not answer, without addresses' passwords; empty when it answers."""
+"""Function that returns why a server does not answer, without passwords; empty if it answers."""
 
 
 def postgres_probe(url: str) -> Probe:
@@ -40,7 +40,7 @@ def redis_probe(url: str) -> Probe:
     """Return a probe that sends PING to a Redis server."""
 
     def probe() -> str:
-        # The client's own retries sleep for seconds; whoever waits asks again.
+        # The client's own retries sleep for seconds; callers that wait probe again themselves.
         client = redis.Redis.from_url(
             url, socket_timeout=TIMEOUT_S, socket_connect_timeout=TIMEOUT_S, retry=Retry(NoBackoff(), 0)
         )
@@ -56,7 +56,7 @@ def redis_probe(url: str) -> Probe:
 
 
 def web_probe(url: str) -> Probe:
-    """Return a probe that asks the web server for ``/healthz``; any answer of its own counts."""
+    """Return a probe that requests ``/healthz`` from the web server; any response of the server counts."""
 
     def probe() -> str:
         try:
@@ -72,29 +72,29 @@ def web_probe(url: str) -> Probe:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of one probe."""
+    """Result of one probe."""
 
     asked_at: float
     """Monotonic seconds at which the probe began."""
     trouble: str
-    """Why the server does not answer; empty when it does."""
+    """Reason why the server does not answer; empty if it answers."""
     failures: int = 0
-    """How many answers in a row were missing, this one included."""
+    """Number of consecutive failed probes, including this one."""
     since: float = 0.0
-    """Unix seconds since which the server answers, or does not."""
+    """Unix seconds of the last change between answering and not answering."""
 
     @property
     def confirmed(self) -> bool:
-        """Whether the server was asked twice without an answer: once may be a busy machine."""
+        """Return whether two probes in a row failed; one failure may be due to a busy machine."""
         return self.failures > 1
 
 
 class Watch:
-    """Probe a server every second from a daemon thread.
+    """Thread that probes a server periodically.
 
     Args:
-        probe: the question.
-        every_s: pause between two questions while the server answers.
+        probe: function that asks the server.
+        every_s: pause between two probes while the server answers.
     """
 
     def __init__(self, probe: Probe, *, every_s: float = EVERY_S) -> None:
@@ -103,16 +103,16 @@ class Watch:
         self._wake = threading.Event()
         self._closed = False
         self.answer: Answer | None = None
-        """The newest answer; None before the first one."""
+        """Newest answer; None before the first one."""
         self._thread = threading.Thread(target=self._loop, name="watch", daemon=True)
         self._thread.start()
 
     def ask_now(self) -> None:
-        """Cut the pause before the next question short."""
+        """Start the next probe immediately."""
         self._wake.set()
 
     def close(self) -> None:
-        """End the thread after the question it is asking; does not wait."""
+        """End the thread after the current probe, without waiting for it."""
         self._closed = True
         self._wake.set()
 

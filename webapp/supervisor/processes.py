@@ -1,7 +1,7 @@
-"""Keeps services running: started in order, started again when they die, stopped within a deadline.
+"""Supervision of services: started in order, restarted when they die, stopped within a deadline.
 
-A service that dies is started again at once, then after 1, 2, 4 … 30 s for as long as it keeps dying;
-it is never given up. A service without a command is a server of somebody else: watched, not started.
+A service that dies is restarted at once, then after 1, 2, 4 … 30 s while it keeps dying, without a limit of
+attempts. A service without a command is an external server: probed, not started.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from webapp.supervisor.status import ServiceState, ServiceStatus
 
 BACKOFF_FIRST_S, BACKOFF_MAX_S = 1.0, 30.0
 STABLE_S = 60.0
-"""A service that was up for so long is started again at once when it dies."""
+"""Uptime after which a service that dies is restarted without delay."""
 SETTLED_S = 3.0
-"""A process that nobody can ask counts as up after so long."""
+"""Runtime after which a process without a probe counts as up."""
 REMIND_S = 30.0
-"""How often the terminal repeats what is still down."""
+"""Interval at which the terminal repeats which services are down."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceSpec:
-    """One service: how it is started, asked and stopped."""
+    """Specification of a service: how to start, probe and stop it."""
 
     name: str
     title: str
-    """Its name for people."""
+    """Display name."""
     spawn: Callable[[], subprocess.Popen[bytes]] | None = None
-    """Starts its process in a session of its own, from the main thread; None for somebody else's server."""
+    """Function that starts the process in its own session, on the main thread; None for external servers."""
     probe: Probe | None = None
     stop_signal: signal.Signals = signal.SIGTERM
     log: Path | None = None
@@ -47,7 +47,7 @@ class ServiceSpec:
 def spawn_logged(
     command: Sequence[str], *, environment: Mapping[str, str], log: Path
 ) -> subprocess.Popen[bytes]:
-    """Start a command in a session of its own that ends with this process, its output in ``log``."""
+    """Start a command in its own session, with output to ``log``; it ends with this process."""
     with log.open("ab") as output, starting_a_process():
         return subprocess.Popen(
             list(command),
@@ -61,11 +61,11 @@ def spawn_logged(
 
 
 class Service:
-    """A service and what became of it so far. Call ``check`` often, from the main thread.
+    """A supervised service and its status. Call ``check`` often, from the main thread.
 
     Args:
-        spec: the service.
-        process: its process, when it runs already.
+        spec: specification of the service.
+        process: its process, if it runs already.
     """
 
     def __init__(self, spec: ServiceSpec, process: subprocess.Popen[bytes] | None = None) -> None:
@@ -79,7 +79,7 @@ class Service:
             self._note_process(process)
 
     def check(self) -> list[str]:
-        """Start the service again when it died and its pause is over; return what changed, in sentences."""
+        """Restart the service if it died and its delay is over; return the changes as sentences."""
         if self.spec.spawn is None:
             return self._look()
         if self.process is None:
@@ -88,7 +88,7 @@ class Service:
         return self._look() if code is None else self._died(_how_it_ended(code))
 
     def close(self) -> None:
-        """Stop asking whether it answers."""
+        """Stop the probes."""
         if self._watch is not None:
             self._watch.close()
 
@@ -124,7 +124,7 @@ class Service:
         return self._down(why, f"{again}{log}")
 
     def _look(self) -> list[str]:
-        """Compare the newest answer with the state."""
+        """Update the state from the newest answer and return the changes as sentences."""
         answer = self._answer()
         if answer is None:
             return self._remind()
@@ -136,7 +136,7 @@ class Service:
         return self._remind()
 
     def _answer(self) -> Answer | None:
-        """Return the newest answer of the present process; one that nobody can ask has to settle only."""
+        """Return the newest answer of the process; without a probe it is up after ``SETTLED_S``."""
         if self._watch is None:
             now = time.monotonic()
             return Answer(now, "") if now - self._spawned_at > SETTLED_S else None
@@ -171,7 +171,7 @@ def _how_it_ended(code: int) -> str:
 
 
 def end_group(group: int) -> None:
-    """Kill what is left of a process group that one of our children led."""
+    """Kill the remaining processes of a group led by a child process."""
     try:
         os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -179,17 +179,16 @@ def end_group(group: int) -> None:
 
 
 class ServiceTable:
-    """The services of one supervisor."""
+    """Services of one supervisor."""
 
     def __init__(self) -> None:
         self.services: list[Service] = []
 
     def start(self, spec: ServiceSpec, process: subprocess.Popen[bytes] | None = None) -> None:
-        """Start a service, or take over its process, and keep it running from now on.
+        """Start a service, or take over its process, and supervise it.
 
         Raises:
-            PreflightError: it cannot be started.
-            OSError: the same.
+            PreflightError, OSError: the service cannot be started.
         """
         if process is None and spec.spawn is not None:
             process = spec.spawn()
@@ -199,7 +198,7 @@ class ServiceTable:
         return next(service for service in self.services if service.spec.name == name)
 
     def check(self) -> list[str]:
-        """Start again what died; return what changed, in sentences."""
+        """Restart services that died; return the changes as sentences."""
         return [note for service in self.services for note in service.check()]
 
     def statuses(self) -> list[ServiceStatus]:
@@ -207,7 +206,7 @@ class ServiceTable:
         return [service.status for service in self.services]
 
     def stop(self, names: Collection[str], *, seconds: float) -> None:
-        """Stop services at the same time; what has not ended after ``seconds`` is killed."""
+        """Stop services concurrently; kill those that have not ended after ``seconds``."""
         stopped = [service for service in self.services if service.spec.name in names]
         self.services = [service for service in self.services if service not in stopped]
         for service in stopped:

@@ -1,4 +1,4 @@
-"""Runs the engine's reaper in a process of its own and tells what it found."""
+"""Execution of the engine's reaper in a separate process."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _TIMEOUT_S = 60.0
 
 
 class ReapingFailedError(Exception):
-    """The reaper did not run to its end; the message is what it said."""
+    """The reaper failed; the message is its output."""
 
 
 def run_reaper(
     *, home: Path, project: Path, settings: Sequence[dict[str, Any]], timeout_s: float = _TIMEOUT_S
 ) -> list[dict[str, Any]]:
-    """What became of each backend: ``{"backend", "removed", "error"}``.
+    """Run the reaper and return the result for each backend: ``{"backend", "removed", "error"}``.
 
     Args:
         home: the data folder.
-        project: where the engine is.
-        settings: sandbox settings that say how to reach the backends.
-        timeout_s: after which the reaper is killed.
+        project: folder of the engine.
+        settings: sandbox settings for access to the backends.
+        timeout_s: time after which the reaper is killed.
 
     Raises:
-        ReapingFailedError: it could not be run, or not to its end.
+        ReapingFailedError: the reaper could not be started or failed.
     """
     command = [sys.executable, "-m", "engine.sandbox", "--home", str(home), "reap"]
     try:

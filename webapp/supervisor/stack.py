@@ -1,10 +1,10 @@
-"""The supervised services of one machine: databases, web server, worker and beat, as one context manager.
+"""Context manager of the supervised services of one machine: databases, web server, worker and beat.
 
     PostgreSQL ─ Redis ─ migrations ─ web server ─ Celery worker ─ Celery beat
 
-Whatever dies is started again (``processes``); what is down is told on the terminal and, by way of
-``stack.json`` (``status``), on every page. Engines are started by the worker in sessions of their own,
-so that they survive it; on the way out they are ended here (``stopping``), without a last word.
+Services that die are restarted (``processes``); outages are shown on the terminal and, through ``stack.json``
+(``status``), on every page. Engines are started by the worker in their own sessions, so that they survive it;
+at exit they are killed (``stopping``).
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from webapp.supervisor.status import ServiceStatus, clear_status, load_status, s
 from webapp.supervisor.stopping import stop_everything
 
 MIN_FREE_BYTES = 1_000_000_000
-"""Below this much free disk nothing is started."""
+"""Free disk space required to start the services."""
 
 Say = Callable[[str], None]
 
 
 class Stack:
-    """The services of one data folder, running.
+    """Running services of one data folder.
 
     Args:
         home: the data folder.
-        ports: where the servers listen.
-        environment: environment of every process.
+        ports: ports of the servers.
+        environment: environment variables of every process.
     """
 
     def __init__(self, *, home: Path, ports: Ports, environment: dict[str, str]) -> None:
@@ -64,15 +64,15 @@ class Stack:
         self._saved: list[ServiceStatus] = []
 
     def manage(self, *arguments: str) -> str:
-        """Run a management command against these services and return what it printed.
+        """Run a management command against these services and return its output.
 
         Raises:
-            PreflightError: the command failed; carries its last lines.
+            PreflightError: the command failed; the message has its last lines.
         """
         return self.manage_all(arguments)[0]
 
     def manage_all(self, *commands: Sequence[str]) -> list[str]:
-        """Run management commands at the same time and return what each printed.
+        """Run management commands concurrently and return the output of each.
 
         Raises:
             PreflightError: a command failed; carries its last lines.
@@ -98,7 +98,7 @@ class Stack:
                 process.wait()
 
     def check(self) -> list[str]:
-        """Start again what died; return what changed, in sentences. Call it often, from the main thread."""
+        """Restart services that died; return the changes as sentences. Call often, from the main thread."""
         interrupts.check()
         notes = self.processes.check()
         statuses = self.processes.statuses()
@@ -118,15 +118,15 @@ def _output(command: Sequence[str], process: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def running_stack(home: Path, *, web_port: int | None, say: Say) -> Iterator[Stack]:
-    """Start everything, yield the stack, stop everything.
+    """Start the services, yield the stack, and stop them at exit.
 
     Args:
-        home: the data folder; only one supervisor serves it at a time.
-        web_port: port of the web server; None is the last one, or 8000.
-        say: prints one line of progress.
+        home: the data folder; only one supervisor may use it at a time.
+        web_port: port of the web server; None: the port of the last start, or 8000.
+        say: function that prints one line of progress.
 
     Raises:
-        AlreadyRunningError: another supervisor serves this folder.
+        AlreadyRunningError: another supervisor uses this folder.
         PreflightError: a port is in use, the disk is full, or a server does not start.
     """
     with exclusive(home):
@@ -160,7 +160,7 @@ def _stopped_at_the_end(stack: Stack, say: Say) -> Iterator[None]:
 
 
 def _end_leftovers(home: Path) -> None:
-    """End services that a killed supervisor left behind; engines go on and meet the new web server."""
+    """End services left by a killed supervisor; engines continue and connect to the new web server."""
     for status in load_status(home, of_the_dead=True):
         if status.name in ("web", "worker", "beat") and process_start(status.pid) == status.started:
             end_group(status.pid)
@@ -194,7 +194,7 @@ def _choose_ports(home: Path, web_port: int | None) -> Ports:
 
 
 def _start_servers(stack: Stack, unready: ExitStack, ports: Ports, say: Say) -> None:
-    """Start the embedded servers that no address in the environment replaces, and watch those that do."""
+    """Start the embedded servers, except those replaced by a URL in the environment, which are probed."""
     secrets = load_secrets(stack.home)
     postgres = EmbeddedPostgres(
         stack.home / "postgres", port=ports.postgres, password=secrets.postgres_password
@@ -220,7 +220,7 @@ def _start_servers(stack: Stack, unready: ExitStack, ports: Ports, say: Say) -> 
 
 
 def _watch(stack: Stack, name: str, title: str, probe: Probe, variable: str) -> None:
-    """Watch a server of somebody else. Raises PreflightError when it does not answer now."""
+    """Add an external server to the probes. Raises PreflightError if it does not answer now."""
     if trouble := probe():
         raise PreflightError(f"the server that {variable} names does not answer: {trouble}")
     stack.processes.start(ServiceSpec(name=name, title=title, probe=probe))
@@ -263,11 +263,11 @@ def _specs(stack: Stack, ports: Ports) -> list[ServiceSpec]:
         *(python, "-m", "uvicorn", "webapp.asgi:application"),
         *("--host", "127.0.0.1", "--port", str(ports.web), "--log-level", "warning"),
         *("--timeout-graceful-shutdown", "2", "--ws-max-size", "16384"),
-        # Otherwise whoever connects from this machine may claim any address.
+        # Without a known proxy, local clients could forge their address by these headers.
         *(() if "FORWARDED_ALLOW_IPS" in os.environ else ("--no-proxy-headers",)),
     ]
     worker = [*celery, "worker", "--concurrency", "2", "--loglevel", "WARNING"]
-    # The schedule is kept in memory: a file of it would not survive a kill.
+    # The schedule is kept in memory: a schedule file would not survive a kill.
     beat = [*celery, "beat", "--loglevel", "WARNING", "--scheduler", "celery.beat:Scheduler", "--pidfile", ""]
     commands = {
         "web": ("The web server", web, web_probe(stack.url)),

@@ -1,4 +1,4 @@
-"""What the supervisor tells the web server about the services: ``stack.json`` in the data folder."""
+"""Status of the services for the web server: ``stack.json`` in the data folder."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ STATUS_NAME = "stack.json"
 
 
 class ServiceState(StrEnum):
-    """Whether a service can be used."""
+    """State of a service."""
 
     STARTING = "starting"
-    """It was never up since the supervisor started."""
+    """The service has not been up since the supervisor started."""
     UP = "up"
     DOWN = "down"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceStatus:
-    """One service: its state, and what became of it before."""
+    """Status of one service."""
 
     name: str
     """``postgresql``, ``redis``, ``web``, ``worker`` or ``beat``."""
     state: ServiceState
     since: float
-    """Unix seconds since which it is in this state."""
+    """Unix seconds of the last state change."""
     restarts: int = 0
-    """How often it was started again since the supervisor started."""
+    """Number of restarts since the supervisor started."""
     reason: str = ""
-    """Why it last went down; kept when it is up again."""
+    """Reason of the last outage; kept after recovery."""
     pid: int = 0
-    """Its process; 0 when it has none, or is a server of somebody else."""
+    """Process id; 0 without a process and for external servers."""
     started: int = 0
-    """Start time of that process, see ``engine.processes``."""
+    """Start time of the process, see ``engine.processes``."""
 
 
 def save_status(home: Path, services: Iterable[ServiceStatus]) -> None:
-    """Write the services' state for the web server and for the next supervisor."""
+    """Write the status of the services for the web server and the next supervisor."""
     record = {
         "supervisor": {"pid": os.getpid(), "started": process_start(os.getpid())},
         "services": [asdict(service) for service in services],
@@ -53,16 +53,16 @@ def save_status(home: Path, services: Iterable[ServiceStatus]) -> None:
 
 
 def clear_status(home: Path) -> None:
-    """Remove the record of services that were stopped in order."""
+    """Remove the status file after an orderly stop."""
     (home / STATUS_NAME).unlink(missing_ok=True)
 
 
 def load_status(home: Path, *, of_the_dead: bool = False) -> list[ServiceStatus]:
-    """Return what a running supervisor last wrote; nothing when none runs.
+    """Return the last status written by the running supervisor; empty if none runs.
 
     Args:
         home: the data folder.
-        of_the_dead: return what a supervisor wrote that has ended since.
+        of_the_dead: return the status of a supervisor that has ended since.
     """
     try:
         record = json.loads((home / STATUS_NAME).read_text())

@@ -1,8 +1,8 @@
-"""Stops everything that belongs to a data folder, within ten seconds whatever is going on.
+"""Stop of everything that belongs to a data folder, within ten seconds in every case.
 
 web server, worker, beat   3 s, then killed
 engines                    killed: the next start resumes their runs from the last checkpoint
-sandboxes, databases       5 s at the same time, then killed; what is left is for the next start
+sandboxes, databases       5 s concurrently, then killed; the next start removes what is left
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 PROCESSES_S = 3.0
 SERVERS_S = 5.0
 _LEDGERS = "sandboxes"
-"""Folder of the data folder with one file per sandbox, see ``engine.sandbox.ledger``."""
+"""Subfolder with one file per sandbox, see ``engine.sandbox.ledger``."""
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ def stop_everything(services: ServiceTable, home: Path) -> None:
 
 
 def end_engines(home: Path) -> None:
-    """Kill the process groups that the engines of this data folder lead; their sandboxes die with them."""
+    """Kill the process groups led by this data folder's engines; local sandboxes end with them."""
     for pid_file in sorted((home / "runs").glob("*/engine.pid")):
         try:
             record = json.loads(pid_file.read_text())
@@ -63,7 +63,7 @@ def _reap(home: Path) -> None:
 
 
 def _backend_settings(home: Path) -> Sequence[dict[str, Any]]:
-    """Return how to reach the backends of the runs that have sandboxes on record, the local one first."""
+    """Return the sandbox settings of the runs with recorded sandboxes, the local backend first."""
     found: dict[str, dict[str, Any]] = {"local": {"backend": "local"}}
     for ledger in sorted((home / _LEDGERS).glob("**/*.json")):
         try:

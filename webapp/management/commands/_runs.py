@@ -1,4 +1,4 @@
-"""What the run commands share: reading overrides, finding runs, watching one."""
+"""Helpers of the run commands: parse overrides, find a run, watch a run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _POLL_S = 0.5
 
 
 def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
-    """``["trainer.iterations=5"]`` as a dict; values are JSON where they can be, else text."""
+    """Parse ``["trainer.iterations=5"]`` to a dict; values are JSON if they parse, else text."""
     overrides: dict[str, Any] = {}
     for setting in settings:
         key, separator, value = setting.partition("=")
@@ -33,7 +33,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
 
 
 def find_run(run_id: int) -> Run:
-    """The run, or an error for people."""
+    """Return the run. Raises CommandError if it does not exist."""
     run = Run.objects.filter(pk=run_id).first()
     if run is None:
         raise CommandError(f"there is no run {run_id}; `manage.py runs` lists them")
@@ -41,23 +41,23 @@ def find_run(run_id: int) -> Run:
 
 
 def add_overrides(parser: CommandParser) -> None:
-    """The ``--set`` option."""
+    """Add the ``--set`` option."""
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting, e.g. seed=3"
     )
 
 
 class RunCommand(BaseCommand):
-    """A command that does one thing to one run; subclasses name a function of ``services.runs``."""
+    """Base command for an action on one run; subclasses name a function of ``services.runs``."""
 
     action = ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The run's number."""
+        """Add the argument for the run's number."""
         parser.add_argument("run_id", type=int)
 
     def handle(self, **options: Any) -> None:
-        """Ask for the change; the engine acknowledges it later."""
+        """Request the action; the engine acknowledges it later."""
         run = find_run(options["run_id"])
         try:
             getattr(runs, self.action)(run=run)
@@ -67,7 +67,7 @@ class RunCommand(BaseCommand):
 
 
 def describe(run: Run) -> str:
-    """One line about a run."""
+    """Return a one-line description of a run."""
     parts = [f"run {run.pk}", run.kind, run.state]
     if run.current_iteration is not None:
         parts.append(f"iteration {run.current_iteration + 1} of {run.total_iterations}")
@@ -79,7 +79,7 @@ def describe(run: Run) -> str:
 
 
 def watch(command: BaseCommand, run: Run) -> None:
-    """Print a line whenever something changed until the run has ended; fails when it did not succeed."""
+    """Print progress lines until the run has ended. Raises CommandError unless it succeeded."""
     last = ""
     while True:
         run.refresh_from_db()

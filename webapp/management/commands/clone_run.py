@@ -1,4 +1,4 @@
-"""``manage.py clone_run RUN --set key=value``: a new draft with some differences."""
+"""``manage.py clone_run RUN --set key=value``: create a draft with some changes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from webapp.services import runs
 class Command(BaseCommand):
     """Clone a run."""
 
-    help = "Create a draft with another run's configuration and some differences."
+    help = "Create a draft with another run's configuration and some changes."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The run and what differs."""
+        """Add the arguments for the run and its overrides."""
         parser.add_argument("run_id", type=int)
         add_overrides(parser)
-        parser.add_argument("--start", action="store_true", help="start it at once")
+        parser.add_argument("--start", action="store_true", help="queue the run at once")
 
     def handle(self, **options: Any) -> None:
-        """Print the new run."""
+        """Create the draft and print a line about it."""
         try:
             run = runs.clone(run=find_run(options["run_id"]), overrides=parse_overrides(options["set"]))
             if options["start"]:

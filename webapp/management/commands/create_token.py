@@ -1,4 +1,4 @@
-"""``manage.py create_token USER NAME``: a personal API token, printed once."""
+"""``manage.py create_token USER NAME``: create a personal API token and print it once."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from webapp.services import accounts
 class Command(BaseCommand):
     """Create an API token."""
 
-    help = "Create a personal API token for a person."
+    help = "Create a personal API token for a user."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Whose, and what it is for."""
+        """Add the arguments for the owner and the name of the token."""
         parser.add_argument("username")
-        parser.add_argument("name", help="what it is for")
+        parser.add_argument("name", help="name of the token, e.g. its purpose")
 
     def handle(self, **options: Any) -> None:
-        """Print the token: only its hash is kept."""
+        """Create and print the token; only its hash is stored."""
         user = User.objects.filter(username=options["username"], is_active=True).first()
         if user is None:
             raise CommandError(f"there is no active user '{options['username']}'")

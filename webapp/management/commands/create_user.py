@@ -1,4 +1,4 @@
-"""``manage.py create_user NAME --role operator``: a person, with a random password printed once."""
+"""``manage.py create_user NAME --role operator``: create a user and print the random password once."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from webapp.services import accounts
 class Command(BaseCommand):
     """Create a user."""
 
-    help = "Create a person with a role."
+    help = "Create a user with a role and print a random password."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Name and role; no password, which would stay in the shell's history."""
+        """Add the arguments for name and role; a password argument would stay in the shell's history."""
         parser.add_argument("username")
         parser.add_argument("--role", choices=[role.value for role in Role], default=Role.VIEWER.value)
 
     def handle(self, **options: Any) -> None:
-        """Print the password: it is not stored anywhere else."""
+        """Create the user and print the password, which is not stored."""
         password = accounts.random_password()
         try:
             accounts.create_user(username=options["username"], password=password, role=Role(options["role"]))

@@ -1,4 +1,4 @@
-"""``manage.py curate --source SOURCE --output NAME``: make a dataset, as a run like every other."""
+"""``manage.py curate --source SOURCE --output NAME``: build a dataset from source trees, as a run."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ _SYNC_WAIT_S = 60.0
 class Command(BaseCommand):
     """Curate a dataset."""
 
-    help = "Make a dataset from source trees with tests."
+    help = "Build a dataset from source trees with tests."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Sources, name, overrides."""
+        """Add the arguments for sources, name and overrides."""
         parser.add_argument(
             "--source", action="append", required=True, help="folder, https://HOST/PATH or pip:NAME==VERSION"
         )
         parser.add_argument("--output", required=True, help="name of the dataset")
         add_overrides(parser)
-        parser.add_argument("--no-wait", action="store_true", help="only queue the run")
+        parser.add_argument("--no-wait", action="store_true", help="queue the run and return")
 
     def handle(self, **options: Any) -> None:
-        """Wait for the run, then for its dataset to be there."""
+        """Queue the run and wait for it and for its dataset."""
         overrides = {
             "name": f"curate {options['output']}",
             "curation.sources": options["source"],

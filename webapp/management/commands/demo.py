@@ -1,7 +1,7 @@
-"""``manage.py demo``: from nothing to a trained agent, in front of the user's eyes.
+"""``manage.py demo``: start the services, train an agent and show its progress.
 
-Starts the services as ``manage.py up`` does and runs ``manage.py quickstart`` in it. Headless it ends with
-the run, and its last line is that command's line of JSON; else it keeps serving until Ctrl-C.
+Starts the services like ``manage.py up`` and runs ``manage.py quickstart`` on them. With ``--headless`` it
+ends with the run, and its last line is that command's line of JSON; else it serves until Ctrl-C.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from webapp.supervisor.stack import Stack, running_stack
 
 
 class Command(StackCommand):
-    """Start, train, show."""
+    """Start the services and train the quickstart agent."""
 
-    help = "Start everything, train the quickstart agent and show it; --headless ends with the run."
+    help = "Start the services, train the quickstart agent and show its progress."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Options of the demo."""
+        """Add the options of the demo."""
         parser.add_argument("--port", type=int, default=None, help="port of the web server (default 8000)")
         parser.add_argument(
             "--headless", action="store_true", help="end when the run ends; print one line of JSON"
@@ -42,7 +42,7 @@ class Command(StackCommand):
         )
 
     def handle(self, **options: Any) -> None:
-        """Run the demo; the exit code says whether the run succeeded."""
+        """Run the demo; the exit code is 0 only if the run succeeded."""
         interrupts.raise_on_signals()
         started = time.monotonic()
         summary = ""
@@ -64,7 +64,7 @@ class Command(StackCommand):
         raise SystemExit(code)
 
     def _quickstart(self, stack: Stack, options: dict[str, Any]) -> tuple[int, str]:
-        """Run the quickstart command, pass its lines on; returns its exit code and its JSON line."""
+        """Run the quickstart command and forward its output; return its exit code and its line of JSON."""
         command = [sys.executable, str(PROJECT / "manage.py"), "quickstart", "--url", stack.url]
         command += ["--fresh"] if options["headless"] else []
         command += [part for setting in options["set"] for part in ("--set", setting)]

@@ -1,4 +1,4 @@
-"""``manage.py ensure_admin``: make the first admin, printing the random password once."""
+"""``manage.py ensure_admin``: create the first administrator and print the random password once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from webapp.services import accounts
 
 
 class Command(BaseCommand):
-    """Make sure that somebody can sign in."""
+    """Create the first administrator."""
 
-    help = "Create the first admin; does nothing when there is one."
+    help = "Create the first administrator, unless one exists."
 
     def handle(self, **_options: Any) -> None:
-        """Silent when an admin exists."""
+        """Create the administrator and print the password; no output if one exists."""
         password = accounts.ensure_admin()
         if password is not None:
             self.stdout.write(f"Sign in as admin with password {password} (shown only now)")

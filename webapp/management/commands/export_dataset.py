@@ -1,4 +1,4 @@
-"""``manage.py export_dataset NAME [FILE]``: a dataset with its answers, as one JSON object a line."""
+"""``manage.py export_dataset NAME [FILE]``: export a dataset with its answers as JSON lines."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ class Command(BaseCommand):
     help = "Write a dataset with its answers to a file that `import_dataset --format trainyard` reads."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The dataset and the file."""
+        """Add the arguments for dataset and file."""
         parser.add_argument("name")
-        parser.add_argument("file", nargs="?", type=Path, help="NAME.jsonl in this folder if not given")
+        parser.add_argument(
+            "file", nargs="?", type=Path, help="path to write (default: NAME.jsonl in this folder)"
+        )
 
     def handle(self, **options: Any) -> None:
-        """Print one line of JSON counts; the file is complete or not there, and its owner's alone."""
+        """Write the file atomically, readable by its owner only, and print counts as one line of JSON."""
         name: str = options["name"]
         file: Path = options["file"] or Path(f"{name}.jsonl")
         temporary = file.with_name(f".{file.name}.part")

@@ -1,4 +1,4 @@
-"""``manage.py export_predictions RUN --output FILE``: a run's patches for the official harness."""
+"""``manage.py export_predictions RUN --output FILE``: export a run's patches for the official harness."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Command(BaseCommand):
     help = "Write predictions.jsonl (and a run report) of a run's rollouts, one for each task."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Which rollouts, and where to."""
+        """Add the arguments that select rollouts and output files."""
         parser.add_argument("run_id", type=int)
-        parser.add_argument("--output", type=Path, required=True, help="predictions.jsonl to write")
-        parser.add_argument("--report", type=Path, help="run report (JSON) to write as well")
         parser.add_argument(
-            "--phase", default="", help="train or eval:NAME; the newest evaluation by default"
+            "--output", type=Path, required=True, help="path of the predictions.jsonl to write"
         )
-        parser.add_argument("--iteration", type=int, help="the newest by default")
-        parser.add_argument("--index", type=int, default=0, help="which of a task's siblings")
+        parser.add_argument("--report", type=Path, help="path of a run report (JSON) to write too")
+        parser.add_argument("--phase", default="", help="train or eval:NAME (default: the newest evaluation)")
+        parser.add_argument("--iteration", type=int, help="iteration (default: the newest)")
+        parser.add_argument("--index", type=int, default=0, help="index of the rollout within its group")
 
     def handle(self, **options: Any) -> None:
-        """End with one line of JSON counts."""
+        """Write the files and print counts as one line of JSON."""
         run = find_run(options["run_id"])
         choice = predictions.choose(
             run, phase=options["phase"], iteration=options["iteration"], index=options["index"]

@@ -20,18 +20,18 @@ class Command(BaseCommand):
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """What to grade, where, and how."""
+        """Add the arguments for predictions, output and settings."""
         parser.add_argument("dataset")
         parser.add_argument("--predictions", required=True, help=".jsonl or .json file, or 'gold'")
-        parser.add_argument("--split", default="", help="only this split")
-        parser.add_argument("--run-id", default="grade", help="names the folder of logs")
-        parser.add_argument("--output", type=Path, default=Path(), help="folder of logs and run report")
+        parser.add_argument("--split", default="", help="grade only this split")
+        parser.add_argument("--run-id", default="grade", help="name of the folder of logs")
+        parser.add_argument("--output", type=Path, default=Path(), help="folder for logs and run report")
         parser.add_argument(
             "--set", action="append", default=[], metavar="KEY=VALUE", help="e.g. sandbox.backend=docker"
         )
 
     def handle(self, **options: Any) -> None:
-        """The engine grades, in its own process."""
+        """Run the engine's grading command in a separate process."""
         source = options["predictions"]
         command = [sys.executable, "-m", "engine.grading", "predictions"]
         command += ["--home", str(settings.TRAINYARD_HOME), "--dataset", options["dataset"]]

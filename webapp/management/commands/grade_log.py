@@ -1,4 +1,4 @@
-"""``manage.py grade_log --row ROW.json --log TEST_OUTPUT``: re-grade a stored log, no sandbox."""
+"""``manage.py grade_log --row ROW.json --log TEST_OUTPUT``: grade a stored log without a sandbox."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 
 class Command(BaseCommand):
-    """Re-grade a log."""
+    """Grade a stored log."""
 
     help = "Print the official per-instance report of a stored test log."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The row and the log."""
-        parser.add_argument("--row", type=Path, required=True, help="JSON object: the dataset's row")
+        """Add the arguments for the row and the log."""
+        parser.add_argument(
+            "--row", type=Path, required=True, help="file with the dataset's row (a JSON object)"
+        )
         parser.add_argument("--log", type=Path, required=True, help="the test log")
 
     def handle(self, **options: Any) -> None:
-        """The engine grades, in its own process."""
+        """Run the engine's grading command in a separate process."""
         command = [sys.executable, "-m", "engine.grading", "log"]
         command += ["--row", str(options["row"].resolve()), "--log", str(options["log"].resolve())]
         done = subprocess.run(command, cwd=settings.BASE_DIR, capture_output=True, text=True, check=False)

@@ -1,7 +1,7 @@
-"""``manage.py import_dataset --format F --name N SOURCE``: a published set becomes a dataset.
+"""``manage.py import_dataset --format F --name N SOURCE``: import a published dataset.
 
-The engine imports in its own process; no service has to run. A killed import shows nothing and goes on where
-it was when the same command is given again. The last line is one JSON object of counts.
+The engine imports in a separate process; no service needs to run. A killed import changes no dataset and is
+continued by the same command. The last line is one JSON object of counts.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ class Command(BaseCommand):
     help = "Import a published dataset from files, folders or the Hugging Face hub."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Format, name, source and what to keep."""
+        """Add the arguments for format, name, source and filters."""
         parser.add_argument("--format", required=True, choices=list(FORMATS))
-        parser.add_argument("--name", required=True, help="name of the dataset to make")
+        parser.add_argument("--name", required=True, help="name of the dataset to create")
         parser.add_argument("source", help="file, folder, or hf:OWNER/NAME")
         parser.add_argument("--split", help="put every row into this split")
         parser.add_argument("--source-split", help="read only this split of the source")
         parser.add_argument("--revision", help="branch, tag or commit at the hub")
         parser.add_argument("--subset", help="configuration of the hub's dataset")
-        parser.add_argument("--limit", type=int, help="read only the first so many rows")
+        parser.add_argument("--limit", type=int, help="number of rows to read")
         mode = parser.add_mutually_exclusive_group()
-        mode.add_argument("--append", action="store_true", help="add to a dataset that exists")
-        mode.add_argument("--replace", action="store_true", help="replace a dataset that exists")
+        mode.add_argument("--append", action="store_true", help="add the rows to an existing dataset")
+        mode.add_argument("--replace", action="store_true", help="replace an existing dataset")
         parser.add_argument(
-            "--decontaminate", action="store_true", help="leave out SWE-bench Verified's repositories"
+            "--decontaminate", action="store_true", help="exclude repositories of SWE-bench Verified"
         )
-        parser.add_argument("--reference", help="file with a benchmark's rows to keep apart from")
+        parser.add_argument("--reference", help="file with the rows of a benchmark to decontaminate from")
         parser.add_argument("--language", action="append", help="keep only this language; may be repeated")
         parser.add_argument("--where", action="append", help="e.g. 'patch_lines<=200'; may be repeated")
-        parser.add_argument("--min-words", type=int, help="shortest statement")
+        parser.add_argument("--min-words", type=int, help="minimum length of a problem statement")
         parser.add_argument(
-            "--drop-leaking", action="store_true", help="leave out statements that quote the fix"
+            "--drop-leaking", action="store_true", help="exclude rows whose statement quotes the fix"
         )
         parser.add_argument(
-            "--drop-ungradable", action="store_true", help="leave out rows that cannot be graded here"
+            "--drop-ungradable", action="store_true", help="exclude rows that cannot be graded here"
         )
-        parser.add_argument("--image-prefix", help="registry to put before image names")
+        parser.add_argument("--image-prefix", help="registry to prepend to image names")
         add_overrides(parser)
 
     def handle(self, **options: Any) -> None:
-        """Show progress, mirror the dataset in the database, print the counts."""
+        """Import with progress output, mirror the dataset in the database and print the counts."""
         source = options["source"]
         if not source.startswith(HUB_PREFIX):
             source = str(Path(source).expanduser().absolute())
@@ -94,7 +94,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(counts))
 
     def _import(self, command: list[str]) -> dict[str, Any]:
-        """Run the engine's importer; its counts."""
+        """Run the engine's importer and return its counts."""
         process = subprocess.Popen(
             command, cwd=settings.BASE_DIR, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -107,7 +107,7 @@ class Command(BaseCommand):
                 self._show(line)
             printed = process.stdout.read()
         except KeyboardInterrupt:
-            # The signal reached the importer too: it ends between two rows.
+            # The importer received the signal too and ends between two rows.
             process.wait()
             raise CommandError("stopped; the same command goes on where it was") from None
         if process.wait() != 0:
@@ -127,7 +127,7 @@ class Command(BaseCommand):
 
 
 def _settings(options: dict[str, Any]) -> list[str]:
-    """The options as settings of an import; what ``--set`` says comes last."""
+    """Return the options as settings of an import; those of ``--set`` come last."""
     found = [f"{setting}={value}" for name, (setting, value) in _SWITCHES.items() if options[name]]
     for name, setting in _VALUES.items():
         if options[name] is not None:

@@ -1,7 +1,7 @@
-"""``manage.py import_trajectories --format r2e-gym FILE``: trajectories made elsewhere, as a run.
+"""``manage.py import_trajectories --format r2e-gym FILE``: import foreign trajectories as a run.
 
-The engine knows the formats; it reads the file in its own process and hands over events. To add a
-format: a module in ``engine.datasets`` with that command line, a name in ``_READERS``.
+The engine implements the formats; it reads the file in a separate process and prints events. To add a
+format: a module in ``engine.datasets`` with the same command line, and a name in ``_READERS``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class Command(BaseCommand):
     help = "Import trajectories from a file into a run of their own."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Format and file."""
+        """Add the arguments for format and file."""
         parser.add_argument("--format", choices=sorted(_READERS), required=True)
         parser.add_argument("file", type=Path)
 
     def handle(self, **options: Any) -> None:
-        """Print the run; nothing is stored when any line is wrong."""
+        """Import the file and print the run; nothing is stored if any line is invalid."""
         file: Path = options["file"]
         if not file.is_file():
             raise CommandError(f"there is no file {file}")

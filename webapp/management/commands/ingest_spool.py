@@ -15,15 +15,15 @@ from webapp.services import ingest
 class Command(BaseCommand):
     """Ingest a spool file."""
 
-    help = "Store what a run folder's events.jsonl has beyond what is stored already."
+    help = "Store the events of a run folder's events.jsonl that are not stored yet."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The folder and, when its name is not the run's number, the run."""
+        """Add the arguments for the folder and, if its name is not the run's number, the run."""
         parser.add_argument("run_dir", type=Path)
         parser.add_argument("--run", type=int, help="the run's number (default: the folder's name)")
 
     def handle(self, **options: Any) -> None:
-        """Print how many events were new."""
+        """Store the events and print the number of new ones."""
         folder: Path = options["run_dir"]
         number = options["run"]
         if number is None:

@@ -16,18 +16,18 @@ from webapp.services import experiments, runs
 class Command(BaseCommand):
     """Create and start a run."""
 
-    help = "Create a run from a recipe and start it."
+    help = "Create a run from a recipe and queue it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Recipe, overrides, waiting."""
+        """Add the arguments for recipe, overrides and waiting."""
         parser.add_argument("recipe", help=", ".join(sorted(RECIPES)))
         add_overrides(parser)
-        parser.add_argument("--experiment", help="name of the experiment it belongs to; made when missing")
-        parser.add_argument("--draft", action="store_true", help="create it without starting it")
-        parser.add_argument("--wait", action="store_true", help="print progress until it has ended")
+        parser.add_argument("--experiment", help="name of its experiment, created if missing")
+        parser.add_argument("--draft", action="store_true", help="create the run without queueing it")
+        parser.add_argument("--wait", action="store_true", help="print progress until the run has ended")
 
     def handle(self, **options: Any) -> None:
-        """Exit code 1 when ``--wait`` saw it end otherwise than succeeded."""
+        """Create and queue the run; with ``--wait`` exit with code 1 unless it succeeded."""
         try:
             run = runs.create(
                 recipe=options["recipe"],

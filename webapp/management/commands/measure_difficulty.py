@@ -1,4 +1,4 @@
-"""``manage.py measure_difficulty DATASET``: hand the tasks' measured solve rates to engines."""
+"""``manage.py measure_difficulty DATASET``: export the tasks' measured solve rates to engines."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from webapp.services import difficulty
 
 
 class Command(BaseCommand):
-    """Measure solve rates."""
+    """Export measured solve rates."""
 
-    help = "Write into a dataset's folder how often each task was solved, for dataset.solve_rate_min."
+    help = "Export the tasks' measured solve rates to a dataset's folder, for dataset.solve_rate_min."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The dataset."""
+        """Add the argument for the dataset."""
         parser.add_argument("name")
 
     def handle(self, **options: Any) -> None:
-        """Print how many tasks were ever tried."""
+        """Export the solve rates and print how many tasks have one."""
         try:
             tasks = difficulty.measure(name=options["name"])
         except TrainyardError as error:

@@ -1,4 +1,4 @@
-"""``manage.py pool``: how the sandbox pools are doing, as the page tells it."""
+"""``manage.py pool``: show the sandbox pools like the page does."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from webapp.management.commands._runs import find_run
 
 
 class Command(BaseCommand):
-    """Show the pools."""
+    """Show the sandbox pools."""
 
     help = "Show the sandbox pools of live runs, or of one run."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Which run, and how to print."""
-        parser.add_argument("--run", type=int, help="only this run's, alive or not")
-        parser.add_argument("--json", action="store_true", help="print what the API answers")
+        """Add the options for run and output format."""
+        parser.add_argument("--run", type=int, help="show only the pool of this run, in any state")
+        parser.add_argument("--json", action="store_true", help="print the JSON of the API")
 
     def handle(self, **options: Any) -> None:
-        """Print the view."""
+        """Print the pools."""
         run = find_run(options["run"]) if options["run"] is not None else None
         view = pool_view(run.pk if run else None)
         if options["json"]:
@@ -33,7 +33,7 @@ class Command(BaseCommand):
 
 
 def lines(view: PoolView) -> list[str]:
-    """The view in words, one fact a line."""
+    """Return the view as lines of text, one fact per line."""
     if not view.pools:
         return ["no pool has reported"]
     t = view.totals

@@ -1,4 +1,4 @@
-"""``manage.py quarantine DATASET TASK --reason WHY [--release]``: decide about one task by hand."""
+"""``manage.py quarantine DATASET TASK --reason WHY [--release]``: quarantine or release a task."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from webapp.services import quarantine
 class Command(BaseCommand):
     """Quarantine or release a task."""
 
-    help = "Keep a task out of training and evaluation, or let it in again, whatever validation says."
+    help = "Quarantine a task (exclude it from training and evaluation) or release it."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Dataset, task, reason."""
+        """Add the arguments for dataset, task and reason."""
         parser.add_argument("dataset")
-        parser.add_argument("task", help="its key or its instance id")
-        parser.add_argument("--reason", required=True, help="why; everybody can read it")
-        parser.add_argument("--release", action="store_true", help="take it out of quarantine")
+        parser.add_argument("task", help="key or instance id of the task")
+        parser.add_argument("--reason", required=True, help="reason of the decision, visible to every user")
+        parser.add_argument("--release", action="store_true", help="release the task from quarantine")
 
     def handle(self, **options: Any) -> None:
-        """Print where the task stands now."""
+        """Store the decision and print the task's status."""
         named = Q(key=options["task"]) | Q(instance_id=options["task"])
         task = Task.objects.filter(named, dataset__name=options["dataset"], active=True).first()
         if task is None:

@@ -1,7 +1,7 @@
-"""``manage.py quickstart``: make the quickstart dataset, train the quickstart agent, show progress.
+"""``manage.py quickstart``: build the quickstart dataset, train the quickstart agent, show progress.
 
-Wants running services (``manage.py up``); ``manage.py demo`` starts them and runs this. The dataset is
-made once. A run that was interrupted goes on; a finished one is shown again unless ``--fresh`` is
+Requires running services (``manage.py up``); ``manage.py demo`` starts them and runs this command. The
+dataset is built once. An interrupted run is continued; a finished one is shown again unless ``--fresh`` is
 given. The last line is one JSON object about the run; the exit code is 0 only if it succeeded.
 """
 
@@ -38,18 +38,18 @@ LINE_EVERY_S = 3.0
 
 
 class Command(BaseCommand):
-    """Dataset, run, progress, summary."""
+    """Train the quickstart agent on running services."""
 
     help = "Train the quickstart agent on running services."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Options of the quickstart."""
+        """Add the options of the quickstart."""
         parser.add_argument("--fresh", action="store_true", help="start a new run even if one has finished")
         parser.add_argument("--url", default=settings.TRAINYARD_WEB_URL + "/", help="address to print")
         add_overrides(parser)
 
     def handle(self, **options: Any) -> None:
-        """Follow the run to its end."""
+        """Start or continue the run and print its progress until it has ended."""
         url = options["url"]
         try:
             self._make_dataset()
@@ -98,7 +98,7 @@ class Command(BaseCommand):
         return run
 
     def _follow(self, run: Run) -> None:
-        """Print a line whenever the run has moved on, until it has ended; waits out a database restart."""
+        """Print progress lines until the run has ended; wait during a database restart."""
         last, said_at = "", 0.0
         while True:
             try:
@@ -117,7 +117,7 @@ class Command(BaseCommand):
 
 
 def progress_line(run: Run) -> str:
-    """One line about a run: state, iteration, solve rate, time left; or what it is doing."""
+    """Return a line with a run's state, iteration, solve rate and remaining time, or its current activity."""
     parts = [f"run {run.pk}", run.state]
     newest = Iteration.objects.filter(run=run, finished_at__isnull=False).order_by("-index").first()
     evaluation = evaluation_progress(run)
@@ -139,7 +139,7 @@ def progress_line(run: Run) -> str:
 
 
 def evaluation_progress(run: Run) -> str:
-    """How far the evaluation is that the run is doing now; empty while it trains."""
+    """Return the progress of the run's current evaluation; empty during training."""
     latest = Trajectory.objects.filter(run=run).order_by("-pk").first()
     if latest is None or not latest.phase.startswith("eval:"):
         return ""
@@ -151,7 +151,7 @@ def evaluation_progress(run: Run) -> str:
 
 
 def seconds_left(run: Run, newest: Iteration) -> float | None:
-    """Estimate from the mean time of the iterations so far; None before there is one to go by."""
+    """Estimate the remaining time from the mean time per iteration; None before the first one."""
     first = Iteration.objects.filter(run=run, started_at__isnull=False).order_by("index").first()
     if first is None or first.started_at is None or newest.finished_at is None:
         return None
@@ -161,7 +161,7 @@ def seconds_left(run: Run, newest: Iteration) -> float | None:
 
 
 def summary_of(run: Run, dashboard: str) -> dict[str, Any]:
-    """What ``make demo HEADLESS=1`` prints at the end."""
+    """Return the summary printed at the end of ``make demo HEADLESS=1``."""
     started, finished = run.queued_at or run.created_at, run.finished_at or timezone.now()
     return {
         "run_id": run.pk,

@@ -1,4 +1,4 @@
-"""``manage.py reap``: remove sandboxes whose run or deadline is over, now and without a worker."""
+"""``manage.py reap``: remove sandboxes whose run or deadline is over, without a worker."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from webapp.supervisor.reaping import ReapingFailedError, run_reaper
 
 
 class Command(BaseCommand):
-    """Reap sandboxes."""
+    """Remove orphaned sandboxes."""
 
-    help = "Remove sandboxes nobody owns."
+    help = "Remove orphaned sandboxes."
 
     def handle(self, **_options: Any) -> None:
-        """The engine does it, in its own process."""
+        """Run the engine's reaper in a separate process, store and print its results."""
         try:
             found = run_reaper(
                 home=settings.TRAINYARD_HOME,

@@ -6,7 +6,7 @@ from webapp.management.commands._runs import RunCommand
 
 
 class Command(RunCommand):
-    """Let a paused run go on, or continue a failed or stopped one from its last checkpoint."""
+    """Resume a paused run, or continue a failed or stopped one from its last checkpoint."""
 
-    help = "Let a paused run go on, or continue a failed or stopped one from its last checkpoint."
+    help = "Resume a paused run, or continue a failed or stopped one from its last checkpoint."
     action = "resume"

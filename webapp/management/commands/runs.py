@@ -1,4 +1,4 @@
-"""``manage.py runs``: the newest runs, one line each."""
+"""``manage.py runs``: list the newest runs, one line each."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Command(BaseCommand):
     help = "List the newest runs."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Filters."""
-        parser.add_argument("--state", default="", help="a state, or `active`")
+        """Add the filter options."""
+        parser.add_argument("--state", default="", help="show only runs in this state, or `active` ones")
         parser.add_argument("--kind", default="")
-        parser.add_argument("-n", type=int, default=20, help="how many")
+        parser.add_argument("-n", type=int, default=20, help="number of runs to list")
 
     def handle(self, **options: Any) -> None:
-        """Say how many are shown of how many there are."""
+        """Print the runs and their total number."""
         filters = RunFilters(state=options["state"], kind=options["kind"])
         page = list_runs(filters, number=1, size=max(1, options["n"]))
         for run in page.rows:

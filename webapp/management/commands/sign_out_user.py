@@ -1,4 +1,4 @@
-"""``manage.py sign_out_user NAME``: end all sessions of a person."""
+"""``manage.py sign_out_user NAME``: end all sessions of a user."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from webapp.services import sign_ins
 
 
 class Command(BaseCommand):
-    """End all sessions."""
+    """End all sessions of a user."""
 
-    help = "End all sessions of a person; API tokens stay."
+    help = "End all sessions of a user; API tokens stay valid."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The person."""
+        """Add the argument for the user's name."""
         parser.add_argument("username")
 
     def handle(self, **options: Any) -> None:
-        """Say what was done."""
+        """Perform the action and print its result."""
         user = User.objects.filter(username=options["username"]).first()
         if user is None:
             raise CommandError(f"there is no user '{options['username']}'")

@@ -6,7 +6,7 @@ from webapp.management.commands._runs import RunCommand
 
 
 class Command(RunCommand):
-    """Ask a run to end."""
+    """Ask a run to stop."""
 
-    help = "Ask a run to end."
+    help = "Ask a run to stop."
     action = "stop"

@@ -13,14 +13,14 @@ from webapp.services import datasets
 class Command(BaseCommand):
     """Synchronise a dataset."""
 
-    help = "Bring the tables up to date with a dataset's folder."
+    help = "Synchronise the database with a dataset's folder."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The dataset's name."""
+        """Add the argument for the dataset's name."""
         parser.add_argument("name")
 
     def handle(self, **options: Any) -> None:
-        """Print how many tasks it has."""
+        """Synchronise the dataset and print its number of tasks."""
         try:
             dataset = datasets.sync(name=options["name"])
         except TrainyardError as error:

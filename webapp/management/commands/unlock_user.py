@@ -1,4 +1,4 @@
-"""``manage.py unlock_user NAME``: forget failed attempts of a person."""
+"""``manage.py unlock_user NAME``: reset a user's failed sign-in attempts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from webapp.services import accounts
 
 
 class Command(BaseCommand):
-    """Forget failed attempts."""
+    """Reset failed sign-in attempts."""
 
-    help = "Forget a person's failed attempts to sign in, from every address."
+    help = "Reset a user's failed sign-in attempts from every address."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """The person."""
+        """Add the argument for the user's name."""
         parser.add_argument("username")
 
     def handle(self, **options: Any) -> None:
-        """Say what was done."""
+        """Perform the action and print its result."""
         user = User.objects.filter(username=options["username"]).first()
         if user is None:
             raise CommandError(f"there is no user '{options['username']}'")

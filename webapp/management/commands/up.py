@@ -14,7 +14,7 @@ from webapp.supervisor.stack import Stack, running_stack
 
 
 class StackCommand(BaseCommand):
-    """A command that starts the services and tells what happens, line by line, at once."""
+    """Base command that starts the services and prints their state changes unbuffered."""
 
     def say(self, line: str) -> None:
         """Print a line unless it is empty."""
@@ -23,19 +23,19 @@ class StackCommand(BaseCommand):
             self.stdout.flush()
 
     def tell(self, stack: Stack) -> None:
-        """Keep the services running; print what happened to them, with the time."""
+        """Restart services that died; print state changes with the time."""
         for note in stack.check():
             self.say(f"{time.strftime('%H:%M:%S')}  {note}")
 
 
 class Command(StackCommand):
-    """Serve until interrupted."""
+    """Run the services until interrupted."""
 
     help = "Start PostgreSQL, Redis, the web server, a worker and the scheduler; Ctrl-C stops them all."
     requires_system_checks = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """One option."""
+        """Add the option for the port."""
         parser.add_argument("--port", type=int, default=None, help="port of the web server (default 8000)")
 
     def handle(self, **options: Any) -> None:

@@ -1,7 +1,7 @@
-"""``manage.py validate_dataset NAME``: grade every row untouched and with its gold patch, as a run.
+"""``manage.py validate_dataset NAME``: grade every row without and with its gold patch, as a run.
 
-Wants running services (``manage.py up``). The last line is one JSON object of counts; the exit code is 0
-only if the run succeeded, whatever it found.
+Requires running services (``manage.py up``). The last line is one JSON object of counts; the exit code is 0
+if the run succeeded, regardless of its findings.
 """
 
 from __future__ import annotations
@@ -24,21 +24,25 @@ SUMMARY_KEYS = (
 class Command(BaseCommand):
     """Validate a dataset."""
 
-    help = "Grade every row of a dataset untouched and with its gold patch; quarantine what is wrong."
+    help = "Grade every row of a dataset without and with its gold patch; quarantine invalid tasks."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Dataset, repeats, splits, overrides."""
+        """Add the arguments for dataset, repeats, splits and overrides."""
         parser.add_argument("name", help="the dataset")
         parser.add_argument(
-            "--repeats", type=int, help="gradings of each row untouched, and with its gold patch"
+            "--repeats", type=int, help="gradings of each row without and with its gold patch"
         )
-        parser.add_argument("--split", action="append", default=[], help="only this split; may be repeated")
-        parser.add_argument("--rows", choices=("all", "unvalidated", "suspect"), help="which rows (all)")
+        parser.add_argument(
+            "--split", action="append", default=[], help="validate only this split; may be repeated"
+        )
+        parser.add_argument(
+            "--rows", choices=("all", "unvalidated", "suspect"), help="rows to validate (default: all)"
+        )
         add_overrides(parser)
-        parser.add_argument("--no-wait", action="store_true", help="only queue the run")
+        parser.add_argument("--no-wait", action="store_true", help="queue the run and return")
 
     def handle(self, **options: Any) -> None:
-        """Wait for the run and print its counts."""
+        """Queue the run, wait for it and print its counts."""
         try:
             run = validations.launch(
                 name=options["name"],

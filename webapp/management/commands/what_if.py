@@ -1,4 +1,4 @@
-"""``manage.py what_if RUN ITERATION TASK --set preset=grpo``: a stored group under another objective."""
+"""``manage.py what_if RUN ITERATION TASK --set preset=grpo``: advantages under another objective."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from webapp.management.commands._runs import add_overrides, find_run, parse_over
 
 
 class Command(BaseCommand):
-    """Counterfactual advantages."""
+    """Print counterfactual advantages of a stored group."""
 
-    help = "Print the advantages and masks a stored group would have had under other settings, as JSON."
+    help = "Print the advantages and masks that a stored group would have under other settings, as JSON."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Which group, and what differs."""
+        """Add the arguments for the group and the overrides."""
         parser.add_argument("run_id", type=int)
         parser.add_argument("iteration", type=int)
-        parser.add_argument("task", help="the task's id")
+        parser.add_argument("task", help="id of the task")
         add_overrides(parser)
 
     def handle(self, **options: Any) -> None:
-        """One JSON object."""
+        """Print the members as one JSON object."""
         try:
             found = counterfactual(
                 find_run(options["run_id"]),
