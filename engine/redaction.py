@@ -1,4 +1,4 @@
-"""Keeps secrets out of what people read: events, logs, reasons of failures, pages.
+"""Redaction of secrets in texts for people: events, logs, failure reasons, pages.
 
 A ``Redactor`` replaces the secrets that it knows (as they are, percent-encoded or in base64) and what looks
 like a secret: passwords in addresses, ``Authorization`` headers, private keys, tokens with a known prefix.
@@ -23,7 +23,7 @@ from urllib.parse import quote, unquote
 
 REDACTED = "[redacted]"
 MIN_LENGTH = 8
-"""Shorter secrets are not looked for: they would be found in innocent text."""
+"""Minimum length of a secret; shorter ones would match innocent text."""
 _PATTERNS = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (
@@ -50,7 +50,7 @@ _PATTERNS = tuple(
         ),
     )
 )
-"""Each begins with fixed letters, which ``re`` looks for many times faster than for anything else."""
+"""Patterns of secrets; each begins with fixed letters, for which ``re`` searches many times faster."""
 _SECRET_NAME = re.compile(
     r"(?:TOKEN|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|_KEY$|_AUTH$)"
     r"(?!.*_(?:FILE|PATH|DIR)$)",
@@ -62,14 +62,14 @@ _SETTINGS = re.compile(
     r"[\"']?([^\s\"',]+)",
     re.MULTILINE,
 )
-"""A secret in a line of YAML or of a configuration file."""
+"""Pattern of a secret in a line of YAML or of a configuration file."""
 
 
 class Redactor:
-    """Replaces secrets in texts.
+    """Replaces secrets in texts by a mask.
 
     Args:
-        secrets: as they are; those shorter than ``MIN_LENGTH`` and plain numbers are ignored.
+        secrets: the literal secrets; those shorter than ``MIN_LENGTH`` and plain numbers are ignored.
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
@@ -81,7 +81,7 @@ class Redactor:
         self._known = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
 
     def knowing(self, *secrets: str) -> Redactor:
-        """Return a redactor that knows more."""
+        """Return a redactor with additional secrets."""
         return self if self.secrets.issuperset(secrets) else Redactor((*self.secrets, *secrets))
 
     def text(self, text: str) -> str:
@@ -92,19 +92,19 @@ class Redactor:
         return text
 
     def known(self, text: str) -> str:
-        """Return a text without the secrets that are known; what only looks like one stays."""
+        """Return a text without the known secrets; texts that only resemble a secret stay."""
         if not any(form in text for form in self._forms):
             return text
         return self._known.sub(lambda found: _mask(found[0]), text)
 
     def tree(self, value: Any, *, exact: Collection[str] = (), name: str = "") -> Any:
-        """Return JSON-like data whose texts, names included, have no secrets; numbers are as they were.
+        """Return JSON-like data without secrets in texts and field names; numbers are unchanged.
 
         Args:
-            value: what ``json.loads`` may return.
-            exact: names of fields whose texts identify something, or are read again by programs: only known
+            value: data as returned by ``json.loads``.
+            exact: names of fields that are identifiers or are parsed again by programs: only known
                 secrets are replaced in them.
-            name: of the field that ``value`` is in.
+            name: name of the field that holds ``value``.
         """
         if isinstance(value, str):
             return self.known(value) if name in exact else self.text(value)
@@ -121,12 +121,12 @@ class Redactor:
         return value
 
     def is_suspect(self, text: str) -> bool:
-        """Return whether ``text`` or ``tree`` of what it encodes as JSON might find something."""
+        """Return whether ``text``, or ``tree`` on the encoded JSON, might find a secret."""
         return any(form in text for form in self._forms) or any(one.search(text) for one in _PATTERNS)
 
 
 class RedactingStream:
-    """A text stream that writes to another one what this process's redactor leaves.
+    """Text stream that writes to another one with secrets redacted by this process's redactor.
 
     Args:
         stream: e.g. ``sys.stderr``.
@@ -136,7 +136,7 @@ class RedactingStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; a secret that comes in two pieces is not recognised."""
+        """Write a text; a secret split over two writes is not recognised."""
         self._stream.write(redact(text))
         return len(text)
 
@@ -158,22 +158,22 @@ def redact(text: str) -> str:
 
 
 def know(secrets: Iterable[str]) -> None:
-    """Let this process's redactor know more secrets, from now on."""
+    """Add secrets to this process's redactor."""
     global _process
     _process = _process.knowing(*secrets)
 
 
 def redact_record(_logger: object, _method: str, record: Any) -> Any:
-    """Redact a log record; a processor of structlog."""
+    """Redact a log record; a processor for structlog."""
     return _process.tree(record)
 
 
 def machine_secrets(environment: Mapping[str, str], *, home: Path | None = None) -> Iterator[str]:
-    """Yield the secrets that this machine keeps for its programs.
+    """Yield the secrets stored on this machine for its programs.
 
     Args:
-        environment: variables; those with a secret's name, and passwords of addresses in any.
-        home: the data folder, whose own secrets count as well.
+        environment: variables; those named like a secret count, and passwords in URLs of all others.
+        home: the data folder, whose secrets are included.
     """
     for name, value in environment.items():
         if _SECRET_NAME.search(name):
@@ -190,14 +190,14 @@ def machine_secrets(environment: Mapping[str, str], *, home: Path | None = None)
 
 
 def passwords_in(text: str) -> Iterator[str]:
-    """Yield the passwords of addresses in a text, as they are and decoded."""
+    """Yield the passwords of URLs in a text, literally and decoded."""
     for password in _IN_ADDRESS.findall(text):
         yield password
         yield unquote(password)
 
 
 def _mask(secret: str) -> str:
-    """Return what stands for a secret; never longer, so that limits on lengths still hold."""
+    """Return the replacement of a secret; never longer, so that length limits still hold."""
     return REDACTED if len(secret) >= len(REDACTED) else "*" * len(secret)
 
 
@@ -215,7 +215,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def secrets_in(path: Path) -> Iterator[str]:
-    """Yield the secrets of a file of credentials (cluster, registry, index, netrc, cloud)."""
+    """Yield the secrets in a credentials file (cluster, registry, index, netrc, cloud)."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
@@ -247,7 +247,7 @@ def _user(environment: Mapping[str, str]) -> Path:
 
 
 def _registry_secrets(text: str) -> Iterator[str]:
-    """Yield the credentials of a Docker ``config.json``."""
+    """Yield the credentials in a Docker ``config.json``."""
     with contextlib.suppress(ValueError, AttributeError):
         for login in json.loads(text).get("auths", {}).values():
             for name in ("auth", "identitytoken", "registrytoken", "password"):

@@ -1,4 +1,4 @@
-"""The engine's process: ``python -m engine.run <run-dir>``, or a recipe on its own.
+"""Engine process: ``python -m engine.run <run-dir>``, or a recipe without a web application.
 
     python -m engine.run .trainyard/runs/r1
     python -m engine.run --recipe quickstart-oracle --set rollout.group_size=1 --home .trainyard
@@ -44,15 +44,16 @@ from engine.redaction import RedactingStream, know, machine_secrets, redact_reco
 
 CONFIG_NAME, LAUNCH_NAME, LOG_NAME = "config.json", "launch.json", "engine.log"
 DRAIN_S = 30.0
-"""How long a finished run waits for the server to take its last events; the spool keeps them."""
+"""Maximum time a finished run waits for the server to accept its last events, seconds; the spool keeps
+them."""
 DRAIN_STOPPED_S = 3.0
-"""The same for a run that was told to stop."""
+"""The same limit for a run that was told to stop."""
 
 log = structlog.get_logger("run")
 
 
 class Launch(BaseModel):
-    """``launch.json``: who this attempt is and where its events go."""
+    """Content of ``launch.json``: identity of this attempt and destination of its events."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
     run_id: str = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
@@ -61,11 +62,11 @@ class Launch(BaseModel):
     token: str
     home: Path
     allowed: Allowed | None = None
-    """What the configuration may reach; None, for people with a shell, is everything."""
+    """Resources that the configuration may access; None allows everything, for people with a shell."""
 
     @classmethod
     def load(cls, run_dir: Path) -> Launch:
-        """Read it from a run folder. Raises ConfigError."""
+        """Load it from a run folder. Raises ConfigError."""
         try:
             return cls.model_validate_json((run_dir / LAUNCH_NAME).read_text())
         except OSError as error:
@@ -74,12 +75,12 @@ class Launch(BaseModel):
             raise ConfigError(f"{run_dir / LAUNCH_NAME}: {error}") from error
 
     def endpoint(self, name: str) -> str:
-        """URL of one of the run's ingest endpoints."""
+        """Return the URL of one of the run's ingest endpoints."""
         return f"{(self.ingest_url or '').rstrip('/')}/api/v1/runs/{self.run_id}/{name}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run to the end; returns the exit code."""
+    """Run to the end; return the exit code."""
     options = _parse(arguments)
     if options.secrets_on_stdin:
         know(_secrets_on_stdin())
@@ -111,7 +112,7 @@ def _main(options: argparse.Namespace) -> int:
 
 
 def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path) -> Path:
-    """A new run folder for a recipe, to be run without a web application. Raises ConfigError."""
+    """Create a run folder for a recipe that runs without a web application. Raises ConfigError."""
     config = resolve(recipe, overrides)
     run_id = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     run_dir = home.resolve() / "runs" / run_id
@@ -123,7 +124,7 @@ def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path) -> Pat
 
 
 def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None) -> int:
-    """One attempt of the run in ``run_dir``, with everything around it.
+    """Run one attempt in ``run_dir``, with spool, shipper, heartbeat and signal handling.
 
     Raises:
         PreflightError: another process is running the folder.
@@ -169,18 +170,18 @@ def _perform(run: RunContext, allowed: Allowed | None) -> int:
 
 
 def _warnings(config: AnyRun) -> list[LintFinding]:
-    """What the author of a configuration should know before anything starts; contradictions do not parse."""
+    """Return warnings for the author of a configuration before the run starts."""
     return lint(config) if isinstance(config, TrainRun) else []
 
 
 def _credential_files(config: AnyRun) -> list[Path]:
-    """Return the files of credentials that a configuration names."""
+    """Return the credentials files named by a configuration."""
     named = ("sandbox.docker.registry_config", "sandbox.kubernetes.kubeconfig")
     return [Path(setting.value) for setting in places(config) if setting.name in named and setting.value]
 
 
 def _secrets_on_stdin() -> list[str]:
-    """Read what the launcher knows, a JSON list, and leave nothing of it to this process's children."""
+    """Read the launcher's secrets, a JSON list, from stdin and hide it from child processes."""
     secrets: list[str] = json.load(sys.stdin)
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
@@ -188,7 +189,7 @@ def _secrets_on_stdin() -> list[str]:
 
 
 def _deliver(run: RunContext, shipper: Shipper, code: int) -> int:
-    """Ship what is left; the exit code of the attempt after that."""
+    """Ship the remaining events and return the attempt's exit code."""
     patience = DRAIN_STOPPED_S if run.control.stop_reason else DRAIN_S
     delivered = code != EXIT_FENCED and shipper.drain(patience)
     if code == EXIT_FENCED or run.control.fence_reason:

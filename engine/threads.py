@@ -1,4 +1,4 @@
-"""Work in threads that the event loop waits for to the end."""
+"""Threads whose end the event loop awaits even when the caller is cancelled."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ T = TypeVar("T")
 async def in_thread(
     work: Callable[[], T], *, executor: Executor | None = None, on_cancel: Callable[[], None] | None = None
 ) -> T:
-    """Return the result of ``work``, done in a thread; a cancelled caller still waits until it has ended.
+    """Run ``work`` in a thread and return its result; a cancelled caller still waits until it has ended.
 
-    What cancelled work raises is dropped.
+    Exceptions of cancelled work are dropped.
 
     Args:
         work: called once, cancelled or not.
-        executor: whose thread; by default one of the event loop's own.
+        executor: provides the thread; by default the event loop's own executor.
         on_cancel: asks the work to end early.
     """
     done = asyncio.get_running_loop().run_in_executor(executor, work)

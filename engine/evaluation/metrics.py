@@ -1,4 +1,4 @@
-"""What an evaluation says: pass@1 with an interval, and the unbiased pass@k.
+"""Metrics of an evaluation: pass@1 with a confidence interval, and the unbiased pass@k.
 
 The question is how the policy does on *other tasks like these*, so tasks are the sampled units: several
 attempts at one task are one observation of it, not several. To add a statistic: a pure function here.
@@ -17,7 +17,7 @@ from engine.types import INFRASTRUCTURE_REASONS, Trajectory, Verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassAtK:
-    """Chance that one of k attempts solves a task, unbiased, mean over tasks."""
+    """Unbiased probability that at least one of k attempts solves a task, averaged over tasks."""
 
     k: int
     rate: float
@@ -31,23 +31,23 @@ class EvaluationSummary:
     """pass@1 over the graded trajectories of one evaluation."""
 
     num_samples: int
-    """Graded trajectories; those infrastructure lost are not among them."""
+    """Graded trajectories, without those lost to infrastructure."""
     num_tasks: int
     num_solved: int
-    """Trajectories whose verdict is ``passed``, however they ended."""
+    """Trajectories with the verdict ``passed``, however they ended."""
     solve_rate: float
-    """Mean over tasks of each task's share of solved attempts; 0 when nothing was graded."""
+    """Mean over tasks of the share of solved attempts; 0 when nothing was graded."""
     interval_low: float
     interval_high: float
     """95 % interval of ``solve_rate``; 0 … 1 when fewer than two tasks were graded."""
     num_infrastructure: int
-    """Trajectories left out because infrastructure lost them."""
+    """Trajectories excluded because they were lost to infrastructure."""
     pass_at_k: tuple[PassAtK, ...] = ()
-    """For k = 1, 2, 4, … up to the fewest graded attempts any task has."""
+    """pass@k for k = 1, 2, 4, … up to the smallest number of graded attempts of any task."""
 
 
 def summarise(trajectories: Sequence[Trajectory]) -> EvaluationSummary:
-    """Count an evaluation's trajectories."""
+    """Summarise the trajectories of an evaluation."""
     tasks: dict[str, list[bool]] = defaultdict(list)
     for trajectory in trajectories:
         if trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None:
@@ -83,7 +83,7 @@ def _pass_at_powers(attempts: Sequence[Sequence[bool]]) -> tuple[PassAtK, ...]:
 
 
 def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, float]:
-    """95 % interval of the mean of per-task solve rates.
+    """Return the 95 % interval of the mean of per-task solve rates.
 
     Wilson's score interval at the effective sample size n* = p(1 − p) / SE², SE² = s² / m over the m tasks,
     with Student's t for m − 1 degrees of freedom (Korn and Graubard 1998; Wilson 1927). n* is at most the
@@ -107,7 +107,7 @@ def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, flo
 
 
 def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
-    """Return unbiased chance that one of k attempts solves a task: 1 − C(n − c, k) / C(n, k).
+    """Return the unbiased probability that one of k attempts solves a task: 1 − C(n − c, k) / C(n, k).
 
     The product form 1 − Π_{i=n−c+1}^{n} (1 − k / i) never builds large numbers (Chen et al. 2021,
     arXiv:2107.03374).

@@ -1,4 +1,4 @@
-"""One line per notable event on a terminal, for runs without a web application.
+"""Console output of notable events, one line each, for runs without a web application.
 
 To show another event: a function in ``_LINES``.
 """
@@ -23,7 +23,7 @@ Fields = Mapping[str, Any]
 
 
 class ConsoleSink:
-    """Passes events on to ``sink`` and prints the notable ones.
+    """Event sink that passes events on to ``sink`` and prints the notable ones.
 
     Args:
         sink: where events are recorded.
@@ -35,7 +35,7 @@ class ConsoleSink:
         self._stream = stream
 
     def emit(self, event_type: type[Any], /, **fields: Any) -> int:
-        """Record the event, then print it if people want to see it."""
+        """Record the event, then print it if it is notable."""
         seq = self._sink.emit(event_type, **fields)
         if event_type in _LINES:
             print(_LINES[event_type](fields), file=self._stream, flush=True)

@@ -1,4 +1,4 @@
-"""What people want of a running attempt: run, pause or stop; and whether it may go on at all.
+"""Desired state of a running attempt (run, pause or stop), and its fencing by newer attempts.
 
 Three voices are joined here: the heartbeat's answer (the web application), signals (the launcher,
 a terminal) and fencing. Without an ingest URL only signals count: the engine runs standalone.
@@ -24,7 +24,7 @@ log = structlog.get_logger("control")
 
 
 class Control:
-    """The desired state of this attempt; readable from any thread."""
+    """Desired state of this attempt; readable from any thread."""
 
     def __init__(self) -> None:
         self._desired: Desired = "run"
@@ -34,37 +34,37 @@ class Control:
         self._on_fence: Callable[[str], None] = lambda _: None
 
     def desired(self) -> Desired:
-        """Return what the run should do now; a stop is never taken back."""
+        """Return the desired state of the run; a stop is never revoked."""
         return "stop" if self._stop_reason else self._desired
 
     @property
     def stop_reason(self) -> str:
-        """Why the run stops, in a few words; empty while it does not."""
+        """Return the reason of the stop, in a few words; empty while none was requested."""
         return self._stop_reason
 
     @property
     def fence_reason(self) -> str:
-        """Why this attempt must end without another word; empty while it need not."""
+        """Return the reason why this attempt must end without further events; empty while it need not."""
         return self._fence_reason
 
     @property
     def failure(self) -> str:
-        """Why the run's events cannot be delivered any more; empty while they can."""
+        """Return the reason why events can no longer be delivered; empty while they can."""
         return self._failure()
 
     def watch_failure(self, failure: Callable[[], str]) -> None:
-        """Let ``failure`` (the shipper's) decide whether the run can be reported."""
+        """Set the function that returns the shipper's failure, for ``failure``."""
         self._failure = failure
 
     def set_desired(self, desired: Desired) -> None:
-        """Return what the web application last asked for."""
+        """Set the state last requested by the web application."""
         if desired == "stop":
             self.stop("a person stopped it")
         else:
             self._desired = desired
 
     def stop(self, reason: str) -> None:
-        """Ask the run to end at once and in order."""
+        """Request an orderly end of the run as soon as possible."""
         self._stop_reason = self._stop_reason or reason
 
     def on_fence(self, callback: Callable[[str], None]) -> None:
@@ -89,7 +89,7 @@ class Control:
 
 
 class Heartbeat:
-    """A daemon thread that reports this attempt as alive and brings back what is wanted.
+    """Daemon thread that reports this attempt as alive and receives the desired state.
 
     Args:
         control: receives the answers.
@@ -105,12 +105,12 @@ class Heartbeat:
         self._client = httpx.Client(headers={"Authorization": f"Bearer {token}"}, timeout=5.0)
         self._stopped = threading.Event()
         self.last_seq: Callable[[], int] = lambda: 0
-        """Gives the last event of the spool, once there is one."""
+        """Function that returns the last ``seq`` of the spool, once there is one."""
         self._thread = threading.Thread(target=self._loop, name="heartbeat", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop beating; safe to call twice."""
+        """Stop the heartbeat; safe to call twice."""
         self._stopped.set()
         self._thread.join()
         self._client.close()

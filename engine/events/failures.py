@@ -1,4 +1,4 @@
-"""The kinds of sandbox failure as people see them, and how each is treated.
+"""Kinds of sandbox failure: display names, remedies and retry policies.
 
 One table for the engine (``engine.sandbox.failures`` decides by it) and for pages. To add a kind: a subclass
 of ``SandboxError`` with its ``kind`` in ``engine.errors``, an entry in ``POLICIES``.
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailurePolicy:
-    """How one kind of failure is treated and told."""
+    """Treatment and description of one kind of failure."""
 
     name: str
-    """For people, in a few words."""
+    """Display name, in a few words."""
     remedy: str
-    """What a person can do, one sentence."""
+    """Recommended action, one sentence."""
     retries: int
-    """Fresh sandboxes tried at most; the run's ``sandbox.start_retries`` limits it further."""
+    """Maximum number of fresh sandboxes tried; further limited by the run's ``sandbox.start_retries``."""
     own_doing_after: int | None = None
-    """So many of them in one rollout are the agent's own doing; None: it is never to blame."""
+    """Number of failures in one rollout after which they are attributed to the agent; None: never."""
 
 
 POLICIES: dict[str, FailurePolicy] = {
@@ -80,5 +80,5 @@ POLICIES: dict[str, FailurePolicy] = {
 
 
 def policy_of(kind: str) -> FailurePolicy:
-    """Return the treatment of a kind; a kind without an entry is treated as ``infrastructure``."""
+    """Return the policy of a kind of failure; kinds without an entry are treated as ``infrastructure``."""
     return POLICIES.get(kind, POLICIES["infrastructure"])

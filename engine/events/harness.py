@@ -1,4 +1,4 @@
-"""Exchanged with the official SWE-bench harness: predictions, run reports of ``schema_version`` 2."""
+"""File formats of the official SWE-bench harness: predictions, run reports of ``schema_version`` 2."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ OUTCOMES = (
     "submitted", "completed", "incomplete", "resolved", "unresolved", "infra_failure", "ambiguous_failure",
     "empty_patch", "error",
 )  # fmt: skip
-"""What a run report lists instances under."""
+"""Outcomes under which a run report lists instances."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    """A patch somebody proposes for an instance."""
+    """A proposed patch for an instance."""
 
     instance_id: str
     model_name_or_path: str
@@ -40,7 +40,7 @@ def run_report(
     Args:
         total: instances of the dataset.
         ids: outcome (see ``OUTCOMES``) → instances.
-        reasons: instance → why it failed, for failures of infrastructure and doubtful ones.
+        reasons: instance → reason, for infrastructure failures and ambiguous failures.
     """
     listed = {name: sorted(ids.get(name, ())) for name in OUTCOMES}
     counts = {f"{name}_instances": len(listed[name]) for name in OUTCOMES if name != "incomplete"}

@@ -1,4 +1,4 @@
-"""A dataset's health: what validation found and what people decided, in ``validation.jsonl``.
+"""Health of a dataset: findings of validation and decisions of people, in ``validation.jsonl``.
 
 The file lies beside the dataset's ``tasks.jsonl``, is only ever appended to and keeps the whole history:
 
@@ -34,28 +34,28 @@ FILE = "validation.jsonl"
 SOLVE_RATES_FILE = "solve_rates.json"
 """``{"format": 1, "measured_at": Unix seconds, "tasks": {task id: [solved, graded]}}``."""
 KEPT = (FILE, SOLVE_RATES_FILE)
-"""What stays when the dataset's rows are replaced: it is about rows, which it names by id."""
+"""Files kept when the dataset's rows are replaced; they refer to rows by id."""
 MAX_NAMED = 50
-"""So many flaky tests of a row are named; the rest are counted."""
+"""Maximum number of flaky tests named per row; the rest are counted."""
 
 
 class RowStatus(StrEnum):
-    """What validation says about a row."""
+    """Result of the validation of a row."""
 
     VALID = "valid"
-    """Untouched it fails, with the gold patch it passes, every time."""
+    """The row fails without changes and passes with the gold patch, every time."""
     NOOP_PASSES = "noop_passes"
-    """It passes without any change: there is nothing to solve."""
+    """The row passes without any change: there is nothing to solve."""
     GOLD_FAILS = "gold_fails"
-    """The gold patch does not solve it: nobody can."""
+    """The gold patch does not solve the row."""
     FLAKY = "flaky"
-    """Repeats of the same patch did not agree, in the verdict or in a required test."""
+    """Repeated gradings of the same patch differed, in the verdict or in a required test."""
     INFRA = "infra"
-    """Infrastructure failed every time it was tried: nothing is known about the row."""
+    """Infrastructure failed in every attempt: the row's health is unknown."""
 
 
 class SideOutcome(StrEnum):
-    """What repeated gradings of one patch came to."""
+    """Result of repeated gradings of one patch."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -64,7 +64,7 @@ class SideOutcome(StrEnum):
 
 
 FAULTS = frozenset({RowStatus.NOOP_PASSES, RowStatus.GOLD_FAILS, RowStatus.FLAKY})
-"""The row's own faults: what is quarantined."""
+"""Statuses that are the row's own faults and lead to quarantine."""
 
 
 class Side(Record):
@@ -72,19 +72,19 @@ class Side(Record):
 
     outcome: SideOutcome
     verdicts: list[Verdict]
-    """One per grading that was made, in order."""
+    """Verdicts of the gradings, in order."""
     seconds: list[float]
-    """Of each grading, sandbox start included."""
+    """Duration of each grading, sandbox start included, seconds."""
     detail: str = ""
-    """What the first grading that did not end as it should have said."""
+    """Detail of the first grading that did not end as expected."""
 
 
 class ValidationRecord(Record):
-    """What one validation run found about one row."""
+    """Finding of one validation run about one row."""
 
     type: Literal["validation"] = "validation"
     id: str = Field(min_length=1, max_length=200)
-    """``<run>/<task>``: a run says one thing about a row; saying it again changes nothing."""
+    """``<run>/<task>``: each run has one finding per row; a repeated record has no effect."""
     task_id: str = Field(min_length=1, max_length=64)
     content: str = Field(max_length=16)
     run_id: str = Field(max_length=100)
@@ -97,13 +97,13 @@ class ValidationRecord(Record):
     flaky_tests: list[str] = Field(default_factory=list, max_length=MAX_NAMED)
     num_flaky_tests: int = 0
     reason: str = Field(default="", max_length=2000)
-    """One sentence for people; empty for a valid row."""
+    """Reason of the status, one sentence; empty for a valid row."""
     quarantine: bool = True
-    """Whether the run was told to quarantine rows with faults."""
+    """Whether the run was configured to quarantine faulty rows."""
 
 
 class DecisionRecord(Record):
-    """A person put a row into quarantine, or took it out."""
+    """Decision of a person to quarantine or release a row."""
 
     type: Literal["decision"] = "decision"
     id: str = Field(min_length=1, max_length=200)
@@ -121,22 +121,22 @@ _ADAPTER: TypeAdapter[ValidationRecord | DecisionRecord] = TypeAdapter(HealthRec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """Where a row stands now."""
+    """Current standing of a row."""
 
     status: RowStatus | None = None
-    """Of the newest validation; None while it has none."""
+    """Status of the newest validation; None while there is none."""
     quarantined: bool = False
     reason: str = ""
-    """Why it is in quarantine, or why somebody took it out."""
+    """Reason for the quarantine, or for the release by a person."""
     by: str = ""
-    """Who decided; empty where a validation did."""
+    """Person who decided; empty where a validation did."""
 
 
 def content_hash(task: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
-    """16 hex digits over a row's two halves as ``tasks.jsonl`` and ``answers.jsonl`` hold them.
+    """Return 16 hex digits over a row's two halves as ``tasks.jsonl`` and ``answers.jsonl`` store them.
 
-    Values that are empty or the default are left out, so that a field which a later version adds does not
-    change it. A row edited by hand keeps its id, not this.
+    Empty and default values are left out, so that a field added by a later version does not
+    change the hash. A row edited by hand keeps its id but not its hash.
     """
     parts = [_told(task, Task), _told(answer, TaskAnswer)]
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"))
@@ -186,7 +186,7 @@ def append(folder: Path, records: Iterable[ValidationRecord | DecisionRecord]) -
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of the datasets' folder: nobody appends to records or replaces a dataset meanwhile."""
+    """Hold the lock of the datasets folder, which blocks appending records and replacing datasets."""
     with FileLock(folder.parent / ".lock"):
         yield
 
@@ -194,10 +194,10 @@ def locked(folder: Path) -> Iterator[None]:
 def read(folder: Path) -> list[ValidationRecord | DecisionRecord]:
     """Return all records of the dataset in ``folder``, oldest first; none where nothing was validated.
 
-    A line that a crash cut off in the middle is passed over.
+    A line cut off by a crash is skipped.
 
     Raises:
-        DatasetError: a whole line is no record; names it.
+        DatasetError: a complete line is not a record; the message names the line.
     """
     try:
         lines = (folder / FILE).read_bytes().split(b"\n")
@@ -230,7 +230,7 @@ def _is_json(line: bytes) -> bool:
 def standings(
     records: Sequence[ValidationRecord | DecisionRecord], contents: Mapping[str, str]
 ) -> dict[str, Standing]:
-    """Where each row stands, by task id; rows without a record that counts are not among them.
+    """Return the current standing of rows by task id; rows without an applicable record are left out.
 
     Args:
         records: oldest first.

@@ -1,4 +1,4 @@
-"""What every record of a run's event stream has in common."""
+"""Base classes of the records in a run's event stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Record(BaseModel):
-    """Plain data that is refused with a field nobody knows, and never changes."""
+    """Immutable plain data; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -1,4 +1,4 @@
-"""Events without secrets, as lines of the spool and of ingested batches."""
+"""Redaction of secrets in events, as lines of the spool and of ingested batches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _COLUMNS, _NO_COLUMNS = b'"tokens":{"ids":[', b'"tokens":[]'
 _EXACT = frozenset(
     {"patch", "test_id", "flaky_tests", "task_id", "task_ids", "image", "name", "dataset", "path"}
 )
-"""Fields that name something, or that programs read again."""
+"""Fields that are identifiers or are parsed again by programs."""
 
 
 def redact_line(line: bytes, redactor: Redactor) -> bytes:
@@ -38,9 +38,9 @@ def redact_line(line: bytes, redactor: Redactor) -> bytes:
 
 
 def _without_columns(line: bytes) -> tuple[bytes, bytes]:
-    """Take the columns of tokens out of a line: they are numbers, most of it, and slow to parse.
+    """Cut the token columns out of a line: they are numbers, most of its size, and slow to parse.
 
-    No text can look like what is put in their place, because quotes within texts are escaped.
+    No text can imitate the placeholder, because quotes within texts are escaped.
     """
     start = line.find(_COLUMNS)
     end = line.find(b"}", start) + 1
@@ -61,7 +61,7 @@ def _redacted(event: Any, redactor: Redactor) -> Any:
 
 
 def _repacked(packed: str, redactor: Redactor) -> str:
-    """Return a whole test log without secrets; one that cannot be read is left to whoever stores it."""
+    """Return a compressed whole test log without secrets; an unreadable one is returned unchanged."""
     try:
         data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), _MAX_LOG_BYTES)
     except (zlib.error, binascii.Error):

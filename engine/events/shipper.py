@@ -42,27 +42,27 @@ _PREFIX = re.compile(rb'\{"seq":(\d+),"epoch":\d+,')
 _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MAX_S = 10.0
 _RETRIED = frozenset({404, 408, 425, 429})
-"""Client errors that pass: a proxy without its server answers 404."""
+"""Client errors that are retried: a proxy without its server answers 404."""
 
 log = structlog.get_logger("shipper")
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Everything up to event ``seq``, which ends at byte ``offset``, is on the server."""
+    """Position up to which events are on the server: event ``seq``, which ends at byte ``offset``."""
 
     seq: int = 0
     offset: int = 0
 
 
 class Shipper:
-    """Tails a run's spool and posts it.
+    """Daemon thread that tails a run's spool and posts its events.
 
     Args:
         sink: the spool this process writes.
         url: the run's events endpoint.
         token: the run's bearer token.
-        on_fenced: called once, from the shipper's thread, with the server's sentence.
+        on_fenced: called once, from the shipper's thread, with the server's message.
     """
 
     def __init__(self, sink: SpoolSink, *, url: str, token: str, on_fenced: Callable[[str], None]) -> None:
@@ -81,17 +81,17 @@ class Shipper:
         self._stopped = threading.Event()
         self.fenced = False
         self.failure = ""
-        """Why the server will never take the next event; empty while all is well."""
+        """Reason why the server will never accept the next event; empty otherwise."""
         self._thread = threading.Thread(target=self._loop, name="shipper", daemon=True)
         self._thread.start()
 
     @property
     def acked_seq(self) -> int:
-        """The last event the server confirmed."""
+        """Return the ``seq`` of the last event that the server confirmed."""
         return self._cursor.seq
 
     def drain(self, timeout_s: float) -> bool:
-        """Wait until every event is on the server; False when time or the server ran out."""
+        """Wait until every event is on the server; return False on timeout or failure of the server."""
         self._sink.sync()
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self._thread.is_alive():
@@ -175,7 +175,7 @@ class Shipper:
         self._move_to(acked + 1)
 
     def _move_to(self, expected: int) -> None:
-        """Put the cursor in front of event ``expected``."""
+        """Move the cursor to just before event ``expected``."""
         previous = Cursor()
         for line in read_lines(self._sink.path):
             seq = _seq(line.data)
@@ -221,7 +221,7 @@ def load_cursor(path: Path, spool: Path) -> Cursor:
 
 
 def _seq(data: bytes) -> int:
-    """Read ``seq`` from the start of a line; parsing whole lines would cost as much as writing them."""
+    """Parse ``seq`` from the start of a line; parsing whole lines would cost as much as writing them."""
     match = _PREFIX.match(data)
     if match is None:
         raise TrainyardError(f"not an event of our own: {data[:80]!r}")

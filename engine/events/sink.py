@@ -1,4 +1,4 @@
-"""Where a run's events go."""
+"""Interface of event sinks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class EventSink(Protocol):
-    """Assigns ``seq``, ``epoch`` and ``time``, appends durably, returns at once.
+    """Sink that assigns ``seq``, ``epoch`` and ``time``, appends durably and returns at once.
 
     Example: ``sink.emit(IterationStarted, iteration=3, policy_version=3, task_ids=[...])``.
     """

@@ -46,9 +46,9 @@ SYNCED: tuple[type[Any], ...] = (
     RunPaused,
     RunFinished,
 )
-"""Events that are on the disk itself when ``emit`` returns; all others follow within ``SYNC_INTERVAL_S``."""
+"""Event types synced to disk before ``emit`` returns; all others follow within ``SYNC_INTERVAL_S``."""
 SYNC_INTERVAL_S = 0.1
-"""Events of this long share one fsync."""
+"""Interval over which events share one fsync, seconds."""
 _TAIL_BLOCK = 65_536
 
 
@@ -122,12 +122,12 @@ class SpoolSink:
         return seq
 
     def fence(self, reason: str) -> None:
-        """Refuse every further event: a newer attempt owns the run now."""
+        """Reject every further event, because a newer attempt owns the run."""
         with self._mutex:
             self._fenced = self._fenced or reason
 
     def sync(self) -> None:
-        """Force everything appended so far to the disk. Raises OSError, then and ever after."""
+        """Sync all appended events to disk. Raises OSError, then and on every later call."""
         with self._mutex:
             size = self._size
         try:
@@ -200,7 +200,7 @@ class SpoolSink:
 
 
 def read_lines(path: Path, offset: int = 0, end: int | None = None) -> Iterator[SpoolLine]:
-    """Complete lines from byte ``offset`` (a line's start) up to ``end``; a torn tail is not yielded."""
+    """Yield the complete lines from byte ``offset`` (a line's start) to ``end``; skip an incomplete one."""
     try:
         stream = path.open("rb")
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The append-only records a run writes, told apart by ``type``.
+"""Event types: the append-only records of a run, discriminated by ``type``.
 
 Every event carries ``seq`` (1, 2, 3, … per run, across attempts) and ``epoch`` (the attempt). The
 orchestrator is a run's only writer. Other trainers may post the same events to the ingest API.
@@ -19,7 +19,7 @@ from engine.types import FindingKind, TerminationReason, TestKind, TestOutcome, 
 
 
 class TrajectoryRef(Record):
-    """The key under which one terminal trajectory exists in a run."""
+    """Key of the one terminal trajectory in a run."""
 
     iteration: int = Field(ge=0)
     phase: str = Field(min_length=1, max_length=64)
@@ -39,7 +39,7 @@ class RunStarted(RunEvent):
 
 
 class RunProgress(RunEvent):
-    """Where a run is, for runs and phases without iterations (curation, warm start, evaluation)."""
+    """Progress of runs and phases without iterations (curation, warm start, evaluation)."""
 
     type: Literal["run_progress"] = "run_progress"
     message: str
@@ -54,13 +54,13 @@ class RunPaused(RunEvent):
 
 
 class RunResumed(RunEvent):
-    """The run goes on after a pause."""
+    """The run continues after a pause."""
 
     type: Literal["run_resumed"] = "run_resumed"
 
 
 class RunFinished(RunEvent):
-    """The run ended on its own account."""
+    """The run ended by itself."""
 
     type: Literal["run_finished"] = "run_finished"
     state: Literal["succeeded", "failed", "stopped"]
@@ -78,7 +78,7 @@ class IterationStarted(RunEvent):
 
 
 class TrajectoryStarted(RunEvent):
-    """A rollout was admitted; replaces whatever an older attempt left under the same key."""
+    """A rollout was admitted; replaces the data of older attempts under the same key."""
 
     type: Literal["trajectory_started"] = "trajectory_started"
     ref: TrajectoryRef
@@ -86,7 +86,7 @@ class TrajectoryStarted(RunEvent):
 
 
 class StepFinished(RunEvent):
-    """One turn of a live trajectory."""
+    """A turn of a live trajectory was completed."""
 
     type: Literal["step_finished"] = "step_finished"
     ref: TrajectoryRef
@@ -94,7 +94,7 @@ class StepFinished(RunEvent):
     thought: str
     response: str
     tool: str = ""
-    """Tool name; empty when nothing could be parsed."""
+    """Tool name; empty when the response could not be parsed."""
     arguments: dict[str, Any] = Field(default_factory=dict)
     observation: str
     error: str = ""
@@ -110,7 +110,7 @@ class StepFinished(RunEvent):
 
 
 class TestOutcomeRecord(Record):
-    """One required test."""
+    """Outcome of one required test."""
 
     test_id: str
     kind: TestKind
@@ -124,11 +124,11 @@ class FindingRecord(Record):
     kind: FindingKind
     detail: str
     step: int | None = None
-    """Index of the step it was seen in; None where patch or grading showed it."""
+    """Index of the step that shows it; None where the patch or grading showed it."""
 
 
 class TokenColumns(Record):
-    """Columnar tokens of a trajectory; equal lengths."""
+    """Token columns of a trajectory; all of equal length."""
 
     ids: list[int]
     mask: list[int]
@@ -149,14 +149,14 @@ class TrajectoryFinished(RunEvent):
     patch: str = ""
     tests: list[TestOutcomeRecord] = Field(default_factory=list)
     test_log: str = ""
-    """Of a long one head and tail."""
+    """Test log; head and tail of a long one."""
     whole_test_log: str = ""
-    """A long log without the cut: UTF-8 text, zlib, base64; empty where ``test_log`` is all."""
+    """Complete long log: UTF-8 text, zlib, base64; empty where ``test_log`` is complete."""
     findings: list[FindingRecord] = Field(default_factory=list)
     detail: str = ""
     error: str = ""
     failure: str = ""
-    """Kind of the sandbox failure behind it, e.g. ``memory``; empty when there was none."""
+    """Kind of the underlying sandbox failure, e.g. ``memory``; empty when there was none."""
     reused_verdict: bool = False
     attempts: int = 1
     prompt_tokens: int = 0
@@ -176,7 +176,7 @@ class TrajectoryFinished(RunEvent):
 
 
 class GroupMember(Record):
-    """What the objective made of one sibling."""
+    """Treatment of one sibling by the objective."""
 
     index: int
     advantage: float | None
@@ -184,11 +184,11 @@ class GroupMember(Record):
     baseline: float | None
     loss_mask: bool
     mask_reason: str = ""
-    """Why it carries no loss: a termination reason, ``infrastructure``; empty when it does."""
+    """Reason why it carries no loss: a termination reason or ``infrastructure``; empty when it does."""
 
 
 class GroupFinished(RunEvent):
-    """Advantages of a group were computed."""
+    """The advantages of a group were computed."""
 
     type: Literal["group_finished"] = "group_finished"
     iteration: int
@@ -198,7 +198,7 @@ class GroupFinished(RunEvent):
 
 
 class IterationFinished(RunEvent):
-    """An iteration's update was made (or skipped); all metrics are ``area/name``."""
+    """The update of an iteration was made (or skipped); all metrics are ``area/name``."""
 
     type: Literal["iteration_finished"] = "iteration_finished"
     iteration: int
@@ -210,7 +210,7 @@ class IterationFinished(RunEvent):
 
 
 class PassAtK(Record):
-    """Unbiased chance that one of k attempts solves a task."""
+    """Unbiased probability that at least one of k attempts solves a task."""
 
     k: int = Field(ge=1)
     rate: float
@@ -224,7 +224,7 @@ class EvaluationFinished(RunEvent):
     type: Literal["evaluation_finished"] = "evaluation_finished"
     iteration: int
     name: str
-    """E.g. ``heldout`` or ``train``."""
+    """Name of the evaluation, e.g. ``heldout`` or ``train``."""
     policy_version: int
     num_samples: int
     num_tasks: int
@@ -234,7 +234,7 @@ class EvaluationFinished(RunEvent):
     interval_high: float
     """95 % interval that treats tasks as the sampled units (cluster bootstrap or normal over tasks)."""
     pass_at_k: list[PassAtK] = Field(default_factory=list)
-    """For some k, with intervals of the same kind."""
+    """pass@k for some k, with intervals of the same kind."""
 
 
 class CheckpointSaved(RunEvent):
@@ -248,31 +248,31 @@ class CheckpointSaved(RunEvent):
 
 
 class TasksSelected(RunEvent):
-    """Which tasks of a split a run works on; an attempt that resumes keeps them."""
+    """Selection of a split's tasks for a run; resumed attempts keep it."""
 
     type: Literal["tasks_selected"] = "tasks_selected"
     dataset: str
     split: str
     num_tasks: int
-    """In the split."""
+    """Tasks in the split."""
     num_selected: int
     num_quarantined: int = 0
-    """Left out because they are in quarantine."""
+    """Tasks left out because of quarantine."""
     num_outside: int = 0
-    """Left out because their solve rate is outside the wanted range."""
+    """Tasks left out because their solve rate is outside the configured range."""
     num_unmeasured: int = 0
-    """Selected although too few attempts were measured to tell; 0 when solve rates do not matter."""
+    """Tasks selected with too few measured attempts for a solve rate; 0 when solve rates are not used."""
 
 
 class TaskValidated(RunEvent):
-    """A row of a dataset was graded untouched and with its gold patch."""
+    """A row of a dataset was graded without changes and with its gold patch."""
 
     type: Literal["task_validated"] = "task_validated"
     record: ValidationRecord
 
 
 class Alert(RunEvent):
-    """Something a person should look at."""
+    """A condition that a person should look at."""
 
     type: Literal["alert"] = "alert"
     severity: Literal["info", "warning", "error"]
@@ -280,7 +280,7 @@ class Alert(RunEvent):
     message: str
     iteration: int | None = None
     task_ids: list[str] = Field(default_factory=list)
-    """Tasks whose groups of that iteration to look at."""
+    """Tasks of that iteration whose groups to inspect."""
 
 
 AnyEvent = (

@@ -1,4 +1,4 @@
-"""Applies patches to copies of files on the host, and names the files that a patch touches.
+"""Application of patches to copies of files on the host, and the paths touched by a patch.
 
 Only git reads the patch, for both: what it names is what it changes.
 """
@@ -15,21 +15,21 @@ from engine.patches.trees import FileState, Tree, is_plain, read_tree, write_tre
 
 
 class Changes(NamedTuple):
-    """What a patch made of a tree."""
+    """Changes of a tree by a patch."""
 
     files: dict[str, FileState]
-    """Files that are new or different."""
+    """New and changed files."""
     deleted: tuple[str, ...]
-    """Files that are gone, sorted."""
+    """Paths of deleted files, sorted."""
 
     @property
     def paths(self) -> list[str]:
-        """Every path that changed, sorted."""
+        """Return every changed path, sorted."""
         return sorted({*self.files, *self.deleted})
 
 
 def encode(patch: str) -> bytes:
-    """Return a patch's bytes. Raises PatchError where it holds characters that no file can hold."""
+    """Return a patch's bytes. Raises PatchError for characters that cannot be encoded."""
     try:
         return patch.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -40,7 +40,7 @@ def touched(patch: str) -> list[str]:
     """Return the paths that a patch creates, changes, removes or copies from, sorted.
 
     Raises:
-        PatchError: git cannot read it; git's own words are in the message.
+        PatchError: git cannot read it; the message contains git's output.
     """
     data = encode(patch)
     if not patch.strip():
@@ -63,7 +63,7 @@ def apply_patch(before: Tree, patch: str) -> Changes:
         before: every existing file among ``touched(patch)``.
 
     Raises:
-        PatchError: it does not apply, or leads out of the tree; git's own words are in the message.
+        PatchError: it does not apply, or leads out of the tree; the message contains git's output.
     """
     data = encode(patch)
     with private_folder() as name:
@@ -76,6 +76,6 @@ def apply_patch(before: Tree, patch: str) -> Changes:
 
 
 def changes_between(before: Tree, after: Tree) -> Changes:
-    """Return how a tree differs from another."""
+    """Return the changes from one tree to another."""
     files = {name: state for name, state in after.items() if not state.same(before.get(name))}
     return Changes(files, tuple(sorted(set(before) - set(after))))

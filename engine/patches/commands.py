@@ -1,4 +1,4 @@
-"""Runs git and patch on copies of files in a private temporary folder, without anybody's configuration.
+"""Execution of git and patch on file copies in a private temporary folder, without any user configuration.
 
 Both read what strangers wrote, so the kernel bounds what a run may take: processor time, memory, the size of
 each file it writes (its own output among them); a deadline ends the rest.
@@ -26,13 +26,13 @@ _LIMITED = 'ulimit -t "$1"; ulimit -v "$2"; ulimit -f "$3"; ulimit -c 0; shift 3
 
 
 class Finished(NamedTuple):
-    """How a command ended."""
+    """Result of a command."""
 
     exit_code: int
     output: bytes
-    """What it wrote to standard output."""
+    """Standard output."""
     said: str
-    """The beginning of what it wrote to standard error."""
+    """Beginning of standard error."""
 
 
 def private_folder(attributes: str = "") -> tempfile.TemporaryDirectory[str]:
@@ -100,7 +100,7 @@ def _run(folder: Path, command: Sequence[str], stdin: bytes) -> Finished:
 
 
 def _limit(kind: int, wanted: int, *, unit: int = 1) -> str:
-    """Return a limit in ``ulimit``'s unit, not above what this process may set."""
+    """Return a limit in ``ulimit``'s unit, capped at this process's own hard limit."""
     hard = resource.getrlimit(kind)[1]
     return str((wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)) // unit)
 

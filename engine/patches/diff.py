@@ -1,4 +1,4 @@
-"""Makes git-format patches: from two trees by git, from two texts without it.
+"""Creation of git-format patches: from two trees by git, from two texts without it.
 
 Contents that are not UTF-8 travel as git's binary patches, so a patch is always clean text.
 """

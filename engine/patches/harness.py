@@ -1,4 +1,4 @@
-"""What the official harness tries where ``git apply`` fails, on copies of the files that a patch touches.
+"""Fallbacks of the official harness where ``git apply`` fails, on copies of the files that a patch touches.
 
 Its own commands run in a repository of these files: each after what the harness takes for a clean tree, which
 a conflict that ``--3way`` left is not. Last comes its check whether what the last command left is the patched
@@ -24,24 +24,24 @@ HARNESS_COMMANDS = (
     "git apply --verbose --reject",
     "patch --batch --forward --fuzz=5 -p1 -i",
 )
-"""swebench's ``GIT_APPLY_CMDS``; the first has been tried."""
+"""swebench's ``GIT_APPLY_CMDS``; the first one has been tried already."""
 _TIDY = ("--no-backup-if-mismatch", "--reject-file=-")
 _HOW = {"git": "the patch was merged with what had changed", "patch": "the patch applied with fuzz only"}
 _REPOSITORY = ("--git-dir=../repository", "--work-tree=.")
-"""Beside the tree, where no file of the tree can configure it."""
+"""Repository folder beside the tree, where no file of the tree can configure it."""
 _SYMLINK = re.compile(r"(?:mode|\.\.\w*)\s+0*12\d{4}")
 _HEADER = re.compile(
     r"(?:diff --git|---|\+\+\+|index|old mode|new mode|new file mode|deleted file mode|rename from|rename to"
     r"|copy from|copy to) "
 )
 _CHOPPED = 3
-"""Blank lines that may be missing at the end, as ``patch`` has it."""
+"""Maximum number of blank lines missing at the end, as in ``patch``."""
 _COPIED_BYTES = 1 << 30
-"""Most that ``patch`` might write: every file of the patch a copy of the largest."""
+"""Maximum size ``patch`` might write: every file of the patch a copy of the largest."""
 
 
 def named_paths(patch: str) -> list[str]:
-    """Return the paths that a patch may touch, by its text where git cannot read it, sorted."""
+    """Return the paths that a patch may touch, from its text where git cannot read it, sorted."""
     try:
         return touched(patch)
     except PatchError:
@@ -51,15 +51,15 @@ def named_paths(patch: str) -> list[str]:
 def apply_as_harness(
     before: Tree, patch: str, blobs: Sequence[bytes] = (), *, names: Collection[str]
 ) -> tuple[Changes, str]:
-    """Apply a patch by the first way that leads to success, and say for people which one that was.
+    """Apply a patch by the first command that succeeds; return the changes and the command's description.
 
     Args:
         before: every existing file among ``names``.
-        blobs: contents that the patch says it was made from, where the repository has them.
+        blobs: original contents named by the patch, where the repository has them.
         names: paths that the patch names; no other may change.
 
     Raises:
-        PatchError: no way did, or one would lead out of the tree or change a file that is not named.
+        PatchError: no command did, or one would lead out of the tree or change a file that is not named.
     """
     if any(".git" in name.lower().split("/") for name in names):
         raise PatchError("the patch reaches into .git")
@@ -76,7 +76,7 @@ def apply_as_harness(
 
 
 def _first_that_succeeds(folder: Path, patch: str, before: Tree, names: Collection[str]) -> str:
-    """Leave the patched tree in the folder. Raises PatchError when no command does."""
+    """Run the commands until one succeeds; leave the patched tree. Raises PatchError when none does."""
     for command in HARNESS_COMMANDS[1:]:
         run_git(folder, *_REPOSITORY, "checkout", "--", ".")
         run_git(folder, *_REPOSITORY, "clean", "-fdx")
@@ -94,7 +94,7 @@ def _first_that_succeeds(folder: Path, patch: str, before: Tree, names: Collecti
 
 
 def _suits_patch(patch: str, before: Tree, names: Collection[str]) -> bool:
-    """Return whether ``patch`` may have it: readable, without binary files and symlinks, not too large."""
+    """Return whether ``patch`` may process it: readable, without binary files and symlinks, not too large."""
     largest = max((len(state.data) for state in before.values()), default=0)
     if _SYMLINK.search(patch) or largest * len(names) > _COPIED_BYTES:
         return False
@@ -117,7 +117,7 @@ def _headers_and_hunks(patch: str) -> str:
 
 
 def _completed(patch: str) -> str:
-    """Return a patch with the blank lines that it lacks at its end."""
+    """Return a patch with its missing final blank lines added."""
     text = patch if patch.endswith("\n") else f"{patch}\n"
     for missing in range(_CHOPPED):
         try:

@@ -1,4 +1,4 @@
-"""Turns a git-format patch around: what it added is removed and the other way round."""
+"""Reversal of git-format patches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _reverse_file(change: FileChange, lines: list[str]) -> str:
 
 
 def _sort(line: str, removed: list[str], added: list[str], body: list[str]) -> None:
-    """Collects a block of changes, removals first; context ends it."""
+    """Collect a block of changes, removals first; context ends the block."""
     if line.startswith("+"):
         removed.append("-" + line[1:])
     elif line.startswith("-"):

@@ -1,4 +1,4 @@
-"""A patch's text by file: filtered by path, hashed, counted."""
+"""Sections of a patch by file: filtered by path, hashed, counted."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from engine.patches.structure import parse_patch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePatch:
-    """The part of a patch that concerns one file."""
+    """Section of a patch that concerns one file."""
 
     paths: tuple[str, ...]
-    """The path, or old and new path of a rename; empty where the patch cannot be read."""
+    """The path, or old and new path of a rename; empty where the section cannot be parsed."""
     text: str
 
 
 def split_patch(patch: str) -> list[FilePatch]:
     """Split a patch by file, in order; text before the first file header is dropped.
 
-    A patch that cannot be read is one part without paths.
+    A patch that cannot be parsed is one section without paths.
     """
     try:
         changes = parse_patch(patch)
@@ -41,7 +41,7 @@ def _text(lines: list[str]) -> str:
 
 
 def keep_files(patch: str, wanted: Callable[[str], bool]) -> tuple[str, list[str]]:
-    """Return the parts whose every path is wanted, and the paths of the parts that were dropped."""
+    """Return the sections whose paths are all wanted, and the paths of the dropped sections."""
     kept: list[str] = []
     dropped: list[str] = []
     for part in split_patch(patch):
@@ -53,7 +53,7 @@ def keep_files(patch: str, wanted: Callable[[str], bool]) -> tuple[str, list[str
 
 
 def patch_hash(patch: str) -> str:
-    """Hash what a patch does: blob hashes and trailing white space of the headers do not count."""
+    """Return the hash of a patch's effect: blob hashes and trailing white space of headers are ignored."""
     lines = [line for line in patch.split("\n") if not re.match(r"index [0-9a-f]+\.\.[0-9a-f]+", line)]
     return hashlib.sha256("\n".join(lines).strip("\n").encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -64,15 +64,15 @@ def count_changed_lines(patch: str) -> int:
 
 
 def added_lines(patch: str) -> list[str]:
-    """Return the text of the added lines, also of a patch that cannot be read."""
+    """Return the text of the added lines, even if the patch cannot be parsed."""
     return [line[1:] for line in patch.split("\n") if re.match(r"\+(?!\+\+ )", line)]
 
 
 def removed_lines(patch: str) -> list[str]:
-    """Return the text of the removed lines, also of a patch that cannot be read."""
+    """Return the text of the removed lines, even if the patch cannot be parsed."""
     return [line[1:] for line in patch.split("\n") if re.match(r"-(?!-- )", line)]
 
 
 def preimages(patch: str) -> list[str]:
-    """Return the hashes of the contents that a patch says it was made from, as long as they are written."""
+    """Return the hashes, abbreviated as written, of the original contents named by a patch."""
     return list(dict.fromkeys(re.findall(r"^index ([0-9a-f]{4,64})\.\.", patch, re.MULTILINE)))

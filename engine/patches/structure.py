@@ -1,4 +1,4 @@
-"""A patch as data, for display and for planning edits: files, hunks, each hunk's exact text before and after.
+"""Parsed patches for display and for planning edits: files, hunks, exact text before and after each hunk.
 
 The library unidiff reads it. What a patch does to a tree is not decided here: see ``engine.patches.apply``.
 """
@@ -24,7 +24,7 @@ _MANY = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hunk:
-    """One change; texts keep every line's newline."""
+    """A contiguous change; texts keep every line's newline."""
 
     old_start: int
     new_start: int
@@ -34,35 +34,35 @@ class Hunk:
     first_line: int
     """Index of its header among the patch's lines."""
     end_line: int
-    """Index of the first line behind it."""
+    """Index of the first line after it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileChange:
-    """What a patch does to one file; ``None`` paths stand for a file that is not there."""
+    """Changes of one file by a patch; a ``None`` path means that the file does not exist on that side."""
 
     old_path: str | None
     new_path: str | None
     hunks: tuple[Hunk, ...]
     new_mode: str | None
-    """Octal mode where the patch sets one, e.g. ``100755``."""
+    """Octal mode set by the patch, if any, e.g. ``100755``."""
     binary: bool
     first_line: int
     """Index of its header among the patch's lines."""
     end_line: int
-    """Index of the first line that belongs to the next file."""
+    """Index of the first line of the next file."""
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The path, or old and new path of a rename."""
+        """Return the path, or old and new path of a rename."""
         return tuple(dict.fromkeys(path for path in (self.old_path, self.new_path) if path is not None))
 
 
 def parse_patch(patch: str) -> list[FileChange]:
-    """Read a patch; blank text is an empty one.
+    """Parse a patch; blank text is an empty patch.
 
     Raises:
-        PatchError: it is no patch; says why.
+        PatchError: it is not a patch; the message gives the reason.
     """
     _check_headers(patch)
     try:
@@ -79,13 +79,13 @@ def parse_patch(patch: str) -> list[FileChange]:
 
 
 def header_paths(patch: str) -> set[str]:
-    """Return the paths in all lines that look like a file's header, also of a patch that cannot be read."""
+    """Return the paths in all lines that resemble file headers, even if the patch cannot be parsed."""
     found = re.findall(r"^(?:---|\+\+\+) ([^\t\n]+)", patch, re.MULTILINE)
     return {path for text in found if (path := _path(text.rstrip("\r"))) is not None}
 
 
 def _check_headers(patch: str) -> None:
-    """Raises PatchError on headers over which unidiff's patterns take time squared."""
+    """Reject headers on which unidiff's patterns take quadratic time. Raises PatchError."""
     for found in re.finditer(r"^(?:diff --git .*://|Binary file).*", patch, re.MULTILINE):
         line = found[0]
         if line.count(" and ") > _MANY or (line[0] == "d" and not _GIT_HEADER.match(line)):

@@ -1,4 +1,4 @@
-"""Files as git sees them, on the host and out of reach of anything inside a sandbox.
+"""File trees as git sees them, on the host and inaccessible from any sandbox.
 
 To support another kind of file, extend ``write_tree`` and ``read_tree``.
 """
@@ -15,12 +15,12 @@ from typing import NamedTuple
 from engine.errors import PatchError
 
 IGNORED = (".git", "__pycache__", ".pytest_cache")
-"""Folders that are never part of a patch, at any depth."""
+"""Names of folders never included in a patch, at any depth."""
 MAX_BYTES = 256 << 20
-"""Content of all files of a tree that is read."""
+"""Maximum content of all files of a tree to read, bytes."""
 _SHOWN, _SAID = 200, 2000
 _NOT_A_FILE = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL, errno.EILSEQ})
-"""Of a name or a link's target that no file system takes; other errors are this machine's."""
+"""Error numbers of invalid names or link targets; other errors are this machine's."""
 
 
 class FileState(NamedTuple):
@@ -33,13 +33,13 @@ class FileState(NamedTuple):
 
     @property
     def git_mode(self) -> int:
-        """0o100644, 0o100755 or 0o120000."""
+        """Return git's mode: 0o100644, 0o100755 or 0o120000."""
         if stat.S_ISLNK(self.mode):
             return 0o120000
         return 0o100755 if self.mode & 0o100 else 0o100644
 
     def same(self, other: FileState | None) -> bool:
-        """Return whether git would see no difference."""
+        """Return whether git sees no difference between two states."""
         return other is not None and self.git_mode == other.git_mode and self.data == other.data
 
 
@@ -47,12 +47,12 @@ Tree = Mapping[str, FileState]
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a name stays below the folder that it is put into."""
+    """Return whether a name stays below the folder it is placed in."""
     return bool(name) and "\0" not in name and not any(part in ("", ".", "..") for part in name.split("/"))
 
 
 def write_tree(folder: Path, tree: Tree) -> None:
-    """Put files below an empty folder. Raises PatchError where that would lead out of it, or cannot be."""
+    """Write files below an empty folder. Raises PatchError for paths that lead out of it or are invalid."""
     folder.mkdir(exist_ok=True)
     for name, state in tree.items():
         parts = name.split("/")
@@ -80,7 +80,7 @@ def read_tree(folder: Path) -> dict[str, FileState]:
     """Read every file and symlink below a folder, by its path relative to it.
 
     Raises:
-        PatchError: they hold more than ``MAX_BYTES``.
+        PatchError: the files hold more than ``MAX_BYTES``.
     """
     tree: dict[str, FileState] = {}
     room = MAX_BYTES

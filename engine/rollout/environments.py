@@ -19,46 +19,46 @@ from engine.tools.schemas import LAKE_TOOLS, SWE_TOOLS, Tools
 from engine.types import Grade, RolloutKey, TaskRow
 
 _LIFETIME_SLACK_S = 120.0
-"""What a sandbox may outlive its rollout's time limit by: its last command, the patch, closing."""
+"""Time by which a sandbox may outlive its rollout's limit, seconds: last command, patch, closing."""
 
 
 class RolloutGrader(Protocol):
-    """What rollouts need of ``engine.grading.grader.Grader``."""
+    """Interface of ``engine.grading.grader.Grader`` that rollouts need."""
 
     async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
-        """Judge a patch with the task's hidden tests, within the time limit of training or of evaluations."""
+        """Grade a patch with the task's hidden tests, within the time limit of training or evaluations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweEnvironments:
-    """Implements ``engine.environments.base.EnvironmentFactory``."""
+    """Factory of software engineering environments (``engine.environments.base.EnvironmentFactory``)."""
 
     pool: SandboxPool
-    """Where sandboxes come from; share it with the grader, so that the limits hold for the whole run."""
+    """Source of sandboxes; share it with the grader, so that the limits hold for the whole run."""
     grader: RolloutGrader
     agent: AgentConfig
     sandbox: SandboxConfig
     run_id: str
-    """Whose sandboxes these are."""
+    """Run that owns the sandboxes."""
     tools: ClassVar[Tools] = SWE_TOOLS
 
     @property
     def retries(self) -> int:
-        """Fresh sandboxes after an infrastructure failure."""
+        """Return the number of fresh sandboxes tried after an infrastructure failure."""
         return self.sandbox.start_retries
 
     @property
     def observe_duration(self) -> Callable[[str, float], None]:
-        """The pool's counter of durations."""
+        """Return the pool's recorder of durations."""
         return self.pool.observe
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
-        """Let the pool fetch and warm what groups of these tasks will need."""
+        """Let the pool pull images and start sandboxes for groups of these tasks."""
         images = Counter(row.task.image for row in rows)
         await self.pool.prepare({image: count * group_size for image, count in images.items()})
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> SweEnvironment:  # noqa: ARG002
-        """Return a world whose sandbox is not open yet; nothing in it is random."""
+        """Return an environment whose sandbox is not open yet; it has no randomness."""
         return SweEnvironment(
             self.pool.open(self._spec(key, row)),
             agent=self.agent,
@@ -86,7 +86,7 @@ class SweEnvironments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenLakeEnvironments:
-    """Implements ``engine.environments.base.EnvironmentFactory``; there is nothing that could fail."""
+    """Factory of FrozenLake environments (``engine.environments.base.EnvironmentFactory``); never fails."""
 
     agent: AgentConfig
     tools: ClassVar[Tools] = LAKE_TOOLS
@@ -94,8 +94,8 @@ class FrozenLakeEnvironments:
     observe_duration: ClassVar[None] = None
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> FrozenLakeEnvironment:  # noqa: ARG002
-        """Return a lake with the player on the start."""
+        """Return a lake with the player at the start."""
         return FrozenLakeEnvironment(row, style=observation_style(self.agent.prompt), seed=seed)

@@ -1,4 +1,4 @@
-"""Who is told about rollouts while they happen."""
+"""Observers of live rollouts."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from engine.types import RolloutKey, Step, Trajectory
 
 
 class RolloutObserver(Protocol):
-    """Called on the event loop, in order per rollout; what is not awaited must return at once.
+    """Observer called on the event loop, in order per rollout; synchronous methods must return at once.
 
-    What it raises (a fenced run, a full disk) stops the whole collection.
+    Its exceptions (a fenced run, a full disk) stop the whole collection.
     """
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
@@ -26,27 +26,27 @@ class RolloutObserver(Protocol):
 
 
 class ObserverFailedError(Exception):
-    """An observer raised; its exception is the cause. Never taken for a rollout's own failure."""
+    """An observer raised the exception given as cause; never treated as a failure of the rollout."""
 
 
 class GuardedObserver:
-    """Marks what an observer raises, so that a rollout's own boundary lets it through."""
+    """Observer that wraps exceptions of another one, so that a rollout does not handle them as its own."""
 
     def __init__(self, observer: RolloutObserver) -> None:
         self._observer = observer
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
-        """Pass on."""
+        """Forward the call."""
         with _marked():
             self._observer.trajectory_started(key, sandbox_id)
 
     def step_finished(self, key: RolloutKey, step: Step) -> None:
-        """Pass on."""
+        """Forward the call."""
         with _marked():
             self._observer.step_finished(key, step)
 
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
-        """Pass on."""
+        """Forward the call."""
         with _marked():
             await self._observer.trajectory_finished(trajectory)
 

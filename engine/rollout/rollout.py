@@ -1,4 +1,4 @@
-"""One rollout from admission to grade: environment, agent loop, patch, fresh attempts, grading."""
+"""A rollout from admission to grade: environment, agent loop, patch, fresh attempts, grading."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _RETRY_PAUSE_S = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts:
-    """What all rollouts of a scheduler share."""
+    """Parts shared by all rollouts of a scheduler."""
 
     environments: EnvironmentFactory
     policy: Policy
@@ -50,28 +50,28 @@ class RolloutParts:
     observer: GuardedObserver
     seed: int
     slots: asyncio.Semaphore
-    """Trajectories in flight."""
+    """Semaphore of trajectories in flight."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Rollout:
-    """One rollout; ``run`` gives its trajectory whatever happens to it, short of cancellation."""
+    """A rollout; ``run`` returns its trajectory after any failure except cancellation."""
 
     parts: RolloutParts
     key: RolloutKey
     row: TaskRow
     _environment: Environment = field(init=False)
-    """Of the last attempt."""
+    """Environment of the last attempt."""
     _outcome: AgentOutcome = field(init=False)
     _patch: str = field(init=False, default="")
     _unpatchable: str = field(init=False, default="")
-    """Why what the agent left cannot be made a patch."""
+    """Reason why the agent's changes cannot be made into a patch."""
     _attempts: int = field(init=False, default=0)
     _announced: bool = field(init=False, default=False)
     _failures: list[str] = field(init=False, default_factory=list)
-    """Kinds of sandbox failure, one for each attempt that failed."""
+    """Kinds of sandbox failure, one for each failed attempt."""
     _own_doing: bool = field(init=False, default=False)
-    """Whether they are the agent's to answer for."""
+    """Whether the failures are attributed to the agent."""
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
     _began: float = field(init=False, default=0.0)
 
@@ -79,7 +79,7 @@ class Rollout:
         self._outcome = _nothing(TerminationReason.CANCELLED)
 
     async def run(self) -> Trajectory:
-        """Make the trajectory. A cancelled rollout that had started is reported before it re-raises."""
+        """Produce the trajectory. A cancelled rollout that had started is reported before it re-raises."""
         self._began = time.monotonic()
         try:
             grade = await self._run()
@@ -123,7 +123,7 @@ class Rollout:
             self._spent("grading", time.monotonic() - began)
 
     async def _attempt_until_it_counts(self) -> None:
-        """Try fresh environments until infrastructure does not fail, or ``decide`` has had enough."""
+        """Try fresh environments until infrastructure does not fail or ``decide`` ends the attempts."""
         while True:
             self._attempts += 1
             await self._attempt()
@@ -138,7 +138,7 @@ class Rollout:
             await asyncio.sleep(_RETRY_PAUSE_S * 2 ** len(self._failures))
 
     def _count_against_the_agent(self) -> None:
-        """Count the failure against the agent: its commands exhausted a fresh sandbox as well."""
+        """Attribute the failure to the agent: its commands exhausted a fresh sandbox as well."""
         self._own_doing = True
         self._outcome = replace(
             self._outcome,
@@ -178,7 +178,8 @@ class Rollout:
             await self._close(environment)
 
     async def _take_patch(self, environment: Environment) -> None:
-        """Keep the work, or why it cannot be kept, which is the agent's own doing: no way out of a reward."""
+        """Keep the patch, or the reason why there is none, which counts against the agent: no escape from
+        grading."""
         try:
             self._patch = await environment.patch()
         except PatchError as error:
@@ -208,7 +209,7 @@ class Rollout:
         )
 
     def _failed(self, error: Exception) -> None:
-        """Turn what happened into an infrastructure failure, keeping the steps made so far."""
+        """Return an infrastructure failure that keeps the steps made so far."""
         self._outcome = replace(
             self._outcome,
             termination=TerminationReason.ENV_ERROR,
@@ -247,7 +248,7 @@ class Rollout:
 
 
 class _Stopwatch:
-    """Reports the time a block took, also when it raises."""
+    """Context manager that reports the duration of its block, also when the block raises."""
 
     def __init__(self, spent: Callable[[str, float], None], what: str) -> None:
         self._spent = spent

@@ -1,4 +1,4 @@
-"""Groups of rollouts under budgets: admitted in order, returned in order, all accounted for.
+"""Scheduling of rollout groups under budgets: admitted and returned in order, all accounted for.
 
 One rollout's failure never stops the others. Results do not depend on scheduling: every random
 stream is seeded by what is sampled (``engine.rollout.seeds``). Cancelling ``collect`` closes every
@@ -22,7 +22,7 @@ from engine.types import Group, RolloutKey, TaskRow, Trajectory
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
-    """Wanted siblings of one task."""
+    """Request for a group of sibling rollouts of one task."""
 
     row: TaskRow
     iteration: int
@@ -34,12 +34,12 @@ class RolloutScheduler:
     """Collects graded trajectories.
 
     Args:
-        environments: what the agents act in.
+        environments: the factory of environments.
         policy: produces the responses.
         agent: prompt, format and limits.
         rollout: how many trajectories may be in flight.
         seed: the run's seed.
-        observer: is told what happens.
+        observer: receives the events of rollouts.
         sampling: temperature and nucleus; the token limit comes from ``agent``.
 
     Raises:
@@ -73,7 +73,7 @@ class RolloutScheduler:
 
         Raises:
             asyncio.CancelledError: after all environments were closed.
-            Exception: what an observer raised; everything in flight was cancelled first.
+            Exception: raised by an observer; everything in flight was cancelled first.
         """
         members = [[self._start(request, index) for index in range(request.size)] for request in requests]
         await _all_or_cancelled([task for group in members for task in group])
@@ -95,7 +95,7 @@ class RolloutScheduler:
 
 
 async def _all_or_cancelled(tasks: Collection[asyncio.Task[Trajectory]]) -> None:
-    """Wait for all; when one raises or the caller is cancelled, cancel and await the rest first."""
+    """Wait for all tasks; if one raises or the caller is cancelled, cancel and await the rest first."""
     if not tasks:
         return
     try:

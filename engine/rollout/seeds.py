@@ -1,4 +1,4 @@
-"""Seeds that depend on what is sampled, never on when or beside what it is sampled."""
+"""Seeds that depend only on the sampled item, never on time, batch or schedule."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.types import RolloutKey
 def step_seed(run_seed: int, key: RolloutKey, step: int) -> int:
     """Return a 63-bit seed for one step of one rollout; the same over processes, machines and schedules.
 
-    A rollout repeated after an infrastructure failure samples the same again.
+    A rollout repeated after an infrastructure failure samples the same tokens again.
     """
     return _seed(run_seed, key, step)
 

@@ -1,4 +1,4 @@
-"""Trajectories as JSON lines, without loss: our own export, read back by replay and analyses.
+"""Lossless JSON lines of trajectories: Trainyard's own export, read by replay and analyses.
 
 One object per line, named as in ``engine.types``. Reading refuses what it does not know.
 """
@@ -34,7 +34,7 @@ FORMAT = "trainyard.trajectory/1"
 
 
 def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
-    """Return plain data of a trajectory; sequences become lists."""
+    """Return a trajectory as plain data; sequences become lists."""
     grade = trajectory.grade
     return {
         "format": FORMAT,
@@ -53,7 +53,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
-    """Return the inverse of ``trajectory_to_dict``.
+    """Return the trajectory in the output of ``trajectory_to_dict``.
 
     Raises:
         DatasetError: another format, or a field is missing or unknown.
@@ -75,7 +75,7 @@ def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
-    """Write a JSONL file, replacing it. Returns how many were written."""
+    """Write a JSONL file, replacing it; return the number of trajectories."""
     count = 0
     with path.open("w", encoding="utf-8") as file:
         for trajectory in trajectories:
@@ -88,7 +88,7 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     """Read a JSONL file line by line.
 
     Raises:
-        DatasetError: a line is not a stored trajectory; names the line.
+        DatasetError: a line is not a stored trajectory; the message names the line.
     """
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
