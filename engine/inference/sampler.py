@@ -4,7 +4,7 @@ Requests of many rollouts are gathered into one batch that sequences join and le
 The forward runs in one worker thread; weights are shared with the trainer. Each request draws from
 its own random stream, so what else is in the batch does not matter. A finished sequence's cache
 stays: the trajectory's next turn, whose prompt continues it, only feeds its new tokens.
-``rows`` keeps the books of cache rows; to change how tokens are drawn, see ``drawing``.
+``rows`` keeps the books of cache rows; to change how tokens are sampled, see ``drawing``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch import Tensor
 
 from engine.errors import ModelError
 from engine.inference.base import Generation, GenerationRequest, Tokenizer
-from engine.inference.drawing import draw
-from engine.inference.rows import CacheRows
+from engine.inference.cache_slots import CacheSlots
+from engine.inference.sampling import sample
 from engine.inference.transformer import Transformer
 
 _GATHER_S = 0.002
@@ -79,7 +79,7 @@ class TransformerPolicy:
         self.version = version
         self._model = model
         self._max_batch = max_batch
-        self._rows: CacheRows[_Sequence] = CacheRows(model, max_batch)
+        self._slots: CacheSlots[_Sequence] = CacheSlots(model, max_batch)
         self._waiting: deque[_Sequence] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -89,7 +89,7 @@ class TransformerPolicy:
     @property
     def is_batch_invariant(self) -> bool | None:
         """Whether a request's bits depend on it and the weights alone; None before the first request."""
-        return self._rows.is_invariant
+        return self._slots.is_invariant
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample a completion.
@@ -138,16 +138,16 @@ class TransformerPolicy:
                 self._admit()
                 self._step()
             except Exception as error:  # a broken forward must reach every caller, not kill the thread
-                for sequence in self._rows.clear():
+                for sequence in self._slots.clear():
                     sequence.fail(ModelError(f"sampling failed: {type(error).__name__}: {error}"))
-        for sequence in (*self._rows.clear(), *self._waiting):
+        for sequence in (*self._slots.clear(), *self._waiting):
             sequence.fail(ModelError("the policy was closed while sampling"))
         self._waiting.clear()
 
     def _await_work(self) -> bool:
         """Sleep until there is something to do; False when closing."""
         with self._wake:
-            if not self._closing and not self._waiting and not self._rows.active:
+            if not self._closing and not self._waiting and not self._slots.active:
                 self._wake.wait_for(lambda: self._closing or self._waiting)
                 idle = True
             else:
@@ -161,48 +161,48 @@ class TransformerPolicy:
         """Give waiting requests rows and feed their prompts' new tokens (one batched forward)."""
         with self._wake:
             if self._drop_caches:
-                self._rows.forget()
+                self._slots.forget()
                 self._drop_caches = False
             version = self.version
             fresh: list[_Sequence] = []
-            while self._waiting and len(self._rows.active) + len(fresh) < self._max_batch:
+            while self._waiting and len(self._slots.active) + len(fresh) < self._max_batch:
                 sequence = self._waiting.popleft()
                 if not sequence.future.cancelled():
                     fresh.append(sequence)
         if fresh:
             for sequence in fresh:
-                self._rows.activate(sequence, sequence.request.prompt_ids)
-            self._advance(fresh, self._rows.feed_prompts(fresh), version)
+                self._slots.activate(sequence, sequence.request.prompt_ids)
+            self._advance(fresh, self._slots.feed_prompts(fresh), version)
 
     def _step(self) -> None:
         """Drop cancelled sequences, then sample one token for each active one."""
-        for sequence in [s for s in self._rows.active if s.future.cancelled()]:
-            self._rows.park(sequence)
+        for sequence in [s for s in self._slots.active if s.future.cancelled()]:
+            self._slots.park(sequence)
         with self._wake:
             version = self.version
-        if self._rows.active:
-            active = list(self._rows.active)
-            self._advance(active, self._rows.feed_last(), version)
+        if self._slots.active:
+            active = list(self._slots.active)
+            self._advance(active, self._slots.feed_last(), version)
 
     def _advance(self, sequences: list[_Sequence], logits: Tensor, version: int) -> None:
         sampling = [s.request.sampling for s in sequences]
-        drawn = draw(
+        sampled = sample(
             logits,
             temperatures=[p.temperature for p in sampling],
             top_ps=[p.top_p for p in sampling],
             uniforms=[s.random.random() for s in sequences],
         )
         for sequence, token, logprob, entropy in zip(
-            sequences, drawn.ids, drawn.logprobs, drawn.entropy, strict=True
+            sequences, sampled.ids, sampled.logprobs, sampled.entropy, strict=True
         ):
             sequence.ids.append(token)
             sequence.logprobs.append(logprob)
             sequence.versions.append(version)
             sequence.entropy.append(entropy)
-            self._rows.append(sequence, token)
+            self._slots.append(sequence, token)
             stopped = token in sequence.request.stop_ids
             if stopped or len(sequence.ids) >= sequence.request.sampling.max_tokens:
-                self._rows.park(sequence)
+                self._slots.park(sequence)
                 sequence.resolve(stopped=stopped)
 
 

@@ -11,8 +11,8 @@ import torch
 from engine.errors import ModelError
 from engine.inference.base import Generation
 from engine.inference.cached_attention import Piece
-from engine.inference.drawing import draw
 from engine.inference.sampler import TransformerPolicy
+from engine.inference.sampling import sample
 from engine.inference.transformer import ARCHITECTURES, Transformer
 from tests.unit.inference.models import VOCAB, model, prompt, request, tokenizer
 
@@ -191,16 +191,16 @@ def test_draws_follow_the_distribution_and_the_nucleus_is_renormalised() -> None
     uniforms = torch.rand(4000, generator=torch.Generator().manual_seed(0)).tolist()
     many = logits.expand(4000, 4)
     ones = [1.0] * 4000
-    full = Counter(draw(many, temperatures=ones, top_ps=ones, uniforms=uniforms).ids)
+    full = Counter(sample(many, temperatures=ones, top_ps=ones, uniforms=uniforms).ids)
     assert full[0] / 4000 == pytest.approx(0.5, abs=0.03)
     assert full[3] / 4000 == pytest.approx(0.1, abs=0.02)
-    cut = draw(many, temperatures=ones, top_ps=[0.7] * 4000, uniforms=uniforms)
+    cut = sample(many, temperatures=ones, top_ps=[0.7] * 4000, uniforms=uniforms)
     assert set(cut.ids) == {0, 1}
     first = cut.ids.index(0)
     assert cut.logprobs[first] == pytest.approx(math.log(2 / 3), abs=1e-5)
     entropy = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3))
     assert cut.entropy[first] == pytest.approx(entropy, abs=1e-5)
-    assert draw(logits, temperatures=[1.0], top_ps=[1.0], uniforms=[0.999999]).ids == [3]
+    assert sample(logits, temperatures=[1.0], top_ps=[1.0], uniforms=[0.999999]).ids == [3]
 
 
 async def test_a_cancelled_request_frees_its_place() -> None:

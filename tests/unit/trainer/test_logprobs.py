@@ -10,8 +10,8 @@ import torch
 
 from engine.inference.batch_invariance import choose_tiles
 from engine.inference.cached_attention import Piece
-from engine.inference.drawing import draw
 from engine.inference.kv_cache import KVCache
+from engine.inference.sampling import sample
 from engine.trainer import logprobs as module
 from engine.trainer.batch import Sample, make_microbatches
 from engine.trainer.logprobs import token_logprobs
@@ -108,7 +108,7 @@ def test_sampled_logprobs_equal_recomputed_ones(temperature: float, top_p: float
                 for r, (start, ids) in enumerate(zip(starts, new, strict=True))
             ]
             logits = net.extend(pieces, cache, choose_tiles(net).tiles)
-            drawn = draw(logits, temperatures=[temperature] * 3, top_ps=[top_p] * 3, uniforms=u)
+            drawn = sample(logits, temperatures=[temperature] * 3, top_ps=[top_p] * 3, uniforms=u)
             for row, (token, logprob) in enumerate(zip(drawn.ids, drawn.logprobs, strict=True)):
                 sampled[row].append((token, logprob))
             starts = [start + len(ids) for start, ids in zip(starts, new, strict=True)]

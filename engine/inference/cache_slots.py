@@ -1,4 +1,4 @@
-"""Rows of the KV cache: which sequence sits where, and which finished one a new prompt continues.
+"""Slots of the KV cache: the row of every sequence, and the finished one that a new prompt continues.
 
 Active sequences occupy rows 0 … n-1 so that a forward needs no gather; parked (finished) ones lie
 behind them until a prompt continues them or their row is needed. Only a prompt that starts with ALL
@@ -36,7 +36,7 @@ class _Row:
     """False once the weights changed under it: it is emptied when parked."""
 
 
-class CacheRows(Generic[Owner]):
+class CacheSlots(Generic[Owner]):
     """The cache of at most ``rows`` sequences; owners are hashable request objects.
 
     Args:

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 
-class Drawn(NamedTuple):
-    """Per row: the token, its log-probability and the distribution's entropy in nats."""
+class SampledBatch(NamedTuple):
+    """Sampled tokens, their log-probabilities and the entropies of their distributions in nats, per row."""
 
     ids: list[int]
     logprobs: list[float]
@@ -23,13 +23,13 @@ class Drawn(NamedTuple):
 
 
 @torch.no_grad()
-def draw(
+def sample(
     logits: Tensor,
     *,
     temperatures: Sequence[float],
     top_ps: Sequence[float],
     uniforms: Sequence[float],
-) -> Drawn:
+) -> SampledBatch:
     """Sample each row of ``logits`` [N, V].
 
     Args:
@@ -49,7 +49,7 @@ def draw(
     drawn = _pick(probabilities, torch.tensor(uniforms, dtype=torch.float64, device=logits.device))
     ids = torch.where(greedy, logprobs.argmax(-1), drawn)
     chosen = logprobs.gather(1, ids.unsqueeze(1)).squeeze(1)
-    return Drawn(ids.tolist(), chosen.tolist(), entropy.tolist())
+    return SampledBatch(ids.tolist(), chosen.tolist(), entropy.tolist())
 
 
 def _pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:
