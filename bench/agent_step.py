@@ -1,7 +1,7 @@
-"""Our own CPU per agent step: everything but the model and the command.
+"""CPU time per agent step, without the model and the command.
 
 A scripted policy rolls out against sandboxes in memory, through the real scheduler, loop, parser,
-tools and conversation, with all trajectories in flight at once. The bar is 5 ms a step.
+tools and conversation, with all trajectories in flight at once. The bar is 5 ms per step.
 Run: ``python -m bench.agent_step [--quick]``; results go to ``bench/results/agent_step.json``.
 """
 
@@ -28,7 +28,7 @@ async def _output(_command: str) -> ExecResult:
 
 
 async def measure(trajectories: int, prompt: str) -> dict[str, float | int | str]:
-    """CPU milliseconds per step at so many concurrent trajectories."""
+    """Return CPU milliseconds per step at a number of concurrent trajectories."""
     source = "".join(f"def f{n}(a):\n    return a + {n}\n\n\n" for n in range(400))
     turns = [
         respond("file_editor", command="view", path="pkg/m.py", view_range=[100, 160]),

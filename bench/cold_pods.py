@@ -1,11 +1,11 @@
-"""64 cold pods at once through the Kubernetes backend: how long they take, and the share of our own code.
+"""Start latency of 64 concurrent cold pods on the Kubernetes backend, and the share of the backend's code.
 
-The fake cluster runs in a process of its own, so that the CPU time of this one is the backend's. After two
-sandboxes, whose starts include the probe of the network, one is opened alone, then all at once. The stages of
-each pod are measured: until its creation was accepted, it was seen running, it was handed out.
-Waiting for the backend's own limit of writes is counted apart.
-Run: ``python -m bench.cold_pods [--quick] [--set KEY=VALUE]``, with settings of ``sandbox.kubernetes``; those
-of the defaults go to ``bench/results/cold_pods.json``.
+The fake cluster runs in a separate process, so that the CPU time of this one is the backend's. After two
+sandboxes, whose starts include the network probe, one is opened alone, then all at once. The stages of
+each pod are measured: creation accepted, observed running, handed out. The time spent waiting for the
+backend's own write limit is reported separately. Run: ``python -m bench.cold_pods [--quick] [--set
+KEY=VALUE]``, with settings of ``sandbox.kubernetes``; those of the defaults go to
+``bench/results/cold_pods.json``.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ _STAGES = ("asked", "accepted", "running", "handed out")
 
 
 class Stages:
-    """When each pod reached each stage, seconds of one clock."""
+    """Times at which each pod reached each stage, seconds of one clock."""
 
     def __init__(self) -> None:
         self.times: dict[str, dict[str, float]] = {}
         self.held: list[float] = []
-        """How long each write waited for the backend's own limit."""
+        """Time each write waited for the backend's own limit, s."""
 
     def note(self, pod: str, stage: str) -> None:
         """Record that a pod reached a stage now."""
         self.times.setdefault(pod, {})[stage] = time.perf_counter()
 
     def lasted(self, until: str) -> list[float]:
-        """Return how long each pod took from the stage before."""
+        """Return the time each pod took since the previous stage, s."""
         before = _STAGES[_STAGES.index(until) - 1]
         return [found[until] - found[before] for found in self.times.values()]
 
 
 @contextmanager
 def observed(stages: Stages) -> Iterator[None]:
-    """Note the stages of all pods that start meanwhile."""
+    """Record the stages of all pods started inside the context."""
     create, wait, turn = Fleet._create, bring_up.wait_until_running, KubeApi._wait_for_turn
 
     async def creating(self: Fleet, pod: Any, token: bytes) -> None:
@@ -85,7 +85,7 @@ def observed(stages: Stages) -> Iterator[None]:
 
 
 async def open_at_once(cluster: ClusterProcess, backend: KubernetesBackend, count: int) -> dict[str, Any]:
-    """Open so many cold sandboxes at once and close them."""
+    """Open a number of cold sandboxes concurrently and close them."""
     stages = Stages()
     await cluster.switch("reset")
     async with AsyncExitStack() as stack:
@@ -114,7 +114,7 @@ async def open_at_once(cluster: ClusterProcess, backend: KubernetesBackend, coun
 
 
 async def measure(count: int, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Measure one pod alone and so many at once."""
+    """Measure one pod alone and a number of concurrent pods."""
     with tempfile.TemporaryDirectory(prefix="bench-cold-pods-") as folder:
         home = Path(folder)
         build_reference(home)
@@ -137,7 +137,7 @@ async def measure(count: int, settings: Mapping[str, Any]) -> list[dict[str, Any
             )
             backend = KubernetesBackend(config)
             try:
-                async with backend.open(SPEC), backend.open(SPEC):  # the network is probed by these
+                async with backend.open(SPEC), backend.open(SPEC):  # the network probe runs with these
                     pass
                 await cluster.settled(60)
                 return [await open_at_once(cluster, backend, number) for number in (1, count)]

@@ -1,10 +1,10 @@
-"""How long pages over a large dataset take: ``python -m bench.dataset_health [--quick]``.
+"""Latency of pages over a large dataset: ``python -m bench.dataset_health [--quick]``.
 
 Starts an embedded PostgreSQL, fills it with a validated dataset of 20,000 tasks and the groups of 100,000
 trajectories on it (40 runs, 8 siblings a group), and asks for the health page, the list of tasks, filters on
 health and on measured solve rate, and a task, through Django's own stack without a network. The bar is
-200 ms at the 95th percentile on idle cores; the processor time, of Django and PostgreSQL together, hardly
-depends on what else the machine does.
+200 ms at the 95th percentile on idle cores; the CPU time of Django and PostgreSQL together hardly depends on
+the machine's load.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ _FILL = (
 
 
 def fill(*, tasks: int, trajectories: int) -> None:
-    """Rows by SQL, then where every task stands by the service that always does it."""
+    """Insert the rows by SQL and compute every task's status by the service."""
     from django.db import connection
 
     from webapp.models import Task
@@ -84,7 +84,7 @@ def fill(*, tasks: int, trajectories: int) -> None:
 
 
 def measure(repeats: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of each page: median and 95th percentile, and processor time of Django and PostgreSQL."""
+    """Return milliseconds per page: median, 95th percentile, and CPU time of Django and PostgreSQL."""
     from django.contrib.auth.models import User
     from django.db import connection
     from django.test import Client

@@ -1,8 +1,8 @@
-"""Docker sandboxes next to Docker's own exec API, on the same containers and the same command.
+"""Latency of Docker sandboxes compared with Docker's exec API on the same containers and command.
 
-Start, exec and close of one sandbox at a time and of 64 at once; the exec API on the very containers whose
-agent was just measured; then many queued lifecycles (open, one command, close) that must all succeed. Each
-command is ``/bin/sh -c true``; the load when the measurement began is part of the result.
+Start, exec and close of one sandbox at a time and of 64 at once; the exec API on the same containers as the
+agent; then many queued lifecycles (open, one command, close) that must all succeed. Each command is
+``/bin/sh -c true``; the load at the start of the measurement is part of the result.
 Run: ``python -m bench.docker [--quick] [--lifecycles N]``; results go to ``bench/results/docker.json``.
 """
 
@@ -29,12 +29,12 @@ COMMAND = ["/bin/sh", "-c", "true"]
 
 
 def daemon(host: str) -> str:
-    """Address of the daemon to measure: ``host``, else the one that runs would use."""
+    """Return the address of the daemon to measure: ``host``, else the default of runs."""
     return find_daemon(host, Path(os.environ.get("TRAINYARD_HOME", ".trainyard")).resolve()).url
 
 
 async def api_seconds(backend: DockerBackend, container: str, commands: int) -> list[float]:
-    """Round trips through Docker's exec API: create, start, read, inspect the status."""
+    """Return round-trip times through Docker's exec API: create, start, read, inspect the status."""
 
     def once(client: Any) -> float:
         began = time.perf_counter()
@@ -47,12 +47,12 @@ async def api_seconds(backend: DockerBackend, container: str, commands: int) -> 
 
 
 async def commands(backend: DockerBackend, parallel: int, count: int) -> list[Row]:
-    """The agent's exec and the exec API's, in turns on the same containers."""
+    """Measure the agent's exec and the exec API alternately on the same containers."""
     async with sandboxes(backend, parallel) as boxes:
         containers = [box.container_id for box in backend._live.values()]
         ours: list[float] = []
         api: list[float] = []
-        for _ in range(2):  # in turns, so that a change of the machine's load meets both
+        for _ in range(2):  # alternately, so that changes of the machine's load affect both
             found = await asyncio.gather(*(seconds_of(box, count) for box, _ in boxes))
             ours += [value for one in found for value in one]
             share = max(1, count // 4)
@@ -65,14 +65,14 @@ async def commands(backend: DockerBackend, parallel: int, count: int) -> list[Ro
 
 
 async def lifecycles(backend: DockerBackend, count: int) -> dict[str, float | int]:
-    """Queue all at once; every one opens, runs a command and closes."""
+    """Queue all lifecycles at once; each opens a sandbox, runs a command and closes it."""
 
     async def one() -> str:
         try:
             async with backend.open(SPEC) as box:
                 result = await box.exec("true", timeout_s=600)
                 return "" if result.exit_code == 0 else f"status {result.exit_code}"
-        except Exception as error:  # counted, not hidden: the errors are what is measured
+        except Exception as error:  # counted: failures are part of the result
             return f"{type(error).__name__}: {error}"
 
     began = time.perf_counter()
@@ -87,7 +87,7 @@ async def lifecycles(backend: DockerBackend, count: int) -> dict[str, float | in
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any] | None:
-    """Everything, on a throw-away image; None where no daemon answers."""
+    """Run all measurements on a temporary image; return None if no daemon answers."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

@@ -1,7 +1,8 @@
-"""A command through our agent and through SWE-ReX, in containers of the same image, in turns.
+"""Latency of a command through the sandbox agent and through SWE-ReX, in containers of the same image.
 
-SWE-ReX runs an HTTP server in the container that types into a bash session; ours runs each command in a
-process of its own. Both run ``true``. SWE-ReX and its dependencies come in a folder, mounted read-only:
+SWE-ReX runs an HTTP server in the container that writes into a bash session; our agent runs each command in a
+separate process. Both run ``true``, alternately. SWE-ReX and its dependencies are a folder, mounted
+read-only:
 
     pip install --target FOLDER swe-rex==1.4.0
     python -m bench.docker_swe_rex FOLDER [--quick]
@@ -34,7 +35,7 @@ _INSIDE = "/opt/swe-rex"
 
 
 def server_config(image: DockerImage, folder: Path, port: int, token: str) -> dict[str, Any]:
-    """A container with SWE-ReX's server on a port of this machine's loopback."""
+    """Return the configuration of a container with SWE-ReX's server on a loopback port."""
     mounts = [*image.binds, (str(folder), _INSIDE)]
     arguments = ["--host", "127.0.0.1", "--port", str(port), "--auth-token", token]
     return {
@@ -53,7 +54,7 @@ def server_config(image: DockerImage, folder: Path, port: int, token: str) -> di
 
 
 async def rex_seconds(runtime: Any, count: int) -> list[float]:
-    """Round trips of ``true`` in one session."""
+    """Return round-trip times of ``true`` in one session."""
     from swerex.runtime.abstract import BashAction
 
     found = []
@@ -66,7 +67,7 @@ async def rex_seconds(runtime: Any, count: int) -> list[float]:
 
 
 async def in_turns(backend: DockerBackend, folder: Path, count: int) -> list[Row]:
-    """Both, with the same load of the machine."""
+    """Measure both alternately, so that the machine's load affects them equally."""
     from swerex.runtime.abstract import CreateBashSessionRequest
     from swerex.runtime.remote import RemoteRuntime
 
@@ -96,7 +97,7 @@ async def in_turns(backend: DockerBackend, folder: Path, count: int) -> list[Row
 
 
 async def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Everything, on a throw-away image."""
+    """Run all measurements on a temporary image."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

@@ -1,9 +1,9 @@
-"""How long an engine holds its event loop at once while it trains: heartbeats, leases and watches live there.
+"""Event loop latency of an engine during training, which delays heartbeats, leases and watches.
 
-A run of the recipe ``quickstart`` in a process of its own, measured by its own probe (``loop/held_*_ms``). An
-event loop in this process that does nothing is measured meanwhile: what it waits is the machine's doing. The
-quickstart dataset is made when the data folder has none, which takes minutes.
-Run: ``python -m bench.event_loop [--quick] [--home FOLDER]``; writes ``bench/results/event_loop.json``.
+A run of the recipe ``quickstart`` in a separate process, measured by its own probe (``loop/held_*_ms``). An
+idle event loop in this process is measured at the same time: its delays are caused by the machine's load. The
+quickstart dataset is built if the data folder has none, which takes minutes. Run: ``python -m
+bench.event_loop [--quick] [--home FOLDER]``; writes ``bench/results/event_loop.json``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from engine.orchestrator.loop_probe import LoopProbe
 from engine.run import LOG_NAME
 
 BAR_MS = 50.0
-"""Of the 99.9th percentile."""
+"""Bar for the 99.9th percentile, milliseconds."""
 ITERATIONS, QUICK_ITERATIONS = 6, 2
 
 
 async def run_engine(home: Path, recipe: str, settings: Mapping[str, int] | None = None) -> Path:
-    """Run a recipe in a process of its own; returns the run's folder."""
+    """Run a recipe in a separate process and return the run's folder."""
     options = [part for name, value in (settings or {}).items() for part in ("--set", f"{name}={value}")]
     command = [sys.executable, "-m", "engine.run", "--recipe", recipe, "--home", str(home), *options]
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -40,7 +40,7 @@ async def run_engine(home: Path, recipe: str, settings: Mapping[str, int] | None
 
 
 async def measure(home: Path, iterations: int) -> dict[str, Any]:
-    """Train, beside an event loop that does nothing."""
+    """Measure a training run, and an idle event loop at the same time."""
     if not dataset_path(home, DATASET).exists():
         await run_engine(home, f"{DATASET}-dataset")
     before = os.getloadavg()[0]
@@ -68,7 +68,7 @@ async def measure(home: Path, iterations: int) -> dict[str, Any]:
 
 
 def held(metrics: dict[str, float]) -> dict[str, float]:
-    """p50, p99, p999 and max in milliseconds."""
+    """Return p50, p99, p999 and maximum in milliseconds."""
     return {name: round(metrics[f"loop/held_{name}_ms"], 2) for name in ("p50", "p99", "p999", "max")}
 
 

@@ -1,9 +1,10 @@
-"""GRPO, GRPO++ and every single ingredient of it on FrozenLake, over seeds: which of them helps here?
+"""Ablation of GRPO++ on FrozenLake over seeds: GRPO, GRPO++ and each single ingredient.
 
-Each (arm, seed) is an ordinary run of the recipe ``frozenlake`` in a folder of its own under the data folder:
-finished ones are not repeated, interrupted ones go on from their last checkpoint. Arms share maps, and at one
-seed also warm start, task order and random streams. Tables and curves go to ``bench/results/frozenlake.*``.
-Run: ``python -m bench.frozenlake [--quick] [--arms …] [--seeds …] [--iterations N] [--workers N]``.
+Each (arm, seed) is an ordinary run of the recipe ``frozenlake`` in its own folder under the data folder:
+finished ones are not repeated, interrupted ones continue from their last checkpoint. Arms share the maps, and
+for the same seed also warm start, task order and random streams. Results go to
+``bench/results/frozenlake.*``. Run: ``python -m bench.frozenlake [--quick] [--arms …] [--seeds …]
+[--iterations N] [--workers N]``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ARMS: Mapping[str, Mapping[str, Any]] = {
     "filter_off": {"preset": "grpo_pp", "filtered_reasons": []},
     "filter_keep_zero": {"preset": "grpo_pp", "filtered_baseline": "keep_zero"},
 }
-"""Name → settings of ``algorithm``: GRPO++, GRPO, and GRPO++ with one ingredient changed."""
+"""Settings of ``algorithm`` by arm: GRPO++, GRPO, and GRPO++ with one ingredient changed."""
 
 QUICK_ARMS, QUICK_ITERATIONS = ("grpo_pp", "filter_off"), 6
 QUICK = {
@@ -51,19 +52,19 @@ QUICK = {
     "evaluation.samples": 64,
     "evaluation.every": 2,
 }
-"""Settings that show that everything works, and nothing else."""
+"""Settings of a smoke test."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One curve to make."""
+    """Specification of one curve: arm and seed."""
 
     arm: str
     seed: int
     overrides: Mapping[str, Any]
 
     def config(self) -> dict[str, Any]:
-        """The resolved configuration as JSON."""
+        """Return the resolved configuration as JSON."""
         settings = {f"algorithm.{name}": value for name, value in ARMS[self.arm].items()}
         own = {"name": f"frozenlake {self.arm}, seed {self.seed}", "seed": self.seed}
         overrides = {**self.overrides, **settings, **own, "environment.warm_start_seed": self.seed}
@@ -71,13 +72,13 @@ class Plan:
 
     @property
     def run_id(self) -> str:
-        """Names the run folder: other settings, another folder."""
+        """Return the name of the run folder, which depends on the settings."""
         digest = hashlib.sha256(json.dumps(self.config(), sort_keys=True).encode()).hexdigest()[:8]
         return f"bench-frozenlake-{self.arm}-s{self.seed}-{digest}"
 
 
 def is_finished(run_dir: Path) -> bool:
-    """Whether the run's last event says that it succeeded."""
+    """Return whether the run's last event reports success."""
     spool = run_dir / "events.jsonl"
     if not spool.exists():
         return False
@@ -89,7 +90,7 @@ def is_finished(run_dir: Path) -> bool:
 
 
 def prepare(plan: Plan, home: Path) -> Path:
-    """The run folder, ready for its next attempt."""
+    """Prepare the run folder for its next attempt and return it."""
     run_dir = home / "runs" / plan.run_id
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / CONFIG_NAME).write_text(json.dumps(plan.config(), indent=2) + "\n")
@@ -103,10 +104,10 @@ def prepare(plan: Plan, home: Path) -> Path:
 
 
 def make_curve(plan: Plan, home: Path) -> Curve:
-    """Run it unless that was done before; one thread, as its configuration says.
+    """Run one curve unless it is finished; on one thread, as configured.
 
     Raises:
-        RuntimeError: the run failed; names the reason.
+        RuntimeError: the run failed; the message has the reason.
     """
     run_dir = home / "runs" / plan.run_id
     if not is_finished(run_dir):
@@ -123,7 +124,7 @@ def make_curve(plan: Plan, home: Path) -> Curve:
 
 
 def make_curves(plans: Sequence[Plan], home: Path, workers: int) -> list[Curve]:
-    """All curves, so many at a time; one that fails is told and left out."""
+    """Run all curves with a number of workers; failed ones are reported and excluded."""
     with ThreadPoolExecutor(workers) as pool:
         jobs = [pool.submit(make_curve, plan, home) for plan in plans]
     curves = []
@@ -149,7 +150,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the curves that are missing, then the report; 1 when a run failed."""
+    """Run the missing curves and write the report; return 1 if a run failed."""
     options = _parse(arguments)
     overrides: dict[str, Any] = dict(QUICK) if options.quick else {}
     iterations = options.iterations or (QUICK_ITERATIONS if options.quick else None)

@@ -1,7 +1,7 @@
-"""From finished FrozenLake runs to a table, a CSV of curves, JSON and a picture.
+"""Report of finished FrozenLake runs: a table, curves as CSV, JSON and a figure.
 
-Seeds are the sampled units: an arm's interval is a percentile bootstrap over its seeds' values, that of a
-difference over the seeds two arms share. With three seeds such intervals are rough.
+Seeds are the sampling units: an arm's interval is a percentile bootstrap over its seeds' values, that of a
+difference over the seeds shared by both arms. With three seeds such intervals are rough.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from pathlib import Path
 from typing import Any
 
 REFERENCE = "grpo_pp"
-"""Arm the others are compared with."""
+"""Reference arm of the comparisons."""
 LEVEL = 0.5
-"""Success level whose first crossing is told."""
+"""Success level whose first crossing is reported."""
 _LAST = 3
-"""Evaluations that make up the final success."""
+"""Number of last evaluations averaged for the final success."""
 _EDGE = 10
-"""Iterations at either end that length growth compares."""
+"""Number of first and of last iterations compared for the length growth."""
 _RESAMPLES = 2000
 
 Interval = tuple[float, float, float]
-"""Mean, low, high; NaN where there is nothing."""
+"""Mean, low, high; NaN without data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What one run came to."""
+    """Results of one run."""
 
     arm: str
     seed: int
     evaluations: list[dict[str, Any]]
-    """Of the held-out maps, in order: iteration, solve_rate, interval_low, interval_high, pass_at_k."""
+    """Held-out evaluations, in order: iteration, solve_rate, interval_low, interval_high, pass_at_k."""
     iterations: list[dict[str, float]]
     """Metrics by iteration."""
     seconds: float
 
     @property
     def iterations_to_level(self) -> float:
-        """Iterations to the first crossing of ``LEVEL``, interpolated; infinite when never crossed."""
+        """Return the interpolated iterations until ``LEVEL`` is crossed; infinite if it never is."""
         before: dict[str, Any] | None = None
         for entry in self.evaluations:
             if entry["solve_rate"] >= LEVEL:
@@ -60,12 +60,12 @@ class Curve:
 
     @property
     def final_success(self) -> float:
-        """Mean pass@1 of the last evaluations."""
+        """Return the mean pass@1 of the last evaluations."""
         return statistics.fmean(entry["solve_rate"] for entry in self.evaluations[-_LAST:])
 
     @property
     def area(self) -> float:
-        """Area under pass@1 over iterations, as a mean height."""
+        """Return the area under pass@1 over iterations, normalised to a mean height."""
         points = [(entry["iteration"], entry["solve_rate"]) for entry in self.evaluations]
         span = points[-1][0] - points[0][0]
         if not span:
@@ -75,14 +75,14 @@ class Curve:
 
     @property
     def gradient_spread(self) -> float:
-        """Standard deviation of the gradient norm over its mean: loss scales differ, this does not."""
+        """Return the coefficient of variation of the gradient norm, independent of the loss scale."""
         norms = [entry["grad/norm"] for entry in self.iterations if "grad/norm" in entry]
         mean = statistics.fmean(norms) if norms else 0.0
         return statistics.pstdev(norms) / mean if mean else math.nan
 
     @property
     def length_growth(self) -> float:
-        """Sampled tokens per turn at the end over those at the beginning."""
+        """Return the ratio of sampled tokens per turn at the end to those at the beginning."""
         lengths = [
             entry["tokens/response_mean"] / entry["steps/mean"]
             for entry in self.iterations
@@ -94,7 +94,7 @@ class Curve:
 
     @property
     def seconds_per_iteration(self) -> float:
-        """Collection and update, evaluations apart."""
+        """Return the seconds per iteration for collection and update, without evaluations."""
         return statistics.fmean(entry["time/iteration"] for entry in self.iterations)
 
 
@@ -106,11 +106,11 @@ COLUMNS: dict[str, Callable[[Curve], float]] = {
     "length growth": lambda curve: curve.length_growth,
     "s / iteration": lambda curve: curve.seconds_per_iteration,
 }
-"""Column of the table → a run's value."""
+"""Function of a run's value by column of the table."""
 
 
 def read_curve(run_dir: Path, *, arm: str, seed: int) -> Curve:
-    """Read a finished run's spool; what a later attempt repeated counts once."""
+    """Read a finished run's spool; iterations repeated by a later attempt count once."""
     evaluations: dict[int, dict[str, Any]] = {}
     iterations: dict[int, dict[str, float]] = {}
     seconds = 0.0
@@ -132,7 +132,7 @@ def read_curve(run_dir: Path, *, arm: str, seed: int) -> Curve:
 
 
 def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
-    """Mean with a 95 % percentile interval over resampled values; infinite and missing ones give NaN."""
+    """Return the mean with a 95 % bootstrap percentile interval; NaN for infinite or missing values."""
     if not values or not all(map(math.isfinite, values)):
         return math.nan, math.nan, math.nan
     rng = random.Random(seed)
@@ -141,7 +141,7 @@ def bootstrap(values: Sequence[float], *, seed: int = 0) -> Interval:
 
 
 def write_report(curves: Sequence[Curve], folder: Path, *, name: str) -> str:
-    """Write ``NAME.json``, ``.csv``, ``.md`` and ``.png``; returns the table."""
+    """Write ``NAME.json``, ``.csv``, ``.md`` and ``.png``; return the table."""
     folder.mkdir(parents=True, exist_ok=True)
     arms = _by_arm(curves)
     table = _table(arms)
@@ -169,7 +169,7 @@ def _by_arm(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
 
 
 def _difference(arms: dict[str, list[Curve]], arm: str) -> Interval:
-    """Of the areas, paired by seed."""
+    """Return the interval of the difference of areas, paired by seed."""
     reference = {curve.seed: curve.area for curve in arms.get(REFERENCE, [])}
     return bootstrap([curve.area - reference[curve.seed] for curve in arms[arm] if curve.seed in reference])
 
@@ -229,7 +229,7 @@ def _csv(curves: Sequence[Curve]) -> str:
 
 
 def _draw(arms: dict[str, list[Curve]], path: Path) -> None:
-    """One small picture per arm over the reference arm in grey; bands are bootstrap intervals over seeds."""
+    """Draw one panel per arm, with the reference arm in grey; bands are bootstrap intervals over seeds."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -268,14 +268,14 @@ def _draw(arms: dict[str, list[Curve]], path: Path) -> None:
 
 
 def _bands(curves: Sequence[Curve]) -> tuple[list[int], list[Interval]]:
-    """Iterations every seed was evaluated at, and the intervals there."""
+    """Return the iterations at which every seed was evaluated, and the intervals there."""
     heights = [{entry["iteration"]: entry["solve_rate"] for entry in curve.evaluations} for curve in curves]
     shared = sorted(set.intersection(*(set(found) for found in heights)))
     return shared, [bootstrap([found[number] for found in heights]) for number in shared]
 
 
 def _events(spool: Path) -> Iterator[dict[str, Any]]:
-    """The few events the report needs; trajectories, most of the file, are not parsed."""
+    """Yield the events used by the report; trajectories, most of the file, are not parsed."""
     wanted = ('"iteration_finished"', '"evaluation_finished"', '"run_finished"')
     with spool.open(encoding="utf-8") as file:
         for line in file:

@@ -1,4 +1,4 @@
-"""Where measurements are kept."""
+"""Storage of measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def store(name: str, found: object, *, quick: bool) -> None:
-    """Write ``bench/results/NAME.json``; a quick look replaces no measurement."""
+    """Write ``bench/results/NAME.json``; a quick run does not replace a measurement."""
     if quick:
         return
     RESULTS.mkdir(exist_ok=True)

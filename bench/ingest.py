@@ -1,10 +1,10 @@
-"""How many steps per second the ingest API takes: ``python -m bench.ingest [--quick]``.
+"""Throughput of the ingest API in steps per second: ``python -m bench.ingest [--quick]``.
 
 Starts an embedded PostgreSQL (durable, as shipped) and one uvicorn, and posts batches of step events
-over HTTP the way the engine's shipper does: gzip, 500 events or 1 MiB a batch. The bar is 5,000 a
-second on two cores. One client is one run; several runs are several clients. Beside the rate it
-prints the processor time that web server and PostgreSQL spent on 1,000 steps, which hardly depends on
-what else the machine does: with two idle cores the rate is at least 1,000 over the larger one.
+over HTTP like the engine's shipper: gzip, 500 events or 1 MiB per batch. The bar is 5,000 per
+second on two cores. There is one client per run. Besides the rate it prints the CPU time that web server and
+PostgreSQL spent on 1,000 steps, which hardly depends on the machine's load: with two idle cores the rate is
+at least 1,000 divided by the larger one.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ OBSERVATION = "    312      while lo < hi: yield src[lo:hi]; lo, hi = hi, hi + s
 
 
 def batches(num_steps: int) -> list[bytes]:
-    """Events of rollouts of 50 steps, 16 at a time; a step is about 1.9 kB."""
+    """Yield batches of events of rollouts with 50 steps, 16 concurrently; a step is about 1.9 kB."""
     lines: list[str] = []
 
     def add(type_: str, **fields: Any) -> None:
@@ -70,7 +70,7 @@ def batches(num_steps: int) -> list[bytes]:
 
 @contextlib.contextmanager
 def web_server(home: Path) -> Iterator[tuple[str, dict[str, str], dict[str, int]]]:
-    """Databases and one uvicorn; yields its address, its environment and the process ids."""
+    """Start the databases and one uvicorn; yield its address, its environment and the process ids."""
     postgres = EmbeddedPostgres(home / "postgres", port=free_port(), password="bench")
     redis = EmbeddedRedis(home / "redis", port=free_port(), password="bench")
     port = free_port()
@@ -110,7 +110,7 @@ def _wait(url: str) -> None:
 
 
 def claim_runs(environment: dict[str, str], count: int) -> list[tuple[int, str]]:
-    """Runs that wait for events, with their tokens."""
+    """Create runs that wait for events; return them with their tokens."""
     script = (
         "import django, json, sys; django.setup()\n"
         "from webapp.models import Dataset\n"
@@ -131,7 +131,7 @@ def claim_runs(environment: dict[str, str], count: int) -> list[tuple[int, str]]
 
 
 def post_all(url: str, run: tuple[int, str], bodies: list[bytes]) -> None:
-    """Post every batch of one run in order; any refusal ends the benchmark."""
+    """Post every batch of one run in order; a refusal ends the benchmark."""
     with httpx.Client(headers={"Authorization": f"Bearer {run[1]}"}, timeout=60) as client:
         for body in bodies:
             answer = client.post(
@@ -142,7 +142,7 @@ def post_all(url: str, run: tuple[int, str], bodies: list[bytes]) -> None:
 
 
 def measure(url: str, runs: list[tuple[int, str]], bodies: list[bytes]) -> float:
-    """Seconds until every run's batches are stored."""
+    """Return the seconds until every run's batches are stored."""
     threads = [threading.Thread(target=post_all, args=(url, run, bodies)) for run in runs]
     started = time.perf_counter()
     for thread in threads:
@@ -153,7 +153,7 @@ def measure(url: str, runs: list[tuple[int, str]], bodies: list[bytes]) -> float
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process and the children it has now."""
+    """Return the CPU time of a process and its current children."""
     root = psutil.Process(pid)
     times = [process.cpu_times() for process in [root, *root.children(recursive=True)]]
     return float(sum(time.user + time.system for time in times))

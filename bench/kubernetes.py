@@ -1,11 +1,11 @@
-"""512 graded rollouts through the Kubernetes backend, on the fake cluster, with faults injected.
+"""512 graded rollouts on the Kubernetes backend with a fake cluster and injected faults.
 
-A scripted agent edits a file, runs it and submits, in a pod of its own, through the real scheduler, pool,
-agent loop and tools; the grader then runs the task's tests on its patch in a fresh pod of the same pool.
-Every other sibling's edit is wrong. Half of the tasks are proven deterministic: there the verdict of an
+A scripted agent edits a file, runs it and submits, in its own pod, through the real scheduler, pool,
+agent loop and tools; the grader then runs the task's tests on its patch in a new pod of the same pool.
+Every other sibling's edit is wrong. Half of the tasks are known to be deterministic: there the verdict of an
 identical patch is re-used, as in training; on the other half every patch is graded. Meanwhile the API server
-fails, drops watches, lists stale things and evicts pods. Pods are real local sandboxes (an agent's is two,
-because what it changed is compared with the original), so that two cores and a shared machine are felt.
+fails, drops watches, returns stale lists and evicts pods. Pods are real local sandboxes (two per agent,
+because its changes are compared with the original), so the result depends on the machine's cores and load.
 Run: ``python -m bench.kubernetes [--quick]``; results go to ``bench/results/kubernetes.json``.
 """
 
@@ -48,7 +48,7 @@ RIGHT, WRONG = BROKEN[0], BROKEN[1].replace("<", "==")
 
 
 def faults() -> list[Fault]:
-    """What goes wrong, and how often."""
+    """Return the injected faults and their rates."""
     return [
         Fault(FaultKind.SERVER_ERROR, verbs={"create", "delete", "patch"}, probability=0.02, resources=PODS),
         Fault(FaultKind.TOO_MANY_REQUESTS, verbs={"create", "delete"}, probability=0.01, resources=PODS),
@@ -63,7 +63,7 @@ def faults() -> list[Fault]:
 
 
 def turn(context: GenerationContext) -> str:
-    """What the agent says next: siblings with an even number mend the bug, the others do not."""
+    """Return the scripted response of a turn: siblings with an even index fix the bug, the others do not."""
     edit = RIGHT if context.key.index % 2 == 0 else WRONG
     turns = [
         respond("file_editor", command="str_replace", path="toy/numbers.py", old_str=BROKEN[1], new_str=edit),
@@ -74,7 +74,7 @@ def turn(context: GenerationContext) -> str:
 
 
 def tasks(home: Path, count: int) -> list[TaskRow]:
-    """So many tasks on one broken package; every other one is not known to be deterministic."""
+    """Return tasks on one broken package; every other task is not known to be deterministic."""
     row = broken_task(home, write_toy(home / "source"))
     return [
         replace(
@@ -87,7 +87,7 @@ def tasks(home: Path, count: int) -> list[TaskRow]:
 
 
 async def measure(rollouts: int) -> dict[str, Any]:
-    """Collect so many rollouts and count everything."""
+    """Collect a number of rollouts and return the counts."""
     with tempfile.TemporaryDirectory(prefix="bench-kubernetes-") as folder:
         home = Path(folder)
         rows = await asyncio.to_thread(tasks, home, rollouts // GROUP)
@@ -105,7 +105,7 @@ async def measure(rollouts: int) -> dict[str, Any]:
 
 
 async def collect(cluster: FakeCluster, rows: Sequence[TaskRow]) -> dict[str, Any]:
-    """Roll out and grade on a prepared cluster, then wait until nothing is left."""
+    """Roll out and grade on a prepared cluster, then wait until no pod is left."""
     config = SandboxConfig(
         backend="kubernetes",
         kubernetes=kubernetes_config(cluster, heartbeat_s=15.0, owner_timeout_s=60.0),
@@ -131,7 +131,7 @@ async def collect(cluster: FakeCluster, rows: Sequence[TaskRow]) -> dict[str, An
     wall = time.perf_counter() - began
     left = {"pods": 0, "sandboxes": 0}
     try:
-        await cluster.settled(60)  # before the backend is closed, which would remove what was forgotten
+        await cluster.settled(60)  # before the backend is closed, which would remove leaked pods
     except TimeoutError:
         left = {"pods": cluster.counters.pods_live, "sandboxes": cluster.kubelet.boxes}
     await pool.close()
@@ -152,7 +152,7 @@ async def collect(cluster: FakeCluster, rows: Sequence[TaskRow]) -> dict[str, An
 
 
 def outcomes(rollouts: int, finished: Sequence[Trajectory]) -> dict[str, Any]:
-    """What became of the rollouts: how they ended, what was lost, told twice or judged wrongly."""
+    """Return the counts of outcomes, and of rollouts lost, reported twice or graded wrongly."""
     keys = Counter(trajectory.key for trajectory in finished)
     grades = [(one.key.index, one.grade) for one in finished if one.grade is not None]
     expected = ("passed", "failed")

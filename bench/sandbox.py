@@ -1,8 +1,8 @@
-"""Local sandboxes: how long they take to start, to run a command and to end, and what they weigh.
+"""Latency of starting, using and closing local sandboxes, and their memory.
 
-Each command is ``/bin/sh -c true``. Bars are those of one sandbox on an idle two-core machine, and of 64
-working at once; the load when the measurement began is part of the result.
-Run: ``python -m bench.sandbox [--quick] [--as-if-idle]``; results go to ``bench/results/sandbox.json``.
+Each command is ``/bin/sh -c true``. Bars apply to one sandbox on an idle two-core machine, and to 64
+concurrent ones; the load at the start of the measurement is part of the result. Run: ``python -m
+bench.sandbox [--quick] [--as-if-idle]``; results go to ``bench/results/sandbox.json``.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SPEC = SandboxSpec(image="local:bench", run_id="bench")
 
 
 def row(what: str, parallel: int, seconds: Sequence[float], bars: tuple[float, float] | None = None) -> Row:
-    """Percentiles in milliseconds next to their bars."""
+    """Return percentiles in milliseconds with their bars."""
     ordered = sorted(seconds)
     at = [ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000 for part in (0.5, 0.99)]
     return {
@@ -43,7 +43,7 @@ def row(what: str, parallel: int, seconds: Sequence[float], bars: tuple[float, f
 
 @contextlib.asynccontextmanager
 async def sandboxes(backend: SandboxBackend, count: int) -> AsyncIterator[list[tuple[Sandbox, float]]]:
-    """So many at once, each with the seconds its start took."""
+    """Open a number of sandboxes concurrently; return each with its start time in seconds."""
 
     async def start() -> tuple[Sandbox, float]:
         started = time.perf_counter()
@@ -55,7 +55,7 @@ async def sandboxes(backend: SandboxBackend, count: int) -> AsyncIterator[list[t
 
 
 async def seconds_of(sandbox: Sandbox, commands: int) -> list[float]:
-    """Round trips of trivial commands, one after the other."""
+    """Return round-trip times of sequential trivial commands."""
     found = []
     for _ in range(commands):
         started = time.perf_counter()
@@ -68,7 +68,7 @@ async def seconds_of(sandbox: Sandbox, commands: int) -> list[float]:
 async def lifecycle(
     backend: SandboxBackend, count: int, bars: tuple[float, float] | None = None
 ) -> list[Row]:
-    """Start and close, one after the other; ``bars`` are those of the start."""
+    """Measure sequential starts and closes; ``bars`` apply to the starts."""
     starts, closes = [], []
     for _ in range(count):
         started = time.perf_counter()
@@ -80,7 +80,7 @@ async def lifecycle(
 
 
 async def crowd(backend: LocalBackend, count: int, commands: int) -> list[Row]:
-    """Start, commands and close with ``count`` sandboxes at once."""
+    """Measure start, commands and close with ``count`` concurrent sandboxes."""
     bars = {1: (3.0, 15.0), 64: (80.0, 250.0)}
     async with sandboxes(backend, count) as boxes:
         times = await asyncio.gather(*(seconds_of(box, commands) for box, _ in boxes))
@@ -95,7 +95,7 @@ async def crowd(backend: LocalBackend, count: int, commands: int) -> list[Row]:
 
 
 async def memory_mb(backend: LocalBackend, count: int) -> float:
-    """Proportional set size of one sandbox's own processes, MiB: the mean over ``count``."""
+    """Return the mean proportional set size of a sandbox's own processes over ``count`` sandboxes, MiB."""
 
     def pss(pid: int) -> int:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
@@ -113,14 +113,14 @@ async def memory_mb(backend: LocalBackend, count: int) -> float:
 
 
 def pretend_idle(backend: LocalBackend) -> None:
-    """Push everybody else off the processors while we measure (root only; real-time excludes CPU groups)."""
+    """Pre-empt all other processes during the measurement (root only; real-time excludes CPU groups)."""
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(5))
     if backend.groups is not None:
         backend.groups.parents.pop("cpu", None)
 
 
 async def measure(*, quick: bool, as_if_idle: bool) -> dict[str, object]:
-    """Everything, on a throw-away image."""
+    """Run all measurements on a temporary image."""
     machine = {"cores": os.cpu_count(), "kernel": platform.release(), "python": platform.python_version()}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

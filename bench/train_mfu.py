@@ -1,7 +1,7 @@
-"""Model FLOPs utilisation of an update of a 1B-parameter Qwen3 on one GPU, at 8K and 32K tokens.
+"""Model FLOPs utilisation (MFU) of an update of a 1B-parameter Qwen3 on one GPU, at 8K and 32K tokens.
 
-Random weights, bfloat16 products, activation checkpointing, one trajectory to a row. Without CUDA it says so
-and measures nothing. Run: ``python -m bench.train_mfu [--quick]``; results go to
+Random weights, bfloat16 products, activation checkpointing, one trajectory per row. Without CUDA it exits
+with a message. Run: ``python -m bench.train_mfu [--quick]``; results go to
 ``bench/results/train_mfu.json``.
 """
 
@@ -35,7 +35,7 @@ MODEL = TransformerConfig(
 
 
 def measure(length: int, trajectories: int, repeats: int) -> dict[str, Any]:
-    """The best MFU of some updates over trajectories of ``length`` tokens, half of them sampled."""
+    """Return the best MFU of several updates over trajectories of ``length`` tokens, half of them sampled."""
     model = Transformer(MODEL).to("cuda")
     trainer = Trainer(
         model,

@@ -1,9 +1,9 @@
-"""One optimizer step: tokens per second of our trainer against TRL's GRPOTrainer on the same batch.
+"""Throughput of an optimizer step in tokens per second, against TRL's GRPOTrainer on the same batch.
 
 64 multi-turn trajectories of 350 to 650 tokens, 100 of them sampled, and the quickstart's model with the same
 weights, the same objective (Dr. GRPO's constant length, so that losses and gradient norms can be compared
 before anything is timed), the same optimizer, one thread each. TRL gets its best microbatch of those tried.
-Repetitions alternate, and CPU seconds are told beside wall seconds, because machines are shared.
+Repetitions alternate, and CPU seconds are reported besides wall seconds, because machines are shared.
 Run: ``python -m bench.train_step [--quick] [--threads N]``; needs ``requirements/oracles.txt``.
 Results go to ``bench/results/train_step.json``.
 """
@@ -41,7 +41,7 @@ SETTINGS: dict[str, Any] = {"baseline": "none", "clip_high": 0.2, "filtered_reas
 
 @dataclass(slots=True)
 class Timing:
-    """Of repeated updates."""
+    """Timing of repeated updates."""
 
     wall_s: float = 0.0
     cpu_s: float = 0.0
@@ -56,7 +56,7 @@ class Timing:
 
 
 def episodes(model: Transformer, count: int) -> list[Group]:
-    """Groups of siblings with a common prompt, turns of sampled tokens and observations, rewards of ±1."""
+    """Return groups of siblings: a common prompt, turns of sampled tokens and observations, rewards of ±1."""
     rng = random.Random(0)
     groups = []
     for number in range(count // SIBLINGS):
@@ -83,7 +83,7 @@ def episodes(model: Transformer, count: int) -> list[Group]:
 
 @torch.no_grad()
 def recorded(model: Transformer, tokens: TokenRecord) -> TokenRecord:
-    """The record with the model's own log-probabilities."""
+    """Return the record with the model's own log-probabilities."""
     ids = torch.tensor([tokens.ids])
     table = torch.log_softmax(model(ids, torch.tensor([ids.shape[1]]))[0, :-1], dim=1)
     found = table.gather(1, ids[0, 1:, None]).squeeze(1)
@@ -102,7 +102,7 @@ def our_trainer(model: Transformer, threads: int) -> Trainer:
 
 
 class Trl:
-    """TRL's update on ready-made trajectories: its own loss, accumulation, clipping and optimizer step."""
+    """TRL's update on given trajectories, with its own loss, accumulation, clipping and optimizer step."""
 
     def __init__(self, folder: Path, groups: list[Group], microbatch: int) -> None:
         from datasets import Dataset
@@ -132,7 +132,7 @@ class Trl:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5, weight_decay=0.0)
 
     def update(self) -> tuple[float, float]:
-        """The loss and the gradient's norm before clipping."""
+        """Run one update; return the loss and the gradient norm before clipping."""
         loss = 0.0
         for start in range(0, len(self.inputs["prompt_ids"]), self.microbatch):
             part = {name: x[start : start + self.microbatch] for name, x in self.inputs.items()}
@@ -150,7 +150,7 @@ def _no_reward(completions: list[str], **_: Any) -> list[float | None]:
 
 
 def _padded(groups: list[Group]) -> dict[str, Tensor]:
-    """As TRL lays a batch out: prompts, then completions padded to the longest of the whole batch."""
+    """Return the batch in TRL's layout: prompts, then completions padded to the longest of the batch."""
     trajectories = [t for group in groups for t in group.trajectories]
     width = max(len(t.tokens.ids) for t in trajectories) - PROMPT
 
@@ -171,7 +171,7 @@ def _padded(groups: list[Group]) -> dict[str, Tensor]:
 
 
 def measure(count: int, repeats: int, threads: int) -> dict[str, Any]:
-    """Alternate the trainers; each gets one update to warm up."""
+    """Measure the trainers alternately, after one warm-up update each."""
     torch.set_num_threads(threads)
     model, tokenizer = load_policy_checkpoint("fresh:quickstart", home=Path())
     groups = episodes(model, count)

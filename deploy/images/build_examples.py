@@ -1,12 +1,12 @@
-"""Builds two example images and their dataset rows: one laid out as R2E-Gym's, one as SWE-bench's.
+"""Build two example images and their dataset rows, in the layouts of R2E-Gym and SWE-bench.
 
     python deploy/images/build_examples.py OUT [--base ROOTFS.tar] [--docker unix:///…/docker.sock]
 
-Everything is real: a Debian root file system (by mmdebstrap unless one is given), the package
+All parts are real: a Debian root file system (by mmdebstrap unless one is given), the package
 ``parse`` from its source distributions 1.20.1 and 1.20.2, the fix between them (hyphens in field names), and
 test outcomes that were observed by running the tests in the images. OUT receives ``r2e_gym.jsonl`` and
 ``swe_bench.jsonl`` (one row each) and ``images.json``; the images stay in the Docker daemon. A second call
-makes only what is missing. Another package goes into ``layout``; README.md tells about the two layouts.
+builds only what is missing. For another package edit ``layout``; README.md describes the two layouts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _SYSTEM = Path(__file__).parents[1] / "setup" / "system.sh"
 
 
 def base_rootfs(folder: Path) -> Path:
-    """A minimal Debian with Python and git as a tar, made once. Needs root and the package mmdebstrap."""
+    """Build a minimal Debian with Python and git as a tar, once. Requires root and the package mmdebstrap."""
     target = folder / "debian.tar"
     if not target.exists():
         partial = target.with_suffix(".partial.tar")
@@ -46,14 +46,14 @@ def base_rootfs(folder: Path) -> Path:
 
 
 def import_base(client: docker.DockerClient, tar: Path) -> None:
-    """The root file system as an image of one layer."""
+    """Import the root file system as an image with one layer."""
     repository, tag = BASE.split(":")
     changes = ["ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "CMD /bin/bash"]
     client.api.import_image_from_file(str(tar), repository=repository, tag=tag, changes=changes)
 
 
 def exists(client: docker.DockerClient, image: str) -> bool:
-    """Whether the daemon has the image."""
+    """Return whether the daemon has the image."""
     try:
         client.images.get(image)
     except docker.errors.ImageNotFound:
@@ -62,7 +62,7 @@ def exists(client: docker.DockerClient, image: str) -> bool:
 
 
 def build(client: docker.DockerClient, image: str, tree: Path) -> None:
-    """The base plus everything below ``tree``, owned by root."""
+    """Build an image of the base and the files below ``tree``, owned by root."""
     context = io.BytesIO()
 
     def owned(info: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -81,7 +81,7 @@ def build(client: docker.DockerClient, image: str, tree: Path) -> None:
 
 
 def observed(client: docker.DockerClient, image: str, script: str) -> str:
-    """What ``script`` prints in a container without network; its status does not matter."""
+    """Return the output of ``script`` in a container without network; its exit status is ignored."""
     container = client.containers.run(image, ["bash", "-c", script], network_mode="none", detach=True)
     try:
         container.wait(timeout=600)
@@ -92,7 +92,7 @@ def observed(client: docker.DockerClient, image: str, script: str) -> str:
 
 
 def main() -> int:
-    """Build and write; 1 with a line on stderr where this machine cannot."""
+    """Build images and rows; return 1 with a line on stderr if this machine cannot."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -113,7 +113,7 @@ def main() -> int:
 
 
 def known(client: docker.DockerClient, out: Path) -> dict[str, str]:
-    """The images of an earlier call, if daemon and folder have everything."""
+    """Return the images of an earlier call, if daemon and folder are complete."""
     try:
         images: dict[str, str] = json.loads((out / "images.json").read_text())
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def make(client: docker.DockerClient, out: Path, base: Path | None) -> dict[str,
         ("swe_bench", rows.swe_row(source, images["swe"], run)),
     ):
         (out / f"{name}.jsonl").write_text(json.dumps(row) + "\n")
-    (out / "images.json").write_text(json.dumps(images, indent=2) + "\n")  # last: then all of it is there
+    (out / "images.json").write_text(json.dumps(images, indent=2) + "\n")  # last: marks completeness
     return images
 
 

@@ -1,7 +1,8 @@
-"""The files of the two example images, as folders that are copied over a Debian root file system.
+"""Files of the two example images, as folders that are copied over a Debian root file system.
 
-Both hold the repository at ``/testbed`` on the commit before the fix, with a later commit reachable by a tag,
-as images of published datasets do. They differ in where Python, the hidden tests and the runner are.
+Both contain the repository at ``/testbed`` on the commit before the fix, with a later commit reachable by a
+tag, like images of published datasets. They differ in the locations of Python, the hidden tests and the
+runner.
 """
 
 from __future__ import annotations
@@ -36,25 +37,25 @@ conda() {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The package before and after the fix."""
+    """Sources of the package before and after the fix."""
 
     old: Path
     new: Path
     repository: Path
-    """A git repository whose work tree is the old version."""
+    """Git repository whose work tree is the old version."""
     old_commit: str
     new_commit: str
     site_packages: Path
-    """pytest and what it needs."""
+    """Folder with pytest and its dependencies."""
     instance_id: str = "r1chardj0n3s__parse-86"
 
     def git(self, *arguments: str) -> str:
-        """Output of git in the repository."""
+        """Run git in the repository and return its output."""
         return git(self.repository, *arguments)
 
 
 def git(folder: Path, *arguments: str, date: str = _DATES[OLD]) -> str:
-    """Run git with an identity, a date and a configuration of our own: commits are always the same."""
+    """Run git with a fixed identity, date and configuration, so that commits are reproducible."""
     who = {
         f"GIT_{role}_{part}": value
         for role in ("AUTHOR", "COMMITTER")
@@ -81,7 +82,7 @@ def git(folder: Path, *arguments: str, date: str = _DATES[OLD]) -> str:
 
 
 def fetch(folder: Path) -> Source:
-    """Download both versions and pytest (once), and make the repository out of them."""
+    """Download both versions and pytest (once), and create the repository from them."""
     folder.mkdir(parents=True, exist_ok=True)
     trees = {version: _sdist(folder, version) for version in (OLD, NEW)}
     site = folder / "site-packages"
@@ -140,7 +141,7 @@ def _sdist(folder: Path, version: str) -> Path:
 
 
 def _environment(folder: Path, source: Source) -> None:
-    """A virtual environment without programs of its own: the base's Python plus pytest and the repository."""
+    """Create a virtual environment without own executables: the base's Python, pytest and the repository."""
     site = folder / "lib/python3.11/site-packages"
     shutil.copytree(source.site_packages, site)
     (site / "testbed.pth").write_text("/testbed\n")
@@ -157,7 +158,7 @@ def _script(path: Path, text: str) -> None:
 
 
 def r2e_tree(source: Source, folder: Path) -> Path:
-    """``/testbed/.venv``, hidden tests in ``/r2e_tests`` with links to them, the runner in ``/root``."""
+    """Create R2E-Gym's layout: ``/testbed/.venv``, hidden tests in ``/r2e_tests``, runner in ``/root``."""
     shutil.rmtree(folder, ignore_errors=True)
     testbed = folder / "testbed"
     shutil.copytree(source.repository, testbed, symlinks=True)
@@ -173,7 +174,7 @@ def r2e_tree(source: Source, folder: Path) -> Path:
 
 
 def swe_tree(source: Source, folder: Path) -> Path:
-    """The repository alone in ``/testbed``, Python in conda's place."""
+    """Create SWE-bench's layout: the repository in ``/testbed``, Python at conda's path."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source.repository, folder / "testbed", symlinks=True)
     conda = folder / "opt/miniconda3"

@@ -16,7 +16,7 @@ import layout
 from layout import Source
 
 Run = Callable[[str, str], str]
-"""(kind of image, shell script) -> what it printed."""
+"""Function that runs a shell script in a kind of image and returns its output."""
 
 STATEMENT = """Field names with hyphens are not recognised
 
@@ -38,7 +38,7 @@ _PATCH_HERE = "cd /testbed && git apply -v - <<'EOF_TRAINYARD'\n{patch}EOF_TRAIN
 
 
 def patch(source: Source, paths: tuple[str, ...]) -> str:
-    """What the fix changed below ``paths``."""
+    """Return the diff of the fix below ``paths``."""
     return source.git("diff", source.old_commit, source.new_commit, "--", *paths)
 
 
@@ -85,7 +85,7 @@ def _file_diff(source: Source, path: str) -> dict[str, Any]:
 
 
 def _outcomes(log: str) -> dict[str, str]:
-    """Test → status, as R2E-Gym reads pytest's short summary: the path is left out, parts joined by dots."""
+    """Parse pytest's short summary to a status by test, as R2E-Gym does: without path, joined by dots."""
     found = {}
     for line in log.partition("short test summary info")[2].splitlines():
         match = re.match(r"(PASSED|FAILED|ERROR) \S*?::(.*)", line)
@@ -95,7 +95,7 @@ def _outcomes(log: str) -> dict[str, str]:
 
 
 def r2e_row(source: Source, image: str, run: Run) -> dict[str, Any]:
-    """A row of R2E-Gym-Subset."""
+    """Return a row of R2E-Gym-Subset."""
     runner = "bash /root/run_tests.sh"
     old = run("r2e", runner)
     new = run("r2e", _PATCH_HERE.format(patch=patch(source, layout.CHANGED)) + runner)
@@ -141,7 +141,7 @@ def r2e_row(source: Source, image: str, run: Run) -> dict[str, Any]:
 
 
 def eval_script(source: Source) -> str:
-    """The script that the harness runs in the image after the model's patch was applied."""
+    """Return the script that the harness runs in the image after applying the model's patch."""
     tests = " ".join(layout.TESTS)
     return f"""#!/bin/bash
 set -uxo pipefail
@@ -165,7 +165,7 @@ def _passed(log: str) -> set[str]:
 
 
 def swe_row(source: Source, image: str, run: Run) -> dict[str, Any]:
-    """A row of SWE-bench with harness 5's additional columns."""
+    """Return a row of SWE-bench with the additional columns of harness 5."""
     script, gold = eval_script(source), patch(source, layout.CHANGED)
     before = _passed(run("swe", script))
     after = _passed(run("swe", _PATCH_HERE.format(patch=gold) + script))
