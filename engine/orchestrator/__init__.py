@@ -1,4 +1,4 @@
-"""The only joiner: one module per kind of run, all with the shape ``async (config, run) -> RunResult``.
+"""Execution of runs: one module per kind of run, each with a function ``async (config, run) -> RunResult``.
 
 ``execute`` runs any of them to its terminal event. Kinds are imported when they run: curating a
 dataset must not load torch. To add a kind: a module here, a configuration in ``engine.config.run``,
@@ -32,7 +32,7 @@ from engine.redaction import redact
 
 EXIT_OK, EXIT_FAILED, EXIT_FENCED = 0, 1, 3
 FAILURE_NAME = "failure.json"
-"""In the run folder after a failure: ``{"epoch", "reason"}``, for when the event cannot be delivered."""
+"""File in the run folder after a failure: ``{"epoch", "reason"}``, in case the event cannot be delivered."""
 
 _KINDS: Mapping[type[AnyRun], str] = {
     TrainRun: "engine.orchestrator.train:train",
@@ -48,7 +48,7 @@ log = structlog.get_logger("orchestrator")
 
 
 def execute(config: AnyRun, run: RunContext) -> int:
-    """Run to the end, whatever happens, and record how it ended.
+    """Run to the end, handle every failure, and record how the run ended.
 
     Returns:
         The process's exit code: 0 succeeded or stopped, 1 failed, 3 fenced.
@@ -56,7 +56,7 @@ def execute(config: AnyRun, run: RunContext) -> int:
     try:
         _function(config)
         gc.collect()
-        gc.freeze()  # going through all that torch brings would hold the loop for most of a second
+        gc.freeze()  # a collection over torch's objects would block the loop for most of a second
         outcome = asyncio.run(perform(config, run))
     except FencedError as error:
         log.warning("fenced", reason=str(error))
@@ -73,7 +73,7 @@ def execute(config: AnyRun, run: RunContext) -> int:
 
 
 async def perform(config: AnyRun, run: RunContext) -> RunResult:
-    """The run itself; for notebooks, where a loop is already running.
+    """Perform the run itself; for notebooks, where an event loop is already running.
 
     Raises:
         RunStopped, TrainyardError: it ended early; no terminal event was written.
@@ -87,7 +87,7 @@ async def perform(config: AnyRun, run: RunContext) -> RunResult:
 
 
 def _function(config: AnyRun) -> Callable[[AnyRun, RunContext], Awaitable[RunResult]]:
-    """Import what performs a run of this kind."""
+    """Import the function that performs a run of this kind."""
     module, _, name = _KINDS[type(config)].partition(":")
     function: Callable[[AnyRun, RunContext], Awaitable[RunResult]] = getattr(
         importlib.import_module(module), name
@@ -96,7 +96,7 @@ def _function(config: AnyRun) -> Callable[[AnyRun, RunContext], Awaitable[RunRes
 
 
 def note_failure(run: RunContext, reason: str) -> None:
-    """Leave the reason in the run folder."""
+    """Write the failure's reason into the run folder."""
     note = {"epoch": run.epoch, "reason": redact(reason)}
     try:
         (run.run_dir / FAILURE_NAME).write_text(json.dumps(note) + "\n")
@@ -105,7 +105,7 @@ def note_failure(run: RunContext, reason: str) -> None:
 
 
 def record(run: RunContext, outcome: RunResult) -> int:
-    """Write the terminal event; returns the process's exit code."""
+    """Write the terminal event; return the process's exit code."""
     log.info("run_finished", state=outcome.state, reason=outcome.reason, **outcome.summary)
     if outcome.state == "failed":
         note_failure(run, outcome.reason)

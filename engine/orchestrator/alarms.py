@@ -1,4 +1,4 @@
-"""Alerts about what a curve shows too late, each with the groups to look at.
+"""Alerts about problems that curves show too late, each with the groups to inspect.
 
 The README of this package lists them. An alert is raised when its condition begins to hold and again only
 after it has ceased to; infrastructure and gradient alerts are raised every time. Clipping and mismatch are
@@ -28,17 +28,19 @@ ENTROPY_LOW, ENTROPY_FLOOR = 0.1, 0.005
 ENTROPY_HIGH, ENTROPY_CEILING = 3.0, 0.5
 CLIP_SHARE_MAX = 0.3
 MISMATCH_MAX = 0.05
-"""Nats a token; a mean probability ratio of 1.05 is where published gates stand."""
+"""Maximum mismatch of sampler and trainer, nats per token; published thresholds are a mean probability
+ratio of 1.05."""
 LENGTH_GROWTH_MAX = 2.0
 TREND = 0.05
 WINDOW = 5
-"""Iterations of a trend's two halves."""
+"""Iterations in each half of a trend."""
 START = 3
-"""Iterations whose mean is "the start"."""
+"""Number of first iterations whose mean defines a metric's start value."""
 LOOP_HELD_MAX_MS = 100.0
-"""Twice what an engine holds its event loop for on a machine with a free core (99.9th percentile)."""
+"""Threshold, ms: twice the time an engine blocks its event loop on a machine with a free core (99.9th
+percentile)."""
 MAX_GROUPS = 5
-"""An alert names at most so many groups."""
+"""Maximum number of groups named by an alert."""
 
 _TRACKED = ("reward/mean", "termination/submitted")
 _STARTS = ("entropy/mean", "tokens/response_mean")
@@ -47,14 +49,14 @@ _ENTROPY, _LENGTH = _STARTS
 
 @dataclass(slots=True)
 class _State:
-    """What must survive a restart."""
+    """State that must survive a restart."""
 
     in_a_row: dict[str, int] = field(default_factory=dict)
-    """Code → iterations in a row in which its condition held."""
+    """Code → number of consecutive iterations in which its condition held."""
     starts: dict[str, list[float]] = field(default_factory=dict)
-    """The first values of metrics that are compared with a run's start."""
+    """First values of the metrics compared with a run's start."""
     recent: dict[str, list[float]] = field(default_factory=dict)
-    """The last values of metrics whose trend is watched."""
+    """Latest values of the metrics whose trend is watched."""
 
     def observe(self, metrics: Mapping[str, float]) -> None:
         for name in _STARTS:
@@ -65,19 +67,19 @@ class _State:
             self.recent[name] = [*self.recent.get(name, []), metrics[name]][-2 * WINDOW :]
 
     def start(self, name: str) -> float | None:
-        """Mean of the run's first iterations; None while they last."""
+        """Return the mean of the run's first iterations; None until they are complete."""
         first = self.starts.get(name, [])
         return fmean(first) if len(first) == START else None
 
     def change(self, name: str) -> float:
-        """Mean of the last window less that of the one before; 0 while there are not two."""
+        """Return the mean of the last window minus that of the previous one; 0 until there are two."""
         values = self.recent.get(name, [])
         return fmean(values[WINDOW:]) - fmean(values[:WINDOW]) if len(values) == 2 * WINDOW else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Iteration:
-    """What a check looks at."""
+    """Data of an iteration examined by the checks."""
 
     groups: Sequence[Group]
     metrics: Mapping[str, float]
@@ -86,34 +88,35 @@ class _Iteration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Check:
-    """An alert: when, what it says, which groups it names."""
+    """Definition of an alert: condition, message, and ranking of the groups to name."""
 
     code: str
     severity: Literal["warning", "error"] = "warning"
     find: Callable[[_Iteration], str | None]
-    """The message where the condition holds."""
+    """Function that returns the message where the condition holds."""
     rank: Callable[[Group], float]
-    """The groups to look at have the largest ones; those with 0 or less are not named."""
+    """Score of a group; the highest are named, those with 0 or less never."""
     patience: int | None = 1
-    """Alert after so many iterations in a row; None alerts every time."""
+    """Consecutive iterations before the alert; None alerts every time."""
 
 
 class Alarms:
-    """Watches iterations; its state fits in a checkpoint."""
+    """Monitor of iterations; its state is stored in checkpoints."""
 
     def __init__(self, run: RunContext) -> None:
         self._run = run
         self._state = _State()
         self._is_held = False
-        """Whether the loop was held too long in the last iteration; not saved: attempts differ in it."""
+        """Whether the loop was blocked too long in the last iteration; not saved, because attempts differ
+        in it."""
 
     def after_iteration(self, iteration: int, groups: Sequence[Group], metrics: Mapping[str, float]) -> None:
-        """Look at a finished iteration.
+        """Check a finished iteration.
 
         Args:
             iteration: its number.
             groups: every group that was sampled.
-            metrics: of the iteration, the trainer's included.
+            metrics: metrics of the iteration, including the trainer's.
         """
         self._state.observe(metrics)
         seen = _Iteration(groups=groups, metrics=metrics, state=self._state)
@@ -125,7 +128,7 @@ class Alarms:
                 self._alert(check, message, iteration, groups)
 
     def loop_held(self, iteration: int, held: LoopReport) -> None:
-        """Look at how long the event loop was held during an iteration."""
+        """Check how long the event loop was blocked during an iteration."""
         milliseconds, longest = held.metrics["loop/held_p999_ms"], held.longest
         was_held, self._is_held = self._is_held, milliseconds > LOOP_HELD_MAX_MS
         if self._is_held and not was_held:
@@ -140,11 +143,11 @@ class Alarms:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """What must survive a restart, as JSON."""
+        """Return the state that must survive a restart, as JSON."""
         return dataclasses.asdict(self._state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._state = _State(**state)
 
     def _alert(self, check: _Check, message: str, iteration: int, groups: Sequence[Group]) -> None:
@@ -170,7 +173,7 @@ def _infrastructure(seen: _Iteration) -> str | None:
 
 
 def _lost_at(trajectory: Trajectory) -> str:
-    """Where a trajectory without a sandbox failure of its own was lost."""
+    """Return the stage at which a trajectory without its own sandbox failure was lost."""
     ended = trajectory.termination in INFRASTRUCTURE_REASONS
     return trajectory.termination.replace("_", " ") if ended else "grading"
 
@@ -266,7 +269,7 @@ def _mean_response(group: Group) -> float:
 
 
 def _surprise(group: Group) -> float:
-    """Mean −log μ of the sampled tokens, an estimate of the entropy on this task."""
+    """Return the mean −log μ of the sampled tokens, an estimate of the entropy on this task."""
     return -sum(sum(trajectory.tokens.logprobs) for trajectory in group.trajectories) / max(
         _sampled_tokens(group), 1.0
     )

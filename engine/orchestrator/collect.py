@@ -1,4 +1,4 @@
-"""Runs that only sample: graded trajectories of a split, or an evaluation of a policy on it."""
+"""Runs without updates: graded trajectories of a split, or an evaluation of a policy on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from engine.rollout.scheduler import GroupRequest
 
 
 async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
-    """Every task of the split ``group_size`` times, as one iteration without an update."""
+    """Sample every task of the split ``group_size`` times, as one iteration without an update."""
     started = time.monotonic()
     announce(run, total_iterations=1)
     config = await with_start_policy(config, run)
@@ -67,7 +67,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
 
 
 async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
-    """pass@1 of the policy on the split, ``group_size`` attempts at every task."""
+    """Measure pass@1 of the policy on the split with ``group_size`` attempts per task."""
     started = time.monotonic()
     announce(run)
     config = await with_start_policy(config, run)

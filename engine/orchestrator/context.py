@@ -1,4 +1,4 @@
-"""What every kind of run gets: where it lives, where its events go, what people want of it."""
+"""Context of a run of any kind: identity, folders, events and control."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from engine.orchestrator.loop_probe import LoopProbe
 log = structlog.get_logger("orchestrator")
 POLL_S = 0.1
 CANCEL_S = 4.0
-"""How long cancelled work may take to close its sandboxes before the run ends without it."""
+"""Maximum time cancelled work may take to close its sandboxes before the run ends without it, seconds."""
 
 T = TypeVar("T")
 Severity = Literal["info", "warning", "error"]
 
 
 class RunStopped(Exception):
-    """Somebody asked for a stop; the message says who. Not an error: the run ends as ``stopped``."""
+    """A stop was requested; the message names its origin. Not an error: the run ends as ``stopped``."""
 
 
 class DeliveryError(TrainyardError):
-    """The run's events cannot be delivered any more, so it must not go on."""
+    """The run's events can no longer be delivered, so it must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
-    """How a run ended, and the numbers people look for first."""
+    """Result of a run, with its headline numbers."""
 
     state: Literal["succeeded", "failed", "stopped"]
     reason: str = ""
@@ -54,9 +54,9 @@ class RunContext:
     sink: EventSink
     control: Control
     closing: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """What must be freed before the terminal event is written."""
+    """Resources to release before the terminal event is written."""
     probe: LoopProbe = field(default_factory=LoopProbe)
-    """Measures the run's event loop while the run is performed."""
+    """Probe that measures the event loop while the run is performed."""
 
     def alert(
         self,
@@ -67,22 +67,22 @@ class RunContext:
         *,
         task_ids: Sequence[str] = (),
     ) -> None:
-        """Tell people about something they should look at, and in which groups."""
+        """Report a condition that a person should look at, with its groups."""
         self.sink.emit(
             Alert, severity=severity, code=code, message=message, iteration=iteration, task_ids=list(task_ids)
         )
 
     def progress(self, message: str, done: int, total: int) -> None:
-        """Say where a phase without iterations is."""
+        """Report the progress of a phase without iterations."""
         self.sink.emit(RunProgress, message=message, done=done, total=total)
 
     @property
     def must_end(self) -> bool:
-        """Whether ``check`` would raise; for work in other threads."""
+        """Return whether ``check`` would raise; for work in other threads."""
         return self.control.desired() == "stop" or bool(self.control.fence_reason or self.control.failure)
 
     def check(self) -> None:
-        """Raise what ends the attempt: FencedError, DeliveryError or RunStopped."""
+        """Raise the reason to end the attempt, if any: FencedError, DeliveryError or RunStopped."""
         if self.control.fence_reason:
             raise FencedError(self.control.fence_reason)
         if self.control.failure:
@@ -91,7 +91,7 @@ class RunContext:
             raise RunStopped(self.control.stop_reason)
 
     async def safe_point(self) -> None:
-        """Where nothing is in flight: acknowledge a pause and wait until it is over."""
+        """Acknowledge a pause and wait until it is over; called where nothing is in flight."""
         self.check()
         if self.control.desired() != "pause":
             return
@@ -103,7 +103,7 @@ class RunContext:
         self.sink.emit(RunResumed)
 
     async def interruptible(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``; cancel it as soon as the attempt must end. Raises what ``check`` raises."""
+        """Await ``work``; cancel it as soon as the attempt must end. Raises the same errors as ``check``."""
         task = asyncio.ensure_future(work)
         try:
             while not task.done():

@@ -1,4 +1,4 @@
-"""Makes a dataset; its progress becomes events."""
+"""Runs of curation, with progress as events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which training tasks an iteration uses: seeded passes over the split, each task once per pass."""
+"""Order of training tasks: seeded shuffled passes over the split, each task once per pass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.types import TaskRow
 
 
 class TaskCursor:
-    """A position in an endless sequence of shuffled passes; its state fits in a checkpoint.
+    """Position in an endless sequence of shuffled passes; its state is stored in checkpoints.
 
     An iteration never gets a task twice: where a pass ends inside an iteration, tasks the iteration
     already has wait for the next one.
@@ -37,10 +37,10 @@ class TaskCursor:
         self._remaining: list[str] = []
 
     def take(self, count: int | None = None, *, exclude: Collection[str] = ()) -> list[TaskRow]:
-        """The next tasks, as many as an iteration uses.
+        """Return the next tasks, as many as an iteration uses.
 
         Args:
-            count: take so many instead; fewer come where the split has no more.
+            count: number of tasks to take instead; fewer are returned where the split has no more.
             exclude: tasks the iteration already has; they wait for the next one.
         """
         had = set(exclude)
@@ -56,18 +56,18 @@ class TaskCursor:
         return [self._rows[task_id] for task_id in taken]
 
     def peek(self) -> list[TaskRow]:
-        """What ``take`` would give, left where it is."""
+        """Return the tasks that ``take`` would return, without moving the position."""
         state = self.state_dict()
         rows = self.take()
         self.load_state_dict(state)
         return rows
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, as JSON."""
+        """Return the position as JSON."""
         return {"passes": self._passes, "remaining": list(self._remaining)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go to a saved position. Raises ConfigError when the split changed since."""
+        """Restore a saved position. Raises ConfigError when the split changed since."""
         gone = [task_id for task_id in state["remaining"] if task_id not in self._rows]
         if gone:
             raise ConfigError(f"task {gone[0]} of the checkpoint is no longer in the dataset's split")

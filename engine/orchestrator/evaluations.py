@@ -1,4 +1,4 @@
-"""Evaluations: so many samples, spread evenly over fixed tasks, apart from the training stream."""
+"""Evaluations: a fixed number of samples spread evenly over fixed tasks, apart from the training stream."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from engine.types import TaskRow
 
 
 def spread(rows: Sequence[TaskRow], samples: int, *, iteration: int, phase: str) -> list[GroupRequest]:
-    """One request per task: the samples divided evenly, or every k-th task when samples are fewer.
+    """Return one request per task: samples divided evenly, or every k-th task when there are fewer samples.
 
     Example: 5 samples on 3 tasks are groups of 2, 2 and 1; 2 samples on 6 tasks use tasks 0 and 3.
     """

@@ -1,4 +1,4 @@
-"""From the engine's own types to events. To show more of a step or a trajectory, start here."""
+"""Conversion of the engine's types to events. To show more of a step or a trajectory, start here."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from engine.types import RolloutKey, Step, TokenRecord, Trajectory
 
 TRAIN_PHASE = "train"
 DurationObserver = Callable[[str, float], None]
-"""Counts a duration in seconds in the histogram of that name."""
+"""Callback that adds a duration in seconds to the histogram of that name."""
 
 
 class EventObserver:
-    """Turns what the rollout scheduler reports into events, and its durations into the pool's histograms.
+    """Observer that records rollouts as events, and their durations in the pool's histograms.
 
-    Token columns travel only with trajectories of the training phase: they are what was trained on.
+    Token columns are included only in trajectories of the training phase, which were trained on.
     """
 
     def __init__(self, sink: EventSink, *, observe_duration: DurationObserver | None = None) -> None:
@@ -31,21 +31,21 @@ class EventObserver:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="events")
 
     def close(self) -> None:
-        """End the thread that records trajectories."""
+        """Stop the thread that records trajectories."""
         self._thread.shutdown()
 
     def trajectory_started(self, key: RolloutKey, sandbox_id: str) -> None:
-        """A rollout was admitted (again, when infrastructure failed it)."""
+        """Record that a rollout was admitted (again, after an infrastructure failure)."""
         self._sink.emit(TrajectoryStarted, ref=ref(key), sandbox_id=sandbox_id)
 
     def step_finished(self, key: RolloutKey, step: Step) -> None:
-        """One turn is over."""
+        """Record a finished turn."""
         self._sink.emit(StepFinished, ref=ref(key), **step_fields(step))
         if self._observe_duration is not None and step.call is not None:
             self._observe_duration("exec", step.tool_seconds)
 
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
-        """The terminal record; megabytes of tokens and log, so made beside the event loop, one at a time."""
+        """Record the terminal event; built in a thread, one at a time, as tokens and log take megabytes."""
         await in_thread(partial(self._record, trajectory), executor=self._thread)
         grade = trajectory.grade
         if self._observe_duration is not None and grade is not None and grade.seconds and not grade.reused:
@@ -56,12 +56,12 @@ class EventObserver:
 
 
 def ref(key: RolloutKey) -> dict[str, Any]:
-    """The key as an event's ``ref``."""
+    """Return a rollout's key as an event's ``ref``."""
     return dataclasses.asdict(key)
 
 
 def step_fields(step: Step) -> dict[str, Any]:
-    """Everything of a ``step_finished`` event but its ``ref``."""
+    """Return all fields of a ``step_finished`` event except its ``ref``."""
     fields = {
         name: clean(getattr(step, name)) for name in ("thought", "response", "observation", "error")
     } | {
@@ -85,7 +85,7 @@ def step_fields(step: Step) -> dict[str, Any]:
 
 
 def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
-    """Everything of a ``trajectory_finished`` event."""
+    """Return all fields of a ``trajectory_finished`` event."""
     steps, timings = trajectory.steps, trajectory.timings
     versions = [step.policy_version for step in steps] or [0]
     with_tokens = trajectory.key.phase == TRAIN_PHASE and trajectory.tokens.ids
@@ -120,7 +120,7 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def clean(value: Any) -> Any:
-    """Hostile text as valid Unicode: lone surrogates, which JSON cannot carry, become ``?``."""
+    """Return hostile text as valid Unicode: lone surrogates, which JSON cannot represent, become ``?``."""
     if isinstance(value, str):
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
     if isinstance(value, Mapping):
@@ -146,7 +146,7 @@ def _grade_fields(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _columns(tokens: TokenRecord) -> dict[str, list[Any]]:
-    # Not dataclasses.asdict: it copies every number apart, a thousand times slower.
+    # Not dataclasses.asdict: it copies every number separately, a thousand times slower.
     return {
         "ids": list(tokens.ids),
         "mask": list(tokens.mask),

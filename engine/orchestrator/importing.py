@@ -1,4 +1,4 @@
-"""Imports a published set: as a run, whose progress becomes events, and as a command.
+"""Import of a published dataset: as a run, whose progress becomes events, and as a command.
 
 ``python -m engine.orchestrator.importing`` needs no web application. Progress goes to standard error as JSON
 lines ``{"message", "done", "total"}``; the last line of standard output is one line of JSON counts. Exit code
@@ -29,7 +29,7 @@ from engine.types import TaskRow
 
 
 def obstacle(row: TaskRow) -> str:
-    """Why no patch for a row can be judged here; empty when one can be."""
+    """Return the reason why patches for a row cannot be graded on this installation; empty when they can."""
     try:
         check_gradable(row)
     except TrainyardError as error:
@@ -38,7 +38,7 @@ def obstacle(row: TaskRow) -> str:
 
 
 async def import_set(config: ImportRun, run: RunContext) -> RunResult:
-    """Import the configured source. A stopped or killed run shows nothing and goes on where it was.
+    """Import the configured source. An interrupted run publishes nothing and can be resumed.
 
     Raises:
         DatasetError: nothing can be imported; says why.
@@ -70,7 +70,7 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(
         prog="python -m engine.orchestrator.importing",
         description="Import a published dataset.",
@@ -114,7 +114,7 @@ def _failed(reason: str) -> int:
 
 
 def _stop_on_signals() -> list[int]:
-    """Filled by the first signal, so that the import ends between two rows."""
+    """Return a list filled by the first signal, so that the import ends between two rows."""
     seen: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda got, _frame: seen.append(got))

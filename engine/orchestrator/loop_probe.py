@@ -1,4 +1,4 @@
-"""Measures how long the event loop is held at once, by a callback or by a thread that keeps the interpreter.
+"""Measurement of how long callbacks, or threads that hold the interpreter lock, block the event loop.
 
 A task is due every ``INTERVAL_S``; how late it runs is how long everything else on the loop had to wait:
 lease renewals, pool reports, watches, sandboxes that start. A hold that makes it miss several turns counts
@@ -21,14 +21,14 @@ from types import FrameType
 
 INTERVAL_S = 0.01
 NOTICED_S = 0.05
-"""A hold of this long is looked at."""
+"""Minimum duration of a hold that is examined, seconds."""
 _GROWTH = 1.05
-"""Ratio of two neighbouring bounds of the histogram."""
+"""Ratio of adjacent bucket bounds of the histogram."""
 _SHORTEST_MS = 0.01
 
 
 class LatenessHistogram:
-    """Counts of durations in buckets of equal ratio: a percentile is at most 5 % above the true one."""
+    """Histogram of durations with buckets of equal ratio: percentiles are at most 5 % too high."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -40,7 +40,7 @@ class LatenessHistogram:
         self._counts[math.ceil(math.log(max(milliseconds, _SHORTEST_MS) / _SHORTEST_MS, _GROWTH))] += 1
 
     def percentile(self, share: float) -> float:
-        """Smallest bound in milliseconds that ``share`` of the durations do not exceed; 0 without any."""
+        """Return the smallest bound, ms, not exceeded by ``share`` of the durations; 0 without any."""
         wanted, seen = share * self._counts.total(), 0
         for bucket, count in sorted(self._counts.items()):
             seen += count
@@ -56,35 +56,35 @@ class LatenessHistogram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The longest hold of an interval."""
+    """Longest hold of the event loop in an interval."""
 
     milliseconds: float
     phase: str
-    """What the run was doing, e.g. ``update``; empty outside of every phase."""
+    """Phase of the run, e.g. ``update``; empty outside of every phase."""
     running: str
-    """The engine's function that held the loop; empty where the loop waited for another thread."""
+    """Function of the engine that held the loop; empty where the loop waited for another thread."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopReport:
-    """How long the loop was held since the report before."""
+    """Durations for which the loop was held since the previous report."""
 
     metrics: dict[str, float]
-    """Of ``LatenessHistogram.metrics``."""
+    """Metrics of ``LatenessHistogram.metrics``."""
     longest: Hold
 
 
 class LoopProbe:
-    """Measures the running event loop between ``async with`` and its end."""
+    """Probe of the running event loop; an async context manager."""
 
     def __init__(self) -> None:
         self._phase = ""
         self._due = 0.0
         self._seen: Counter[tuple[str, str]] = Counter()
-        """How often the watching thread found which phase and function since the last turn."""
+        """Counts of phase and function seen by the watching thread since the last turn of the loop."""
         self._stopped = threading.Event()
         self.whole = LatenessHistogram()
-        """Of everything since the probe began."""
+        """Histogram since the probe began."""
         self._reset()
 
     async def __aenter__(self) -> LoopProbe:
@@ -106,7 +106,7 @@ class LoopProbe:
 
     @contextlib.contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Name what the run does inside the block."""
+        """Set the name of the run's phase inside the block."""
         before, self._phase = self._phase, name
         try:
             yield
@@ -114,7 +114,7 @@ class LoopProbe:
             self._phase = before
 
     def report(self) -> LoopReport:
-        """Return what was measured since the last report, and begin anew."""
+        """Return the measurements since the last report and start a new interval."""
         histogram, longest = self._histogram, self._longest
         self._reset()
         return LoopReport(metrics=histogram.metrics(), longest=longest)
@@ -146,7 +146,7 @@ class LoopProbe:
 
 
 def _running(frame: FrameType | None) -> str:
-    """Name the innermost function of the engine on a stack; empty when the loop itself waits."""
+    """Return the innermost function of the engine on a stack; empty when the loop itself waits."""
     if frame is None or frame.f_globals.get("__name__") == "selectors":
         return ""
     while frame is not None:

@@ -1,4 +1,4 @@
-"""Numbers of one iteration, named ``area/name``; shares are between 0 and 1, times in seconds.
+"""Metrics of one iteration, named ``area/name``; shares are between 0 and 1, times in seconds.
 
 To add one: a line in the function of its area.
 """
@@ -13,7 +13,7 @@ from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Traje
 
 
 def iteration_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Everything that finished trajectories alone can tell (no losses, no wall times of phases)."""
+    """Return the metrics derived from finished trajectories alone (no losses, no wall times of phases)."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     return {
         **_rewards(groups, trajectories),
@@ -24,12 +24,12 @@ def iteration_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def is_infrastructure(trajectory: Trajectory) -> bool:
-    """Whether it says nothing about the policy: infrastructure lost the rollout or its grading."""
+    """Return whether infrastructure lost the trajectory or its grading, so it says nothing of the policy."""
     return trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None
 
 
 def is_uniform(group: Group) -> bool:
-    """Whether its graded rewards are all equal, so that nothing can be learned from it."""
+    """Return whether a group's graded rewards are all equal, so that nothing can be learned from it."""
     rewards = {t.reward for t in group.trajectories if not is_infrastructure(t)}
     return len(rewards) <= 1
 
@@ -57,7 +57,7 @@ def _rewards(groups: Sequence[Group], trajectories: Sequence[Trajectory]) -> dic
 
 
 def _failures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Share of trajectories that ended by a sandbox failure, by its kind, of the kinds that occurred."""
+    """Return the share of trajectories that ended by a sandbox failure, by the kinds that occurred."""
     kinds = Counter(trajectory.failure for trajectory in trajectories if trajectory.failure)
     return {f"failure/{kind}": count / len(trajectories) for kind, count in sorted(kinds.items())}
 

@@ -1,4 +1,4 @@
-"""Opens the policy a configuration names. To add one: a case here, its settings in ``engine.config.rollout``.
+"""Factory of the configured policy. To add one: a case here, its settings in ``engine.config.rollout``.
 
 Models are imported when a run needs one: the oracle must not wait for torch.
 """
@@ -21,7 +21,7 @@ from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy
 
 
 def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
-    """A policy for sampling only.
+    """Open a policy for sampling only.
 
     Raises:
         CheckpointError: its checkpoint is missing or unusable.

@@ -1,4 +1,4 @@
-"""The next iteration's images come while the current one trains."""
+"""Prefetching of the next iteration's images during the current update."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger("orchestrator")
 
 
 class Prefetch:
-    """Asks environments to make ready, at most one request at a time; nothing fails because of it."""
+    """Preparation of environments in advance, at most one request at a time; its failures are ignored."""
 
     def __init__(self, environments: EnvironmentFactory, *, group_size: int) -> None:
         self._environments = environments
@@ -24,12 +24,12 @@ class Prefetch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, rows: Sequence[TaskRow]) -> None:
-        """Begin for the tasks of an iteration, unless the last request is not through yet."""
+        """Start preparing the tasks of an iteration, unless the last request is still running."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._prepare(rows))
 
     async def close(self) -> None:
-        """Give up what is still under way."""
+        """Cancel a request in progress."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""What a training run knows about itself: saved in every checkpoint, told in the final summary."""
+"""Progress of a training run, saved in every checkpoint and reported in the final summary."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class TrainProgress:
     iteration: int = 0
     """Completed iterations."""
     policy_version: int = 0
-    """Weight updates made."""
+    """Number of weight updates made."""
     trajectories: int = 0
     """Finished training trajectories."""
     seconds: float = 0.0
-    """Wall time of attempts before this one, up to the checkpoint it goes on from."""
+    """Wall time of earlier attempts, up to the checkpoint from which this one resumes, seconds."""
     solve_rates: list[float] = field(default_factory=list)
-    """Of every iteration's training trajectories."""
+    """Solve rates of the training trajectories, per iteration."""
     evaluations: dict[str, list[dict[str, float]]] = field(default_factory=dict)
     """Name → first and last evaluation: solve_rate, interval_low, interval_high."""
     _started: float = field(default_factory=time.monotonic)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything as JSON."""
+        """Return the complete state as JSON."""
         state = dataclasses.asdict(self) | {"seconds": self._elapsed()}
         del state["_started"]
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint."""
         for name, value in state.items():
             setattr(self, name, value)
 
     def add_evaluation(self, name: str, summary: EvaluationSummary) -> None:
-        """Remember an evaluation, if it is the first or so far the last."""
+        """Store an evaluation as the first, or else as the latest."""
         found = {
             "solve_rate": summary.solve_rate,
             "low": summary.interval_low,
@@ -52,7 +52,7 @@ class TrainProgress:
         self.evaluations[name] = [*self.evaluations.get(name, [])[:1], found]
 
     def summary(self) -> dict[str, float | int | str | None]:
-        """The numbers people look for first."""
+        """Return the headline numbers of the run."""
         train = [entry["solve_rate"] for entry in self.evaluations.get(TRAIN, [])] or self.solve_rates
         found: dict[str, float | int | str | None] = {
             "iterations": self.iteration,

@@ -1,4 +1,4 @@
-"""Dynamic sampling (DAPO: arXiv:2503.14476): groups whose rewards are all equal are replaced by fresh ones.
+"""Dynamic sampling (DAPO, arXiv:2503.14476): groups whose rewards are all equal are replaced by fresh ones.
 
 An iteration asks for as many new groups as it lacks, for at most ``max_resampling_rounds`` rounds or until
 the split has no task left that the iteration has not tried. What it got by then is trained on; every other
@@ -17,7 +17,7 @@ from engine.orchestrator.curriculum import TaskCursor
 from engine.types import Group, TaskRow
 
 Sample = Callable[[Sequence[TaskRow]], Awaitable[list[Group]]]
-"""Rolls out a group of each task."""
+"""Function that rolls out a group of each task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,19 +25,19 @@ class Collection:
     """The groups of one iteration."""
 
     trained: list[Group]
-    """What the update gets."""
+    """Groups passed to the update."""
     discarded: list[Group] = field(default_factory=list)
-    """What dynamic sampling replaced."""
+    """Groups replaced by dynamic sampling."""
     rounds: int = 0
-    """How often it asked for more."""
+    """Number of requests for further groups."""
 
     @property
     def groups(self) -> list[Group]:
-        """Everything that was sampled."""
+        """Return all sampled groups."""
         return [*self.trained, *self.discarded]
 
     def metrics(self) -> dict[str, float]:
-        """How much was sampled for nothing."""
+        """Return metrics of the sampling effort spent on discarded groups."""
         return {
             "resampling/rounds": float(self.rounds),
             "resampling/discarded": float(len(self.discarded)),
@@ -47,13 +47,13 @@ class Collection:
 async def collect_informative(
     first: Sequence[TaskRow], cursor: TaskCursor, sample: Sample, config: AlgorithmConfig
 ) -> Collection:
-    """Groups of ``first``'s tasks, or of others instead of them, that can teach something.
+    """Collect groups with a learning signal, of ``first``'s tasks or of further tasks in their place.
 
     Args:
         first: the iteration's tasks, already taken from ``cursor``.
-        cursor: gives further tasks.
-        sample: rolls out a group of each task it is given.
-        config: what counts as a signal, and how many rounds.
+        cursor: supplies further tasks.
+        sample: rolls out a group of each given task.
+        config: definition of a signal, and maximum number of rounds.
     """
     tried = [row.task.id for row in first]
     trained: list[Group] = []
@@ -72,7 +72,7 @@ async def collect_informative(
 
 
 def discarded_members(group: Group, config: AlgorithmConfig, *, max_context: int) -> tuple[Member, ...]:
-    """What the record says of a group that was replaced: its advantages, and no loss for anyone."""
+    """Return the record of a replaced group: its advantages, and no loss for any member."""
     return tuple(
         member if member.is_infrastructure else replace(member, loss_mask=False, mask_reason=ZERO_ADVANTAGE)
         for member in group_members(group.trajectories, config, max_context=max_context)

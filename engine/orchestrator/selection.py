@@ -1,4 +1,4 @@
-"""Which tasks of a split a run works on: chosen once, the same in every attempt.
+"""Selection of a split's tasks for a run: made once, the same in every attempt.
 
 Quarantine and solve rates change while runs go on. What the first attempt chose is kept in the run's
 folder, so that an attempt that resumes finds the tasks its checkpoint knows.
@@ -25,14 +25,14 @@ from engine.orchestrator.setup import ActingRun, load_rows
 from engine.types import TaskRow
 
 SELECTION_NAME = "selection.json"
-"""In the run folder: purpose → ids of the selected tasks, in order."""
+"""File in the run folder: purpose → ids of the selected tasks, in order."""
 
 Purpose = Literal["tasks", "evaluation"]
 log = structlog.get_logger("orchestrator")
 
 
 def run_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
-    """The tasks the run trains on, or samples: at most ``dataset.limit`` of those that ``dataset`` selects.
+    """Return the tasks to train on or to sample: at most ``dataset.limit`` of those that ``dataset`` selects.
 
     Raises:
         DatasetError: nothing is left, or a task that an earlier attempt chose is gone.
@@ -42,7 +42,7 @@ def run_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
 
 
 def evaluation_rows(config: TrainRun, run: RunContext) -> Sequence[TaskRow]:
-    """The held-out tasks but those in quarantine; solve rates do not matter. Raises DatasetError."""
+    """Return the held-out tasks except quarantined ones; solve rates are not used. Raises DatasetError."""
     every_rate = {"split": config.evaluation.split, "solve_rate_min": None, "solve_rate_max": None}
     chosen = config.dataset.model_copy(update=every_rate)
     return _selected(chosen, run, load_rows(config, run.home, chosen.split), "evaluation")

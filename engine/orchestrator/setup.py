@@ -1,4 +1,4 @@
-"""Builds what rollouts need from a configuration: tasks, environments, sandbox backend, scheduler.
+"""Setup of rollouts from a configuration: tasks, environments, sandbox backend, scheduler.
 
 To add an environment: a case in ``load_rows`` and ``open_environments``.
 """
@@ -40,7 +40,7 @@ ActingRun = TrainRun | RolloutRun | EvaluateRun
 
 
 def announce(run: RunContext, *, resumed_from: int | None = None, total_iterations: int = 0) -> None:
-    """The attempt's first event."""
+    """Record the attempt's first event."""
     run.sink.emit(
         RunStarted,
         host=socket.gethostname(),
@@ -51,7 +51,7 @@ def announce(run: RunContext, *, resumed_from: int | None = None, total_iteratio
 
 
 def load_rows(config: ActingRun, home: Path, split: str) -> Sequence[TaskRow]:
-    """All tasks of one of the run's splits; an environment that makes its own tasks makes them now.
+    """Return all tasks of one of the run's splits, generated now if the environment makes its own tasks.
 
     Raises:
         DatasetError: there are none.
@@ -63,7 +63,7 @@ def load_rows(config: ActingRun, home: Path, split: str) -> Sequence[TaskRow]:
 
 
 def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:
-    """Store generated tasks; another run may do the same at the same time."""
+    """Store generated tasks; safe when another run does the same at the same time."""
     try:
         save_dataset(home, name, frozenlake_rows(lake), frozenlake_provenance(lake))
     except OSError:
@@ -72,12 +72,12 @@ def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:
 
 
 async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
-    """The run's pool over a backend that works on this machine, without what an earlier attempt left behind.
+    """Open the run's pool over a backend that works on this machine; remove earlier attempts' sandboxes.
 
     It is closed with ``run.closing``.
 
     Raises:
-        PreflightError: what the machine lacks, all of it.
+        PreflightError: lists everything that the machine lacks.
     """
     backend = make_backend(config, run.home)
     for finding in await require(backend):
@@ -89,10 +89,10 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
 
 
 async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFactory:
-    """What the run's agents act in, working on this machine.
+    """Open the environments of the run's agents.
 
     Raises:
-        PreflightError: what the machine lacks, all of it.
+        PreflightError: lists everything that the machine lacks.
     """
     if isinstance(config.environment, FrozenLakeConfig):
         return FrozenLakeEnvironments(agent=config.agent)
@@ -109,7 +109,7 @@ async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFa
 def build_scheduler(
     config: ActingRun, run: RunContext, environments: EnvironmentFactory, policy: Policy
 ) -> RolloutScheduler:
-    """A scheduler whose rollouts become this run's events."""
+    """Return a scheduler whose rollouts are recorded as this run's events."""
     sampling = SamplingParams()
     if isinstance(config.policy, TransformerPolicyConfig):
         sampling = SamplingParams(temperature=config.policy.temperature, top_p=config.policy.top_p)
@@ -127,7 +127,7 @@ def build_scheduler(
 
 
 def peak_memory_mb() -> float:
-    """Largest resident size of this process so far, MiB; sandboxes have limits of their own.
+    """Return the peak resident size of this process, MiB; sandboxes have limits of their own.
 
     Children are left out: Linux counts a forked child at its parent's size, which would count it twice.
     """

@@ -1,4 +1,4 @@
-"""Supervised warm start: trains a policy on generated episodes and saves it where runs keep checkpoints."""
+"""Supervised warm start: trains a policy on generated episodes and saves it as the run's checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.trainer.sft import train_sft
 
 
 async def warm_start(config: SftRun, run: RunContext) -> RunResult:
-    """Train for the configured minutes; the policy is then ``run:<id>`` for other runs.
+    """Train for the configured minutes; other runs can then use the policy as ``run:<id>``.
 
     A stop ends the training early and keeps what was learned; there is no resuming.
     """

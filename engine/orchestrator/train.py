@@ -55,7 +55,7 @@ from engine.types import Group, TaskRow
 
 
 async def train(config: TrainRun, run: RunContext) -> RunResult:
-    """Train from the configured policy, or go on from the run's last checkpoint."""
+    """Train from the configured policy, or resume from the run's last checkpoint."""
     checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
     announce(
         run,
@@ -75,17 +75,17 @@ async def train(config: TrainRun, run: RunContext) -> RunResult:
 
 
 class Saved(Protocol):
-    """A part whose state a checkpoint keeps, as JSON."""
+    """Component whose state is stored in checkpoints, as JSON."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state now."""
+        """Return the current state."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Restore a saved state."""
 
 
 class TrainingLoop:
-    """One attempt: the policy, its trainer, and where they are; made with ``open``."""
+    """Training loop of one attempt: policy, trainer and progress; created with ``open``."""
 
     def __init__(
         self,
@@ -133,10 +133,10 @@ class TrainingLoop:
         """Open everything an attempt needs.
 
         Args:
-            config: of the run.
+            config: the run's configuration.
             run: this attempt.
-            environments: what the agents act in.
-            checkpoint: what to go on from; None begins with the configured policy.
+            environments: the factory of environments.
+            checkpoint: the checkpoint to resume from; None starts from the configured policy.
         """
         rows = await asyncio.to_thread(run_rows, config, run)
         heldout = await asyncio.to_thread(evaluation_rows, config, run)
@@ -144,7 +144,7 @@ class TrainingLoop:
         try:
             cursor = checkpoint.cursor if checkpoint else None
             loop = cls(config, run, environments, trainer, rows=rows, heldout=heldout, cursor=cursor)
-            # The attempt before may have been killed between the checkpoint and its event.
+            # The previous attempt may have been killed between the checkpoint and its event.
             await loop._announce_checkpoint(checkpoint)
         except BaseException:
             await trainer.close()
@@ -153,7 +153,7 @@ class TrainingLoop:
         return loop
 
     async def run(self, *, fresh: bool) -> None:
-        """All iterations that are left. Raises RunStopped."""
+        """Run all remaining iterations. Raises RunStopped."""
         if fresh:
             await self._evaluate()
             await self._save_checkpoint()
@@ -179,7 +179,7 @@ class TrainingLoop:
                 await self._save_checkpoint()
 
     async def close(self) -> None:
-        """End what works beside the loop; a checkpoint that is being written is finished and announced."""
+        """Stop background work; a checkpoint being written is finished and announced."""
         await self._prefetch.close()
         await self.policy.close()
         await self._trainer.close()
@@ -187,7 +187,7 @@ class TrainingLoop:
         await self._announce_checkpoint(self._writer.finished())
 
     async def _update(self, collection: Collection) -> UpdateResult:
-        """Learn beside the event loop; abandoned as soon as the attempt must end."""
+        """Update the policy in the trainer's thread; abandoned as soon as the attempt must end."""
         temperature = self._config.policy.temperature
         return await self._run.interruptible(
             self._trainer.update(collection.trained, temperature=temperature)
@@ -220,7 +220,7 @@ class TrainingLoop:
     def _report(
         self, collection: Collection, result: UpdateResult, times: Mapping[str, float], held: LoopReport
     ) -> None:
-        """Record a finished iteration and count it; called beside the event loop."""
+        """Record and count a finished iteration; called outside of the event loop's thread."""
         iteration, groups = self.progress.iteration, collection.groups
         algorithm, max_context = self._config.algorithm, self._config.agent.max_context
         masked = [
@@ -253,7 +253,7 @@ class TrainingLoop:
         )
 
     def _is_due(self, every: int | None) -> bool:
-        """Whether something done every so many iterations, and always at the end, is due now."""
+        """Return whether an action done every so many iterations, and always at the end, is due."""
         done = self.progress.iteration
         return done == self._config.trainer.iterations or (every is not None and done % every == 0)
 

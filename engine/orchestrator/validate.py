@@ -1,4 +1,4 @@
-"""Is every row of a dataset true? Untouched it must fail, with its gold patch it must pass, every time.
+"""Validation of a dataset: each row must fail without changes and pass with its gold patch, every time.
 
     rows ─▶ grader ─▶ no-op × k, gold × k ─▶ judge ─▶ validation.jsonl ─▶ task_validated, run_progress
 
@@ -44,7 +44,7 @@ _REASON_CHARS = 2000
 
 
 async def validate_dataset(config: ValidateRun, run: RunContext) -> RunResult:
-    """Grade the configured rows; what was found is recorded with the dataset.
+    """Grade the configured rows and record the findings with the dataset.
 
     Raises:
         DatasetError: no such dataset or split, or its tasks have no tests to run.
@@ -62,10 +62,10 @@ async def validate_dataset(config: ValidateRun, run: RunContext) -> RunResult:
 
 
 class Validation:
-    """The rows of one run, what is known about them, and what is left to do.
+    """Validation of one run's rows: known findings and remaining work.
 
     Args:
-        config: of the run.
+        config: the run's configuration.
         run: this attempt.
 
     Raises:
@@ -95,7 +95,7 @@ class Validation:
         self._reported_at = 0.0
 
     async def work(self, backend: SandboxBackend) -> None:
-        """Grade every row that is left, some at once; pauses between rows.
+        """Grade every remaining row, several at once; pauses between rows.
 
         Raises:
             RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
@@ -134,7 +134,7 @@ class Validation:
         grader: Grader,
         backend: SandboxBackend,
     ) -> None:
-        """Begin as many rows as may be in flight, and let the backend fetch what comes next."""
+        """Start as many rows as may be in flight, and let the backend prepare the next ones."""
         width = self._config.grading.max_parallel
         begun = 0
         while self._left and len(active) < width:
@@ -186,7 +186,7 @@ class Validation:
         return grades
 
     async def _grade(self, grader: Grader, row: TaskRow, patch: str) -> Grade:
-        """One grading; one that infrastructure lost is made again after a while."""
+        """Grade a row once; a grading lost to infrastructure is repeated after a wait."""
         grade = await grader.grade(row, patch)
         for wait_s in self._waits():
             if grade.verdict is not Verdict.INFRA_ERROR:
@@ -196,12 +196,13 @@ class Validation:
         return grade
 
     def _waits(self) -> list[float]:
-        """Before each further try after a failure of infrastructure, seconds."""
+        """Return the waits before retries after infrastructure failures, seconds."""
         settings = self._config.validation
         return [min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**n) for n in range(settings.infra_retries)]
 
     async def _record(self, found: Sequence[tuple[TaskRow, HealthFinding]]) -> None:
-        """First on disk, then told: an attempt that dies between the two is read from disk by the server."""
+        """Record a finding on disk, then as an event: the server reads the disk if the attempt dies in
+        between."""
         if not found:
             return
         records = [self._record_of(row, finding) for row, finding in found]
@@ -244,7 +245,7 @@ class Validation:
         self._run.progress(message, len(self._records), self._num_rows)
 
     def outcome(self, seconds: float) -> RunResult:
-        """The counts; a run that could not test a single row has failed."""
+        """Return the counts. A run that could not test a single row has failed."""
         counts = self._counts()
         standing = standings(read(self._folder), self._contents)
         lost = [record for record in self._records.values() if record.status is RowStatus.INFRA]

@@ -1,4 +1,4 @@
-"""The policy a FrozenLake run starts from, taught by imitation when no run has needed it before."""
+"""Initial policy of FrozenLake runs, trained by imitation unless an earlier run did so."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from engine.events.types import CheckpointSaved
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 
 WARM = "warm"
-"""``policy.checkpoint`` of runs that start from it."""
+"""Value of ``policy.checkpoint`` in runs that start from the warm-start policy."""
 
 Run = TypeVar("Run", TrainRun, RolloutRun, EvaluateRun)
 
 
 async def with_start_policy(config: Run, run: RunContext) -> Run:
-    """The configuration with the checkpoint ``warm`` replaced by the folder it stands for.
+    """Return the configuration with the checkpoint ``warm`` replaced by its folder.
 
     Raises:
         ConfigError: the environment has no warm start.
@@ -41,7 +41,7 @@ async def with_start_policy(config: Run, run: RunContext) -> Run:
 
 
 async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext) -> RunResult:
-    """A run of kind ``sft`` on FrozenLake: the warm start as this run's checkpoint."""
+    """Perform a run of kind ``sft`` on FrozenLake; the warm start becomes this run's checkpoint."""
     try:
         taught = await _taught(environment, config.agent, run)
     except RunStopped as stop:
@@ -54,7 +54,7 @@ async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext
 
 
 async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunContext) -> Path:
-    from engine.trainer.sft_frozenlake import warm_start  # not before: scripted runs never load torch
+    from engine.trainer.sft_frozenlake import warm_start  # deferred: scripted runs never load torch
 
     folder = await asyncio.to_thread(
         warm_start,
