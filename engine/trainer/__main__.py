@@ -15,7 +15,7 @@ from engine.trainer.export import DTYPES, export_adapters, export_policy
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
+    """Run the command; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m engine.trainer", description=__doc__)
     commands = parser.add_subparsers(required=True)
     export = commands.add_parser("export", help="write a folder that transformers or peft opens")

@@ -1,4 +1,4 @@
-"""Training beside the event loop: one thread that owns a policy's weights and its trainer.
+"""Training outside of the event loop: one thread that owns a policy's weights and its trainer.
 
 torch keeps gradient mode and the number of threads for each thread, so everything that trains runs on the
 same one. Its kernels release the interpreter, so that the loop goes on meanwhile.
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class AsyncTrainer:
-    """A policy and its trainer on a thread of their own; make it with ``open`` and close it after use."""
+    """A policy and its trainer on a thread of their own; create it with ``open`` and close it after use."""
 
     model: Transformer
     """The policy; updates change its weights in place."""
@@ -44,15 +44,15 @@ class AsyncTrainer:
     async def open(
         cls, config: TrainRun, *, run_dir: Path, home: Path, checkpoint: Checkpoint | None
     ) -> AsyncTrainer:
-        """Open the run's policy and trainer as they were at a checkpoint, or at their start.
+        """Open the run's policy and trainer at a checkpoint, or at their initial state.
 
         torch's random state becomes the checkpoint's, or the one of the run's seed.
 
         Args:
-            config: of the run.
+            config: the run's configuration.
             run_dir: the run's folder.
             home: the data folder, for checkpoint references.
-            checkpoint: what to go on from; None begins with the configured policy.
+            checkpoint: the checkpoint to resume from; None starts from the configured policy.
 
         Raises:
             CheckpointError: a checkpoint is missing or of another model.
@@ -67,7 +67,7 @@ class AsyncTrainer:
         return opened
 
     async def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
-        """As ``Trainer.update``. Cancelled, it waits for the microbatch at work and abandons the update.
+        """Run ``Trainer.update``. If cancelled, wait for the current microbatch and abandon the update.
 
         Raises:
             TrainerError: the update failed.
@@ -83,19 +83,19 @@ class AsyncTrainer:
         provenance: Mapping[str, Any],
         score: float | None,
     ) -> Snapshot:
-        """As ``take_snapshot``. Raises TrainerError after an abandoned update."""
+        """Run ``take_snapshot``. Raises TrainerError after an abandoned update."""
         take = partial(take_snapshot, run_dir, iteration, cursor=cursor, provenance=provenance, score=score)
         return await self._call(
             partial(take, model=self.model, tokenizer=self.tokenizer, trainer=self._trainer)
         )
 
     async def close(self) -> None:
-        """End the trainer's ranks, if it has any, and the thread."""
+        """Stop the trainer's ranks, if any, and the thread."""
         await self._call(self._trainer.close)
         self._thread.shutdown()
 
     async def _call(self, work: Callable[[], T], *, abandon: Callable[[], None] | None = None) -> T:
-        """Return the result of ``work``, done in the thread; cancelled, it is waited for."""
+        """Run ``work`` in the thread and return its result; a cancelled call still waits for its end."""
         return await in_thread(work, executor=self._thread, on_cancel=abandon)
 
     # --- in the thread -----------------------------------------------------------------------------

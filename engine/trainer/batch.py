@@ -1,4 +1,4 @@
-"""From graded groups to tensors: which trajectories are forwarded, and packed how.
+"""Conversion of graded groups into tensors: selection of trajectories and packing.
 
 Only trajectories with a gradient become samples: one whose advantage is zero needs no forward pass, unless
 the loss has a KL or entropy term (it still counts in the normaliser). Ids, masks and log-probabilities are
@@ -25,53 +25,54 @@ from engine.types import Group, TokenRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One trajectory to learn from."""
+    """A trajectory to learn from."""
 
     ids: tuple[int, ...]
-    """Model input, T tokens: up to but without the last sampled token, which is only predicted."""
+    """Model input, T tokens: all but the last sampled token, which is only predicted."""
     positions: tuple[int, ...]
-    """Input positions whose output predicts a sampled token, N of them, increasing."""
+    """The N increasing input positions whose output predicts a sampled token."""
     targets: tuple[int, ...]
     """The N sampled tokens."""
     sampler_logprobs: tuple[float, ...]
-    """What the sampler recorded for them."""
+    """Log-probabilities of the targets, recorded by the sampler."""
     advantage: float = 0.0
-    """A_i of ``engine.algorithms``, unscaled."""
+    """Advantage A_i of ``engine.algorithms``, unscaled."""
     weight: float = 0.0
-    """w_i of ``engine.algorithms.trajectory_weights``."""
+    """Weight w_i of ``engine.algorithms.trajectory_weights``."""
     place: int = 0
-    """Which trajectory of the update it is, groups laid end to end."""
+    """Index of the trajectory within the update, counted across groups."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Microbatch:
-    """Samples of one forward pass: S samples, N sampled tokens; T tokens of it are this rank's."""
+    """Samples of one forward pass: S samples, N sampled tokens; T tokens of the row are on this rank."""
 
     ids: Tensor
     """int64 [T]: this rank's part of the packed row."""
     segments: Segments
     columns: Tensor
-    """int64 [n]: this rank's tokens whose output is needed; alone, n is N."""
+    """int64 [n]: this rank's tokens whose output is needed; with a single rank, n is N."""
     slots: Tensor | None
-    """int64 [n]: which of the N each is; None when alone."""
+    """int64 [n]: index of each of them among the N sampled tokens; None with a single rank."""
     targets: Tensor
     """int64 [N]."""
     sampler_logprobs: Tensor
-    """float32 [N], as are ``advantages`` and ``weights``, which repeat their sample's."""
+    """float32 [N], as are ``advantages`` and ``weights``, which repeat the value of their sample."""
     advantages: Tensor
     weights: Tensor
     rows: Tensor
-    """int64 [N]: which sample, 0 … S − 1."""
+    """int64 [N]: index of the sample, 0 … S − 1."""
     places: tuple[int, ...]
     """``Sample.place`` of each sample."""
     lengths: tuple[int, ...]
-    """Input tokens of each sample."""
+    """Number of input tokens of each sample."""
     width: int
     """Positions forwarded by all ranks that share the row, padding included."""
     old_logprobs: Tensor | None = None
-    """float32 [N]: by the weights before the update; None where the sampler's take their place."""
+    """float32 [N]: log-probabilities under the weights before the update; None where the sampler's are
+    used instead."""
     reference_logprobs: Tensor | None = None
-    """float32 [N]: by the reference policy, where the objective asks for it."""
+    """float32 [N]: log-probabilities under the reference policy, where the objective needs them."""
 
 
 def make_samples(
@@ -115,10 +116,10 @@ def make_sample(
 def make_microbatches(
     samples: Sequence[Sample], *, tokens_per_microbatch: int, device: torch.device, ranks: Ranks = ALONE
 ) -> list[Microbatch]:
-    """This rank's share of the samples, packed into rows of at most ``tokens_per_microbatch`` tokens.
+    """Pack this rank's share of the samples into rows of at most ``tokens_per_microbatch`` tokens.
 
-    A sample longer than the budget makes a row of its own. All ranks get equally many microbatches, because
-    each takes part in everybody's collectives: one without samples gets rows that learn nothing.
+    A sample longer than the budget gets a row of its own. All ranks get the same number of microbatches, as
+    each takes part in all collectives: a rank without samples gets padding rows without loss.
     """
     total = sum(len(sample.ids) for sample in samples)
     budget = min(tokens_per_microbatch, -(-total // ranks.data_size)) if samples else 0
@@ -128,7 +129,7 @@ def make_microbatches(
 
 
 def pack(samples: Sequence[Sample], budget: int) -> list[list[Sample]]:
-    """Return first-fit decreasing; the fullest rows first."""
+    """Pack samples first-fit decreasing; the fullest rows come first."""
     rows: list[list[Sample]] = []
     used: list[int] = []
     for sample in sorted(samples, key=lambda sample: -len(sample.ids)):

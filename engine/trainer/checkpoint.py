@@ -1,4 +1,4 @@
-"""Checkpoints of a training run: atomic, verified, and each a policy folder of its own.
+"""Checkpoints of a training run: atomic, verified, and each usable as a policy folder.
 
 ``checkpoints/00007/`` is the state after 7 completed iterations:
 
@@ -50,33 +50,33 @@ class Checkpoint:
     iteration: int
     """Completed iterations; 0 is the state before training."""
     path: Path
-    """A policy folder: ``load_policy_checkpoint(str(path), home=…)`` gives its weights."""
+    """Policy folder; ``load_policy_checkpoint(str(path), home=…)`` returns its policy."""
     checksum: str
     """SHA-256 over the names and hashes of all files."""
     cursor: Mapping[str, Any]
     score: float | None = None
-    """What retention compares, higher is better; None: not evaluated."""
+    """Score for retention, higher is better; None: not evaluated."""
 
 
 class Learner(Protocol):
-    """What a checkpoint needs of a trainer, alone or a group of ranks."""
+    """Interface of a trainer (single or a group of ranks) that checkpoints need."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the group's state without what ``save_shards`` writes."""
+        """Return the trainer's state except the part written by ``save_shards``."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from it. Raises CheckpointError."""
+        """Restore the state. Raises CheckpointError."""
 
     def save_shards(self, folder: Path) -> bool:
-        """Let each rank write its part of the state; False: there are no parts."""
+        """Let each rank write its part of the state; return False when there are no parts."""
 
     def load_shards(self, folder: Path) -> None:
-        """Read what ``save_shards`` wrote, whatever the number of ranks. Raises CheckpointError."""
+        """Read the output of ``save_shards``, for any number of ranks. Raises CheckpointError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A state of the run, copied: training may go on while it is written."""
+    """Copied state of the run, which can be written while training continues."""
 
     run_dir: Path
     iteration: int
@@ -84,7 +84,7 @@ class Snapshot:
     tokenizer: BpeTokenizer
     state: Mapping[str, Any]
     shards: Path | None
-    """What the trainer's ranks wrote themselves; moved into the checkpoint."""
+    """Files written by the trainer's ranks; moved into the checkpoint."""
     cursor: Mapping[str, Any]
     provenance: Mapping[str, Any]
     score: float | None
@@ -101,7 +101,7 @@ def take_snapshot(
     provenance: Mapping[str, Any],
     score: float | None = None,
 ) -> Snapshot:
-    """Copy everything a checkpoint holds; the run must not have a snapshot that is still being written.
+    """Copy the state for a checkpoint; no other snapshot of the run may still be being written.
 
     Args:
         run_dir: the run's folder.
@@ -109,9 +109,9 @@ def take_snapshot(
         model: the weights.
         tokenizer: the model's.
         trainer: its state and torch's random state are kept.
-        cursor: where the orchestrator is; must be JSON.
-        provenance: how the weights came about; must be JSON.
-        score: what retention compares, higher is better; None: not evaluated.
+        cursor: the orchestrator's position; must be JSON.
+        provenance: the origin of the weights; must be JSON.
+        score: the score for retention, higher is better; None: not evaluated.
 
     Raises:
         ValueError: ``cursor`` or ``provenance`` is not JSON.
@@ -138,7 +138,7 @@ def take_snapshot(
 
 
 def write_snapshot(snapshot: Snapshot) -> Checkpoint:
-    """Write ``run_dir/checkpoints/<iteration>``, replacing one of that number."""
+    """Write ``run_dir/checkpoints/<iteration>``, replacing an existing checkpoint of that number."""
     root = snapshot.run_dir / "checkpoints"
     draft, folder = root / f".saving-{snapshot.iteration:05d}", root / f"{snapshot.iteration:05d}"
     save_policy_checkpoint(draft, snapshot.model, snapshot.tokenizer, snapshot.provenance)
@@ -167,7 +167,7 @@ def write_snapshot(snapshot: Snapshot) -> Checkpoint:
 
 
 def load_latest(run_dir: Path) -> Checkpoint | None:
-    """Return the newest intact checkpoint; None without one. Damaged ones are skipped and logged.
+    """Return the newest intact checkpoint; None if there are none. Damaged ones are skipped and logged.
 
     Raises:
         CheckpointError: there are checkpoints and all are damaged: going on would silently start over.
@@ -187,7 +187,7 @@ def load_latest(run_dir: Path) -> Checkpoint | None:
 
 
 def read_checkpoint(folder: Path) -> Checkpoint:
-    """Verify every byte of a checkpoint.
+    """Read a checkpoint and verify every byte.
 
     Raises:
         CheckpointError: a file is missing, unknown or not what the manifest says.
@@ -216,7 +216,7 @@ def read_checkpoint(folder: Path) -> Checkpoint:
 
 
 def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
-    """Restore the trainer and torch's random state; the weights come with the policy.
+    """Restore the state of the trainer and of the process's random generators; the policy holds the weights.
 
     Python's own ``random`` is not part of it: pauses between retries draw from it, training never does.
 
@@ -234,9 +234,9 @@ def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
 
 
 def prune(run_dir: Path, keep: int, *, keep_best: int = 0) -> list[Path]:
-    """Remove all but the last ``keep`` complete checkpoints and the ``keep_best`` with the highest scores.
+    """Remove all checkpoints but the last ``keep`` and the ``keep_best`` with the highest scores.
 
-    Of equal scores the later is kept. Returns the removed folders.
+    Of equal scores the later one is kept. Returns the removed folders.
     """
     complete = [folder for folder in _folders(run_dir) if (folder / MANIFEST).exists()]
     if len(complete) <= keep:
@@ -246,7 +246,7 @@ def prune(run_dir: Path, keep: int, *, keep_best: int = 0) -> list[Path]:
     oldest_kept = complete[-keep]
     removed = [folder for folder in _folders(run_dir) if folder < oldest_kept and folder not in best]
     for folder in removed:
-        # Renamed first: a half-deleted folder must not pass for a checkpoint.
+        # Renamed first: a half-deleted folder must not be taken for a checkpoint.
         hidden = folder.rename(folder.with_name(f".pruned-{folder.name}"))
         shutil.rmtree(hidden, ignore_errors=True)
     return removed
@@ -261,7 +261,7 @@ def _score(folder: Path) -> float | None:
 
 
 def _files(folder: Path) -> list[str]:
-    """Return names of all files, those in folders below included."""
+    """Return the relative names of all files, including those in subfolders."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 

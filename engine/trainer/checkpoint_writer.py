@@ -1,4 +1,4 @@
-"""Writes checkpoints while training goes on, one at a time, and keeps those the policy asks for."""
+"""Background writer of checkpoints, one at a time, with retention."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from engine.trainer.checkpoint import Checkpoint, Snapshot, prune, write_snapsho
 
 
 class CheckpointWriter:
-    """A thread that writes one snapshot at a time.
+    """Thread that writes one snapshot at a time.
 
-    Killed at any moment, it leaves the checkpoints before intact and nothing half (``checkpoint``).
+    If killed at any moment, earlier checkpoints stay intact and no partial one remains (see ``checkpoint``).
 
     Args:
         run_dir: the run's folder.
-        keep: how many of the last checkpoints are kept.
-        keep_best: how many of those with the highest scores are kept besides.
+        keep: number of most recent checkpoints to keep.
+        keep_best: number of further checkpoints to keep, by highest score.
     """
 
     def __init__(self, run_dir: Path, *, keep: int, keep_best: int = 0) -> None:
@@ -25,21 +25,21 @@ class CheckpointWriter:
         self._current: Future[Checkpoint] | None = None
 
     def save(self, snapshot: Snapshot) -> None:
-        """Begin to write; call ``wait`` before the snapshot is taken."""
+        """Start writing a snapshot; call ``wait`` before the snapshot is taken."""
         assert self._current is None, "a snapshot is taken before the one before it is written"
         self._current = self._thread.submit(self._write, snapshot)
 
     def finished(self) -> Checkpoint | None:
-        """Return what was written since the last call, without waiting. Raises what went wrong writing it."""
+        """Return the checkpoints written since the last call, without waiting. Raises errors of writing."""
         return self.wait() if self._current is not None and self._current.done() else None
 
     def wait(self) -> Checkpoint | None:
-        """Wait for what is being written and return it, once. Raises what went wrong."""
+        """Wait for the checkpoint being written and return it, once. Raises errors of writing."""
         current, self._current = self._current, None
         return None if current is None else current.result()
 
     def close(self) -> None:
-        """Wait for what is being written and end the thread."""
+        """Wait for the checkpoint being written and stop the thread."""
         self._thread.shutdown(wait=True)
 
     def _write(self, snapshot: Snapshot) -> Checkpoint:

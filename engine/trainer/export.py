@@ -1,4 +1,4 @@
-"""Export: a run's policy as a folder that transformers opens, adapters as one that peft opens."""
+"""Export of a run's policy as a folder for transformers, and of adapters as a folder for peft."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
     Args:
         source: a run's folder (its last checkpoint is taken), one checkpoint, or any policy folder.
         out: created or replaced.
-        dtype: of the stored weights: float32, bfloat16 or float16.
+        dtype: type of the stored weights: float32, bfloat16 or float16.
 
     Returns:
         The folder that was exported.
@@ -43,7 +43,7 @@ def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
 
 
 def export_adapters(run_dir: Path, out: Path) -> Path:
-    """Write a run's adapters in peft's format, over the base policy that lies in the run's folder.
+    """Write a run's adapters in peft's format, over the base policy in the run's folder.
 
     Returns:
         The checkpoint that was exported.

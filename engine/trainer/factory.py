@@ -1,4 +1,4 @@
-"""Opens the trainer a run asks for: alone or in ranks, with the frozen policies its objective needs.
+"""Factory of a run's trainer: single or in ranks, with the frozen policies of its objective.
 
 Frozen policies are copied into the run's folder when first needed, so that a resumed attempt has the same
 bits even if what they were copied from has moved on (``run:<id>`` names a run's *last* checkpoint).
@@ -21,7 +21,7 @@ from engine.trainer.trainer import Trainer
 
 
 def training_device(config: TrainerConfig) -> torch.device:
-    """Where the policy lives. Raises ConfigError when CUDA is asked for and missing."""
+    """Return the device of the policy. Raises ConfigError when CUDA is requested and missing."""
     if config.device == "cuda" and not torch.cuda.is_available():
         raise ConfigError("trainer.device is 'cuda', but torch sees no CUDA device: use 'auto' or 'cpu'")
     cuda = config.device != "cpu" and torch.cuda.is_available()

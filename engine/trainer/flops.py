@@ -1,4 +1,4 @@
-"""Arithmetic of a model, and how much of it a device could do: together the model FLOPs utilisation (MFU).
+"""FLOPs of a model and peak FLOP/s of a device: together the model FLOPs utilisation (MFU).
 
 Counted as in PaLM's appendix B (arXiv:2204.02311): 6 FLOPs per parameter and token for a forward and a
 backward pass, and the attention products, here with only the causal half. Work done twice to save memory
@@ -24,16 +24,16 @@ _PEAK: dict[str, tuple[float, float]] = {
     "L4": (121e12, 30.3e12),
     "RTX 4090": (165e12, 82.6e12),
 }
-"""Dense FLOP/s by a part of the device's name: bfloat16 and float32, as the makers state them."""
+"""Dense peak FLOP/s by part of the device's name: bfloat16 and float32, from the vendors' data sheets."""
 
 
 def training_flops(config: TransformerConfig, lengths: Iterable[int], targets: int) -> float:
-    """Return FLOPs of a forward and a backward pass over sequences of these lengths.
+    """Return the FLOPs of a forward and a backward pass over sequences of these lengths.
 
     Args:
         config: shape of the model.
         lengths: tokens of each sequence.
-        targets: positions at which logits are made.
+        targets: number of positions at which logits are computed.
     """
     lengths = list(lengths)
     heads = config.num_attention_heads * config.head_dim
@@ -46,7 +46,7 @@ def training_flops(config: TransformerConfig, lengths: Iterable[int], targets: i
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return FLOP/s the device could do in matrix products; None for a GPU that is not in the table."""
+    """Return the device's peak FLOP/s in matrix products; None for a GPU that is not in the table."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         found = [rates for part, rates in _PEAK.items() if part in name]
@@ -56,7 +56,7 @@ def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
 
 @functools.cache
 def _measured(dtype: torch.dtype, _threads: int) -> float:
-    """Return the best of a few products on this CPU, once for each number of threads."""
+    """Return the best measured FLOP/s of a few products on this CPU, cached per number of threads."""
     size = 768
     a = torch.ones(size, size, dtype=dtype)  # the process's random stream belongs to the run
     best = float("inf")

@@ -1,4 +1,4 @@
-"""A trainer on several ranks: child processes that run the same ``Trainer``, and what speaks to them.
+"""Trainer on several ranks: child processes that run the same ``Trainer``, and their controller.
 
 The orchestrator stays one process. It sends every rank the same groups; each forwards its share and all end
 with the same weights, sharded. The first rank then writes the whole weights into the policy's own tensors,
@@ -32,7 +32,7 @@ from engine.trainer.trainer import Trainer, UpdateResult
 from engine.types import Group
 
 _POLL_S = 0.1
-"""How soon ranks that compute are ended after ``abandon``."""
+"""Interval at which ``abandon`` is noticed while ranks compute, seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class _Settings:
     max_context: int
     seed: int
     store: str
-    """Where ranks find each other."""
+    """Address of the rendezvous store."""
 
 
 class TrainerGroup:
@@ -51,10 +51,10 @@ class TrainerGroup:
     Args:
         model: the policy's; its tensors are shared with the ranks, which write every update into them.
         algorithm: the objective.
-        config: settings; with CUDA each rank takes the device of its number.
+        config: settings; with CUDA each rank uses the device of its number.
         max_context: the agent's limit in tokens.
         seed: decides which groups share an optimizer step.
-        reference: the frozen policy the KL term measures from.
+        reference: the frozen reference policy of the KL term.
 
     Raises:
         TrainerError: a rank did not start.
@@ -97,8 +97,8 @@ class TrainerGroup:
         self._answers()
 
     def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
-        """As ``Trainer.update``. Raises TrainerError when a rank failed or ended."""
-        # One by one: to pickle them all at once would keep the interpreter from other threads for seconds.
+        """Run ``Trainer.update`` on all ranks. Raises TrainerError when a rank failed or ended."""
+        # One by one: pickling them all at once would hold the interpreter lock for seconds.
         pickled = [pickle.dumps(trajectory) for group in groups for trajectory in group.trajectories]
         bare = [(replace(group, trajectories=()), len(group.trajectories)) for group in groups]
         result = self._ask("update", bare, temperature, attached=pickled)
@@ -106,28 +106,28 @@ class TrainerGroup:
         return result
 
     def abandon(self) -> None:
-        """End the ranks, whatever they are at; called from another thread. Later use is refused."""
+        """Kill the ranks at once; called from another thread. Later use is rejected."""
         self._abandoned.set()
 
     def state_dict(self) -> dict[str, Any]:
-        """As ``Trainer.state_dict``; the optimizer is in the shards."""
+        """Return the state of ``Trainer.state_dict``; the optimizer's is in the shards."""
         state: dict[str, Any] = self._ask("state_dict")
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As ``Trainer.load_state_dict``. Raises CheckpointError."""
+        """Restore a state on all ranks, as ``Trainer.load_state_dict``. Raises CheckpointError."""
         self._ask("load_state_dict", state)
 
     def save_shards(self, folder: Path) -> bool:
-        """As ``Trainer.save_shards``."""
+        """Let every rank write its part, as ``Trainer.save_shards``."""
         return bool(self._ask("save_shards", folder))
 
     def load_shards(self, folder: Path) -> None:
-        """As ``Trainer.load_shards``. Raises CheckpointError."""
+        """Let every rank read its part, as ``Trainer.load_shards``. Raises CheckpointError."""
         self._ask("load_shards", folder)
 
     def close(self) -> None:
-        """End the ranks; safe to call twice."""
+        """Stop the ranks; safe to call twice."""
         for pipe in self._pipes:
             pipe.close()
         for process in self._processes:
@@ -152,7 +152,7 @@ class TrainerGroup:
         return TrainerError(f"rank {rank} of the trainer ended unexpectedly")
 
     def _answers(self) -> Any:
-        """Return the first rank's answer, once all have answered. One that fails ends them all."""
+        """Return the first rank's answer once all have answered; if one fails, stop them all."""
         answers: dict[int, Any] = {}
         while len(answers) < len(self._pipes):
             open_pipes = [pipe for rank, pipe in enumerate(self._pipes) if rank not in answers]
@@ -175,7 +175,7 @@ class TrainerGroup:
 
 
 def _received(pipe: Connection, groups: Sequence[tuple[Group, int]]) -> list[Group]:
-    """Return groups whose trajectories come one by one."""
+    """Return the groups, received one trajectory at a time."""
     return [replace(group, trajectories=tuple(pipe.recv() for _ in range(count))) for group, count in groups]
 
 

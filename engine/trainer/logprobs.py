@@ -1,4 +1,4 @@
-"""Log-probabilities and entropies of sampled tokens without the whole table of logits.
+"""Log-probabilities and entropies of sampled tokens without storing all logits.
 
 The table [N, V] of 32,000 positions and 152,000 tokens has 20 GB. Here it exists one chunk of positions at
 a time, forwards and, computed again, backwards. With z = hidden · weightᵀ / T and p = softmax(z)
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 _ELEMENTS = {"cpu": 2**21, "cuda": 2**26}
-"""Logits made at once: what fits in a CPU's cache, and what keeps a GPU busy."""
+"""Number of logits computed at once: small enough for a CPU's cache, large enough to keep a GPU busy."""
 
 
 def token_logprobs(
     hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
 ) -> tuple[Tensor, Tensor]:
-    """Return log-probability of each target and entropy of its distribution, both [N] and with gradient.
+    """Return each target's log-probability and its distribution's entropy, both [N] and differentiable.
 
     Args:
         hidden: [N, H], final hidden states; their dtype is the matrix products'.
@@ -41,7 +41,7 @@ class _TokenLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        # Filled in place: small tensors left between large freed ones would keep the heap from reusing them.
+        # Filled in place: small tensors between large freed ones would prevent the heap from reusing those.
         logprobs = hidden.new_empty(len(hidden), dtype=_wide(hidden.dtype))
         entropies = torch.empty_like(logprobs)
         with torch.autocast(hidden.device.type, enabled=False):
@@ -77,7 +77,7 @@ def _chunks(hidden: Tensor, weight: Tensor) -> list[slice]:
 
 
 def _table(hidden: Tensor, weight: Tensor, temperature: float) -> Tensor:
-    """Return log-probabilities [n, V] of every token."""
+    """Return the log-probabilities [n, V] of every token."""
     logits = (hidden @ weight.to(hidden.dtype).T).to(_wide(hidden.dtype))
     return torch.log_softmax(logits.div_(temperature), dim=1)
 

@@ -23,13 +23,13 @@ _NAME = "default"
 
 
 class Adapters:
-    """The adapters of one model.
+    """LoRA adapters of one model.
 
     Args:
         model: receives base plus adapters at each ``fold``.
         base: the frozen weights; None: ``model`` as it is now.
         config: rank, scale and targets.
-        seed: of the adapters' first values; the first update starts from exactly the base.
+        seed: seed of the adapters' initial values; the first update starts from exactly the base.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Adapters:
     ) -> None:
         self._folded = model
         self.model = copy.deepcopy(base or model).to(next(model.parameters()).device)
-        """What is trained: base and adapters side by side."""
+        """The trained model: base weights with adapters."""
         self.settings = LoraConfig(
             r=config.lora_rank,
             lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
@@ -51,7 +51,7 @@ class Adapters:
 
     @torch.no_grad()
     def fold(self) -> None:
-        """Write base + adapters into the sampler's model."""
+        """Write base weights plus adapters into the sampler's model."""
         weights = self._folded.state_dict()
         for name, module in self.model.named_modules():
             if isinstance(module, LoraLinear):
@@ -66,7 +66,7 @@ class Adapters:
         return found
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Raises RuntimeError when a shape differs."""
+        """Restore the adapters. Raises RuntimeError when a shape differs."""
         set_peft_model_state_dict(self.model, state, adapter_name=_NAME)
         self.fold()
 

@@ -1,4 +1,4 @@
-"""What an update reports, accumulated over its microbatches. To add a metric: a sum here and a key below.
+"""Metrics of an update, accumulated over microbatches. To add a metric: a sum here and a key below.
 
 A key is left out when nothing measured it (no token was trained, say): a chart then has a gap, not a lie.
 Every rank counts its own microbatches; ``reduce`` makes each hold the counts of all.
@@ -28,16 +28,16 @@ _MAXIMA = ("ratio_max", "mismatch_max")
 
 @dataclass(slots=True)
 class UpdateMeter:
-    """Sums over one update; ``has_*`` say what the objective measures at all."""
+    """Sums over one update; ``has_*`` define which of them the objective measures."""
 
     has_kl: bool = False
     has_correction: bool = False
     steps: int = 0
-    """Optimizer steps that changed the weights."""
+    """Number of optimizer steps that changed the weights."""
     skipped: int = 0
-    """Optimizer steps not made because no trajectory had a gradient."""
+    """Number of optimizer steps skipped because no trajectory had a gradient."""
     nonfinite: int = 0
-    """Optimizer steps not made because the gradient was not finite."""
+    """Number of optimizer steps skipped because the gradient was not finite."""
     samples: int = 0
     tokens: int = 0
     real: int = 0
@@ -55,11 +55,11 @@ class UpdateMeter:
     correction: float = 0.0
     flops: float = 0.0
     losses: list[float] = field(default_factory=list)
-    """Of each step; of this rank's share until reduced."""
+    """Loss of each step; this rank's share until reduced."""
     norms: list[float] = field(default_factory=list)
 
     def add(self, batch: Microbatch, logprobs: Tensor, entropies: Tensor, parts: LossParts) -> None:
-        """Count one microbatch of N sampled tokens.
+        """Add one microbatch of N sampled tokens.
 
         Until the first optimizer step the weights are the sampler's, so log π − log μ is pure mismatch.
         """
@@ -86,7 +86,7 @@ class UpdateMeter:
             self.mismatch_tokens += len(batch.targets)
 
     def reduce(self, *, counts: bool) -> None:
-        """Add up all ranks.
+        """Sum over all ranks.
 
         Args:
             counts: False on ranks that repeat another's tokens, which then contribute nothing.

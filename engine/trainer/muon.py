@@ -65,7 +65,7 @@ class Muon(Optimizer):
 
 
 class MuonWithAdam:
-    """What the warm starts train a transformer with: Muon for the layers' matrices, AdamW for the rest.
+    """Optimizer of the warm starts: Muon for the layers' matrices, AdamW for the rest.
 
     Args:
         model: changed in place.
@@ -83,7 +83,7 @@ class MuonWithAdam:
         ]
 
     def step(self, factor: float) -> None:
-        """Clip the gradient to norm 1, step at this share of the peak rates, forget the gradient."""
+        """Clip the gradient to norm 1, step at this share of the peak rates, and clear the gradient."""
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
         for optimizer, peak in self._optimizers:
             for group in optimizer.param_groups:

@@ -1,4 +1,4 @@
-"""Which rank does what, and the few collectives of our own.
+"""Layout of ranks (data × context), and custom collectives.
 
 Ranks form a grid: along ``data`` they share an optimizer step's rows, along ``context`` the tokens of each
 row. Under context parallelism a row of T tokens is cut into 2C chunks, of which rank c holds number c and
@@ -24,18 +24,18 @@ from engine.inference.attention import Segments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranks:
-    """This process's place in the grid."""
+    """Position of this process in the grid of ranks."""
 
     data_rank: int = 0
     data_size: int = 1
     context_rank: int = 0
     context_size: int = 1
     mesh: DeviceMesh | None = None
-    """``data`` × ``context``; None when alone."""
+    """Device mesh ``data`` × ``context``; None with a single rank."""
 
     @classmethod
     def of(cls, mesh: DeviceMesh) -> Ranks:
-        """This process's place in a mesh with the dimensions ``data`` and ``context``."""
+        """Return this process's position in a mesh with the dimensions ``data`` and ``context``."""
         return cls(
             data_rank=mesh.get_local_rank("data"),
             data_size=mesh["data"].size(),
@@ -46,11 +46,11 @@ class Ranks:
 
     @property
     def size(self) -> int:
-        """Ranks in all."""
+        """Return the total number of ranks."""
         return self.data_size * self.context_size
 
     def context_group(self) -> dist.ProcessGroup | None:
-        """Return the ranks that share this one's rows; None when it has them to itself."""
+        """Return the ranks that share this one's rows; None when there are no others."""
         if self.mesh is None or self.context_size == 1:
             return None
         return self.mesh["context"].get_group()
@@ -65,15 +65,15 @@ class SharedRow:
 
     segments: Segments
     here: Tensor | None
-    """int64 [T]: which tokens of the row this rank holds; None: all."""
+    """int64 [T]: indices of the row's tokens on this rank; None: all."""
     padding: int
-    """Tokens to append to the samples'."""
+    """Number of padding tokens to append to the samples'."""
     width: int
     """Length of the whole row, padding included."""
 
 
 def shared_row(lengths: Sequence[int], ranks: Ranks, device: torch.device) -> SharedRow:
-    """Lay sequences end to end and cut out this rank's part; without sequences, a row of padding."""
+    """Concatenate sequences and cut out this rank's part; without sequences, return a row of padding."""
     pieces = 2 * ranks.context_size
     total = sum(lengths)
     padding = -total % pieces if ranks.context_size > 1 else 0
@@ -108,7 +108,7 @@ def shared_row(lengths: Sequence[int], ranks: Ranks, device: torch.device) -> Sh
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """Own keys or values → the whole row's, in order."""
+    """Autograd function: a rank's own keys or values → those of the whole row, in order."""
 
     order: Tensor
     group: dist.ProcessGroup
@@ -119,7 +119,7 @@ class _Exchange:
 
 
 class _Gather(torch.autograd.Function):
-    """Everybody's tensors end to end; backwards, the sum of everybody's gradients for one's own."""
+    """Autograd function: concatenate the tensors of all ranks; backward, sum the gradients for one's own."""
 
     @staticmethod
     def forward(ctx: Any, local: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -137,9 +137,9 @@ class _Gather(torch.autograd.Function):
 
 
 class _Place(torch.autograd.Function):
-    """Own values at their slots among everybody's.
+    """Autograd function: put a rank's own values at their slots among those of all ranks.
 
-    Every rank goes on to compute the same loss, so each takes its own values' gradient and no more.
+    Every rank computes the same loss from them, so each keeps only the gradient of its own values.
     """
 
     @staticmethod
@@ -156,6 +156,6 @@ class _Place(torch.autograd.Function):
 
 
 def place(local: Tensor, slots: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
-    """Return the ``total`` values of all ranks that share a row, from one's own [n] and their slots [n]."""
+    """Return the ``total`` values of all ranks that share a row, from own values [n] and their slots [n]."""
     placed: Tensor = _Place.apply(local, slots, total, group)  # type: ignore[no-untyped-call]
     return placed

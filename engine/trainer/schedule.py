@@ -1,4 +1,4 @@
-"""The learning rate over a run's iterations. To add a shape: a name in ``TrainerConfig``, a branch here."""
+"""Learning rate schedule over a run's iterations. To add one: a name in ``TrainerConfig``, a branch here."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Scorer(nn.Module):
     Args:
         model: its weights stay what they are in either precision.
         precision: of matrix products; ``f32`` computes in the weights' own precision.
-        ranks: sharded over all of them with FSDP2 when they are several.
+        ranks: with several ranks, the model is sharded over all of them with FSDP2.
         recompute: keep only the layers' inputs for the backward pass.
     """
 
@@ -47,7 +47,7 @@ class Scorer(nn.Module):
             self._shard()
 
     def forward(self, batch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Log π at ``temperature`` and entropy in nats, both [N] and with gradient."""
+        """Return log π at ``temperature`` and entropy in nats, both [N] and differentiable."""
         device = batch.ids.device.type
         with torch.autocast(device, self._low, enabled=self._low is not None):
             hidden = self.model.packed_hidden(batch.ids, batch.segments)

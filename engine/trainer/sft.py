@@ -1,4 +1,4 @@
-"""Supervised warm start: from random weights to a policy that mends some of what it sees.
+"""Supervised warm start: from random weights to a policy that fixes some simple faults.
 
 An agent that never succeeds gives reinforcement learning nothing to reinforce. This teaches a tiny
 transformer the tool format and much of the skill on an endless stream of faults in real code
@@ -49,7 +49,7 @@ _LOGITS_ROWS = 1024
 
 @dataclass(slots=True)
 class _Tally:
-    """What training has consumed so far, and the losses since the last report."""
+    """Data consumed so far, and losses since the last report."""
 
     steps: int = 0
     tokens: int = 0
@@ -85,7 +85,7 @@ def train_sft(
         out: checkpoint folder; also written every few minutes on the way.
         progress: called with a message, seconds done and seconds in all.
         should_stop: polled every step; training then ends early, evaluation included.
-        start: weights and tokenizer to go on from; by default a fresh model of the ``quickstart``
+        start: initial weights and tokenizer; by default a fresh model of the ``quickstart``
             architecture and a tokenizer trained on the stream's sources.
 
     Returns:
@@ -133,7 +133,7 @@ def evaluate_sft(
     seen: Iterable[int] = (),
     count: int = _EVALUATED,
 ) -> dict[str, float]:
-    """Return held-out exact-fix rates on ``count`` single-fault episodes with the line named.
+    """Return the held-out exact-fix rates on ``count`` single-fault episodes with the line named.
 
     Args:
         seen: fingerprints of functions trained on; their copies in held-out files are left out.
@@ -160,7 +160,7 @@ def evaluate_sft(
 
 
 def heldout_episodes(config: SftRun, *, seen: set[int], count: int) -> list[Episode]:
-    """Return single-fault episodes with the line named, from files the stream never shows."""
+    """Return single-fault episodes with the line named, from files excluded from the stream."""
     maker = episode_maker(config, random.Random(config.seed + 1), max_edits=1, hints=(("line", 1.0),))
     found: list[Episode] = []
     files = source_files("heldout", excluded=config.sft.excluded_packages)
@@ -179,7 +179,7 @@ def _train(
     tally: _Tally,
     should_stop: Callable[[], bool],
 ) -> Iterator[tuple[float, dict[str, float]]]:
-    """Optimise until the time is up; yields elapsed seconds and mean losses now and then and at the end."""
+    """Train until the time is up; yield elapsed seconds and mean losses at intervals and at the end."""
     optimizer = MuonWithAdam(
         model, muon_rate=config.sft.muon_learning_rate, adam_rate=config.sft.adam_learning_rate
     )
@@ -198,7 +198,7 @@ def _train(
 
 
 def learning_rate_factor(done: float, step: int) -> float:
-    """Share of the peak learning rate: linear warm-up, constant, then linear down to 4 %.
+    """Return the share of the peak learning rate: linear warm-up, constant, then linear down to 4 %.
 
     Args:
         done: share of the training time that has passed.
@@ -209,7 +209,7 @@ def learning_rate_factor(done: float, step: int) -> float:
 
 
 def _accumulate(model: Transformer, batch: Batch, config: SftRun, tally: _Tally) -> tuple[float, float]:
-    """Return the gradient of one batch; the mean loss of answer tokens and of prompt tokens."""
+    """Accumulate the gradient of one batch; return the mean losses of answer and of prompt tokens."""
     ids, mask, inside = collate(batch)
     weights = torch.where(mask, 1.0, config.sft.prompt_weight) * inside
     losses = token_losses(model, ids)
@@ -227,21 +227,21 @@ def _accumulate(model: Transformer, batch: Batch, config: SftRun, tally: _Tally)
 
 
 class Tokens(Protocol):
-    """One conversation to learn from."""
+    """One conversation to learn from, as tokens."""
 
     @property
     def ids(self) -> Sequence[int]:
-        """T tokens."""
+        """Return the T token ids."""
 
     @property
     def mask(self) -> Sequence[int]:
-        """1 where a policy would sample the token."""
+        """Return a mask, 1 where a policy would sample the token."""
 
 
 def collate(batch: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return right-padded ids [B, T], and two boolean masks [B, T]: sampled tokens, real tokens.
+    """Return right-padded ids [B, T] and two boolean masks [B, T]: sampled tokens, real tokens.
 
-    T - 1, the width of what is fed, is a multiple of 32: a CPU's matrix kernels are compiled per shape.
+    T - 1, the width of the model's input, is a multiple of 32: a CPU's matrix kernels are compiled per shape.
     """
     longest = max(len(episode.ids) for episode in batch)
     width = -(-(longest - 1) // _WIDTH_STEP) * _WIDTH_STEP + 1
@@ -257,7 +257,7 @@ def collate(batch: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def token_losses(model: Transformer, ids: Tensor) -> Tensor:
-    """Return cross-entropy [B, T-1] of every token of ids [B, T] after the first, padding included."""
+    """Return the cross-entropy [B, T-1] of every token of ids [B, T] after the first, padding included."""
     with torch.autocast("cpu", torch.bfloat16, enabled=_has_bfloat16()):
         hidden = model.hidden(ids[:, :-1]).flatten(0, 1)
         slices = [slice(i, i + _LOGITS_ROWS) for i in range(0, len(hidden), _LOGITS_ROWS)]
@@ -272,7 +272,7 @@ def token_losses(model: Transformer, ids: Tensor) -> Tensor:
 
 @functools.cache
 def _has_bfloat16() -> bool:
-    """Return whether this CPU multiplies bfloat16 itself; emulated it is three times slower than float32."""
+    """Return whether this CPU multiplies bfloat16 natively; emulation is three times slower than float32."""
     return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 

@@ -1,4 +1,4 @@
-"""An endless stream of warm-start episodes: faults in real Python files, mended through the real tools.
+"""Endless stream of warm-start episodes: faults in real Python files, fixed through the real tools.
 
 Sources are the standard library and the installed packages; packages that tasks are made from are
 left out, files are split into training and held-out, functions are de-duplicated. Statement,
@@ -43,14 +43,15 @@ RESERVED_PACKAGES = (
     "bracex",
     "backrefs",
 )
-"""Packages that curated datasets are made from: never in the stream, vendored copies included."""
+"""Packages used by curated datasets: excluded from the stream, vendored copies included."""
 
 WORKDIR = "/testbed"
 _HELDOUT_SHARE = 25
 _FILES_PER_PACKAGE = 600
 _FUNCTIONS_PER_FILE = 16
 _COMMON_CHARS = 700
-"""Longer functions are rarer in the stream: they cost more tokens and teach no more."""
+"""Length above which functions are sampled less often, characters: they cost more tokens and teach no
+more."""
 _LONGEST_LINE = 100
 _MAX_FILE_BYTES = 80_000
 _TEST_PARTS = frozenset({"test", "tests", "testing", "idle_test", "idlelib"})
@@ -69,15 +70,15 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Episode:
-    """One broken file and the turns that mend it."""
+    """One broken file and the turns that fix it."""
 
     statement: str
     path: str
-    """Absolute path of the file inside the agent's world."""
+    """Absolute path of the file in the agent's environment."""
     broken: str
     mended: str
     turns: tuple[tuple[str, str], ...]
-    """Response text and the observation that answers it; the last observation is empty."""
+    """Pairs of response text and the following observation; the last observation is empty."""
     faults: tuple[Fault, ...]
     hint: Hint
     body_key: int
@@ -86,7 +87,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class EncodedEpisode:
-    """Token ids of a whole episode and 1 where the policy would have sampled them."""
+    """Token ids of a whole episode, and a mask that is 1 where the policy would have sampled them."""
 
     ids: list[int]
     mask: list[int]
@@ -125,20 +126,20 @@ def _is_test(parts: Sequence[str]) -> bool:
 
 
 HINTS: tuple[tuple[Hint, float], ...] = (("line", 0.86), ("function", 0.14))
-"""How the stream's statements locate the symptom, with weights."""
+"""Precision of problem statements in the stream, with weights."""
 
 
 @dataclass(slots=True)
 class EpisodeMaker:
-    """Makes episodes out of source files.
+    """Generator of episodes from source files.
 
     Args:
-        rng: decides everything random.
-        max_edits: up to so many faults are put in one function.
+        rng: source of all randomness.
+        max_edits: maximum number of faults per function.
         observation_chars: functions whose listing would be longer are skipped.
-        hints: how statements locate the symptom, with weights.
+        hints: precision with which statements locate the symptom, with weights.
         kinds: fault kinds to use; empty is every kind.
-        max_function_lines: longer functions are left alone.
+        max_function_lines: longer functions are skipped.
     """
 
     rng: random.Random
@@ -160,7 +161,7 @@ class EpisodeMaker:
                 yield from self.file_episodes(file)
 
     def file_episodes(self, file: SourceFile) -> Iterator[Episode]:
-        """Yield episodes of one file, at most one per function."""
+        """Yield the episodes of one file, at most one per function."""
         source = _read(file.path)
         if source is None:
             return
@@ -229,9 +230,9 @@ class EpisodeMaker:
         )
 
     def _inject(self, source: str, offered: Sequence[Fault], hint: Hint) -> tuple[str, list[Fault]]:
-        """Put 1 … max_edits faults in; each must be mendable by one edit of its stripped line.
+        """Inject 1 … max_edits faults, each fixable by one edit of its stripped line.
 
-        Without named lines nobody could tell how many faults there are: then it is one.
+        A statement without named lines does not reveal the number of faults; it then gets exactly one.
         """
         wanted = self.rng.choices(range(1, self.max_edits + 1), [0.34, 0.24, 0.22, 0.2][: self.max_edits])[0]
         if hint != "line":
@@ -249,7 +250,7 @@ class EpisodeMaker:
         return broken, sorted(chosen, key=lambda fault: fault.line)
 
     def _by_kind(self, offered: Sequence[Fault]) -> Iterator[Fault]:
-        """Yield random order in which frequent kinds do not crowd out the rare ones."""
+        """Yield the faults in a random order in which frequent kinds do not crowd out rare ones."""
         kinds: dict[str, list[Fault]] = {}
         for fault in offered:
             kinds.setdefault(fault.kind, []).append(fault)
@@ -259,7 +260,7 @@ class EpisodeMaker:
             yield self.rng.choice(kinds[kind])
 
     def _renamed(self, source: str, offered: Sequence[Fault]) -> tuple[str, list[Fault]]:
-        """Give one name of the function another spelling, so that copying beats remembering."""
+        """Rename one identifier of the function, so that copying is learned rather than memorisation."""
         first, last = offered[0].function_first_line, offered[0].function_last_line
         lines = source.split("\n")
         counts: dict[str, int] = {}
@@ -288,7 +289,7 @@ class EpisodeMaker:
 
 
 def encode_episode(episode: Episode, tokenizer: Tokenizer) -> EncodedEpisode:
-    """Return the ids a perfect policy's rollout of this episode would have, and which of them it sampled."""
+    """Return the ids of a perfect policy's rollout of this episode, and the mask of sampled ones."""
     conversation = Conversation(tokenizer, system="", user=episode.statement)
     for step, (response, observation) in enumerate(episode.turns):
         ids = response_ids(tokenizer, response)
@@ -302,14 +303,14 @@ def encode_episode(episode: Episode, tokenizer: Tokenizer) -> EncodedEpisode:
 
 
 def editor(store: MemoryFileStore) -> FileEditor:
-    """Return the file editor as the compact prompt's rollouts have it, over files in memory."""
+    """Return the file editor of the compact prompt's rollouts, over files in memory."""
     return FileEditor(store, workdir=WORKDIR, style="compact", snippet_lines=0)
 
 
 def _play(path: str, broken: str, mended: str, faults: Sequence[Fault]) -> tuple[tuple[str, str], ...] | None:
-    """View, mend each fault, finish, through the real editor.
+    """View, fix each fault and finish, through the real editor.
 
-    None when that does not restore the file: one edit can bring back a copy of a later edit's line.
+    Returns None when that does not restore the file: an edit can recreate a copy of a later edit's line.
     """
     first, last = faults[0].function_first_line, faults[0].function_last_line
     look = {"command": "view", "path": path, "view_range": [first, last]}

@@ -1,4 +1,4 @@
-"""How often a policy mends held-out files: the real agent format and tools, on files in memory.
+"""Evaluation of a policy's fix rate on held-out files: the real agent format and tools, files in memory.
 
 An episode counts as solved when the file is byte for byte the original again; no tests are run, so
 equivalent fixes do not count. To measure something else per episode: add a field to ``Attempt``.
@@ -25,17 +25,17 @@ class Attempt:
 
     solved: bool
     finished: bool
-    """It ended with ``finish``."""
+    """Whether it ended with ``finish``."""
     malformed: int
-    """Turns without a valid call."""
+    """Number of turns without a valid call."""
     tokens: int
-    """Sampled tokens."""
+    """Number of sampled tokens."""
 
 
 async def attempt(
     policy: Policy, episode: Episode, *, temperature: float, seed: int, max_context: int, max_response: int
 ) -> Attempt:
-    """Let the policy work on an episode until it finishes, runs out of context or of turns."""
+    """Run the policy on an episode until it finishes or runs out of context or turns."""
     store = MemoryFileStore({episode.path: episode.broken.encode()})
     tool = editor(store)
     conversation = Conversation(policy.tokenizer, system="", user=episode.statement)
@@ -79,7 +79,7 @@ async def exact_fix_rate(
     max_response: int,
     seed: int = 0,
 ) -> dict[str, float]:
-    """Return one attempt per episode.
+    """Run one attempt per episode and return the mean results.
 
     Returns:
         Means over attempts: ``exact_fix``, ``finished`` (shares), ``malformed`` (turns), ``tokens``.

@@ -47,7 +47,7 @@ from engine.types import RolloutKey, TokenRecord, ToolCall
 ARCHITECTURE = "frozenlake"
 FOLDER = "warm_starts"
 _VERSION = 1
-"""Raised whenever the same settings would give other weights."""
+"""Version of the warm start; raise it whenever the same settings would produce other weights."""
 _MUON_RATE, _ADAM_RATE = 0.02, 2e-3
 _WARMUP_STEPS, _CONSTANT_UNTIL, _FINAL_SHARE = 20, 0.7, 0.1
 _PROMPT_WEIGHT = 0.1
@@ -59,12 +59,12 @@ Progress = Callable[[str, int, int], None]
 
 
 class Expert(ScriptedPolicy):
-    """Knows the lake it is on.
+    """Player with full knowledge of the map.
 
     Args:
-        lake: where it walks.
-        noise: chance that a move is any direction instead of one that leads to the goal.
-        rng: of the noise and of how much is thought aloud.
+        lake: the map.
+        noise: probability that a move is in a random direction instead of towards the goal.
+        rng: randomness of the noise and of the length of thoughts.
     """
 
     name = "expert"
@@ -84,7 +84,7 @@ class Expert(ScriptedPolicy):
         return render_response(thought, ToolCall(name=MOVE.name, arguments={"direction": plan[0]}), "words")
 
     def _plan(self, first: str) -> list[str]:
-        """Moves to the goal, beginning with ``first`` where it is given; ends early in a hole."""
+        """Return the moves to the goal, starting with ``first`` if given; ends early in a hole."""
         plan, square = [], self._lake.player
         while first or self._distances.get(square, 0):
             direction = first or self._towards_goal(square)
@@ -104,12 +104,12 @@ class Expert(ScriptedPolicy):
 
 
 class Episodes:
-    """An endless stream of the expert's walks, on maps of which none is held out.
+    """Endless stream of the expert's episodes, on maps of which none is held out.
 
     Args:
         environment: maps, noise, seed.
-        agent: prompt and limits, as rollouts have them.
-        tokenizer: of the policy to teach.
+        agent: prompt and limits, as in rollouts.
+        tokenizer: the tokenizer of the trained policy.
     """
 
     def __init__(self, environment: FrozenLakeConfig, agent: AgentConfig, tokenizer: Tokenizer) -> None:
@@ -162,10 +162,10 @@ def warm_start(
     progress: Progress = lambda _message, _done, _total: None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Path | None:
-    """Return the checkpoint folder of a policy taught by imitation; made once, then found again.
+    """Return the checkpoint folder of a policy trained by imitation; trained once, then reused.
 
     Args:
-        environment: what it plays, and the ``warm_start_*`` settings.
+        environment: the maps, and the ``warm_start_*`` settings.
         agent: prompt and limits of the episodes.
         home: the data folder; the checkpoint is under ``warm_starts/``, named by a hash of all it depends on.
         progress: called with a message, steps done and steps in all.
@@ -195,7 +195,7 @@ def _content_hash(environment: FrozenLakeConfig, agent: AgentConfig) -> str:
 
 @contextmanager
 def _alone(folder: Path, should_stop: Callable[[], bool]) -> Iterator[bool]:
-    """Hold the folder's lock, so that runs which want the same policy teach it once; False when stopped."""
+    """Hold the folder's lock, so that runs which need the same policy train it once; False when stopped."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         held = FileLock(folder.with_suffix(".lock")).acquire(cancel_check=should_stop)
@@ -237,13 +237,13 @@ def _teach(
 
 
 def _rate_factor(step: int, steps: int) -> float:
-    """Share of the peak learning rate: a short warm-up, constant, then linear down."""
+    """Return the share of the peak learning rate: a short warm-up, constant, then linear down."""
     decay = max(0.0, (step / steps - _CONSTANT_UNTIL) / (1 - _CONSTANT_UNTIL))
     return min(1.0, (step + 1) / _WARMUP_STEPS) * (1 - (1 - _FINAL_SHARE) * decay)
 
 
 def _accumulate(model: Transformer, episodes: list[TokenRecord]) -> float:
-    """Return the gradient of one step's episodes; the mean loss of the tokens the expert wrote."""
+    """Accumulate the gradient of one step's episodes; return the mean loss of the expert's tokens."""
     sampled = sum(sum(episode.mask) for episode in episodes)
     weight = sampled + _PROMPT_WEIGHT * sum(len(episode.ids) - sum(episode.mask) for episode in episodes)
     total = 0.0
@@ -258,7 +258,7 @@ def _accumulate(model: Transformer, episodes: list[TokenRecord]) -> float:
 
 
 def _microbatches(episodes: list[TokenRecord]) -> Iterator[list[TokenRecord]]:
-    """Yield episodes of about the same length together: most are short, and a CPU likes small batches."""
+    """Yield batches of episodes of similar length: most are short, and small batches suit a CPU."""
     batch: list[TokenRecord] = []
     for episode in sorted(episodes, key=lambda episode: -len(episode.ids)):
         if batch and (len(batch) + 1) * len(batch[0].ids) > _MICROBATCH_TOKENS:

@@ -1,4 +1,4 @@
-"""Plausible test names and exceptions for the warm start's statements, where no tests are run.
+"""Plausible test names and exceptions for the warm start's statements, for which no tests are run.
 
 They only have to look like what curation writes, in enough shapes that none is learned by heart.
 To add a shape: another branch in ``failing_tests``.
@@ -31,7 +31,7 @@ def failing_tests(rng: random.Random, path: str, function: str) -> list[str]:
     """Return node ids of tests that could fail; empty for about one statement in eight.
 
     Args:
-        path: of the broken file, relative to the workdir.
+        path: path of the broken file, relative to the workdir.
         function: qualified name of the broken function.
     """
     if rng.random() < 0.12:
@@ -55,5 +55,5 @@ def failing_tests(rng: random.Random, path: str, function: str) -> list[str]:
 
 
 def raised_exception(rng: random.Random) -> str:
-    """Class name of what the first failing test raised; now and then unknown."""
+    """Return the class name of the exception of the first failing test; sometimes unknown."""
     return rng.choices([name for name, _ in _EXCEPTIONS], [weight for _, weight in _EXCEPTIONS])[0]

@@ -1,4 +1,4 @@
-"""Batches of encoded episodes of similar length, made in a process of their own.
+"""Batches of encoded episodes of similar length, produced in a separate process.
 
 Parsing sources takes about a tenth of a core, so it must not stand between optimizer steps. A pool of
 episodes is sorted by length and cut into batches, which then go out in random order: little padding,
@@ -28,7 +28,7 @@ Batch = list[EncodedEpisode]
 def episode_maker(
     config: SftRun, rng: random.Random, *, max_edits: int, hints: tuple[tuple[Hint, float], ...] = HINTS
 ) -> EpisodeMaker:
-    """Return a maker of the episodes a run is configured for."""
+    """Return the generator of the episodes that a run is configured for."""
     return EpisodeMaker(
         rng,
         max_edits=max_edits,
@@ -40,7 +40,7 @@ def episode_maker(
 
 
 def batches(config: SftRun, tokenizer_folder: Path) -> Iterator[Batch]:
-    """Yield training batches without end, the same for the same settings and installed packages."""
+    """Yield training batches endlessly, the same for the same settings and installed packages."""
     tokenizer = load_tokenizer(tokenizer_folder)
     rng = random.Random(config.seed)
     size = config.sft.sequences_per_step
@@ -97,7 +97,7 @@ class BatchStream:
 
 
 def _produce(config: SftRun, tokenizer_folder: Path, out: multiprocessing.Queue[Batch]) -> None:
-    """Fill the queue until the parent is gone: a killed parent cannot say so."""
+    """Fill the queue until the parent is gone, which is polled because a killed parent sends no message."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     for batch in batches(config, tokenizer_folder):

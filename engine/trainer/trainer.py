@@ -55,14 +55,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateResult:
-    """What an update did."""
+    """Result of an update."""
 
     metrics: dict[str, float]
-    """``area/name`` → value; always finite."""
+    """Metrics as ``area/name`` → value; always finite."""
     members: list[tuple[Member, ...]]
-    """What the objective made of every trajectory, in the order of the groups given."""
+    """Treatment of every trajectory by the objective, in the order of the given groups."""
     optimizer_steps: int
-    """0: nothing was learned and the weights are the same bits as before."""
+    """Number of optimizer steps; with 0 nothing was learned and the weights are bitwise unchanged."""
 
 
 class Trainer:
@@ -74,7 +74,7 @@ class Trainer:
         config: optimizer settings; its ``threads`` is set as torch's thread count.
         max_context: the agent's limit in tokens, the objective's default normalisation length.
         seed: decides which groups share an optimizer step, and adapters' first values.
-        reference: the frozen policy the KL term measures from, where the objective has one.
+        reference: the frozen reference policy of the KL term, where the objective has one.
         base: the frozen weights under adapters; None: ``model`` as it is now.
         ranks: this process's place among several; ``model`` is then sharded and no longer callable.
 
@@ -124,11 +124,11 @@ class Trainer:
         )
 
     def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
-        """Learn from one iteration's groups.
+        """Update the weights from one iteration's groups.
 
         Args:
             groups: all groups of the iteration, the same order for the same result.
-            temperature: what the trajectories were sampled at, > 0.
+            temperature: the sampling temperature of the trajectories, > 0.
 
         Raises:
             UpdateAbandonedError: ``abandon`` was called.
@@ -157,13 +157,14 @@ class Trainer:
         return UpdateResult(metrics=metrics, members=members, optimizer_steps=meter.steps)
 
     def abandon(self) -> None:
-        """End an update before its next microbatch; called from another thread. Later use is refused."""
+        """Abort an update before its next microbatch; called from another thread. Later use is rejected."""
         self._abandoned.set()
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the weights (with adapters: but the base's) and what ``save_shards`` writes.
+        """Return the state without the weights (with adapters: the base weights) and the part of
+        ``save_shards``.
 
-        Tensors are the trainer's own; ``optimizer`` is None where ranks write theirs themselves.
+        Tensors are not copied; ``optimizer`` is None where ranks write their parts themselves.
         Raises UpdateAbandonedError: after ``abandon`` it may be half of an update's.
         """
         self._go_on()
@@ -172,7 +173,7 @@ class Trainer:
         return {"optimizer": optimizer, "updates": self._updates, **adapters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from ``state_dict()``'s answer. Raises CheckpointError when it is of another model."""
+        """Restore the state of ``state_dict()``. Raises CheckpointError when it belongs to another model."""
         try:
             updates, optimizer = int(state["updates"]), state["optimizer"]
             if ("adapters" in state) != bool(self._adapters):
@@ -188,17 +189,17 @@ class Trainer:
         self._updates = updates
 
     def save_shards(self, folder: Path) -> bool:
-        """Write this rank's part of the optimizer's state; False and nothing when there is only one rank."""
+        """Write this rank's part of the optimizer's state; return False with a single rank."""
         if self._ranks.mesh is None:
             return False
         save({"optimizer": get_optimizer_state_dict(self._scorer, self._optimizer)}, checkpoint_id=folder)
         return True
 
     def load_shards(self, folder: Path) -> None:
-        """Read the optimizer's state that any number of ranks wrote. Raises CheckpointError."""
+        """Read the optimizer's state written by any number of ranks. Raises CheckpointError."""
         state = {"optimizer": get_optimizer_state_dict(self._scorer, self._optimizer)}
         try:
-            with warnings.catch_warnings():  # alone, it says that it reads alone
+            with warnings.catch_warnings():  # a single rank logs that it reads alone
                 warnings.simplefilter("ignore", UserWarning)
                 load(state, checkpoint_id=folder, no_dist=self._ranks.mesh is None)
         except (RuntimeError, OSError, CheckpointException) as error:
@@ -207,14 +208,15 @@ class Trainer:
 
     @torch.no_grad()
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield names and full weights of the trained model one by one; a collective among ranks."""
+        """Yield names and full weights of the trained model one by one; a collective operation among
+        ranks."""
         self._scorer.reshard()
         for name, parameter in self._scorer.model.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             yield name, whole
 
     def close(self) -> None:
-        """Nothing to end; a group of ranks has."""
+        """Do nothing; only a group of ranks has processes to stop."""
 
     def _check(self, optimizer: dict[str, Any]) -> None:
         if self._ranks.mesh is not None:
@@ -240,7 +242,7 @@ class Trainer:
     def _rows(
         self, groups: Sequence[Group], members: Sequence[Sequence[Member]], chosen: Sequence[int]
     ) -> list[Microbatch]:
-        """This rank's rows of one optimizer step; empty when the step has no gradient at all."""
+        """Return this rank's rows of one optimizer step; empty when the step has no gradient at all."""
         samples = make_samples(
             [groups[i] for i in chosen],
             [members[i] for i in chosen],
@@ -256,7 +258,7 @@ class Trainer:
 
     @torch.no_grad()
     def _score_before(self, plan: Sequence[Sequence[Microbatch]], temperature: float) -> None:
-        """Fill in what the weights before the update and the reference say, where the objective asks."""
+        """Fill in log-probabilities of the old weights and the reference, where the objective needs them."""
         for batch in self._until_abandoned(batch for batches in plan for batch in batches):
             if needs_old_logprobs(self._algorithm):
                 batch.old_logprobs = self._scorer(batch, temperature)[0]
@@ -335,7 +337,7 @@ class Trainer:
             raise UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
 
     def _efficiency(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return the share of the ranks' peak arithmetic that went into the model."""
+        """Return the share of the ranks' peak FLOP/s used by the model."""
         peak = peak_flops(self._device, DTYPES[self._config.precision])
         if peak is None or "update/flops_per_s" not in metrics:
             return {}
