@@ -1,4 +1,4 @@
-"""Attention over packed rows: sequences laid end to end, each seeing only itself and only backwards.
+"""Attention over packed rows: concatenated sequences, each attending causally to itself only.
 
 A packed row has no padding. On CUDA in half precision one variable-length kernel attends to all of it;
 elsewhere each piece is one call of ``scaled_dot_product_attention``. Both are exact. A rank of a
@@ -18,21 +18,21 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """How the T tokens of a packed row attend; pieces are contiguous and cover the row in order."""
+    """Attention layout of the T tokens of a packed row; pieces are contiguous and cover the row in order."""
 
     positions: Tensor
-    """int64 [T]: where each token stands in its own sequence."""
+    """int64 [T]: position of each token in its own sequence."""
     lengths: tuple[int, ...]
-    """Queries of each piece."""
+    """Number of queries of each piece."""
     keys: tuple[tuple[int, int], ...]
-    """Start and end of each piece's keys; the last query of a piece sees all of them, the one before it all
-    but one, and so on."""
+    """Start and end of each piece's keys; the last query of a piece attends to all of them, the one before
+    it to all but one, and so on."""
     exchange: Callable[[Tensor], Tensor] | None = None
     """Own keys or values [T, heads, D] → those of the whole row, which ``keys`` index; None: T is all."""
 
     @classmethod
     def whole(cls, lengths: Sequence[int], device: torch.device) -> Segments:
-        """Return sequences of these lengths, all of them here."""
+        """Return the segments of complete sequences of these lengths."""
         ends = list(accumulate(lengths))
         positions = torch.cat([torch.arange(length) for length in lengths])
         return cls(
@@ -49,7 +49,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
         q: [T, heads, D].
         k: [T, kv_heads, D].
         v: as ``k``.
-        segments: of the row.
+        segments: layout of the row.
 
     Returns:
         [T, heads, D].

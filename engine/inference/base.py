@@ -1,4 +1,4 @@
-"""Seams between the agent loop and whatever produces tokens."""
+"""Interfaces between the agent loop and policies that produce tokens."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from engine.types import RolloutKey, Step, TaskRow
 
 
 class Tokenizer(Protocol):
-    """Token ids to text and back; ``encode`` never adds special tokens on its own."""
+    """Conversion between token ids and text; ``encode`` never adds special tokens on its own."""
 
     vocab_size: int
     im_start: int
     im_end: int
-    """ChatML's turn markers; generation stops at ``im_end``."""
+    """End of a turn; with ``im_start`` ChatML's turn markers. Generation stops at ``im_end``."""
     think_start: int
     think_end: int
 
     def encode(self, text: str) -> list[int]:
-        """Return ids of plain text; ChatML markers inside hostile text are encoded as plain bytes."""
+        """Return the ids of plain text; ChatML markers inside hostile text are encoded as plain bytes."""
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return text of ids, special tokens spelled out."""
+        """Return the text of ids, special tokens spelled out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How to sample; the recorded log-probabilities are of this distribution."""
+    """Sampling parameters; the recorded log-probabilities are of the resulting distribution."""
 
     temperature: float = 1.0
-    """0 is greedy; its log-probabilities are those at temperature 1."""
+    """Sampling temperature; 0 is greedy, with log-probabilities at temperature 1."""
     top_p: float = 1.0
     max_tokens: int = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
-    """What a scripted policy (oracle, noop, replay) decides from; models ignore it."""
+    """Context on which scripted policies (oracle, noop, replay) decide; models ignore it."""
 
     key: RolloutKey
     row: TaskRow
@@ -47,31 +47,31 @@ class GenerationContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationRequest:
-    """Continue ``prompt_ids`` (length T) until a stop token."""
+    """Request to continue ``prompt_ids`` (length T) until a stop token."""
 
     prompt_ids: Sequence[int]
     sampling: SamplingParams
     seed: int
-    """Seeds this request's own random stream: results do not depend on what else is in the batch."""
+    """Seed of this request's own random stream: results do not depend on the rest of the batch."""
     stop_ids: frozenset[int]
     context: GenerationContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """What was sampled, the stop token included; the three sequences share one length."""
+    """Sampled tokens, the stop token included; the three sequences have the same length."""
 
     ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     stopped: bool = True
-    """False when ``max_tokens`` ended it."""
+    """False when generation ended at ``max_tokens``."""
     entropy: tuple[float, ...] = field(default_factory=tuple)
     """Per-token entropy in nats where the policy knows it, else empty."""
 
 
 class Policy(Protocol):
-    """Produces completions; may serve many rollouts at once."""
+    """Source of completions; may serve many rollouts at once."""
 
     name: str
     tokenizer: Tokenizer
@@ -81,4 +81,4 @@ class Policy(Protocol):
         """Sample a completion. Raises ModelError."""
 
     async def close(self) -> None:
-        """Free what the policy holds."""
+        """Release the policy's resources."""

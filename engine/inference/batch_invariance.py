@@ -1,4 +1,4 @@
-"""Chooses the tiles of cached forwards and checks that results do not depend on the batch.
+"""Choice of the tiles of cached forwards, with a test that results do not depend on the batch.
 
 Fixed shapes leave one thing to the matrix library: that equal rows give equal results in every place of a
 product. Which shapes keep that differs between processors, so the fastest tiles that pass a self-test on this
@@ -22,20 +22,20 @@ from engine.inference.kv_cache import KVCache
 from engine.inference.transformer import Block, Transformer
 
 ROWS = ((16, 256), (24, 48), (16, 16), (24, 24))
-"""``Tiles.row_step`` and ``Tiles.max_rows`` to try, the fastest first."""
+"""Candidates of ``Tiles.row_step`` and ``Tiles.max_rows``, the fastest first."""
 QUERIES = (4, 16, 12, 1)
-"""``Tiles.queries`` to try, the fastest first."""
+"""Candidates of ``Tiles.queries``, the fastest first."""
 _ROWS = 5
-"""Sequences of the self-test."""
+"""Number of sequences of the self-test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Tiles to compute in."""
+    """Selected tiles."""
 
     tiles: Tiles
     is_invariant: bool
-    """Whether they passed the self-test; if not, they are the fastest there are."""
+    """Whether the tiles passed the self-test; otherwise they are the fastest ones."""
 
 
 _chosen: dict[tuple[str, torch.device, torch.dtype, int], Choice] = {}
@@ -69,7 +69,7 @@ def _find_tiles(model: Transformer) -> Choice:
 
 
 def _products(model: Transformer) -> Iterator[tuple[Callable[[Tensor], Tensor], int]]:
-    """Everything of a forward that works on rows of tokens, and the width of its input."""
+    """Return all row-wise operations of a forward, and the width of its input."""
     block = model.model.layers[0]
     assert isinstance(block, Block)
     linear: list[nn.Linear] = [m for m in block.self_attn.children() if isinstance(m, nn.Linear)]
@@ -79,7 +79,7 @@ def _products(model: Transformer) -> Iterator[tuple[Callable[[Tensor], Tensor], 
 
 
 def _has_equal_rows(model: Transformer, row_step: int, max_rows: int) -> bool:
-    """Return whether a row gives the same bits in every place, with every number of rows that occurs."""
+    """Return whether a row gets the same bits at every position, with every number of rows that occurs."""
     weight = model.model.embed_tokens.weight
     for product, width in _products(model):
         row = torch.randn(1, width, generator=torch.Generator().manual_seed(width)).to(weight)
@@ -93,7 +93,7 @@ def _has_equal_rows(model: Transformer, row_step: int, max_rows: int) -> bool:
 
 
 def _has_equal_contexts(model: Transformer, tiles: Tiles) -> bool:
-    """Return whether a text gives the same bits wherever it is cut and whatever is beside it."""
+    """Return whether a text gets the same bits wherever it is split and whatever is beside it."""
     generator = torch.Generator().manual_seed(0)
     length = TILE_KEYS + 2 * tiles.queries + 3
     texts = torch.randint(model.config.vocab_size, (_ROWS, length), generator=generator).tolist()

@@ -11,7 +11,7 @@ _SPECIALS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
 class BytesTokenizer:
-    """Implements ``engine.inference.base.Tokenizer`` with 260 ids."""
+    """Tokenizer of 260 ids (``engine.inference.base.Tokenizer``)."""
 
     vocab_size: int = 256 + len(_SPECIALS)
     im_start: int = 256
@@ -24,6 +24,6 @@ class BytesTokenizer:
         return list(text.encode("utf-8", "replace"))
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return text of ids, special tokens spelled out; invalid UTF-8 becomes U+FFFD."""
+        """Return the text of ids, special tokens spelled out; invalid UTF-8 becomes U+FFFD."""
         data = b"".join(bytes((i,)) if i < 256 else _SPECIALS[i - 256].encode() for i in ids)
         return data.decode("utf-8", "replace")

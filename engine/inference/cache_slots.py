@@ -1,4 +1,4 @@
-"""Slots of the KV cache: the row of every sequence, and the finished one that a new prompt continues.
+"""Slots of the KV cache: assignment of rows to sequences, and reuse of finished ones for new prompts.
 
 Active sequences occupy rows 0 … n-1 so that a forward needs no gather; parked (finished) ones lie
 behind them until a prompt continues them or their row is needed. Only a prompt that starts with ALL
@@ -26,22 +26,22 @@ Owner = TypeVar("Owner")
 
 @dataclass(slots=True)
 class _Row:
-    """Tokens of a sequence; the first ``fed`` have their keys and values in the cache."""
+    """Tokens of a cached sequence; the first ``fed`` have their keys and values in the cache."""
 
     ids: list[int] = field(default_factory=list)
     fed: int = 0
     used: int = 0
     """Tick of the last activity: the least recently used parked row is evicted first."""
     keep: bool = True
-    """False once the weights changed under it: it is emptied when parked."""
+    """False once the weights changed; the row is then emptied when parked."""
 
 
 class CacheSlots(Generic[Owner]):
-    """The cache of at most ``rows`` sequences; owners are hashable request objects.
+    """KV cache of at most ``rows`` sequences; owners are hashable request objects.
 
     Args:
-        model: whose keys and values are stored.
-        rows: sequences that fit, active and parked together.
+        model: the model whose keys and values are stored.
+        rows: maximum number of sequences, active and parked together.
     """
 
     def __init__(self, model: Transformer, rows: int) -> None:
@@ -56,7 +56,7 @@ class CacheSlots(Generic[Owner]):
         """Whether a sequence's bits depend on itself alone; None until something was fed."""
 
     def activate(self, owner: Owner, prompt: Sequence[int]) -> None:
-        """Give ``owner`` the next active row, with whatever cache its prompt can continue."""
+        """Assign the next active row to ``owner``, reusing the cache that its prompt continues."""
         place = len(self.active)
         prompt = list(prompt)
         found = self._continued(place, prompt)
@@ -71,11 +71,11 @@ class CacheSlots(Generic[Owner]):
         self.active.append(owner)
 
     def append(self, owner: Owner, token: int) -> None:
-        """Record that a token was sampled for ``owner``."""
+        """Record a token sampled for ``owner``."""
         self._rows[self.active.index(owner)].ids.append(token)
 
     def park(self, owner: Owner) -> None:
-        """``owner`` is done; its row waits for a continuation."""
+        """End ``owner``'s activity; its row waits for a continuation."""
         place, last = self.active.index(owner), len(self.active) - 1
         self._swap(place, last)
         self.active[place] = self.active[last]
@@ -100,11 +100,11 @@ class CacheSlots(Generic[Owner]):
         return owners
 
     def feed_prompts(self, owners: Sequence[Owner]) -> Tensor:
-        """Feed the unfed tokens of ``owners`` (the last activated ones); their next-token logits [N, V]."""
+        """Feed the unfed tokens of ``owners`` (the last activated ones); return next-token logits [N, V]."""
         return self._feed(len(self.active) - len(owners))
 
     def feed_last(self) -> Tensor:
-        """Feed the last sampled token of every active sequence; next-token logits [n, V]."""
+        """Feed the last sampled token of every active sequence; return next-token logits [n, V]."""
         return self._feed(0)
 
     @torch.no_grad()
@@ -121,7 +121,7 @@ class CacheSlots(Generic[Owner]):
         return logits
 
     def _continued(self, place: int, prompt: list[int]) -> int | None:
-        """Return the parked row with the longest cache that ``prompt`` starts with."""
+        """Return the parked row with the longest cached prefix of ``prompt``."""
         best, length = None, 0
         for index in range(place, len(self._rows)):
             row = self._rows[index]
@@ -130,7 +130,7 @@ class CacheSlots(Generic[Owner]):
         return best
 
     def _borrow(self, place: int) -> None:
-        """Copy what another row has fed of this row's prompt beyond what it has itself."""
+        """Copy the cached part of this row's prompt from another row, as far as it has more."""
         row = self._rows[place]
         donor, shared = place, row.fed
         for index, other in enumerate(self._rows):
@@ -150,5 +150,5 @@ class CacheSlots(Generic[Owner]):
 
 
 def _common_length(a: Sequence[int], b: Sequence[int], start: int, end: int) -> int:
-    """Return how far ``a`` and ``b`` agree, at most ``end``; they do up to ``start``."""
+    """Return the length of the common prefix of ``a`` and ``b``, at most ``end``; known up to ``start``."""
     return next((i for i in range(start, end) if a[i] != b[i]), end)

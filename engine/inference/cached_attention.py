@@ -30,9 +30,9 @@ class Tiles:
     row_step: int
     """A forward's tokens are padded to a multiple of this."""
     max_rows: int
-    """Most tokens of one forward, a multiple of ``row_step``."""
+    """Maximum number of tokens of one forward, a multiple of ``row_step``."""
     queries: int
-    """Queries of an attention tile."""
+    """Number of queries of an attention tile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +78,10 @@ class _Blocks:
 
 
 class CachedChunk:
-    """Tokens of one cached forward and what they attend to.
+    """Tokens of one cached forward and the cache positions they attend to.
 
     Args:
-        pieces: of consecutive rows of the cache, each row once.
+        pieces: pieces of consecutive rows of the cache, each row once.
         cache: grows as needed; ``attend`` writes to it.
         tiles: the shapes to compute in.
         group: query heads that share a key head.
@@ -110,7 +110,7 @@ class CachedChunk:
         """int64 [n]: the last token of each piece."""
 
     def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store the new tokens' keys and values and attend to all of their sequences'.
+        """Store the new tokens' keys and values and attend to their whole sequences.
 
         Args:
             layer: of the cache.
@@ -148,7 +148,7 @@ class CachedChunk:
 
 
 def _spans(lengths: Sequence[int], queries: int) -> list[list[range]]:
-    """Tokens of each piece's blocks, the tokens of all pieces counted on."""
+    """Return the tokens of each piece's blocks, counted over all pieces."""
     ends = accumulate(lengths)
     return [
         [range(start, min(start + queries, end)) for start in range(end - length, end, queries)]
@@ -159,14 +159,14 @@ def _spans(lengths: Sequence[int], queries: int) -> list[list[range]]:
 def _batches(
     pieces: Sequence[Piece], spans: Sequence[list[range]]
 ) -> Iterator[list[tuple[Piece, list[range]]]]:
-    """Neighbouring pieces of one block each together; a longer piece by itself, its blocks share its row."""
+    """Yield neighbouring one-block pieces together, a longer piece alone: its blocks share its row."""
     for is_short, run in groupby(zip(pieces, spans, strict=True), key=lambda pair: len(pair[1]) == 1):
         members = list(run)
         yield from [members] if is_short else [[member] for member in members]
 
 
 def _attend_blocks(q: Tensor, keys: Tensor, values: Tensor, blocks: _Blocks) -> Tensor:
-    """Attention of the queries [T, heads, D] in ``blocks``; [B × Q, heads, D]."""
+    """Return the attention of the queries [T, heads, D] in ``blocks``, [B × Q, heads, D]."""
     (count, queries), kv_heads, size = blocks.tokens.shape, keys.shape[1], q.shape[2]
     # Queries that share a key head are further rows of the same tile.
     q = q[blocks.tokens].view(count, queries, kv_heads, -1, size).permute(0, 2, 3, 1, 4).flatten(2, 3)

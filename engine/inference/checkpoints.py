@@ -35,7 +35,7 @@ def load_policy_checkpoint(ref: str, *, home: Path) -> tuple[Transformer, BpeTok
         home: the data folder, for ``run:<id>``.
 
     Raises:
-        CheckpointError: nothing there, incomplete, or not a model of ours.
+        CheckpointError: missing, incomplete, or not a model of this architecture.
     """
     scheme, _, name = ref.partition(":")
     if scheme == "fresh" and name:
@@ -67,8 +67,8 @@ def save_policy_checkpoint(
         folder: created or replaced.
         model: its weights.
         tokenizer: the model's.
-        provenance: how it came about (command, seed, data, versions, metrics); must be JSON.
-        dtype: of the stored weights; bfloat16 halves the size.
+        provenance: its origin (command, seed, data, versions, metrics); must be JSON.
+        dtype: type of the stored weights; bfloat16 halves the size.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")

@@ -8,23 +8,23 @@ import torch
 from torch.nn import functional
 
 _GROWTH = 256
-"""Positions a cache grows by: doubling would hold twice what the longest sequence needs, in every row."""
+"""Positions by which a cache grows; doubling would hold twice the longest sequence's need in every row."""
 
 
 class CacheShape(Protocol):
-    """The sizes of a model that its cache depends on."""
+    """Sizes of a model on which its cache depends."""
 
     @property
     def num_hidden_layers(self) -> int:
-        """Layers, each with keys and values of its own."""
+        """Return the number of layers, each with keys and values of its own."""
 
     @property
     def num_key_value_heads(self) -> int:
-        """Heads of keys and values; query heads share them."""
+        """Return the number of key and value heads, which query heads share."""
 
     @property
     def head_dim(self) -> int:
-        """Elements of one key or value."""
+        """Return the number of elements of one key or value."""
 
 
 class KVCache:

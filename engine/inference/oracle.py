@@ -1,4 +1,4 @@
-"""From a gold patch to the tool calls that make it: view → edits → submit.
+"""Conversion of a gold patch into the tool calls that apply it: view → edits → submit.
 
 The plan is a generator that is sent the step each call led to, so an edit whose text turned out
 not to be unique is tried again with more of the file around it.
@@ -16,17 +16,17 @@ from engine.patches.structure import FileChange, Hunk, parse_patch
 from engine.types import Step, TaskRow, ToolCall
 
 Plan = Generator[tuple[str, ToolCall], Step, None]
-"""Yields a thought and a call; is sent the finished step."""
+"""Generator that yields a thought and a call, and receives the finished step."""
 
 _NUMBERED = re.compile(r" {0,4}(\d+)  (.*)", re.DOTALL)
 _WIDER_BY = (8, 40, 160)
 
 
 def plan(row: TaskRow) -> Plan:
-    """Yield the calls that turn the task's repository into the gold patch's.
+    """Yield the tool calls that apply the gold patch to the task's repository.
 
     Raises:
-        ModelError: the patch holds something the tools cannot express (binary content, a symbolic
+        ModelError: the patch contains changes the tools cannot express (binary content, a symbolic
             link), or the file is not what the patch was made for.
     """
     try:

@@ -1,4 +1,4 @@
-"""Token ids of responses that are written rather than sampled: scripted policies and the warm start."""
+"""Token ids of responses that are computed instead of sampled: scripted policies and the warm start."""
 
 from __future__ import annotations
 

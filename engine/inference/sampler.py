@@ -29,7 +29,7 @@ _GATHER_S = 0.002
 
 @dataclass(slots=True, eq=False)
 class _Sequence:
-    """A request on its way: what was sampled so far, and where to deliver it."""
+    """A request in progress: tokens sampled so far, and the destination of the result."""
 
     request: GenerationRequest
     future: asyncio.Future[Generation]
@@ -61,8 +61,8 @@ class TransformerPolicy:
         model: on any device; weights may change in place between generations, then call ``set_version``.
         tokenizer: the model's.
         version: policy version recorded with every token.
-        max_batch: sequences sampled at once; more wait their turn.
-        name: shown to people.
+        max_batch: maximum number of sequences sampled at once; others are queued.
+        name: display name.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class TransformerPolicy:
         """Sample a completion.
 
         Raises:
-            ModelError: prompt empty or longer than the model's context, or the forward failed.
+            ModelError: the prompt is empty or longer than the model's context, or the forward pass failed.
         """
         limit = self._model.config.max_position_embeddings
         if not request.prompt_ids or request.sampling.max_tokens < 1:
@@ -118,13 +118,13 @@ class TransformerPolicy:
         return await sequence.future
 
     def set_version(self, version: int) -> None:
-        """Record changed weights: stamp later tokens with ``version`` and drop every kept cache."""
+        """Record changed weights: stamp later tokens with ``version`` and drop all cached sequences."""
         with self._wake:
             self.version = version
             self._drop_caches = True
 
     async def close(self) -> None:
-        """Stop the worker thread; requests still waiting fail with ModelError."""
+        """Stop the worker thread; waiting requests fail with ModelError."""
         with self._wake:
             self._closing = True
             thread, self._thread = self._thread, None
@@ -145,7 +145,7 @@ class TransformerPolicy:
         self._waiting.clear()
 
     def _await_work(self) -> bool:
-        """Sleep until there is something to do; False when closing."""
+        """Sleep until there is work; return False when closing."""
         with self._wake:
             if not self._closing and not self._waiting and not self._slots.active:
                 self._wake.wait_for(lambda: self._closing or self._waiting)
@@ -158,7 +158,7 @@ class TransformerPolicy:
         return not closing
 
     def _admit(self) -> None:
-        """Give waiting requests rows and feed their prompts' new tokens (one batched forward)."""
+        """Assign rows to waiting requests and feed their prompts' new tokens (one batched forward)."""
         with self._wake:
             if self._drop_caches:
                 self._slots.forget()

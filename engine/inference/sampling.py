@@ -1,4 +1,4 @@
-"""One token per row from logits: temperature, nucleus, inverse-CDF draw, exact log-probabilities.
+"""Sampling of one token per row from logits: temperature, nucleus, inverse CDF, exact log-probabilities.
 
 The draw takes a uniform number per row from the request's own stream, so results do not depend on
 the batch. To add a sampling rule: transform the log-probabilities before ``_pick`` so that the
@@ -34,7 +34,7 @@ def sample(
 
     Args:
         logits: any float dtype; computed in float32, cumulated in float64.
-        temperatures: 0 takes the most likely token and records its log-probability at temperature 1.
+        temperatures: 0 selects the most likely token and records its log-probability at temperature 1.
         top_ps: mass of the nucleus; 1 keeps everything.
         uniforms: numbers in [0, 1), one per row.
     """

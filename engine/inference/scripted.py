@@ -1,4 +1,4 @@
-"""Policies without a model: gold patch, nothing at all, or what was stored.
+"""Policies without a model: gold patch, no-op, and replay of stored responses.
 
 They run through the same tokens, parser, tools and grading as a model, so an oracle run proves a
 dataset and a no-op run proves its tests. To add one: a class with ``_respond`` over
@@ -22,7 +22,7 @@ from engine.types import ToolCall
 
 
 class ScriptedPolicy(ABC):
-    """Implements ``engine.inference.base.Policy`` for responses that are computed as text.
+    """Policy whose responses are computed as text (``engine.inference.base.Policy``).
 
     Log-probabilities are 0: the policy is certain.
     """
@@ -45,7 +45,7 @@ class ScriptedPolicy(ABC):
         )
 
     async def close(self) -> None:  # noqa: B027 - part of the protocol, and there is nothing to free
-        """Nothing to free."""
+        """Do nothing; there are no resources."""
 
     @abstractmethod
     def _respond(self, context: GenerationContext) -> str:
@@ -53,7 +53,7 @@ class ScriptedPolicy(ABC):
 
 
 class NoopPolicy(ScriptedPolicy):
-    """Submits at once without touching anything."""
+    """Policy that submits at once without any change."""
 
     name = "noop"
 
@@ -67,7 +67,7 @@ class NoopPolicy(ScriptedPolicy):
 
 
 class OraclePolicy(ScriptedPolicy):
-    """Makes the gold patch with the tools, then submits."""
+    """Policy that applies the gold patch with the tools, then submits."""
 
     name = "oracle"
 
@@ -87,11 +87,11 @@ class OraclePolicy(ScriptedPolicy):
 
 
 class ReplayPolicy(ScriptedPolicy):
-    """Gives the responses of stored trajectories again, step by step.
+    """Policy that replays the responses of stored trajectories, step by step.
 
     Args:
-        responses: texts by task id and index; iteration and phase do not matter, so that what was
-            stored in one can be replayed in another.
+        responses: texts by task id and index; iteration and phase are ignored, so that trajectories
+            of one can be replayed in another.
     """
 
     name = "replay"
@@ -104,10 +104,10 @@ class ReplayPolicy(ScriptedPolicy):
 
     @classmethod
     def from_file(cls, path: Path, *, tokenizer: Tokenizer | None = None) -> ReplayPolicy:
-        """Read the JSONL that ``engine.rollout.serialise`` writes; the first of a key wins.
+        """Read a JSONL file written by ``engine.rollout.serialise``; the first of a key wins.
 
         Raises:
-            ModelError: the file cannot be read; names the line.
+            ModelError: the file cannot be read; the message names the line.
         """
         responses: dict[tuple[str, int], list[str]] = {}
         try:

@@ -45,7 +45,7 @@ TAGS = (
     "</parameter>",
     "</function>",
 )
-"""Tool-call markup, one ordinary token each: text may contain it."""
+"""Tool-call markup, one ordinary token each: plain text may contain it."""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -57,7 +57,7 @@ _PIECES = r"`| {2,}|\n| ?[\p{L}_]+|\p{N}| ?[^\s\p{L}\p{N}_`]+|\s"
 
 
 class BpeTokenizer:
-    """``engine.inference.base.Tokenizer`` over a Hugging Face ``tokenizers`` backend.
+    """Tokenizer over a Hugging Face ``tokenizers`` backend (``engine.inference.base.Tokenizer``).
 
     Args:
         backend: must know the four ChatML and thinking markers as special tokens.
@@ -79,7 +79,7 @@ class BpeTokenizer:
         return found
 
     def encode(self, text: str) -> list[int]:
-        """Return ids of plain text: ``<|im_end|>`` and its like become plain bytes, tool tags stay tags.
+        """Return the ids of plain text; ``<|im_end|>`` and its like become plain bytes, tool tags stay tags.
 
         Lone surrogates become ``?``.
         """
@@ -87,7 +87,7 @@ class BpeTokenizer:
         return list(self._backend.encode(clean, add_special_tokens=False).ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return text of ids, special tokens spelled out; invalid UTF-8 becomes U+FFFD."""
+        """Return the text of ids, special tokens spelled out; invalid UTF-8 becomes U+FFFD."""
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def save(self, folder: Path) -> None:
@@ -115,7 +115,7 @@ def load_tokenizer(folder: Path) -> BpeTokenizer:
 
 
 def phrase_tokenizer(phrases: Iterable[str]) -> BpeTokenizer:
-    """Return bytes, the markers, and whole phrases as one ordinary token each: for protocols of few words.
+    """Return a tokenizer of bytes, markers and whole phrases (one token each), for protocols of few words.
 
     Where phrases overlap, the first and then the longest is taken.
     """

@@ -32,7 +32,7 @@ from engine.inference.kv_cache import KVCache
 class TransformerConfig:
     """Shape of a model, under the keys of Qwen3's ``config.json``.
 
-    ``from_json(qwen3_config.to_dict())`` makes one of a ``transformers.Qwen3Config``.
+    ``from_json(qwen3_config.to_dict())`` converts a ``transformers.Qwen3Config``.
     """
 
     vocab_size: int
@@ -43,7 +43,7 @@ class TransformerConfig:
     head_dim: int
     intermediate_size: int
     max_position_embeddings: int = 2048
-    """Longest sequence, tokens."""
+    """Maximum sequence length, tokens."""
     rms_norm_eps: float = 1e-6
     tie_word_embeddings: bool = True
     rope_parameters: Mapping[str, Any] = field(
@@ -52,7 +52,7 @@ class TransformerConfig:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TransformerConfig:
-        """Read ``config.json``'s content.
+        """Parse the content of ``config.json``.
 
         Raises:
             CheckpointError: another architecture, or a setting this model does not have.
@@ -70,7 +70,7 @@ class TransformerConfig:
         return cls(**values, rope_parameters=rope)
 
     def to_json(self) -> dict[str, Any]:
-        """Return content of a ``config.json`` that ``transformers`` reads."""
+        """Return the content of a ``config.json`` that ``transformers`` reads."""
         return {
             **asdict(self),
             "architectures": ["Qwen3ForCausalLM"],
@@ -116,7 +116,7 @@ ARCHITECTURES: Mapping[str, TransformerConfig] = {
 Rope = tuple[Tensor, Tensor]
 """Cosines and sines of the rotary embedding, [..., 1, D]."""
 Context = CachedChunk | Segments | None
-"""What tokens attend to: a cache, their segment of a packed row, or (None) their row of a batch."""
+"""Context of the tokens: a cache, their segment of a packed row, or (None) their row of a batch."""
 
 
 class RMSNorm(nn.Module):
@@ -128,7 +128,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Same shape as ``x``."""
+        """Return the normalised ``x``, of the same shape."""
         wide = torch.promote_types(x.dtype, torch.float32)
         weight = autocast_weight(self.weight).to(wide)
         return functional.rms_norm(x.to(wide), (x.shape[-1],), weight, self.eps).to(x.dtype)
@@ -162,7 +162,7 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(self.size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, rope: Rope, context: Context, layer: int) -> Tensor:
-        """[..., hidden] → [..., hidden]; writes to the cache when there is one."""
+        """Compute attention, [..., hidden] → [..., hidden]; writes to the cache when there is one."""
         shape = *x.shape[:-1], -1, self.size
         q = self.q_norm(self.q_proj(x).view(shape))
         k = self.k_norm(self.k_proj(x).view(shape))
@@ -191,7 +191,7 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
     def forward(self, x: Tensor, *, invariant: bool = False) -> Tensor:
-        """[..., hidden] → [..., hidden]; ``invariant`` rounds an element alike at every place of a tensor."""
+        """Compute [..., hidden] → [..., hidden]; ``invariant`` rounds elements alike at every position."""
         activate = _invariant_silu if invariant else functional.silu
         out: Tensor = self.down_proj(activate(self.gate_proj(x)) * self.up_proj(x))
         return out
@@ -203,7 +203,7 @@ def _invariant_silu(x: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward, each behind a norm and around a residual."""
+    """A layer: attention and feed-forward, each with a norm before it and a residual around it."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -212,10 +212,10 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.recompute = False
-        """Keep only the input for the backward pass and compute everything again there."""
+        """Whether only the input is kept for the backward pass and everything else is recomputed."""
 
     def forward(self, x: Tensor, rope: Rope, context: Context, layer: int) -> Tensor:
-        """[..., hidden] → [..., hidden]."""
+        """Compute the layer, [..., hidden] → [..., hidden]."""
         if self.recompute and torch.is_grad_enabled():
             kept: Tensor = checkpoint(self._apply_layers, x, rope, context, layer, use_reentrant=False)
             return kept
@@ -259,7 +259,7 @@ class Transformer(nn.Module):
     def _initialise(self, generator: torch.Generator) -> None:
         """Initialise scaled normal weights; keys start equal to queries, so that equal tokens attend.
 
-        A small model finds copying, which every edit needs, much sooner from there.
+        From this start a small model learns copying, which every edit needs, much sooner.
         """
         for name, parameter in self.named_parameters():
             if parameter.dim() == 1:
@@ -277,7 +277,7 @@ class Transformer(nn.Module):
         """Return logits of right-padded sequences.
 
         Args:
-            ids: int64 [B, T]; anything may stand after a sequence's end.
+            ids: int64 [B, T]; arbitrary after a sequence's end.
             lengths: int64 [B], 1 … T.
 
         Returns:
@@ -297,11 +297,11 @@ class Transformer(nn.Module):
 
     @property
     def head(self) -> Tensor:
-        """The output matrix [V, H]."""
+        """Return the output matrix [V, H]."""
         return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[..., H] → [..., V]."""
+        """Return the logits of hidden states, [..., H] → [..., V]."""
         return functional.linear(hidden, self.head)
 
     def extend(self, pieces: Sequence[Piece], cache: KVCache, tiles: Tiles) -> Tensor:
