@@ -201,8 +201,7 @@ class Validation:
         return [min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**n) for n in range(settings.infra_retries)]
 
     async def _record(self, found: Sequence[tuple[TaskRow, HealthFinding]]) -> None:
-        """Record a finding on disk, then as an event: the server reads the disk if the attempt dies in
-        between."""
+        """Record a finding on disk, then as an event; the server reads the disk after a crash in between."""
         if not found:
             return
         records = [self._record_of(row, finding) for row, finding in found]

@@ -178,8 +178,7 @@ class Rollout:
             await self._close(environment)
 
     async def _take_patch(self, environment: Environment) -> None:
-        """Keep the patch, or the reason why there is none, which counts against the agent: no escape from
-        grading."""
+        """Keep the patch, or the reason why there is none, which counts against the agent."""
         try:
             self._patch = await environment.patch()
         except PatchError as error:

@@ -161,8 +161,7 @@ class Trainer:
         self._abandoned.set()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state without the weights (with adapters: the base weights) and the part of
-        ``save_shards``.
+        """Return the state except the weights (only the base's, with adapters) and the saved shards.
 
         Tensors are not copied; ``optimizer`` is None where ranks write their parts themselves.
         Raises UpdateAbandonedError: after ``abandon`` it may be half of an update's.
@@ -208,8 +207,7 @@ class Trainer:
 
     @torch.no_grad()
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield names and full weights of the trained model one by one; a collective operation among
-        ranks."""
+        """Yield names and full weights of the trained model one by one; a collective among ranks."""
         self._scorer.reshard()
         for name, parameter in self._scorer.model.named_parameters():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter

@@ -1,5 +1,4 @@
-"""Harbor task folders: ``instruction.md``, ``task.toml``, ``environment/``, ``tests/test.sh``,
-``solution/solve.sh``.
+"""Harbor task folders: instruction, ``task.toml``, environment, test script and solution script.
 
 The verifier writes ``/logs/verifier/reward.txt`` (a number) or ``reward.json`` (names → numbers). The
 solution is a script, not a patch: it is kept with the answer's metadata. A task whose image is a Dockerfile

@@ -1,5 +1,4 @@
-"""Multi-SWE-RL and Multi-SWE-bench: seven languages, tests by their transitions, patches baked into the
-image.
+"""Multi-SWE-RL and Multi-SWE-bench: seven languages, tests by transitions, patches stored in the image.
 
 The image holds ``/home/fix.patch`` (the fix), ``/home/test.patch`` and the scripts that apply them: they are
 hidden. ``test-run.sh`` applies the test patch alone, which on a tree with a candidate's patch is the

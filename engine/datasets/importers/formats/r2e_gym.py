@@ -1,5 +1,4 @@
-"""R2E-Gym: Subset, Lite, V1, Full and their validated selections; rows of its SWE-bench variant go to
-``swe_bench``.
+"""R2E-Gym: Subset, Lite, V1, Full and their validated selections; ``swe_bench`` reads its SWE-bench variant.
 
 A row has no id, no patch and no test lists. The gold patch comes out of the parsed commit; grading compares
 the whole map of outcomes. The image holds the hidden tests (``/r2e_tests``, ``run_tests.sh``), so that these

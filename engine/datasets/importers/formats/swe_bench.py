@@ -1,5 +1,4 @@
-"""SWE-bench: full, Lite, Verified, Multilingual and Multimodal as classic rows, rows of version 5, SWE-Gym's
-rows.
+"""SWE-bench: classic rows (full, Lite, Verified, Multilingual, Multimodal), rows of version 5, SWE-Gym rows.
 
 A row of version 5 brings image, test script, parser and kind of evaluation. A classic row brings none: image
 and script are what harness 4.1 derives from repository and version. Schemas: ``swebench.types``,

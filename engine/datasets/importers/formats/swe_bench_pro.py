@@ -1,5 +1,4 @@
-"""SWE-bench Pro: lower-case lists as Python literals, images at Docker Hub, scripts that live outside of the
-rows.
+"""SWE-bench Pro: lists as Python literals, images at Docker Hub, scripts outside of the rows.
 
 Each instance's ``run_script.sh`` and ``parser.py`` are in the benchmark's repository (``run_scripts/<id>/``).
 Where the row or the source folder brings them they become hidden test files and the result is the JSON that

@@ -1,6 +1,4 @@
-"""Our own export: one JSON object a line, ``{"task", "answer", "split"}``, as ``manage.py export_dataset``
-writes it.
-"""
+"""Trainyard's own export (``manage.py export_dataset``): JSON lines of ``{"task", "answer", "split"}``."""
 
 from __future__ import annotations
 
