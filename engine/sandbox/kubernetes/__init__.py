@@ -1,1 +1,1 @@
-"""Sandboxes as pods of a Kubernetes cluster; ``backend.KubernetesBackend`` puts the parts together."""
+"""Sandboxes as pods of a Kubernetes cluster; ``backend.KubernetesBackend`` assembles the parts."""

@@ -41,7 +41,7 @@ async def _preflight(config: KubernetesConfig) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run the command line; return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         config = KubernetesConfig.model_validate(parse_settings(options.settings))

@@ -1,4 +1,4 @@
-"""The Kubernetes backend: a pod for every sandbox, in a namespace that a person prepared.
+"""Kubernetes backend: one pod per sandbox, in a prepared namespace.
 
 ``fleet`` makes and removes pods, ``warm`` starts some ahead, ``owner`` keeps them from being orphans,
 ``reaper`` removes those that are, ``preflight`` says what the cluster lacks; this joins them to the protocol.
@@ -43,7 +43,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Session:
-    """What is open while the backend is in use."""
+    """Resources open while the backend is in use."""
 
     api: KubeApi
     lease: OwnerLease
@@ -53,7 +53,7 @@ class _Session:
 
 
 class KubernetesBackend:
-    """Sandboxes as pods. Nothing is opened before it is needed; ``close`` it at the end.
+    """Sandbox backend on Kubernetes pods. Opens everything on first use; call ``close`` at the end.
 
     Args:
         config: budgets and limits of sandboxes, and the section ``kubernetes``.
@@ -70,7 +70,7 @@ class KubernetesBackend:
 
     @contextlib.asynccontextmanager
     async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        """See ``SandboxBackend.open``."""
+        """Open a sandbox; see ``SandboxBackend.open``."""
         began = time.monotonic()
         session = await self._open_session()
         pod = await self._obtain(session, spec)
@@ -85,11 +85,11 @@ class KubernetesBackend:
             await sandbox.close()
 
     async def prepare(self, images: Mapping[str, int]) -> None:
-        """See ``SandboxBackend.prepare``; starts up to ``warm_per_image`` sandboxes of each image."""
+        """Start up to ``warm_per_image`` sandboxes of each image; see ``SandboxBackend.prepare``."""
         (await self._open_session()).warm.prepare(images)
 
     async def reap(self, *, run_id: str | None = None) -> int:
-        """See ``SandboxBackend.reap``. Raises ApiError."""
+        """Remove orphans; see ``SandboxBackend.reap``. Raises ApiError."""
         if self._session is not None:
             return await reap(self._session.api, self.config.kubernetes, run_id)
         api = await KubeApi.connect(self.config.kubernetes, self.rights)
@@ -99,19 +99,19 @@ class KubernetesBackend:
             await api.close()
 
     def population(self) -> Population:
-        """See ``engine.sandbox.base.Counting``."""
+        """Return counts of sandboxes; see ``engine.sandbox.base.Counting``."""
         if self._session is None:
             return Population(existing=0)
         fleet = self._session.fleet
         return Population(existing=len(fleet.pods), idle=self._session.warm.idle, nodes=dict(fleet.nodes()))
 
     def blocked(self) -> dict[str, str]:
-        """Sandbox → why it does not come up yet, in the cluster's words."""
+        """Return sandbox → reason of its delayed start, in the cluster's words."""
         pods = self._session.fleet.pods if self._session is not None else {}
         return {name: pod.blocked for name, pod in pods.items() if pod.blocked and not pod.ending}
 
     async def close(self) -> None:
-        """See ``SandboxBackend.close``."""
+        """Close the backend; see ``SandboxBackend.close``."""
         session, self._session = self._session, None
         if session is None:
             return
@@ -126,7 +126,7 @@ class KubernetesBackend:
     # --- one sandbox -------------------------------------------------------------------------------
 
     async def _obtain(self, session: _Session, spec: SandboxSpec) -> Pod:
-        """A warm pod, claimed, or a new one."""
+        """Return a claimed warm pod, or a new one."""
         while (pod := await session.warm.take(spec)) is not None:
             try:
                 await session.fleet.claim(pod, spec)
@@ -170,7 +170,7 @@ class KubernetesBackend:
     # --- the session -------------------------------------------------------------------------------
 
     async def _open_session(self) -> _Session:
-        """Connect, hold the lease, bring the agent, follow our pods. Raises ApiError."""
+        """Connect, hold the lease, create the agent's ConfigMap and watch the pods. Raises ApiError."""
         async with self._opening:
             if self._session is None:
                 self._session = await self._new_session()
@@ -191,7 +191,7 @@ class KubernetesBackend:
 
 
 async def _hold_lease(api: KubeApi, config: KubernetesConfig) -> OwnerLease:
-    """Hold a lease, which keeps the agent's ConfigMap that it names, then bring that. Raises ApiError."""
+    """Hold a lease, which keeps the ConfigMap that it names, then create that ConfigMap. Raises ApiError."""
     lease = OwnerLease(config)
     await lease.hold(api)
     if not config.agent_image:
@@ -211,7 +211,7 @@ async def _best_effort(ending: Awaitable[None], owner: str) -> None:
 
 
 async def _ensure(api: KubeApi, config_maps: str) -> None:
-    """Make the agent's ConfigMap unless it exists; its name says what it holds. Raises ApiError."""
+    """Create the agent's ConfigMap unless it exists; its name depends on its content. Raises ApiError."""
     try:
         await api.create(config_maps, agent_config_map())
     except ApiError as error:

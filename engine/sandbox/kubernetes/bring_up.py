@@ -1,4 +1,4 @@
-"""From a created pod to two connected agents, with a clock of its own for each stage.
+"""Start-up of a pod, from creation to two connected agents, with a separate timeout for each stage.
 
 Waiting for a node, pulling the image and the rest each have their time, because an autoscaler may need
 minutes and a registry more, while an agent that does not answer within seconds never will.
@@ -31,11 +31,11 @@ _STAGES = {"schedule": "for a node", "pull": "for its image", "start": "for its 
 
 
 async def wait_until_running(config: KubernetesConfig, informer: PodInformer, name: str) -> Json:
-    """The pod once its sandbox container runs.
+    """Return the pod once its sandbox container runs.
 
     Raises:
-        ImageError: the image cannot be had.
-        SandboxStartTimeoutError: a stage took too long; names it and the cluster's reason.
+        ImageError: the image cannot be pulled.
+        SandboxStartTimeoutError: a stage took too long; the message names it and the cluster's reason.
         SandboxError: it failed.
     """
     limits = {
@@ -59,7 +59,7 @@ async def wait_until_running(config: KubernetesConfig, informer: PodInformer, na
 
 
 def _progress(stage: str, observed: Json | None) -> Json | None:
-    """The pod once it runs or is in another stage than ``stage``. Raises SandboxError when it failed."""
+    """Return the pod once it runs or has left ``stage``. Raises SandboxError when it failed."""
     if error := diagnosis.failure(observed):
         raise error
     assert observed is not None
@@ -73,7 +73,7 @@ def _too_long(observed: Json | None, name: str, stage: str, limit: float) -> San
 
 
 async def connect(config: KubernetesConfig, pod: Pod, dial: Dial) -> None:
-    """Connect to both agents of a running pod and take their greetings.
+    """Connect to both agents of a running pod and receive their greetings.
 
     Args:
         dial: opens the stream to the agent of a container.

@@ -1,4 +1,4 @@
-"""The byte stream to an agent in a pod: over the pod network, or through the API server's ``pods/exec``.
+"""Byte stream to an agent in a pod: over the pod network, or through the API server's ``pods/exec``.
 
 When a stream ends, whoever reads it should learn why, which the cluster tells a moment later: a stream's end
 is held back until its ``ended`` callback returns.
@@ -27,7 +27,7 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_
 
 
 class HeldStream(asyncio.StreamReaderProtocol):
-    """A stream whose reader sees the end only after ``ended``."""
+    """Stream whose reader sees the end only after ``ended`` has finished."""
 
     def __init__(self, reader: asyncio.StreamReader, ended: Ended) -> None:
         super().__init__(reader)
@@ -35,11 +35,11 @@ class HeldStream(asyncio.StreamReaderProtocol):
         self._ending: asyncio.Task[None] | None = None
 
     def eof_received(self) -> bool:
-        """Close: half a connection is of no use."""
+        """Close the connection: half-open connections are not used."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Find out why, then tell the reader."""
+        """Find out the reason, then signal the end to the reader."""
         self._ending = asyncio.get_running_loop().create_task(self._end(exc))
 
     async def _end(self, exc: Exception | None) -> None:
@@ -50,7 +50,7 @@ class HeldStream(asyncio.StreamReaderProtocol):
 
 
 async def over_network(host: str, port: int, token: bytes, ended: Ended) -> Stream:
-    """Connect to an agent and say the token.
+    """Connect to an agent over the pod network and send the token.
 
     Raises:
         OSError: nobody listens there (yet), or there is no route.
@@ -71,7 +71,7 @@ async def over_network(host: str, port: int, token: bytes, ended: Ended) -> Stre
 
 
 async def over_exec(api: KubeApi, pod: str, container: str, argv: Sequence[str], ended: Ended) -> Stream:
-    """Start an agent by ``pods/exec`` and talk to it on its stdin and stdout.
+    """Start an agent by ``pods/exec`` and connect to its stdin and stdout.
 
     Args:
         pod: the pod's API path.
@@ -95,7 +95,7 @@ async def over_exec(api: KubeApi, pod: str, container: str, argv: Sequence[str],
 async def _pump(
     websocket: aiohttp.ClientWebSocketResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Carry bytes between a socket and an exec's websocket until either ends."""
+    """Copy bytes between a socket and an exec's websocket until either ends."""
     outward = asyncio.create_task(_to_stdin(reader, websocket))
     complained = 0
     try:

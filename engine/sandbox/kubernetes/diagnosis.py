@@ -1,4 +1,4 @@
-"""What a pod's status means: does it run, what does it wait for, why did it end. Pure functions of the JSON.
+"""Interpretation of a pod's status: running, waiting or failed. Pure functions of the JSON.
 
 A reason that clusters report and that is not known here becomes a plain start or died error with the
 cluster's own words; give it a line in the tables when it deserves a kind of its own.
@@ -39,7 +39,7 @@ _HOPELESS = (
     "invalid reference",
     "no match for platform",
 )
-"""Words of registries after which another try would end the same way."""
+"""Phrases in registry errors for which a retry is pointless."""
 _CANNOT_RUN = frozenset(
     (
         "CreateContainerConfigError",
@@ -66,22 +66,22 @@ _LIFETIME = "DeadlineExceeded"
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod that may still come up."""
+    """State of a pod that may still start."""
 
     stage: str
-    """``schedule``, ``pull`` or ``start``: which clock runs."""
+    """Stage whose timeout applies: ``schedule``, ``pull`` or ``start``."""
     reason: str
-    """The cluster's words; empty while all goes its usual way."""
+    """Reason in the cluster's words; empty while the start proceeds normally."""
 
 
 def running(pod: Json) -> bool:
-    """Whether both containers run and the pod has an address."""
+    """Return whether both containers run and the pod has an address."""
     states = (_state(pod, SANDBOX), _state(pod, PRISTINE))
     return all("running" in state for state in states) and bool(address(pod))
 
 
 def waiting(pod: Json) -> Waiting:
-    """What a pod that does not run yet waits for."""
+    """Return the stage and the reason for which a pod does not run yet."""
     status = pod.get("status", {})
     scheduled = _condition(status, "PodScheduled")
     if not pod["spec"].get("nodeName"):
@@ -96,7 +96,7 @@ def waiting(pod: Json) -> Waiting:
 
 
 def failure(pod: Json | None) -> SandboxError | None:
-    """Why a pod will not, or no longer, hold a sandbox; None while it may or does."""
+    """Return the reason why a pod cannot host a sandbox (any more); None while it may."""
     if pod is None:
         return SandboxEvictedError("the pod was deleted by somebody else")
     name, status = pod["metadata"]["name"], pod.get("status", {})
@@ -123,17 +123,17 @@ def failure(pod: Json | None) -> SandboxError | None:
 
 
 def node(pod: Json) -> str:
-    """Where the pod runs; empty before it was scheduled."""
+    """Return the node of the pod; empty before it was scheduled."""
     return str(pod["spec"].get("nodeName") or "")
 
 
 def address(pod: Json) -> str:
-    """The pod's IP address; empty before it has one."""
+    """Return the pod's IP address; empty before it has one."""
     return str(pod.get("status", {}).get("podIP") or "")
 
 
 def pull_seconds(pod: Json) -> float:
-    """Time from the pod's sandbox to its container's start, a second coarse; 0 when the image was there."""
+    """Return the seconds from the pod's sandbox to its container's start; 0 when the image was present."""
     status = pod.get("status", {})
     ready = _condition(status, "PodReadyToStartContainers") or _condition(status, "PodScheduled")
     began = _time((ready or {}).get("lastTransitionTime"))
@@ -143,7 +143,7 @@ def pull_seconds(pod: Json) -> float:
 
 
 def seconds_on_node(pod: Json, now: float) -> float:
-    """How long the kubelet has known the pod; ``now`` is the cluster's clock."""
+    """Return the time for which the kubelet has known the pod, seconds; ``now`` is the cluster's clock."""
     start = _time(pod.get("status", {}).get("startTime"))
     return max(0.0, now - start.timestamp()) if start else 0.0
 
@@ -179,7 +179,7 @@ def _image(pod: Json) -> str:
 
 
 def _state(pod: Json, name: str) -> Json:
-    """The ``state`` of a container; empty before it has one."""
+    """Return the ``state`` of a container; empty before it has one."""
     for container in pod.get("status", {}).get("containerStatuses") or []:
         if container.get("name") == name:
             state: Json = container.get("state") or {}
@@ -199,7 +199,7 @@ def _is_trouble(state: Json) -> bool:
 
 
 def _pulling(pod: Json) -> bool:
-    """Whether the node is through with everything but the image, as far as the status tells."""
+    """Return whether only the image pull is left to do on the node, according to the status."""
     status = pod.get("status", {})
     ready = _condition(status, "PodReadyToStartContainers")
     return ready is not None and ready.get("status") == "True" and "running" not in _state(pod, SANDBOX)

@@ -1,4 +1,4 @@
-"""This process's pods: made in waves, followed by one informer, removed until they are gone.
+"""Pods of this process: created in waves, watched by one informer, deleted until they are gone.
 
 A pod is in the book before it is asked for and leaves it after the cluster said that it is gone. A
 pod of ours that is in no book (its creation was cancelled, or the answer lost) is removed when it is seen.
@@ -38,10 +38,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Fleet:
-    """Makes, claims and removes the pods of one process.
+    """Creates, claims and removes the pods of one process.
 
     Args:
-        lease: held; owns the pods.
+        lease: the held lease, which owns the pods.
         room: called whenever a pod is gone.
     """
 
@@ -52,7 +52,7 @@ class Fleet:
         self.path = f"/api/v1/namespaces/{self.config.namespace}/pods"
         self.pods: dict[str, Pod] = {}
         self.stuck = 0
-        """Pods that did not go away in time and were deleted by force."""
+        """Number of pods that did not end in time and were deleted by force."""
         self._api = api
         self._lease = lease
         self._room = room
@@ -61,7 +61,7 @@ class Fleet:
         self._removals: dict[str, asyncio.Task[None]] = {}
         self._awaited: deque[asyncio.Future[None]] = deque()
         self.reserved = 0
-        """Sandboxes that wait for a place; warm ones leave it to them."""
+        """Number of sandboxes waiting for a place, to which warm ones give way."""
         self.informer = PodInformer(
             api,
             self.path,
@@ -72,15 +72,15 @@ class Fleet:
         )
 
     def nodes(self) -> Counter[str]:
-        """Node → pods on it."""
+        """Return node → number of its pods."""
         return Counter(pod.node for pod in self.pods.values() if pod.node)
 
     async def launch(self, wanted: SandboxSpec, *, warm: bool = False) -> Pod:
-        """A new pod with connected agents in which nothing has run.
+        """Create a pod and connect to its agents, before any command has run.
 
         Raises:
-            SandboxStartError: it did not come up; nothing of it stays.
-            SandboxDiedError: the cluster took it away while it started.
+            SandboxStartError: the pod did not start; nothing of it remains.
+            SandboxDiedError: the cluster removed the pod while it started.
         """
         pod = Pod(f"sb-{secrets.token_hex(6)}", wanted, warm=warm, failed=self._failed)
         self.pods[pod.name] = pod
@@ -101,12 +101,13 @@ class Fleet:
         return pod
 
     def another(self, than: Pod) -> Pod | None:
-        """A pod that is up and not ``than``."""
+        """Return a running pod other than ``than``."""
         up = (pod for pod in self.pods.values() if pod.ready and not pod.failed and not pod.ending)
         return next((pod for pod in up if pod is not than and pod.address), None)
 
     async def claim(self, pod: Pod, wanted: SandboxSpec) -> None:
-        """Make a warm pod the sandbox of ``wanted``; one request. Raises SandboxError when that fails."""
+        """Turn a warm pod into the sandbox of ``wanted``; one request. Raises SandboxError when that
+        fails."""
         now = self._api.now()
         patch = spec.claim(
             wanted,
@@ -119,7 +120,7 @@ class Fleet:
         pod.check()
 
     def remove(self, pod: Pod) -> asyncio.Task[None]:
-        """End a pod and see to it that it goes, however often that must be tried; returns at once."""
+        """Remove a pod, retried until it is gone; returns at once."""
         if pod.name not in self._removals:
             pod.ending = True
             removal = self._remove(pod) if pod.name in self.pods else pod.hang_up()
@@ -129,7 +130,7 @@ class Fleet:
         return self._removals[pod.name]
 
     async def one_gone(self) -> None:
-        """Wait for the next pod to be gone, but not for ever; its place is reserved for the caller."""
+        """Wait, with a time limit, for the next pod to be gone; its place is reserved for the caller."""
         gone = asyncio.get_running_loop().create_future()
         self._awaited.append(gone)
         self.reserved += 1
@@ -137,11 +138,11 @@ class Fleet:
             await asyncio.wait((gone,), timeout=_ROOM_S)
         finally:
             self.reserved -= 1
-            if gone in self._awaited:  # or the next place would be told to nobody
+            if gone in self._awaited:  # otherwise the next free place would be reported to nobody
                 self._awaited.remove(gone)
 
     async def remove_all(self, timeout_s: float) -> None:
-        """Remove every pod with one request; what is not gone in time is left to its owner's end."""
+        """Remove every pod with one request; the rest is garbage-collected with the owner."""
         pods = list(self.pods.values())
         await asyncio.gather(*(pod.hang_up() for pod in pods))
         try:
@@ -200,7 +201,7 @@ class Fleet:
             raise
 
     async def _exists(self, name: str) -> bool:
-        """Whether an earlier try, whose answer got lost, made our pod. Raises SandboxStartError."""
+        """Return whether an earlier attempt with a lost response made the pod. Raises SandboxStartError."""
         try:
             observed = await self._api.get(f"{self.path}/{name}")
         except ApiError as error:
@@ -225,7 +226,7 @@ class Fleet:
             self.remove(stray)
 
     def _failed(self, pod: Pod) -> None:
-        if pod.warm and pod.ready:  # nobody holds it who would remove it
+        if pod.warm and pod.ready:  # no holder exists that would remove it
             self.remove(pod)
 
     # --- removal -----------------------------------------------------------------------------------
@@ -263,7 +264,7 @@ def _not_gone(error: Exception) -> bool | float:
 
 
 def _no_room(error: Exception) -> bool | float:
-    """Wait where a quota is used up, or where a pod of that name is just being deleted."""
+    """Return whether to retry after an exceeded quota or a name conflict, or the seconds to wait first."""
     if not isinstance(error, ApiError):
         return False
     if error.status == 403 and "exceeded quota" in str(error):  # the API has no other sign of it

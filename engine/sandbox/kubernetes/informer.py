@@ -1,4 +1,4 @@
-"""What the cluster says about our pods: one list and one watch, kept true through all that breaks watches.
+"""Informer of the cluster's pods: one list and one watch, kept consistent through all failures of watches.
 
 A dropped or silent connection is opened again at the last version seen; 410 means listing again; every few
 minutes all is listed anyway. A list may be stale: older versions never replace newer ones, the dead do not
@@ -31,13 +31,13 @@ _log = structlog.get_logger(__name__)
 
 
 class PodInformer:
-    """The pods of a namespace that a selector matches, by name, as of now.
+    """Current pods of a namespace that match a selector, by name.
 
     Args:
-        path: of the collection.
+        path: API path of the collection.
         silence_s: see ``KubeApi.watch``.
-        resync_s: how often everything is listed again.
-        changed: called with every change: the name, and the pod or None when it is gone.
+        resync_s: interval between full listings, seconds.
+        changed: called on every change with the name and the pod, or None when it is gone.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class PodInformer:
     ) -> None:
         self.pods: dict[str, Json] = {}
         self.lists = 0
-        """How often everything was listed."""
+        """Number of full listings."""
         self._api = api
         self._path = path
         self._selector = selector
@@ -60,7 +60,7 @@ class PodInformer:
         self._resync_s = resync_s
         self._changed = changed
         self._version = ""
-        """The last one seen; empty before the first list, and when it is too old to watch from."""
+        """Last resource version seen; empty before the first list, and when it is too old to watch from."""
         self._listed = 0.0
         self._waiters: dict[str, set[asyncio.Event]] = {}
         self._looks: dict[str, asyncio.Task[None]] = {}
@@ -81,7 +81,7 @@ class PodInformer:
                     await self._follow_on()
 
     async def _follow_on(self) -> None:
-        """List where that is due, then watch until the watch ends. Raises ApiError."""
+        """List the pods if due, then watch until the watch ends. Raises ApiError."""
         listing = not self._version or time.monotonic() - self._listed > self._resync_s
         if listing:
             self._version, self._listed = await self._list(), time.monotonic()
@@ -92,14 +92,14 @@ class PodInformer:
             if error.status != _GONE:
                 raise
             self._version = ""
-            if listing:  # what was just listed is too old already: no hurry
+            if listing:  # the list just read is too old already: wait before the next
                 raise
             return
-        if time.monotonic() - began < _SHORT_S:  # somebody in between cuts watches at once
+        if time.monotonic() - began < _SHORT_S:  # a proxy cuts watches at once
             await asyncio.sleep(_SHORT_S * random.uniform(0.5, 1.0))
 
     def note(self, pod: Json) -> None:
-        """Take in a pod that a request returned."""
+        """Store a pod returned by a request."""
         meta = pod["metadata"]
         known = self.pods.get(meta["name"])
         if meta["uid"] in self._dead or (known is not None and not _newer(meta, known["metadata"])):
@@ -108,12 +108,12 @@ class PodInformer:
         self._tell(meta["name"], pod)
 
     async def wait(self, name: str, check: Callable[[Json | None], T | None], timeout_s: float | None) -> T:
-        """The first thing that ``check`` finds in a pod, which is None once it is gone.
+        """Wait until ``check`` returns a value for a pod (None once it is gone), and return the value.
 
-        ``check`` also runs without a change now and then, with the pod freshly asked for, and may raise.
+        ``check`` also runs periodically without a change, on a freshly read pod, and may raise.
 
         Raises:
-            TimeoutError: nothing was found in time.
+            TimeoutError: ``check`` returned no value in time.
         """
         event = asyncio.Event()
         self._waiters.setdefault(name, set()).add(event)
@@ -152,7 +152,7 @@ class PodInformer:
             task.add_done_callback(lambda _: self._looks.pop(name))
 
     async def _look(self, name: str) -> None:
-        """Ask for one pod, and let whoever waits check again. An error means: maybe next time."""
+        """Read one pod and let its waiters check again. Errors are ignored until the next time."""
         try:
             self.note(await self._api.get(f"{self._path}/{name}", patience_s=0))
         except ApiError as error:
@@ -162,7 +162,7 @@ class PodInformer:
             event.set()
 
     async def _follow(self) -> None:
-        """Watch from the last version seen. Raises ApiError."""
+        """Watch from the last resource version seen. Raises ApiError."""
         began_at = self._version
         query = {
             "labelSelector": self._selector,
@@ -205,7 +205,8 @@ class PodInformer:
 
 
 def _newer(one: Json, other: Json) -> bool:
-    """Whether metadata is of a later version than ``other``; versions of one resource are decimal numbers."""
+    """Return whether metadata has a later version than ``other``; a resource's versions are decimal
+    numbers."""
     versions = str(one.get("resourceVersion")), str(other.get("resourceVersion"))
     if all(version.isdecimal() for version in versions):
         return int(versions[0]) > int(versions[1])

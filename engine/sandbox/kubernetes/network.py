@@ -1,4 +1,4 @@
-"""Whether the cluster really keeps sandboxes off the network: an unenforced policy looks like any other.
+"""Verification that the cluster enforces network isolation: an unenforced policy looks like any other.
 
 The first sandbox of a process tries to connect out before anybody gets to use it. What it tries first is the
 cluster's own API, which every pod reaches where no policy is enforced. The next sandbox that lives beside
@@ -43,7 +43,7 @@ while tried and time.monotonic() < end:
             print(where)
 """
 _WINDOW_S = 1.0
-"""How long one pod tries to reach another, seconds."""
+"""Time for which one pod tries to reach another, seconds."""
 _REACH = """
 import socket, time
 end = time.monotonic() + WINDOW_S
@@ -72,9 +72,9 @@ _log = structlog.get_logger(__name__)
 
 
 class NetworkProbe:
-    """Checks once that sandboxes reach nothing: neither the outside nor each other.
+    """One-time probe that sandboxes reach neither the outside nor each other.
 
-    With ``require_network_policy`` a sandbox that does is refused; else it is only a warning.
+    With ``require_network_policy`` a sandbox with network access is rejected; else a warning is logged.
     """
 
     def __init__(self, config: KubernetesConfig) -> None:
@@ -84,10 +84,10 @@ class NetworkProbe:
         self._lock = asyncio.Lock()
 
     async def check(self, pod: Pod, other: Callable[[], Pod | None]) -> None:
-        """Probe from ``pod`` what was not probed yet.
+        """Probe from ``pod`` whatever was not probed yet.
 
         Args:
-            other: finds a pod that it may try to reach.
+            other: returns another pod as a target.
 
         Raises:
             PreflightError: sandboxes can open connections.
@@ -112,9 +112,9 @@ class NetworkProbe:
 
 
 async def reachable(config: KubernetesConfig, agent: AgentClient, also: Sequence[Target]) -> list[str]:
-    """What a command can connect to, of ``also`` and of usual places outside.
+    """Return the endpoints, of ``also`` and of usual ones outside, to which a command can connect.
 
-    A policy may take some seconds to reach a new pod's node, so that what can be reached is tried again.
+    A policy may take some seconds to reach a new pod's node, so reachable endpoints are tried again.
 
     Raises:
         SandboxError: the probe could not run.
@@ -130,7 +130,7 @@ async def reachable(config: KubernetesConfig, agent: AgentClient, also: Sequence
 
 
 async def reachable_pod(config: KubernetesConfig, pod: Pod, other: Pod) -> list[str] | None:
-    """Return where a pod can connect to another one; None where that could not be found out.
+    """Return the endpoints of another pod that a pod can reach; None where that is unknown.
 
     Raises:
         SandboxError: the probe could not run in ``pod``.
@@ -194,7 +194,7 @@ def _found(result: ExecResult) -> list[str]:
 
 
 def unenforced(found: Sequence[str]) -> str:
-    """What to tell a person about a network that is open."""
+    """Return the message for an open network."""
     return (
         f"Sandboxes can connect to {', '.join(found)}: the cluster does not enforce the network policy. Use "
         "a network plugin that does (Cilium, Calico, …) and apply deploy/kubernetes/sandbox, or set "

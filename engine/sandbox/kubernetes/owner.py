@@ -1,4 +1,4 @@
-"""Who owns pods: a Lease object for every process, renewed while it lives, owner reference of all its pods.
+"""Ownership of pods: one Lease object per process, renewed while it lives, owner reference of all its pods.
 
 Times are the cluster's, taken from its answers, so that no machine's clock matters. When a process dies its
 lease runs out; whoever deletes it then (``reaper``) takes the pods along by the cluster's own garbage
@@ -30,12 +30,12 @@ _log = structlog.get_logger(__name__)
 
 
 def leases_path(namespace: str) -> str:
-    """API path of the namespace's leases."""
+    """Return the API path of the namespace's leases."""
     return f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
 
 
 class OwnerLease:
-    """This process's lease: ``hold`` it before the first pod, ``release`` it after the last."""
+    """Lease of this process: ``hold`` it before the first pod, ``release`` it after the last."""
 
     def __init__(self, config: KubernetesConfig) -> None:
         self.name = f"trainyard-{secrets.token_hex(6)}"
@@ -47,17 +47,17 @@ class OwnerLease:
 
     @property
     def owner(self) -> Owner:
-        """What pods refer to."""
+        """Return the owner reference for pods."""
         return Owner(name=self.name, uid=self._uid)
 
     async def hold(self, api: KubeApi) -> None:
-        """Create the lease and begin to renew it. Raises ApiError."""
+        """Create the lease and start renewing it. Raises ApiError."""
         self._rights = api.rights
         await self._create(api)
         self._renewals = asyncio.create_task(self._keep())
 
     async def release(self, api: KubeApi) -> None:
-        """Stop renewing and delete it. Raises ApiError; then it runs out by itself."""
+        """Stop renewing and delete the lease. Raises ApiError; it then expires by itself."""
         if self._renewals is not None:
             self._renewals.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -89,7 +89,7 @@ class OwnerLease:
         }
 
     async def _keep(self) -> None:
-        """Renew until cancelled, by a client of its own: a renewal must not queue behind pods to create."""
+        """Renew until cancelled, with a separate client: a renewal must not queue behind pod creations."""
         api = await KubeApi.connect(self._config, self._rights)
         try:
             while True:
@@ -110,13 +110,13 @@ class OwnerLease:
         except ApiError as error:
             if error.status != 404:
                 raise
-            # We were silent for so long that a reaper took us for dead; what comes next has an owner again.
+            # A reaper deleted the lease after a long silence; further pods have an owner again.
             _log.error("the lease was taken away; its pods are gone", lease=self.name)
             await self._create(api)
 
 
 def expired(lease: Json, now: float) -> bool:
-    """Whether a lease's holder has been silent for too long; ``now`` is the cluster's clock."""
+    """Return whether a lease's holder has been silent for too long; ``now`` is the cluster's clock."""
     spec = lease.get("spec") or {}
     renewed = datetime.datetime.fromisoformat(str(spec["renewTime"]).replace("Z", "+00:00")).timestamp()
     return now - renewed > float(spec["leaseDurationSeconds"])

@@ -1,4 +1,4 @@
-"""One pod of ours, in this process's book from before it exists until it is gone."""
+"""State of one pod in this process, from before its creation until it is gone."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from engine.sandbox.kubernetes.connect import Stream
 
 Json = dict[str, Any]
 _VERDICT_S = 3.0
-"""How long a lost connection waits for the cluster to say why."""
+"""Time to wait, after a lost connection, for the cluster to report the reason, seconds."""
 
 
 class Pod:
-    """A pod, its agents' clients, and what the cluster says about it.
+    """A pod, the clients of its agents, and its last observed status.
 
     Args:
-        name: of the pod; also the sandbox's id.
-        spec: what it was made for; a warm one gets another when it is claimed.
-        failed: called once, when it turns out to have failed.
+        name: name of the pod; also the sandbox's id.
+        spec: its sandbox's specification; replaced when a warm pod is claimed.
+        failed: called once, when the pod is found to have failed.
     """
 
     def __init__(self, name: str, spec: SandboxSpec, *, warm: bool, failed: Callable[[Pod], None]) -> None:
         self.name = name
         self.spec = spec
         self.warm = warm
-        """Nobody has asked for it yet."""
+        """Whether the pod was started ahead of demand and is not claimed yet."""
         self.ready = False
         self.ending = False
         self.node = ""
         self.address = ""
         self.blocked = ""
-        """Why it does not come up yet, in the cluster's words."""
+        """Reason of a delayed start, in the cluster's words."""
         self.startup = Startup(node="")
         self.env: Mapping[str, str] = {}
-        """What the image sets."""
+        """Environment variables set by the image."""
         self.api: tuple[str, int] | None = None
         """Host and port of the cluster's API as seen from the pod; None outside a cluster."""
         self.agent: AgentClient | None = None
@@ -51,11 +51,11 @@ class Pod:
 
     @property
     def failed(self) -> bool:
-        """Whether the cluster or a broken connection ended it."""
+        """Return whether the pod was ended by the cluster or a broken connection."""
         return self._verdict.done()
 
     def observe(self, observed: Json | None) -> None:
-        """Take in what the informer saw."""
+        """Store a status seen by the informer."""
         if observed is not None:
             self.node, self.address = diagnosis.node(observed), diagnosis.address(observed)
             self.blocked = "" if diagnosis.running(observed) else diagnosis.waiting(observed).reason
@@ -63,12 +63,12 @@ class Pod:
             self.fail(error)
 
     def check(self) -> None:
-        """Raise what ended it, if anything did."""
+        """Raise the error that ended the pod, if any."""
         if self._verdict.done():
             raise self._verdict.result()
 
     def fail(self, error: SandboxError) -> None:
-        """Nothing more can be done with it; whoever waits for a reply learns why."""
+        """Mark the pod as failed; callers waiting for a reply receive the reason."""
         if self._verdict.done():
             return
         self._verdict.set_result(error)
@@ -77,7 +77,7 @@ class Pod:
         self._failed(self)
 
     async def lost(self) -> None:
-        """A connection ended: wait a moment for the cluster to say why."""
+        """Handle a lost connection: wait a moment for the cluster to report the reason."""
         if self.ending or self.failed:
             return
         with contextlib.suppress(SandboxError):
@@ -86,12 +86,12 @@ class Pod:
             self.fail(SandboxDiedError("the sandbox ended while it was in use: its connection was lost"))
 
     async def settle(self) -> None:
-        """Wait a moment for the cluster to say what became of the pod. Raises what ended it, if it ended."""
+        """Wait a moment for the cluster to report the pod's state. Raises the error that ended it, if any."""
         await asyncio.wait((self._verdict,), timeout=_VERDICT_S)
         self.check()
 
     def connect(self, stream: Stream) -> AgentClient:
-        """A client of one of its agents; closing it means that the pod is to end."""
+        """Return a client of one of its agents; closing it means that the pod is to end."""
         client = _PodClient(self, *stream)
         self._clients.append(client)
         if self.failed:
@@ -110,6 +110,6 @@ class _PodClient(AgentClient):
         self._pod = pod
 
     async def close(self) -> None:
-        """See ``AgentClient.close``; nobody will ask why the connection ended."""
+        """Close the client; see ``AgentClient.close``. The reason of the end is not looked up."""
         self._pod.ending = True
         await super().close()

@@ -1,4 +1,4 @@
-"""Removes pods whose owner is dead or whose deadline is over, whoever made them, and agents of old versions.
+"""Removal of pods whose owner is dead or whose deadline is over, and of ConfigMaps of old agents.
 
 An owner is dead when its lease ran out or is gone. Deleting the lease takes its pods along; they are deleted
 by their labels as well, because the cluster's garbage collection may be slow.
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def reap(api: KubeApi, config: KubernetesConfig, run_id: str | None = None) -> int:
-    """Remove all orphans, or one run's; returns how many pods that were. Safe beside live owners.
+    """Remove all orphans, or those of one run; return the number of pods. Safe beside live owners.
 
     Raises:
         ApiError: the cluster does not answer or does not allow it.

@@ -1,4 +1,4 @@
-"""The pristine workdir of a pod: how it looked before the first command, and what its files held.
+"""Pristine workdir of a pod: its state before the first command, and the original content of its files.
 
 The stamps are the sandbox's own, taken before anything ran in it; contents come from the other container.
 """
@@ -16,7 +16,7 @@ from engine.sandbox.responses import Stamp
 
 
 class PodTree:
-    """Implements ``engine.sandbox.agent_sandbox.PristineTree``."""
+    """Pristine tree of a pod (``engine.sandbox.agent_sandbox.PristineTree``)."""
 
     def __init__(self, stamps: Mapping[str, Stamp], workdir: str, pristine: AgentClient) -> None:
         self._stamps = stamps
@@ -25,11 +25,11 @@ class PodTree:
         self._loop = asyncio.get_running_loop()
 
     def stamps(self) -> Mapping[str, Stamp]:
-        """See ``PristineTree``."""
+        """Return the stamps of the files; see ``PristineTree``."""
         return self._stamps
 
     def states(self, names: Sequence[str]) -> dict[str, FileState]:
-        """See ``PristineTree``; blocks, so call it outside of the event loop. Raises SandboxError."""
+        """Return the original files; see ``PristineTree``. Blocks the thread. Raises SandboxError."""
         return asyncio.run_coroutine_threadsafe(self._fetch(names), self._loop).result()
 
     async def _fetch(self, names: Sequence[str]) -> dict[str, FileState]:
@@ -40,7 +40,7 @@ class PodTree:
 
 
 async def take_stamps(client: AgentClient, workdir: str, image: str) -> Mapping[str, Stamp]:
-    """The workdir of a sandbox in which nothing has run yet.
+    """Return the stamps of the workdir of a sandbox in which nothing has run yet.
 
     Raises:
         SandboxStartError: the image has no such folder.

@@ -1,4 +1,4 @@
-"""Sandboxes started before anybody asked: the next batch's images while the current one trains.
+"""Pool of sandboxes started ahead of demand: the next batch's images during the current update.
 
 ``prepare`` says what will be wanted; missing ones are started within the room that is left, those of other
 images are given back. Whoever opens a sandbox takes a warm one if there is one, or waits for one that is
@@ -29,7 +29,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class _Shelf:
-    """Warm sandboxes of one kind, ready or starting, and how many there should be."""
+    """Warm sandboxes of one kind, ready or starting, with their target number."""
 
     spec: SandboxSpec
     wanted: int = 0
@@ -37,10 +37,10 @@ class _Shelf:
 
 
 class WarmPool:
-    """Warm sandboxes of one fleet.
+    """Pool of warm sandboxes of one fleet.
 
     Args:
-        config: limits of the sandboxes, and the room there is.
+        config: limits of the sandboxes, and their maximum number.
     """
 
     def __init__(self, fleet: Fleet, config: SandboxConfig) -> None:
@@ -52,16 +52,16 @@ class WarmPool:
 
     @property
     def count(self) -> int:
-        """Ready and starting ones."""
+        """Return the number of ready and starting sandboxes."""
         return sum(len(shelf.starts) for shelf in self._shelves.values())
 
     @property
     def idle(self) -> int:
-        """Ready ones."""
+        """Return the number of ready sandboxes."""
         return sum(1 for _ in self._ready())
 
     def prepare(self, images: Mapping[str, int]) -> None:
-        """Replace what is wanted; returns at once."""
+        """Replace the set of wanted images; returns at once."""
         limits = SandboxLimits(
             memory_mb=self._config.memory_mb,
             processes=self._config.processes,
@@ -86,7 +86,7 @@ class WarmPool:
             self._filler = asyncio.get_running_loop().create_task(self._fill())
 
     async def take(self, spec: SandboxSpec) -> Pod | None:
-        """A warm sandbox for ``spec``, not claimed yet; None when there is none to be had."""
+        """Return an unclaimed warm sandbox for ``spec``; None when there is none."""
         shelf = self._shelves.get(pool_key(spec.image, spec.limits))
         while shelf is not None and shelf.starts:
             start = next((start for start in shelf.starts if start.done()), shelf.starts[0])
@@ -105,7 +105,7 @@ class WarmPool:
         return None
 
     def give_way(self) -> bool:
-        """Give a warm one back to make room for what is wanted now; False where there is none."""
+        """Remove a warm sandbox to make room for a requested one; return False when there is none."""
         for shelf in self._shelves.values():
             if shelf.starts:
                 shelf.wanted -= 1
@@ -114,11 +114,11 @@ class WarmPool:
         return False
 
     def room(self) -> None:
-        """A place may have become free."""
+        """Handle that a place may have become free."""
         self._room.set()
 
     async def close(self) -> None:
-        """Start no more and stop what is starting; the fleet removes the pods."""
+        """Stop starting sandboxes; the fleet removes the pods."""
         tasks: list[asyncio.Task[Any]] = [start for one in self._shelves.values() for start in one.starts]
         self._shelves.clear()
         if self._filler is not None:
@@ -130,7 +130,7 @@ class WarmPool:
     # --- filling -----------------------------------------------------------------------------------
 
     async def _fill(self) -> None:
-        """Start what is missing, but never so many at once that wanted sandboxes would have to wait."""
+        """Start missing sandboxes, but never so many at once that requested ones would have to wait."""
         at_once = max(1, self._config.max_starting // 2)
         while True:
             self._room.clear()
@@ -144,7 +144,7 @@ class WarmPool:
             start = asyncio.get_running_loop().create_task(self._fleet.launch(shelf.spec, warm=True))
             shelf.starts.append(start)
             start.add_done_callback(partial(self._started, shelf))
-            await asyncio.sleep(0)  # so that it is in the fleet's book
+            await asyncio.sleep(0)  # lets the fleet register it
 
     def _forget_the_failed(self) -> None:
         for shelf in self._shelves.values():
@@ -156,7 +156,7 @@ class WarmPool:
             return
         if (error := start.exception()) is not None:
             shelf.wanted = 0
-            with contextlib.suppress(ValueError):  # somebody took it while it was starting
+            with contextlib.suppress(ValueError):  # it was taken while it was starting
                 shelf.starts.remove(start)
             _log.warning("no warm sandboxes of an image", image=shelf.spec.image, error=str(error))
             return
@@ -171,7 +171,7 @@ class WarmPool:
     def _give_back(self, shelf: _Shelf, start: asyncio.Task[Pod]) -> None:
         shelf.starts.remove(start)
         if not start.done():
-            start.cancel()  # the fleet removes what there is of it
+            start.cancel()  # the fleet removes its pod
         elif not start.cancelled() and start.exception() is None:
             self._fleet.remove(start.result())
 
@@ -183,7 +183,7 @@ class WarmPool:
 
 
 def _is_lost(start: asyncio.Task[Pod]) -> bool:
-    """Whether it came up and failed since."""
+    """Return whether the sandbox started and failed since."""
     if not start.done() or start.cancelled() or start.exception() is not None:
         return False
     return start.result().failed or start.result().ending

@@ -34,16 +34,16 @@ EXEC_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 MERGE_PATCH = "application/merge-patch+json"
 _PATIENCE_S = 120.0
 _STARTING_S = 30.0
-"""How long a server that has just started may refuse what the account is allowed."""
+"""Time for which a server that has just started may refuse requests the account is entitled to, seconds."""
 _PAGE = 500
 _MAX_MESSAGE = 16 << 20
-"""Of an exec stream, bytes; servers send some 32 KiB."""
+"""Maximum message size of an exec stream, bytes; servers send some 32 KiB."""
 _IN_CLUSTER = "KUBERNETES_SERVICE_HOST"
 _EXEC = Right("get", "", "pods/exec")
 
 
 class KubeApi:
-    """Requests to one cluster; make it with ``connect``, close it after use, keep it on one event loop."""
+    """Client of one cluster's API; create it with ``connect``, close it, keep it on one event loop."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class KubeApi:
         self.rights = rights
         self.host: str = client.configuration.host.rstrip("/")
         self.writes = 0
-        """Requests sent that change something, tries included."""
+        """Number of write requests sent, retries included."""
         self._client = client
         self._session: aiohttp.ClientSession = client.rest_client.pool_manager
         self._server_name = client.configuration.tls_server_name
@@ -69,10 +69,10 @@ class KubeApi:
 
     @classmethod
     async def connect(cls, config: KubernetesConfig, rights: Rights | None = None) -> Self:
-        """Make a client with the configured credentials; sends nothing yet.
+        """Create a client with the configured credentials; sends no request yet.
 
         Args:
-            rights: what the account has shown to be allowed, shared with other clients of the account.
+            rights: the known rights of the account, shared with its other clients.
 
         Raises:
             ApiError: there is no usable configuration; says where it was looked for.
@@ -97,7 +97,7 @@ class KubeApi:
         return cls(ApiClient(configuration), config, rights or Rights(), refresh)
 
     async def close(self) -> None:
-        """Drop connections and credentials' refresh."""
+        """Close connections and stop refreshing credentials."""
         if self._refresh is not None:
             self._refresh.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
@@ -107,15 +107,15 @@ class KubeApi:
             await self._streams.close()
 
     def now(self) -> float:
-        """Seconds since the epoch by the cluster's clock, as of its last answer; a second coarse."""
+        """Return the cluster's time as of its last response, seconds since the epoch; accurate to 1 s."""
         return time.monotonic() + self._clock_offset
 
     async def get(self, path: str, *, patience_s: float = _PATIENCE_S) -> Json:
-        """One object. Raises ApiError."""
+        """Return one object. Raises ApiError."""
         return await self._retrying("GET", path, {}, patience_s=patience_s)
 
     async def list(self, path: str, **query: str) -> Json:
-        """A whole collection, page by page: ``items`` and the list's own ``metadata``. Raises ApiError."""
+        """Return a whole collection, page by page: ``items`` and the list's ``metadata``. Raises ApiError."""
         query = {"limit": str(_PAGE), **query}
         items: list[Json] = []
         while True:
@@ -127,10 +127,10 @@ class KubeApi:
             query = {**query, "continue": following}
 
     async def create(self, path: str, body: Json, *, patience_s: float = _PATIENCE_S, **query: str) -> Json:
-        """Make an object.
+        """Create an object.
 
         Raises:
-            ApiError: with status 409 when it exists, maybe from an earlier try whose answer got lost.
+            ApiError: with status 409 when it exists, maybe from an earlier attempt whose response was lost.
         """
         return await self._retrying("POST", path, query, body, patience_s=patience_s)
 
@@ -139,7 +139,7 @@ class KubeApi:
         return await self._retrying("PATCH", path, {}, body, patience_s=patience_s)
 
     async def delete(self, path: str, *, grace_s: int | None = None, **query: str) -> None:
-        """Delete an object or, with a selector, a collection; what is gone is fine. Raises ApiError."""
+        """Delete an object or, with a selector, a collection; missing objects are fine. Raises ApiError."""
         body: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
@@ -150,10 +150,10 @@ class KubeApi:
                 raise
 
     async def watch(self, path: str, *, silence_s: float, **query: str) -> AsyncIterator[Json]:
-        """Events of a watch until the server ends it.
+        """Yield the events of a watch until the server ends it.
 
         Args:
-            silence_s: without a byte for that long the connection counts as broken.
+            silence_s: silence after which the connection counts as broken, seconds.
 
         Raises:
             ApiError: refused (410: too old), or broken.
@@ -178,7 +178,7 @@ class KubeApi:
         Streams have connections of their own: hundreds live as long as their sandboxes.
 
         Args:
-            path: of the pod.
+            path: API path of the pod.
 
         Raises:
             ApiError: refused.

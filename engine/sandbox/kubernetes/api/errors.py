@@ -1,4 +1,4 @@
-"""Failures of requests to the API server, as exceptions with fields."""
+"""Errors of requests to the API server, with their details as fields."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SHOWN = 500
 
 
 class ApiError(SandboxError):
-    """The API server refused, failed or did not answer.
+    """A request to the API server was rejected, failed or timed out.
 
     Attributes:
         status: HTTP status; 0 when there was no answer.
         reason: the Status object's, e.g. ``AlreadyExists``.
-        retry_after: what it asked for, seconds.
-        starting: the account was refused a right that it has had before.
+        retry_after: the wait requested by the server, seconds.
+        starting: the account was denied a right that it has had before, as by a server that just started.
     """
 
     def __init__(
@@ -42,22 +42,22 @@ class ApiError(SandboxError):
 
     @property
     def passing(self) -> bool:
-        """Whether the same request may succeed later."""
+        """Return whether the same request may succeed later."""
         return self.status == 0 or self.status in _PASSING or self.starting
 
     @property
     def pause_s(self) -> float | None:
-        """How long to wait before the next try, in seconds; None leaves it to exponential backoff."""
+        """Return the wait before the next attempt, seconds; None leaves it to exponential backoff."""
         return self.retry_after + random.uniform(0.0, 1.0) if self.retry_after else None
 
 
 def read_failure(response: aiohttp.ClientResponse, text: str, right: Right, rights: Rights) -> ApiError:
-    """Make the error of a refused request.
+    """Return the error of a rejected request.
 
     Args:
         text: the response's body.
-        right: what the request needs.
-        rights: what the account has shown to be allowed.
+        right: the right that the request needs.
+        rights: the known rights of the account.
     """
     try:
         status: Any = json.loads(text)

@@ -1,4 +1,4 @@
-"""Retries of requests to the API server: exponential backoff with jitter, never sooner than it asks."""
+"""Retries of requests to the API server: exponential backoff with jitter, never sooner than it requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_PAUSE_S = 15.0
 
 
 def refused(error: Exception) -> bool | float:
-    """Retry whatever the API server said."""
+    """Return whether to retry after an error of the API server, or the seconds to wait before the retry."""
     if not isinstance(error, ApiError):
         return False
     return True if error.pause_s is None else error.pause_s
@@ -21,11 +21,11 @@ def refused(error: Exception) -> bool | float:
 def retrying(
     on: Callable[[Exception], bool | float] = refused, *, within_s: float | None = None
 ) -> AsyncIterator[stamina.Attempt]:
-    """Return the attempts of a request.
+    """Return the attempts of a request, with backoff.
 
     Args:
-        on: whether an error is worth another attempt, or after how many seconds it is.
-        within_s: how long to begin new attempts, seconds; 0 makes a single one, None has no end.
+        on: returns whether an error is retried, or the seconds to wait before the retry.
+        within_s: time limit for new attempts, seconds; 0 allows a single attempt, None sets no limit.
     """
     return stamina.retry_context(
         on=on,

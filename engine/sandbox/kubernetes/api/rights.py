@@ -1,4 +1,4 @@
-"""What the account is known to be allowed: by its earlier requests, and by what preflight asked.
+"""Known rights of the account, from its earlier requests and from preflight.
 
 An API server that has just started refuses everything for a moment, because its RBAC rules are not loaded
 yet. Only a right that was seen before tells such a refusal from a real one.
@@ -14,22 +14,22 @@ _OBJECT_VERBS = {"GET": "get", "POST": "create", "PATCH": "patch", "DELETE": "de
 
 
 class Right(NamedTuple):
-    """A right as RBAC names it; the namespace is always the configured one."""
+    """A right as named by RBAC; the namespace is always the configured one."""
 
     verb: str
     group: str
     resource: str
-    """With its subresource, e.g. ``pods/exec``."""
+    """Resource with its subresource, e.g. ``pods/exec``."""
 
 
 class Rights:
-    """The rights that the account has shown to have."""
+    """Rights that the cluster has granted to the account before."""
 
     def __init__(self) -> None:
         self._seen: set[Right] = set()
 
     def note(self, right: Right) -> None:
-        """Remember that the cluster granted it."""
+        """Record that the cluster granted a right."""
         self._seen.add(right)
 
     def __contains__(self, right: object) -> bool:

@@ -9,7 +9,7 @@ _LOCAL = "local:"
 
 
 def resolve_image(config: KubernetesConfig, image: str) -> str:
-    """What the nodes are told to pull: ``image`` through the configured mirrors.
+    """Return the image reference for the nodes: ``image`` mapped through the configured mirrors.
 
     Raises:
         ImageError: a local image, or one without a digest where that is required.

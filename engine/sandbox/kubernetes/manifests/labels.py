@@ -1,4 +1,4 @@
-"""Names, labels and annotations of everything the backend makes in a cluster.
+"""Names, labels and annotations of all objects created by the backend.
 
 Labels are for selectors, annotations for what a label value cannot hold. A new fact about a sandbox gets a
 constant here and a line in ``spec.metadata``.
@@ -14,13 +14,13 @@ DOMAIN = "trainyard.dev"
 SANDBOX_ID = f"{DOMAIN}/sandbox-id"
 RUN_ID = f"{DOMAIN}/run-id"
 OWNER = f"{DOMAIN}/owner"
-"""The process that owns the pod, by its lease object's name."""
+"""Process that owns the pod, by the name of its lease object."""
 AGENT = f"{DOMAIN}/agent"
-"""Of a lease: the ConfigMap that its pods mount the agent from; empty where an image brings it."""
+"""ConfigMap from which the pods of a lease mount the agent; empty where an image provides it."""
 STATE = f"{DOMAIN}/state"
-"""``warm`` (nobody asked for it yet) or ``leased``."""
+"""State of a pod: ``warm`` (not requested yet) or ``leased``."""
 POOL = f"{DOMAIN}/pool"
-"""What a warm pod must share with the sandbox it may become."""
+"""Key shared by a warm pod and the sandboxes it may become."""
 ITERATION = f"{DOMAIN}/iteration"
 TASK_ID = f"{DOMAIN}/task-id"
 ROLLOUT_ID = f"{DOMAIN}/rollout-id"
@@ -34,7 +34,7 @@ DO_NOT_DISRUPT = "karpenter.sh/do-not-disrupt"
 WARM, LEASED = "warm", "leased"
 
 OURS = {"app.kubernetes.io/name": "trainyard-sandbox", "app.kubernetes.io/managed-by": "trainyard"}
-"""What selects everything that the backend makes, and nothing else."""
+"""Label selector of all objects created by the backend."""
 COMMON = {**OURS, "app.kubernetes.io/part-of": "trainyard"}
 
 _VALUE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -42,7 +42,7 @@ _LIMIT = 63
 
 
 def label_value(text: str) -> str:
-    """``text`` as a label value: what is not allowed becomes a dash, what is too long ends in a hash."""
+    """Return ``text`` as a label value: invalid characters become dashes, long texts end in a hash."""
     plain = _VALUE.sub("-", text).strip("-._")
     if len(plain) > _LIMIT:
         digest = hashlib.sha256(text.encode()).hexdigest()[:8]
@@ -51,7 +51,7 @@ def label_value(text: str) -> str:
 
 
 def rollout_labels(name: str) -> dict[str, str]:
-    """Labels from a sandbox's purpose where it is a rollout's key, ``phase/iteration/task/index``."""
+    """Return the labels of a sandbox whose purpose is a rollout's key, ``phase/iteration/task/index``."""
     parts = name.split("/")
     if len(parts) != 4:
         return {}
@@ -64,5 +64,5 @@ def rollout_labels(name: str) -> dict[str, str]:
 
 
 def selector(labels: Mapping[str, str]) -> str:
-    """A label selector that asks for all of them."""
+    """Return a label selector that requires all of the labels."""
     return ",".join(f"{key}={value}" for key, value in labels.items())

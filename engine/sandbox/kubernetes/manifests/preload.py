@@ -1,4 +1,4 @@
-"""A DaemonSet that makes every node, new ones included, pull a set of images before a sandbox needs them."""
+"""DaemonSet that makes every node, new ones included, pull a set of images in advance."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _SMALL = {"cpu": "10m", "memory": "32Mi", "ephemeral-storage": "16Mi"}
 
 
 def daemon_set(config: KubernetesConfig, images: Iterable[str]) -> Json:
-    """One init container for each image, which ends at once, then a pause.
+    """Return a DaemonSet with one init container per image, which ends at once, then a pause container.
 
-    Applying it again with other images makes the nodes pull those; unused images are the kubelet's to remove.
+    Applying it with other images makes the nodes pull those; the kubelet removes unused images.
 
     Raises:
         ImageError: an image is not allowed on this cluster.

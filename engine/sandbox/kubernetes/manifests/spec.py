@@ -1,4 +1,4 @@
-"""What is sent to the cluster: pods, the agent's ConfigMap, and the patch that claims a warm pod.
+"""Manifests: pods, the agent's ConfigMap, and the patch that claims a warm pod.
 
 Pure functions of the configuration, with golden files. A pod has two containers of the same image:
 ``sandbox``, whose init is the agent and in which commands run, and ``pristine``, on whose agent none ever
@@ -28,9 +28,9 @@ from engine.sandbox.kubernetes.manifests.images import resolve_image
 Json = dict[str, Any]
 SANDBOX, PRISTINE = "sandbox", "pristine"
 ACCEPT_S = 90
-"""How long an agent waits for its client before it gives up, and with it the container, seconds."""
+"""Time an agent waits for its client before it exits, and with it the container, seconds."""
 SLACK_S = 120
-"""What a pod may outlive its sandbox's lifetime by before the kubelet ends it, seconds."""
+"""Time by which a pod may outlive its sandbox's lifetime before the kubelet ends it, seconds."""
 WARM_DEADLINE_S = 24 * 3600
 """The kubelet's deadline of a pod that waits to be claimed, seconds; claiming shortens it."""
 
@@ -47,7 +47,7 @@ _WAIT = "exec sleep 2147483647"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The object whose end takes the pods with it: a lease, see ``owner``."""
+    """Owner reference of pods, with which they are garbage-collected: a lease, see ``owner``."""
 
     name: str
     uid: str
@@ -63,13 +63,13 @@ def pod(
     deadline: float,
     warm: bool = False,
 ) -> Json:
-    """The pod of one sandbox.
+    """Return the manifest of one sandbox's pod.
 
     Args:
         sandbox_id: also its name, so that creating it twice makes one pod.
-        token: what a client of its agents has to know.
+        token: secret that clients must send to its agents.
         deadline: when a reaper may remove it, seconds since the epoch by the cluster's clock.
-        warm: nobody asked for it yet.
+        warm: started ahead of demand.
 
     Raises:
         ImageError: the image is not allowed on this cluster.
@@ -108,7 +108,7 @@ def pod(
 
 
 def claim(spec: SandboxSpec, *, deadline: float, running_s: float) -> Json:
-    """The merge patch that makes a warm pod the sandbox of ``spec``.
+    """Return the merge patch that turns a warm pod into the sandbox of ``spec``.
 
     Args:
         deadline: see ``pod``.
@@ -125,14 +125,14 @@ def claim(spec: SandboxSpec, *, deadline: float, running_s: float) -> Json:
 
 
 def pool_key(image: str, limits: SandboxLimits) -> str:
-    """What sandboxes must agree on to take each other's place: image and limits, but for the lifetime."""
+    """Return a hash of what interchangeable sandboxes share: image and limits except the lifetime."""
     shape = (image, limits.memory_mb, limits.processes, limits.disk_mb, limits.cpus)
     return hashlib.sha256(repr(shape).encode()).hexdigest()[:16]
 
 
 @cache
 def agent_config_map() -> Json:
-    """The agent's source files, under a name that changes with them; immutable, shared by all pods."""
+    """Return an immutable ConfigMap of the agent's source files, shared by all pods, named by content."""
     folder = Path(engine.sandbox.agent.__file__).parent
     files = {path.name: path.read_text() for path in sorted(folder.glob("*.py"))}
     digest = hashlib.sha256(repr(sorted(files.items())).encode()).hexdigest()[:12]
@@ -162,7 +162,7 @@ def _purpose_annotations(spec: SandboxSpec, deadline: float, *, warm: bool) -> d
 
 
 def container_resources(config: KubernetesConfig, limits: SandboxLimits) -> tuple[Json, Json]:
-    """Requests and limits of a pod's two containers."""
+    """Return requests and limits of a pod's two containers."""
     return _resources(config, limits), _pristine_resources(config)
 
 
@@ -178,7 +178,7 @@ def _pod_spec(
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "hostname": "sandbox",
-        # Names never resolve, and fail at once instead of after the resolver's patience.
+        # Names never resolve, and fail at once instead of after the resolver's timeout.
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
         "securityContext": pod_security(config),
@@ -199,7 +199,7 @@ def _pod_spec(
 
 
 def placement(config: KubernetesConfig) -> Json:
-    """Which nodes pods may be on, and with what credentials images are pulled."""
+    """Return the pod fields for node selection and image pull secrets."""
     spec: Json = {}
     if config.node_selector:
         spec["nodeSelector"] = dict(config.node_selector)
@@ -214,7 +214,7 @@ def placement(config: KubernetesConfig) -> Json:
 
 
 def pod_security(config: KubernetesConfig) -> Json:
-    """Return the security context that all containers of a pod share."""
+    """Return the security context shared by all containers of a pod."""
     kind, _, profile = config.seccomp.partition("/")
     security: Json = {"seccompProfile": {"type": kind, **({"localhostProfile": profile} if profile else {})}}
     if config.run_as_user is not None:
@@ -257,7 +257,7 @@ def _container(
 
 
 def agent_command(config: KubernetesConfig, port: int) -> list[str]:
-    """What a container runs: the agent behind its port, or nothing where ``pods/exec`` will start it."""
+    """Return a container's command: the agent on its port, or an idle one where ``pods/exec`` starts it."""
     if config.connect == "exec":
         return ["/bin/sh", "-c", _WAIT]
     code = f"from agent.listen import main; main({port}, {ACCEPT_S})"
@@ -265,7 +265,7 @@ def agent_command(config: KubernetesConfig, port: int) -> list[str]:
 
 
 def exec_command(config: KubernetesConfig) -> list[str]:
-    """What ``pods/exec`` starts: the agent on the request's stdin and stdout."""
+    """Return the command of ``pods/exec``: the agent on stdin and stdout."""
     return _launcher(config, "from agent.listen import serve_stdio; serve_stdio()")
 
 
@@ -274,13 +274,13 @@ def _launcher(config: KubernetesConfig, code: str) -> list[str]:
 
 
 def python_command(config: KubernetesConfig, code: str) -> list[str]:
-    """Runs one line of Python with the interpreter that the agent would use."""
+    """Return a command that runs one line of Python with the agent's interpreter."""
     candidates = (_BROUGHT_PYTHON, *CANDIDATES) if config.agent_image else CANDIDATES
     return launcher(code, candidates)
 
 
 def security(added_capabilities: Sequence[str]) -> Json:
-    """A container's security context: nothing but what is given back."""
+    """Return a container's security context: all capabilities dropped except those added back."""
     capabilities: Json = {"drop": ["ALL"]}
     if added_capabilities:
         capabilities["add"] = list(added_capabilities)

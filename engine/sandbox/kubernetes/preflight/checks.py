@@ -1,4 +1,4 @@
-"""What the cluster lacks for sandboxes, each with a remedy: reach, version, rights, policy, quota, classes.
+"""Preflight checks of a cluster, each with a remedy: access, version, rights, policy, quota, classes.
 
 Questions that the account may not ask are left out: only what is known to be missing is reported. To add a
 check, write a coroutine that returns findings and list it in ``_CHECKS``.
@@ -37,7 +37,7 @@ _RIGHTS: Mapping[tuple[str, str], tuple[str, ...]] = {
 
 
 async def check(backend: KubernetesBackend) -> list[PreflightFinding]:
-    """Return what the cluster lacks for sandboxes; empty when nothing is missing."""
+    """Return the problems of the cluster that prevent sandboxes; empty when there are none."""
     config = backend.config
     try:
         api = await KubeApi.connect(config.kubernetes, backend.rights)
@@ -118,7 +118,7 @@ def _named(rights: Sequence[Right]) -> str:
 
 
 async def _denied(api: KubeApi, config: SandboxConfig, wanted: Sequence[Right]) -> list[Right]:
-    """Return the rights that the account lacks, and remember those that it has."""
+    """Return the rights that the account lacks, and store those that it has."""
     allowed = await asyncio.gather(*(_may(api, config, right) for right in wanted))
     return [right for right, may in zip(wanted, allowed, strict=True) if not may]
 
@@ -226,10 +226,10 @@ async def _quota(api: KubeApi, config: SandboxConfig) -> list[PreflightFinding]:
 
 
 class _Shortage(NamedTuple):
-    """A resource of a quota of which there is not enough for all sandboxes."""
+    """A resource whose quota is too small for all sandboxes."""
 
     room: int
-    """For how many there is."""
+    """Number of sandboxes for which the quota suffices."""
     text: str
 
 
@@ -245,7 +245,7 @@ def _shortages(name: str, status: Json, config: SandboxConfig) -> Iterator[_Shor
 
 
 def _needs(config: SandboxConfig) -> dict[str, Decimal]:
-    """What one sandbox takes of a quota, by the quota's names."""
+    """Return the resources of one sandbox under the names used by quotas."""
     limits = SandboxLimits(memory_mb=config.memory_mb, processes=config.processes, disk_mb=config.disk_mb)
     containers = spec.container_resources(config.kubernetes, limits)
     needs = {"pods": Decimal(1), "count/pods": Decimal(1)}

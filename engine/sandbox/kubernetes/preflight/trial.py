@@ -1,4 +1,4 @@
-"""A sandbox, or at least a pod, started by preflight: whether scheduler, nodes and runtime do their work."""
+"""Trial start of a sandbox, or at least a pod, which tests scheduler, nodes and runtime."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _POLL_S = 0.25
 
 
 async def try_out(backend: KubernetesBackend, api: KubeApi) -> list[PreflightFinding]:
-    """Start a pod with the sandboxes' own specification; with a known image, a whole sandbox in it.
+    """Start a pod with the sandboxes' own specification and, with a known image, a whole sandbox in it.
 
     Raises:
         ApiError: the cluster does not answer.
@@ -50,7 +50,7 @@ def _pods(config: SandboxConfig) -> str:
 
 
 def _known_images(pods: Json) -> Iterator[str]:
-    """Images of the namespace's sandboxes, then those that ``preload`` had the nodes pull."""
+    """Return the images of the namespace's sandboxes, then those pulled by ``preload``."""
     for pod in pods["items"]:
         meta = pod["metadata"]
         image = (meta.get("annotations") or {}).get(labels.IMAGE)
@@ -64,7 +64,7 @@ def _known_images(pods: Json) -> Iterator[str]:
 
 
 async def _try_a_sandbox(backend: KubernetesBackend, image: str) -> list[PreflightFinding]:
-    """Start a sandbox, run a command, and see what it reaches."""
+    """Start a sandbox, run a command, and probe its network access."""
     try:
         wanted = SandboxSpec(image=image, workdir="/tmp", name="preflight")
         async with (
@@ -81,7 +81,7 @@ async def _try_a_sandbox(backend: KubernetesBackend, image: str) -> list[Preflig
 
 
 async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFinding]:
-    """Create a pod and wait until a node works on it; its image matters to nobody."""
+    """Create a pod and wait until a node accepts it; its image does not matter."""
     lease = OwnerLease(config.kubernetes)
     await lease.hold(api)
     name = f"sb-{secrets.token_hex(6)}"
@@ -117,7 +117,7 @@ async def _create(api: KubeApi, path: str, pod: Json) -> None:
 
 
 async def _taken(api: KubeApi, path: str, timeout_s: float) -> str:
-    """Return why no node took the pod; empty as soon as the kubelet of one has."""
+    """Return the reason why no node accepted the pod; empty as soon as a kubelet has."""
     give_up = time.monotonic() + timeout_s
     while True:
         pod = await api.get(path)
