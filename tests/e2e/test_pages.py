@@ -60,7 +60,7 @@ def test_signing_in_leads_to_the_page_asked_for(page: Page) -> None:
     page.fill("#id_username", "ada")
     page.fill("#id_password", "wrong")
     page.click("button[type=submit]")
-    expect(page.locator("[role=alert]")).to_contain_text("do not go together")
+    expect(page.locator("[role=alert]")).to_contain_text("is incorrect")
     page.fill("#id_password", PASSWORD)
     page.click("button[type=submit]")
     expect(page.locator("h1")).to_have_text("Runs")
@@ -201,7 +201,7 @@ def test_the_form_of_a_run_marks_differences(page: Page) -> None:
     expect(page.locator("#num-changed")).to_have_text("1")
     page.check("#only-changed")
     expect(page.locator(".setting:visible")).to_have_count(1)
-    page.click("text=Save as a draft")
+    page.click("text=Save as draft")
     expect(page.locator("h1")).to_contain_text("from the browser")
     expect(page.locator("main")).to_contain_text("draft")
 

@@ -184,7 +184,7 @@ def test_an_impossible_validation_is_refused_with_its_reason(rows: list[TaskRow]
 def test_people_quarantine_and_release_on_the_task_page(rows: list[TaskRow], tmp_path: Path) -> None:
     operator = client(Role.OPERATOR)
     address = f"/datasets/d/tasks/{rows[0].task.id}/"
-    assert "Put into quarantine" in text(operator, address)
+    assert "Quarantine task" in text(operator, address)
     page = operator.post(f"{address}quarantine/", {"quarantined": "yes", "reason": "it leaks"}, follow=True)
     assert "it leaks" in page.content.decode()
     standing = row_standings(tmp_path / "datasets" / "d", rows)[rows[0].task.id]
@@ -196,7 +196,7 @@ def test_people_quarantine_and_release_on_the_task_page(rows: list[TaskRow], tmp
     viewer = client(Role.VIEWER)
     assert viewer.post(f"{address}quarantine/", {"reason": "x"}).status_code == 403
     assert viewer.post("/datasets/d/validate/").status_code == 403
-    assert "Put into quarantine" not in text(viewer, address)
+    assert "Quarantine task" not in text(viewer, address)
     assert not [link for link in links(text(viewer, "/datasets/d/health/")) if "run/new" in link]
 
 

@@ -57,7 +57,7 @@ def test_a_wrong_setting_keeps_the_input_and_says_why(operator: Client) -> None:
     response = operator.post("/runs/new/", form)
     assert response.status_code == 422
     text = response.content.decode()
-    assert "No run was made" in text
+    assert "No run was created" in text
     assert "trainer.iterations" in text
     assert "kept &lt;name&gt;" in text
     assert not Run.objects.exists()

@@ -89,13 +89,13 @@ def test_one_run_alive_or_not() -> None:
     client = signed_in(Role.OPERATOR)
     address = f"/sandboxes/?run={yard.run.pk}"
     assert "no such image" in text_of(client, address)
-    assert "Nothing uses sandboxes now" in text_of(client, f"/sandboxes/?run={other.pk}")
+    assert "No sandboxes in use" in text_of(client, f"/sandboxes/?run={other.pk}")
     yard.stream.add("run_finished", state="succeeded")
     yard.post()
     ended = text_of(client, address)
     assert "no such image" in ended, "the last snapshot stays"
-    assert "None is open now." in ended
-    assert "Nothing uses sandboxes now" in text_of(client, "/sandboxes/")
+    assert "No open sandboxes." in ended
+    assert "No sandboxes in use" in text_of(client, "/sandboxes/")
     assert text_of(client, "/sandboxes/?run=999999999999999999999999")
 
 

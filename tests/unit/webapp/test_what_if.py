@@ -105,12 +105,12 @@ def test_the_page_shows_both_and_says_what_is_wrong() -> None:
     address = f"/runs/{yard.run.pk}/train/0/{mixed(yard)}/"
     plain = client().get(address).content.decode()
     assert 'id="what-if"' in plain
-    assert "Advantage then" not in plain
+    assert "New advantage" not in plain
     chosen = client().get(address, {"preset": "grpo", "baseline": "none"}).content.decode()
-    assert "Advantage then" in chosen
+    assert "New advantage" in chosen
     assert "<option selected>grpo</option>" in chosen
     wrong = client().get(address, {"preset": "gone"}).content.decode()
-    assert "Advantage then" not in wrong
+    assert "New advantage" not in wrong
     assert "notice error" in wrong
     evaluation = client().get(f"/runs/{yard.run.pk}/eval:heldout/0/{mixed(yard)}/").content.decode()
     assert 'id="what-if"' not in evaluation
