@@ -1,6 +1,6 @@
 """Detection of contradictory settings of a training run; each finding names the setting to change.
 
-``TrainRun`` refuses them; ``engine.algorithms.lint`` tells them to people together with its warnings.
+``TrainRun`` rejects them; ``engine.algorithms.lint`` reports them together with its warnings.
 To add one: a condition and a ``LintFinding`` in the function of its subject.
 """
 

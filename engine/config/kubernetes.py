@@ -1,6 +1,6 @@
 """Settings of the Kubernetes sandbox backend; names follow the pod specification where it has them.
 
-What decides about the cluster, its credentials and what pods may do is granted by the administrator.
+Settings of the cluster, its credentials and the privileges of pods are granted by the administrator.
 """
 
 from __future__ import annotations

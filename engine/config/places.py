@@ -1,11 +1,11 @@
 """Access of configurations to external resources (paths, hosts, privileges), granted by the administrator.
 
-Every text of a configuration says what it is, by an annotation of its field: ``Text`` reaches nothing, the
+Every text field of a configuration is annotated with what it names: ``Text`` names nothing external, the
 classes below do. ``engine.config.run.check_places`` refuses what an ``Allowed`` does not name. A run that the
 server starts is checked before it is stored, before it is queued and when its process begins; a person with a
 shell is not checked at all.
 
-To add a setting that reaches something: annotate it; to add a kind of reach: a class with ``resolve``.
+To add a setting for an external resource: annotate it; to add a kind of resource: a class with ``resolve``.
 """
 
 from __future__ import annotations

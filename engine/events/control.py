@@ -1,6 +1,6 @@
 """Desired state of a running attempt (run, pause or stop), and its fencing by newer attempts.
 
-Three voices are joined here: the heartbeat's answer (the web application), signals (the launcher,
+Three sources are combined here: the heartbeat's answer (the web application), signals (the launcher,
 a terminal) and fencing. Without an ingest URL only signals count: the engine runs standalone.
 """
 

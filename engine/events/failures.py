@@ -1,6 +1,6 @@
 """Kinds of sandbox failure: display names, remedies and retry policies.
 
-One table for the engine (``engine.sandbox.failures`` decides by it) and for pages. To add a kind: a subclass
+One table for the engine (used by ``engine.sandbox.failures``) and for pages. To add a kind: a subclass
 of ``SandboxError`` with its ``kind`` in ``engine.errors``, an entry in ``POLICIES``.
 """
 

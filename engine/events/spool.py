@@ -3,13 +3,13 @@
 Every event goes to disk before anything else sees it, so the web application may be down and
 nothing is lost. Three guarantees make it safe to ship, to resume and to replay:
 
-* an event is in the file completely or not at all: what a failed write left is cut off at once,
-  what a killed process left (a torn last line) when the spool is next opened;
+* an event is in the file completely or not at all: a partial write is cut off at once,
+  the incomplete last line of a killed process when the spool is next opened;
 * ``seq`` continues over attempts, and one process at a time holds the folder (a lock);
 * only bytes that were fsynced are shipped (``wait_durable``), so that a machine crash cannot
-  leave the server with events that the spool no longer knows.
+  leave the server with events missing from the spool.
 
-To give another event the power to force an fsync before ``emit`` returns: add it to ``SYNCED``.
+To sync another event type before ``emit`` returns: add it to ``SYNCED``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Filter of a patch's graded part: all changes except tests, their configuration and installed packages.
 
 That is decided by the files that changed when the patch was applied, never by its text. Files that the gold
-patch touches are always admitted, however they are named (``django/test/x.py`` is code). What is left out,
-and added lines that smell, become findings. To protect more: ``_kind``.
+patch touches are always admitted, whatever their names (``django/test/x.py`` is code). What is left out,
+and suspicious added lines, become findings. To protect more: ``_kind``.
 """
 
 from __future__ import annotations

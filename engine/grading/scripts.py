@@ -4,7 +4,7 @@
   command line holds it.
 - The constant markers around the tests are replaced by lines with a nonce of this grading; each must come
   exactly once. The exit code of the tests follows the end marker.
-- Where the script runs pytest, ``pytest_recorder`` rides along; the keys of its records come
+- Where the script runs pytest, ``pytest_recorder`` records it; the keys of its records come
   into being where the tests begin, after everything that builds or installs the project.
 - Reports and rewards are read as files, after every process of the script has been killed.
 """

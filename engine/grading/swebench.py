@@ -1,7 +1,7 @@
 """Interface to the ``swebench`` harness, used nowhere else: log parsers, grading, failure signatures.
 
-Nothing of it is copied, so verdicts on logs are the published ones to the letter. It is loaded on first use,
-and only the part that judges: ``swebench.harness`` itself would bring in docker, modal and datasets, and read
+No code of it is copied, so verdicts on logs equal the published ones. It is loaded on first use,
+and only its grading part: ``swebench.harness`` itself would import docker, modal and datasets, and read
 a ``.env`` file of the current folder. To follow a new version: pin it, run this package's tests.
 """
 

@@ -1,6 +1,6 @@
 """Signs of tampering in an agent's actions: commands that search for the answer or the grader.
 
-None of them decides a verdict. They are shown on the trajectory and counted, so that people see what a policy
+No sign decides a verdict. Signs are shown on the trajectory and counted, so that people see what a policy
 tries. To look for more: a row in ``_COMMANDS``.
 """
 

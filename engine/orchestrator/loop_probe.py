@@ -2,8 +2,8 @@
 
 A task is due every ``INTERVAL_S``; how late it runs is how long everything else on the loop had to wait:
 lease renewals, pool reports, watches, sandboxes that start. A hold that makes it miss several turns counts
-once for each of them: a percentile is how long a callback due at a random moment waits. A thread looks at a
-loop that is late and keeps what was running.
+once for each of them: a percentile is how long a callback due at a random moment waits. A thread samples a
+late loop's stack and stores the running function.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Factory of the configured policy. To add one: a case here, its settings in ``engine.config.rollout``.
 
-Models are imported when a run needs one: the oracle must not wait for torch.
+Models are imported only when needed: the oracle must not wait for torch.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Selection of a split's tasks for a run: made once, the same in every attempt.
 
-Quarantine and solve rates change while runs go on. What the first attempt chose is kept in the run's
-folder, so that an attempt that resumes finds the tasks its checkpoint knows.
+Quarantine and solve rates change while runs continue. The first attempt's selection is stored in the run's
+folder, so that a resumed attempt finds the tasks of its checkpoint.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@
         evaluate at n + 1 if due ─▶ checkpoint n + 1 if due
     run_finished
 
-Everything random is a function of the run's seed and of what the checkpoint holds, so an attempt that
-resumes makes the same iterations again.
+All randomness is a function of the run's seed and of the checkpoint, so a resumed attempt
+repeats the same iterations.
 """
 
 from __future__ import annotations

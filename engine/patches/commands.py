@@ -1,6 +1,6 @@
 """Execution of git and patch on file copies in a private temporary folder, without any user configuration.
 
-Both read what strangers wrote, so the kernel bounds what a run may take: processor time, memory, the size of
+Both read untrusted input, so the kernel limits the resources of a run: processor time, memory, the size of
 each file it writes (its own output among them); a deadline ends the rest.
 """
 

@@ -1,7 +1,7 @@
 """Scheduling of rollout groups under budgets: admitted and returned in order, all accounted for.
 
 One rollout's failure never stops the others. Results do not depend on scheduling: every random
-stream is seeded by what is sampled (``engine.rollout.seeds``). Cancelling ``collect`` closes every
+stream is seeded by the sampled item (``engine.rollout.seeds``). Cancelling ``collect`` closes every
 environment and reports what had started as cancelled before it raises.
 """
 

@@ -2,8 +2,8 @@
 
 Only trajectories with a gradient become samples: one whose advantage is zero needs no forward pass, unless
 the loss has a KL or entropy term (it still counts in the normaliser). Ids, masks and log-probabilities are
-the sampler's own; nothing is tokenised here. Samples are laid end to end, without padding, and attend only
-to themselves. How they are packed never changes an update, only its speed.
+the sampler's own; nothing is tokenised here. Samples are concatenated without padding and attend only
+to themselves. Packing never changes an update, only its speed.
 To train on something new about a token: a column in ``Sample`` and ``Microbatch``.
 """
 

@@ -1,8 +1,8 @@
 """Trainer on several ranks: child processes that run the same ``Trainer``, and their controller.
 
-The orchestrator stays one process. It sends every rank the same groups; each forwards its share and all end
-with the same weights, sharded. The first rank then writes the whole weights into the policy's own tensors,
-which the processes share, so that the sampler sees an update exactly as it does with one rank.
+The orchestrator stays one process. It sends every rank the same groups; each forwards its share and
+all end with the same weights, sharded. The first rank then writes the whole weights into the policy's
+own tensors, which the processes share, so that the sampler sees an update exactly as it does with one rank.
 """
 
 from __future__ import annotations

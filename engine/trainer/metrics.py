@@ -1,7 +1,7 @@
 """Metrics of an update, accumulated over microbatches. To add a metric: a sum here and a key below.
 
-A key is left out when nothing measured it (no token was trained, say): a chart then has a gap, not a lie.
-Every rank counts its own microbatches; ``reduce`` makes each hold the counts of all.
+A key is left out when nothing was measured (e.g. no token was trained): a chart then has a gap.
+Every rank counts its own microbatches; ``reduce`` sums the counts over all ranks.
 """
 
 from __future__ import annotations

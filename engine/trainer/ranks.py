@@ -2,9 +2,9 @@
 
 Ranks form a grid: along ``data`` they share an optimizer step's rows, along ``context`` the tokens of each
 row. Under context parallelism a row of T tokens is cut into 2C chunks, of which rank c holds number c and
-number 2C − 1 − c: later chunks attend to more keys, so each rank has one cheap and one dear. Every layer
-gathers all keys and values; with grouped queries they are few. torch's own ``context_parallel`` knows neither
-segments nor CPUs.
+number 2C − 1 − c: later chunks attend to more keys, so each rank has a cheap and an expensive one. Every
+layer gathers all keys and values; with grouped queries they are few. torch's own ``context_parallel``
+supports neither segments nor CPUs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Supervised warm start: from random weights to a policy that fixes some simple faults.
 
-An agent that never succeeds gives reinforcement learning nothing to reinforce. This teaches a tiny
+An agent that never succeeds gives reinforcement learning no signal. The warm start teaches a tiny
 transformer the tool format and much of the skill on an endless stream of faults in real code
 (``sft_data``): nearly nothing is seen twice, so little is memorised. Muon for matrices, AdamW for the
 rest, loss on every token with prompts down-weighted, a schedule in wall time. To train another

@@ -1,7 +1,7 @@
 """Warm start for FrozenLake: a fresh policy imitates an expert that often moves at random.
 
-A policy that never arrives gives reinforcement learning nothing to reinforce; one taught by a perfect
-expert leaves it nothing to find. The expert follows a shortest way or, with ``expert_noise``, any
+A policy that never reaches the goal gives reinforcement learning no signal; one taught by a perfect
+expert leaves nothing to learn. The expert follows a shortest path or, with ``expert_noise``, any
 direction, after thinking aloud of a random number of the next moves. Its episodes are played by the loop
 that rollouts use. The same settings give the same weights.
 """

@@ -1,7 +1,7 @@
 """Plausible test names and exceptions for the warm start's statements, for which no tests are run.
 
-They only have to look like what curation writes, in enough shapes that none is learned by heart.
-To add a shape: another branch in ``failing_tests``.
+They only have to resemble curation's statements, in enough variants that none is memorised.
+To add a variant: another branch in ``failing_tests``.
 """
 
 from __future__ import annotations

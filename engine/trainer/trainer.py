@@ -2,8 +2,8 @@
 
 An update is up to ``minibatches`` optimizer steps. Each takes whole groups, normalises over all of them,
 and sums gradients over packed microbatches. Log-probabilities by the weights before the update and by the
-reference policy are computed once, before the first step. A step without signal or with a gradient that is
-not finite is not made, and is counted. Several ranks run the same code on the same groups: each forwards its
+reference policy are computed once, before the first step. A step without signal or with a non-finite
+gradient is skipped and counted. Several ranks run the same code on the same groups: each forwards its
 share of the rows, and gradients and counts are added up.
 To add another optimizer: ``Trainer.__init__``; to change the objective: ``engine.algorithms``.
 """

@@ -1,7 +1,7 @@
 """Curation of a dataset from Python source trees with tests: one injected fault per task, verified by tests.
 
 Fetch → baseline (which tests pass every time, what they execute) → candidates → each is tried in a
-fresh sandbox: broken ``stability_runs`` times, mended once → tasks. Deterministic under its seed.
+fresh sandbox: broken ``stability_runs`` times, fixed once → tasks. Deterministic under its seed.
 """
 
 from __future__ import annotations

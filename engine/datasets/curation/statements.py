@@ -1,6 +1,6 @@
 """Problem statements of injected faults, used by curation and by the warm start.
 
-One module, so that what a model was warmed up on and what it is asked later cannot drift apart.
+One module for both, so that warm-start statements and task statements cannot diverge.
 """
 
 from __future__ import annotations

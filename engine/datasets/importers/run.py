@@ -2,9 +2,9 @@
 
     source ─▶ rows ─▶ convert ─▶ decontaminate, filter ─▶ staging folder ─▶ dataset folder, in one step
 
-One bad row costs one row: it is noted with its number and field in ``rejects.jsonl`` beside the dataset; what
-was left out on purpose is in ``excluded.jsonl``. Ids are content hashes, so that the same source gives the
-same ids; a row that is there already is a duplicate. At most one batch of rows is in memory.
+A malformed row is recorded with its number and field in ``rejects.jsonl`` beside the dataset; what
+was filtered out is in ``excluded.jsonl``. Ids are content hashes, so that the same source yields the
+same ids; a row that exists already is a duplicate. At most one batch of rows is in memory.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Staging folder of a growing import: invisible until complete, resumable after a kill at any point.
 
-``home/datasets/.import-<name>/`` holds the growing files and ``state.json``, which says how far each of them
-counts. State is written after the files it speaks of are on the disk; what is behind it in the files is cut
-off when an import goes on. The finished folder takes the dataset's place in one step.
+``home/datasets/.import-<name>/`` holds the growing files and ``state.json`` with the valid length of each of
+them. State is written after the files it describes are on disk; anything beyond it in the files is cut
+off when an import resumes. The finished folder replaces the dataset in one step.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Downloads of untrusted packages and repositories: fetched here, unpacked in a sandbox, never run or built.
 
-pip and git read the network with nothing that could start a program of the other side's choice; ``unpack``
-hands what they brought to ``engine.datasets.sources.unpacking`` in a sandbox of its own.
+pip and git access the network without anything that could start a program chosen by the remote; ``unpack``
+passes their downloads to ``engine.datasets.sources.unpacking`` in a separate sandbox.
 """
 
 from __future__ import annotations

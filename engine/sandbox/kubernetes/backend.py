@@ -1,7 +1,7 @@
 """Kubernetes backend: one pod per sandbox, in a prepared namespace.
 
-``fleet`` makes and removes pods, ``warm`` starts some ahead, ``owner`` keeps them from being orphans,
-``reaper`` removes those that are, ``preflight`` says what the cluster lacks; this joins them to the protocol.
+``fleet`` creates and removes pods, ``warm`` starts some in advance, ``owner`` holds their lease,
+``reaper`` removes orphans, ``preflight`` reports what the cluster lacks; this module combines them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Pods of this process: created in waves, watched by one informer, deleted until they are gone.
 
-A pod is in the book before it is asked for and leaves it after the cluster said that it is gone. A
-pod of ours that is in no book (its creation was cancelled, or the answer lost) is removed when it is seen.
+A pod is registered before its creation and removed after the cluster reported that it is gone. A
+pod that is not registered (creation cancelled, or response lost) is removed when it is seen.
 """
 
 from __future__ import annotations
@@ -106,8 +106,7 @@ class Fleet:
         return next((pod for pod in up if pod is not than and pod.address), None)
 
     async def claim(self, pod: Pod, wanted: SandboxSpec) -> None:
-        """Turn a warm pod into the sandbox of ``wanted``; one request. Raises SandboxError when that
-        fails."""
+        """Turn a warm pod into the sandbox of ``wanted``; one request. Raises SandboxError if that fails."""
         now = self._api.now()
         patch = spec.claim(
             wanted,

@@ -1,8 +1,8 @@
 """Informer of the cluster's pods: one list and one watch, kept consistent through all failures of watches.
 
 A dropped or silent connection is opened again at the last version seen; 410 means listing again; every few
-minutes all is listed anyway. A list may be stale: older versions never replace newer ones, the dead do not
-come back, and a pod that a list does not show counts as gone only after it was asked for by name.
+minutes all pods are listed anyway. A list may be stale: older versions never replace newer ones, deleted
+pods do not come back, and a pod that a list does not show counts as gone only after it was asked for by name.
 """
 
 from __future__ import annotations
@@ -205,8 +205,7 @@ class PodInformer:
 
 
 def _newer(one: Json, other: Json) -> bool:
-    """Return whether metadata has a later version than ``other``; a resource's versions are decimal
-    numbers."""
+    """Return whether metadata has a later version than ``other``; versions are decimal numbers."""
     versions = str(one.get("resourceVersion")), str(other.get("resourceVersion"))
     if all(version.isdecimal() for version in versions):
         return int(versions[0]) > int(versions[1])

@@ -1,8 +1,8 @@
 """Verification that the cluster enforces network isolation: an unenforced policy looks like any other.
 
-The first sandbox of a process tries to connect out before anybody gets to use it. What it tries first is the
+The first sandbox of a process tries to connect out before it is used. It first tries the
 cluster's own API, which every pod reaches where no policy is enforced. The next sandbox that lives beside
-another one tries to reach that one, in whose base container something listens meanwhile.
+another one tries to reach that one, in whose base container a listener runs meanwhile.
 """
 
 from __future__ import annotations

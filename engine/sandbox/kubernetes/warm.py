@@ -1,7 +1,7 @@
 """Pool of sandboxes started ahead of demand: the next batch's images during the current update.
 
-``prepare`` says what will be wanted; missing ones are started within the room that is left, those of other
-images are given back. Whoever opens a sandbox takes a warm one if there is one, or waits for one that is
+``prepare`` sets the wanted images; missing sandboxes are started within the room that is left, those of other
+images are removed. Opening a sandbox takes a warm one if there is one, or waits for one that is
 starting. They never take the room of a sandbox that is wanted now, and an image that fails is not tried again
 until the next ``prepare``.
 """

@@ -2,8 +2,8 @@
 
 Configuration, TLS and credentials are the official client's (``kubernetes.aio``); requests and answers stay
 plain dictionaries, because building its model objects costs more than everything else a sandbox's start does
-here. Every request has a timeout, changes have a common rate limit, and what a later try may mend is tried
-again. A new kind of object needs no code: pass its path.
+here. Every request has a timeout, writes have a common rate limit, and transient errors are retried.
+A new kind of object needs no code: pass its path.
 """
 
 from __future__ import annotations
