@@ -197,7 +197,7 @@ def find(name: str) -> Dataset:
 
 
 def find_task(name: str, key: str) -> Task:
-    """The task, or 404."""
+    """Return the task. Raises a 404 error if it does not exist."""
     task = reads.get_task(find(name).name, key)
     if task is None:
         raise HttpError(404, f"dataset '{name}' has no task '{key}'")

@@ -91,7 +91,7 @@ def dataset_validate(request: HttpRequest, person: Person, name: str) -> HttpRes
 @operator
 @require_POST
 def task_quarantine(request: HttpRequest, person: Person, name: str, key: str) -> HttpResponseRedirect:
-    """Put a task into quarantine, or take it out."""
+    """Quarantine a task or release it."""
     posted = posted_of(request)
     try:
         quarantine.decide(
