@@ -35,7 +35,7 @@ class PublishedSet(Place):
     """A published dataset: ``hf:OWNER/NAME``, or a path below the import folders."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
-        """See ``Place.resolve``."""
+        """Return the value as the engine reads it; see ``Place.resolve``."""
         source = setting.value
         return source if source.startswith(HUB_PREFIX) else str(allowed.below("imports", source))
 

@@ -103,7 +103,7 @@ class LocalPath(Place):
     root: Root
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
-        """See ``Place.resolve``."""
+        """Return the value as the engine reads it; see ``Place.resolve``."""
         return str(allowed.below(self.root, setting.value)) if setting.value else setting.value
 
 
@@ -112,7 +112,7 @@ class SourceTrees(Place):
     """Source trees; see ``engine.config.source_spec``."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
-        """See ``Place.resolve``."""
+        """Return the value as the engine reads it; see ``Place.resolve``."""
         return [self._one(text, allowed) for text in setting.value]
 
     def _one(self, text: str, allowed: Allowed) -> str:
@@ -133,7 +133,7 @@ class CheckpointPlace(Place):
     """A checkpoint: ``SCHEME:NAME``, ``warm``, or a folder below the policy folders."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
-        """See ``Place.resolve``."""
+        """Return the value as the engine reads it; see ``Place.resolve``."""
         value = setting.value
         if value is None or value == "warm":
             return value
@@ -150,7 +150,7 @@ class Granted(Place):
     """A setting restricted to its default and the values on the administrator's list."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
-        """See ``Place.resolve``."""
+        """Return the value as the engine reads it; see ``Place.resolve``."""
         possible = (setting.default, *allowed.granted.get(setting.name, ()))
         if setting.value not in possible:
             shown = " or ".join(f"'{one}'" for one in possible)

@@ -138,7 +138,7 @@ class TokenColumns(Record):
 
 
 class TrajectoryFinished(RunEvent):
-    """The one terminal record of a trajectory."""
+    """Terminal record of a trajectory; there is exactly one."""
 
     type: Literal["trajectory_finished"] = "trajectory_finished"
     ref: TrajectoryRef
