@@ -111,11 +111,17 @@ def assert_equal_metrics(ours: dict[str, float], theirs: dict[str, float], *, re
 @pytest.mark.parametrize("name", INPUTS)
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_are_one(both: list[dict[str, Any]], case: str, name: str) -> None:
+    """In float32: weights round to 1e-7 of themselves, and AdamW magnifies a gradient's rounding in its step.
+
+    The step is held to a tighter bound in float64, below.
+    """
     metrics, weights = updated(case, ALONE, torch.float32)[name]
+    start = dict(make_model().named_parameters())
     for found in both:
         their_metrics, their_weights = found["float32"][case][name]
         for key, weight in weights.items():
-            assert (their_weights[key] - weight).norm() <= 1e-6 * weight.norm(), key
+            moved = (weight - start[key]).norm()
+            assert (their_weights[key] - weight).norm() <= 1e-6 * weight.norm() + 1e-3 * moved, key
         for ours, theirs in zip(metrics, their_metrics, strict=True):
             assert_equal_metrics(ours, theirs, rel=1e-5)
             assert theirs.get("mismatch/mean") == pytest.approx(ours.get("mismatch/mean"), rel=1e-5, abs=1e-8)
