@@ -187,7 +187,7 @@ def append(folder: Path, records: Iterable[ValidationRecord | DecisionRecord]) -
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the lock of the datasets folder, which blocks appending records and replacing datasets."""
-    with FileLock(folder.parent / ".lock"):
+    with FileLock(folder.parent.with_name(f"{folder.parent.name}.lock")):
         yield
 
 

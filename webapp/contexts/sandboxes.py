@@ -20,10 +20,10 @@ from webapp.selectors import sandboxes as reads
 from webapp.selectors.sandboxes import LiveSandbox, PoolPoint
 
 CLOCK_LABELS = {
-    "queue": ("Waiting for a place", "from asking to a free place in the pool"),
-    "pull": ("Fetching the image", "only where it was not there yet"),
-    "start": ("Starting", "from the request to the agent's greeting, the image apart"),
-    "exec": ("One action", "of an agent in its sandbox"),
+    "queue": ("Queue", "from request to admission"),
+    "pull": ("Image pull", "only for missing images"),
+    "start": ("Start", "from admission to the agent's greeting, image pull excluded"),
+    "exec": ("Command", "one command of an agent"),
     "grade": ("Grading", "one trajectory, its own sandbox included"),
 }
 _CHARTS = (

@@ -9,6 +9,7 @@ import pytest
 
 CODE = """
 import os, signal, subprocess, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whether or not the tests themselves run under nohup
 from webapp.supervisor import interrupts
 interrupts.raise_on_signals()
 def strike():
