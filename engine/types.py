@@ -13,7 +13,7 @@ from typing import Any
 
 
 class RunKind(StrEnum):
-    """What a run does."""
+    """Kind of a run."""
 
     ROLLOUT = "rollout"
     TRAIN = "train"
@@ -65,7 +65,7 @@ INFRASTRUCTURE_REASONS = frozenset(
 
 
 class Verdict(StrEnum):
-    """What grading found."""
+    """Verdict of grading."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -76,7 +76,7 @@ class Verdict(StrEnum):
 
 
 class GradeRule(StrEnum):
-    """How the outcomes of tests become a verdict."""
+    """Rule that turns test outcomes into a verdict."""
 
     F2P_P2P = "f2p_p2p"
     """Every test of two lists passed, as SWE-bench counts."""
@@ -238,9 +238,9 @@ class FindingKind(StrEnum):
     TESTS_EDITED = "tests_edited"
     """The patch changed tests; the change was left out."""
     CONFIGURATION_EDITED = "configuration_edited"
-    """It changed how tests run (conftest.py, sitecustomize.py, .pth, pytest's settings); left out."""
+    """The patch changed how tests run (conftest.py, sitecustomize.py, .pth, pytest's settings); left out."""
     INSTALLED_EDITED = "installed_edited"
-    """It changed installed packages below the workdir; left out."""
+    """The patch changed installed packages below the workdir; left out."""
     SUSPICIOUS_CODE = "suspicious_code"
     """Lines it adds exit the process, reach into the test runner or print outcomes."""
     FORGED_REPORT = "forged_report"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +119,27 @@ async def opened(
         yield backend
     finally:
         await backend.close()
+
+
+PATIENCE_S = 120.0
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+async def until_async(condition: Callable[[], Any]) -> None:
+    """Wait until an awaited condition holds."""
+    give_up = time.monotonic() + PATIENCE_S
+    while not await condition():
+        assert time.monotonic() < give_up, "it did not happen"
+        await asyncio.sleep(0.1)
+
+
+async def as_admin(cluster: FakeCluster) -> KubeApi:
+    """Connect to the cluster as its administrator."""
+    return await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))

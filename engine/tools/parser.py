@@ -41,7 +41,7 @@ MAX_MESSAGE_CHARS = 600
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponse:
-    """What a response said: its thought, and a call or the reason there is none."""
+    """A parsed response: its thought, and a call or the reason for a missing one."""
 
     thought: str
     """Everything before the call, thinking markers and outer whitespace removed."""

@@ -31,7 +31,7 @@ _EXPECTED: Mapping[ParameterType, str] = {
 
 
 MAX_INTEGER = 2**53
-"""What every reader of JSON holds exactly; no file has more lines."""
+"""Largest integer that every JSON reader represents exactly; no file has more lines."""
 _MANY = 10
 """Unknown arguments that a message names."""
 _MAX_TEXT = 200

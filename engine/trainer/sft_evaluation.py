@@ -25,7 +25,7 @@ class Attempt:
 
     solved: bool
     finished: bool
-    """Whether it ended with ``finish``."""
+    """Whether the attempt ended with ``finish``."""
     malformed: int
     """Number of turns without a valid call."""
     tokens: int

@@ -1,4 +1,4 @@
-"""Warm pods, owners, reapers and exec of the Kubernetes backend, what preflight finds, how many requests."""
+"""Warm pods, owners, reapers, exec and the number of requests of the Kubernetes backend."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import PreflightError, SandboxEvictedError, SandboxMemoryError, SandboxStartError
+from engine.errors import SandboxEvictedError, SandboxMemoryError, SandboxStartError
 from engine.sandbox.base import SandboxLimits
-from engine.sandbox.kubernetes import network
 from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.manifests import labels
@@ -34,11 +32,14 @@ from tests.kubernetes_builders import (
     NAMESPACE,
     SPEC,
     apply,
+    as_admin,
     build_reference,
     documents,
     kubernetes_config,
     opened,
     prepared,
+    until,
+    until_async,
 )
 
 REPO = Path(__file__).parents[2]
@@ -85,17 +86,6 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 async def cluster(home: Path) -> AsyncIterator[FakeCluster]:
     async with prepared(home) as cluster:
         yield cluster
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        await asyncio.sleep(0.02)
-
-
-async def as_admin(cluster: FakeCluster) -> KubeApi:
-    return await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))
 
 
 # --- requests ------------------------------------------------------------------------------------------
@@ -202,13 +192,6 @@ async def _renewed(api: KubeApi, path: str, before: str) -> bool:
     return bool((await api.list(path))["items"][0]["spec"]["renewTime"] > before)
 
 
-async def until_async(condition: Callable[[], Any]) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
-    while not await condition():
-        assert time.monotonic() < give_up, "it did not happen"
-        await asyncio.sleep(0.1)
-
-
 @pytest.mark.parametrize("with_reaper", [True, False], ids=["and a reaper", "and nobody else"])
 async def test_nothing_runs_after_the_owner_was_killed(cluster: FakeCluster, with_reaper: bool) -> None:
     config = SandboxConfig(
@@ -306,158 +289,6 @@ async def test_an_account_that_may_not_remove_old_agents_reaps_all_the_same(clus
     async with opened(cluster) as backend:
         assert await backend.reap() == 0
     assert fault.hits == 1
-
-
-# --- preflight -----------------------------------------------------------------------------------------
-
-
-async def test_a_prepared_cluster_passes_preflight(cluster: FakeCluster) -> None:
-    async with opened(cluster, preflight_image=IMAGE) as backend:
-        assert await preflight(backend) == []
-
-
-async def test_preflight_says_that_it_started_no_sandbox_until_it_knows_an_image(
-    cluster: FakeCluster,
-) -> None:
-    async with opened(cluster) as backend:
-        (found,) = await preflight(backend)
-        assert found.severity == "warning"
-        assert "sandbox.kubernetes.preflight_image" in found.message
-        assert cluster.counters.pods_created == 1
-        async with backend.open(SPEC):
-            assert await preflight(backend) == []
-    assert cluster.counters.pods_created == 5
-
-
-async def test_preflight_takes_an_image_that_was_preloaded(cluster: FakeCluster) -> None:
-    reference = "registry.test/demo:1"
-    cluster.registry.add(reference, "reference")
-    cluster.registry.add("registry.k8s.io/pause:3.10", "reference")
-    api = await as_admin(cluster)
-    path = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets"
-    await api.create(path, daemon_set(KubernetesConfig(namespace=NAMESPACE), [reference]))
-    nodes = [f"node-{number}" for number in range(3)]
-    await until(lambda: all(reference in cluster.kubelet.node_images(node).present for node in nodes))
-    async with opened(cluster) as backend:
-        await until_async(lambda: _is_content(backend))
-    await api.delete(f"{path}/trainyard-preload")
-    await api.close()
-
-
-async def _is_content(backend: KubernetesBackend) -> bool:
-    return await preflight(backend) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "why"),
-    [
-        ({"nodes": []}, "no nodes available to schedule pods"),
-        ({"scheduler": False}, "no scheduler has looked at it"),
-        ({}, "0/3 nodes are available"),
-    ],
-    ids=["no nodes", "no scheduler", "cordoned nodes"],
-)
-async def test_preflight_finds_that_no_node_takes_a_pod(
-    home: Path, options: dict[str, Any], why: str
-) -> None:
-    async with prepared(home, **options) as cluster:
-        api = await as_admin(cluster)
-        if not options:
-            for number in range(3):
-                await api.patch(f"/api/v1/nodes/node-{number}", {"spec": {"unschedulable": True}})
-        async with opened(cluster, preflight_timeout_s=2.0, preflight_image=IMAGE) as backend:
-            (found,) = await preflight(backend)
-        assert found.severity == "error"
-        assert why in found.message
-        assert (await api.list(leases_path(NAMESPACE)))["items"] == []
-        await api.close()
-
-
-async def test_preflight_finds_a_node_whose_kubelet_is_dead(home: Path) -> None:
-    async with prepared(home, nodes=[NodeSpec(name="only")], eviction_after_s=300.0) as cluster:
-        cluster.kubelet.lost.add("only")
-        async with opened(cluster, preflight_timeout_s=2.0) as backend:
-            (found,) = await preflight(backend)
-        assert "Node only did not begin to run a pod" in found.message
-
-
-async def test_preflight_names_what_is_missing(cluster: FakeCluster) -> None:
-    async with opened(cluster, max_live=5000, runtime_class="gvisor", priority_class="important") as backend:
-        found = await preflight(backend)
-    assert any("Runtime class gvisor" in line.message for line in found)
-    assert any("Priority class important" in line.message for line in found)
-    quotas = [line for line in found if "Quotas leave room for" in line.message]
-    assert [line.severity for line in quotas] == ["warning"]
-    assert "Quotas leave room for 1024 of 5000 sandboxes" in quotas[0].message
-    assert quotas[0].message.count(" used, room for ") > 1
-    stranger = str(cluster.kubeconfig_of_user("stranger"))
-    async with opened(cluster, kubeconfig=stranger, connect="exec") as backend:
-        by_remedy = [line.message for line in await preflight(backend) if "may not" in line.message]
-    assert len(by_remedy) == 2
-    assert "may not create pods, get pods" in by_remedy[0]
-    assert "kubectl apply -k deploy/kubernetes/sandbox and" in by_remedy[0]
-    assert "may not create pods/exec, get pods/exec" in by_remedy[1]
-    assert "kubectl apply -k deploy/kubernetes/sandbox/exec and" in by_remedy[1]
-    async with opened(cluster, kubeconfig=str(cluster.kubeconfig), namespace="elsewhere") as backend:
-        found = await preflight(backend)
-    assert any("Namespace elsewhere does not exist" in line.message for line in found)
-    assert any("no network policy" in line.message for line in found)
-
-
-async def test_preflight_of_no_cluster_at_all(tmp_path: Path) -> None:
-    config = KubernetesConfig(kubeconfig=str(tmp_path / "missing"))
-    found = await preflight(KubernetesBackend(SandboxConfig(backend="kubernetes", kubernetes=config)))
-    assert len(found) == 1
-    assert "no usable cluster configuration" in found[0].message
-
-
-async def test_an_open_network_is_refused(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def open_to_all(*_: object) -> list[str]:
-        return ["10.96.0.1:443"]
-
-    monkeypatch.setattr(network, "_try", open_to_all)
-    monkeypatch.setattr(network, "_SETTLE_S", 0.01)
-    async with opened(cluster) as backend:
-        for _ in range(2):
-            with pytest.raises(PreflightError, match=r"10\.96\.0\.1:443"):
-                async with backend.open(SPEC):
-                    pass
-    async with opened(cluster, require_network_policy=False) as backend, backend.open(SPEC):
-        pass
-
-
-async def test_pods_that_reach_each_other_are_refused(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(network, "_REACH", "print('%s:%d' % (HOST, PORT))")
-    monkeypatch.setattr(network, "_SETTLE_S", 0.01)
-    async with opened(cluster) as backend, backend.open(SPEC) as first:
-        address = backend._session.fleet.pods[first.id].address  # type: ignore[union-attr]
-        for _ in range(2):
-            with pytest.raises(PreflightError, match=address.replace(".", r"\.")):
-                async with backend.open(SPEC):
-                    pass
-    async with (
-        opened(cluster, require_network_policy=False) as backend,
-        backend.open(SPEC),
-        backend.open(SPEC),
-    ):
-        pass
-
-
-async def test_pods_are_tried_again_until_one_could_listen(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with opened(cluster) as backend, backend.open(SPEC):
-        with monkeypatch.context() as patched:
-            patched.setattr(network, "_LISTEN", "raise SystemExit(1)")
-            async with backend.open(SPEC):
-                assert not backend._network._pods_done
-        give_up = time.monotonic() + _PATIENCE_S
-        while not backend._network._pods_done:
-            assert time.monotonic() < give_up
-            async with backend.open(SPEC):
-                pass
 
 
 # --- pods/exec -----------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ class SettingSection:
 
     @property
     def num_changed(self) -> int:
-        """How many differ from the recipe."""
+        """Return the number of settings that differ from the recipe."""
         return sum(setting.changed for setting in self.settings)
 
 

@@ -46,7 +46,7 @@ class Diff:
 
     @property
     def cut(self) -> bool:
-        """Whether lines are left out."""
+        """Return whether lines are left out."""
         return self.num_lines > len(self.lines)
 
 

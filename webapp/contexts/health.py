@@ -38,7 +38,7 @@ SOLVED_LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class StatusCount:
-    """How many tasks have a status."""
+    """Number of tasks with one status."""
 
     status: str
     label: str
@@ -56,7 +56,7 @@ class MatrixCell:
     gold: str
     tasks: int
     wanted: bool
-    """Whether this is what a row should come to."""
+    """Whether this is the outcome of a valid row."""
     url: str
 
 

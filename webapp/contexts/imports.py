@@ -43,7 +43,7 @@ class ImportFormContext:
     crumbs: tuple[Crumb, ...]
     formats: tuple[FormatChoice, ...]
     sources: tuple[str, ...]
-    """What lies in the import folders."""
+    """Files and folders in the import folders."""
     folders: tuple[str, ...]
     values: Mapping[str, str]
     refused: tuple[Problem, ...]

@@ -1,4 +1,4 @@
-"""What every page says about services that are down."""
+"""The banner about services that are down."""
 
 from __future__ import annotations
 

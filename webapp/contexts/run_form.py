@@ -49,7 +49,7 @@ class FormField:
 
     @property
     def changed(self) -> bool:
-        """Whether it differs from the recipe."""
+        """Return whether the value differs from the recipe's."""
         return self.value != self.base
 
 

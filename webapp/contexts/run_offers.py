@@ -1,4 +1,4 @@
-"""What the form of a new run offers for settings that reach something outside of the configuration."""
+"""Values that the new-run form offers for settings that refer to paths, hosts and checkpoints."""
 
 from __future__ import annotations
 

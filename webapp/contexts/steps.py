@@ -29,7 +29,7 @@ class CutText:
 
     @property
     def cut(self) -> bool:
-        """Whether something is left out."""
+        """Return whether part of the text is left out."""
         return len(self.text) < self.num_chars
 
 
@@ -47,7 +47,7 @@ class ActionBody:
     kind: str
     """``command``, ``edit``, ``view``, ``search``, ``finish``, ``call`` (any other tool) or ``none``."""
     title: str
-    """The one line that stands for it: the command, the path, the search term."""
+    """One-line summary: the command, the path or the search term."""
     note: str = ""
     text: str = ""
     """A command of several lines, a submission's text, the raw response where nothing was parsed."""

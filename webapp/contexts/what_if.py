@@ -36,7 +36,7 @@ class Row:
 
     @property
     def changed(self) -> bool:
-        """Whether it would have taught something else."""
+        """Return whether the counterfactual advantage or mask differs."""
         return (self.trajectory.advantage, self.trajectory.loss_mask) != (
             self.member.advantage,
             self.member.loss_mask,

@@ -1,1 +1,1 @@
-"""What a request meets before any view: bounds on its body and its rate, a note of its session."""
+"""Middleware before any view: limits on request body and rate, and a record of the session's use."""

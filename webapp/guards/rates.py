@@ -26,7 +26,7 @@ from django.shortcuts import render
 
 WINDOW_S = 60
 _PAUSE_S = 5.0
-"""How long Redis is not asked again after it did not answer."""
+"""Seconds before Redis is asked again after it failed to answer."""
 _ENGINE = re.compile(r"^/api/v1/runs/\d+/(events|heartbeat)$")
 
 log = logging.getLogger(__name__)

@@ -36,7 +36,7 @@ class Validation(models.Model):
     num_flaky_tests = models.IntegerField(default=0)
     reason = models.TextField(blank=True, default="")
     quarantine = models.BooleanField(default=True)
-    """Whether the run was told to quarantine what it finds wrong."""
+    """Whether the run was configured to quarantine faulty rows."""
     sides: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """``{"noop": {...}, "gold": {...}}`` with every verdict and time, see ``engine.events.health.Side``."""
 

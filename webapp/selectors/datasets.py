@@ -64,7 +64,7 @@ class TaskFilters:
 
     @property
     def by_rate(self) -> bool:
-        """Whether only measured tasks can pass."""
+        """Return whether only measured tasks can pass the filters."""
         return self.rate_min is not None or self.rate_max is not None
 
 

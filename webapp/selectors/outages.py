@@ -1,4 +1,4 @@
-"""Which services are down: as this process sees the servers it needs, and as the supervisor says."""
+"""Services that are down, as seen by this process and as reported by the supervisor."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ async def an_untouched_sandbox_has_no_diff(subject: Subject) -> None:
 
 @check
 async def the_diff_of_every_kind_of_edit_applies_to_a_fresh_sandbox(subject: Subject) -> None:
-    """What git would not see through its ignore and attribute files is there as well."""
+    """Changes hidden from git by ignore and attribute files are included."""
     async with subject.open() as box, subject.open() as fresh:
         await _run(box, _EDITS)
         patch = await box.diff()

@@ -114,7 +114,7 @@ async def killing_everything_hurts_only_the_killer(subject: Subject) -> None:
 
 @check
 async def a_memory_bomb_stays_inside(subject: Subject) -> None:
-    """It is killed or refused; a neighbour does not notice, and the sandbox goes on."""
+    """The bomb is killed or refused; a neighbour is unaffected, and the sandbox goes on."""
     async with subject.open() as neighbour, subject.open() as box:
         code, _ = await _python(box, "blocks = []\nwhile True: blocks.append(bytearray(1 << 20))\n", 60)
         assert code not in (0, None)

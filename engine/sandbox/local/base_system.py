@@ -1,5 +1,4 @@
-"""What every local sandbox has besides its image: the host's programs, a small ``/etc``, Python and the
-agent.
+"""The base system of local sandboxes: the host's programs, a small ``/etc``, Python and the agent.
 
 The host's own root is never shared: only the folders named here, read-only, and files made here. To give
 sandboxes another system folder, add it to ``_FOLDERS``; to give them another ``/etc`` file, add it to

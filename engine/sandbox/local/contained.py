@@ -33,7 +33,7 @@ runpy.run_path("/program.py", run_name="__main__")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainedLimits:
-    """What a contained program may use."""
+    """Resource limits of a contained program."""
 
     seconds: float = 120.0
     memory_mb: int = 2048

@@ -1,1 +1,1 @@
-"""What is sent to the cluster, as pure functions: pods, the agent's ConfigMap, the preloading DaemonSet."""
+"""Manifests as pure functions: pods, the agent's ConfigMap, the preloading DaemonSet."""
