@@ -30,6 +30,7 @@ from tests.kubernetes_builders import (
     IMAGE,
     MANIFESTS,
     NAMESPACE,
+    PATIENCE_S,
     SPEC,
     apply,
     as_admin,
@@ -44,7 +45,6 @@ from tests.kubernetes_builders import (
 
 REPO = Path(__file__).parents[2]
 PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_PATIENCE_S = 120.0
 
 _OWNER = """
 import asyncio, json, sys
@@ -206,7 +206,7 @@ async def test_nothing_runs_after_the_owner_was_killed(cluster: FakeCluster, wit
     )
     try:
         assert owner.stdout is not None
-        async with asyncio.timeout(_PATIENCE_S):
+        async with asyncio.timeout(PATIENCE_S):
             assert len(json.loads(await owner.stdout.readline())) == 2
         assert cluster.counters.pods_live == 3
         reaper = KubernetesBackend(config)
@@ -217,7 +217,7 @@ async def test_nothing_runs_after_the_owner_was_killed(cluster: FakeCluster, wit
         if with_reaper:
             assert await reaper.reap(run_id="another") == 0
             removed = 0
-            give_up = time.monotonic() + _PATIENCE_S
+            give_up = time.monotonic() + PATIENCE_S
             while removed < 3 and time.monotonic() < give_up:
                 removed += await reaper.reap()
                 await asyncio.sleep(0.2)

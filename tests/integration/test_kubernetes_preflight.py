@@ -21,6 +21,7 @@ from tests.fakes.cluster import FakeCluster, NodeSpec
 from tests.kubernetes_builders import (
     IMAGE,
     NAMESPACE,
+    PATIENCE_S,
     SPEC,
     as_admin,
     build_reference,
@@ -29,10 +30,6 @@ from tests.kubernetes_builders import (
     until,
     until_async,
 )
-
-REPO = Path(__file__).parents[2]
-PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
-_PATIENCE_S = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +187,7 @@ async def test_pods_are_tried_again_until_one_could_listen(
             patched.setattr(network, "_LISTEN", "raise SystemExit(1)")
             async with backend.open(SPEC):
                 assert not backend._network._pods_done
-        give_up = time.monotonic() + _PATIENCE_S
+        give_up = time.monotonic() + PATIENCE_S
         while not backend._network._pods_done:
             assert time.monotonic() < give_up
             async with backend.open(SPEC):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.models import User
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import BaseCommand, CommandParser
 
+from webapp.management.commands._people import find_user
 from webapp.services import accounts
 
 
@@ -21,8 +21,6 @@ class Command(BaseCommand):
 
     def handle(self, **options: Any) -> None:
         """Perform the action and print its result."""
-        user = User.objects.filter(username=options["username"]).first()
-        if user is None:
-            raise CommandError(f"there is no user '{options['username']}'")
+        user = find_user(options["username"])
         accounts.unlock(user=user)
         self.stdout.write(f"{user.get_username()} may try to sign in again")
