@@ -16,7 +16,7 @@ import torch
 from bench.harness import store
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.inference.transformer import Transformer, TransformerConfig
+from engine.models.builtin.transformer import Transformer, TransformerConfig
 from engine.trainer.trainer import Trainer
 from engine.types import TokenRecord
 from tests.unit.engine.rl_builders import make_group, make_trajectory

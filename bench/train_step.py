@@ -27,8 +27,8 @@ from torch import Tensor
 from bench.harness import store
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
+from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TokenRecord
 from tests.unit.engine.rl_builders import make_group, make_trajectory

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.inference.base import Generation, Tokenizer
+from engine.inference.base import Generation
+from engine.models.chat.base import Tokenizer
 from engine.types import TokenRecord
 
 

@@ -16,10 +16,10 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from engine.inference.batch_invariance import choose_tiles
-from engine.inference.cached_attention import Piece
-from engine.inference.kv_cache import KVCache
-from engine.inference.transformer import Transformer
+from engine.models.builtin.batch_invariance import choose_tiles
+from engine.models.builtin.cached_attention import Piece
+from engine.models.builtin.kv_cache import KVCache
+from engine.models.builtin.transformer import Transformer
 
 Owner = TypeVar("Owner")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.inference.base import Tokenizer
+from engine.models.chat.base import Tokenizer
 from engine.tools.parser import THINK_END, THINK_START
 
 

@@ -19,10 +19,11 @@ import numpy as np
 from torch import Tensor
 
 from engine.errors import ModelError
-from engine.inference.base import Generation, GenerationRequest, Tokenizer
+from engine.inference.base import Generation, GenerationRequest
 from engine.inference.cache_slots import CacheSlots
 from engine.inference.sampling import sample
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
+from engine.models.chat.base import Tokenizer
 
 _GATHER_S = 0.002
 

@@ -12,10 +12,11 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 
 from engine.errors import ModelError
-from engine.inference.base import Generation, GenerationContext, GenerationRequest, Tokenizer
-from engine.inference.bytes_tokenizer import BytesTokenizer
+from engine.inference.base import Generation, GenerationContext, GenerationRequest
 from engine.inference.oracle import plan
 from engine.inference.response_ids import response_ids
+from engine.models.builtin.bytes_tokenizer import BytesTokenizer
+from engine.models.chat.base import Tokenizer
 from engine.tools.parser import ToolFormat
 from engine.tools.rendering import render_response
 from engine.types import ToolCall

@@ -9,7 +9,7 @@ import time
 from engine.config.environment import FrozenLakeConfig
 from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
-from engine.inference.checkpoints import load_policy_checkpoint
+from engine.models.opening import load_policy_checkpoint
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.setup import announce, peak_memory_mb
 from engine.orchestrator.warm_start import imitate

@@ -16,9 +16,9 @@ import torch
 
 from engine.config.run import TrainRun
 from engine.errors import TrainerError, TrainyardError
-from engine.inference.checkpoints import load_policy_checkpoint
-from engine.inference.tokenizer import BpeTokenizer
-from engine.inference.transformer import Transformer
+from engine.models.builtin.tokenizer import BpeTokenizer
+from engine.models.builtin.transformer import Transformer
+from engine.models.opening import load_policy_checkpoint
 from engine.threads import in_thread
 from engine.trainer.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
 from engine.trainer.factory import open_trainer, training_device

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from engine.algorithms import Member, needs_forward, trajectory_weights
 from engine.config.algorithm import AlgorithmConfig
-from engine.inference.attention import Segments
+from engine.models.attention import Segments
 from engine.trainer.ranks import ALONE, Ranks, shared_row
 from engine.types import Group, TokenRecord
 

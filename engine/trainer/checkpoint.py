@@ -2,7 +2,7 @@
 
 ``checkpoints/00007/`` is the state after 7 completed iterations:
 
-    config.json, model.safetensors, tokenizer.json, …   the policy (``engine.inference.checkpoints``), float32
+    config.json, model.safetensors, tokenizer.json, …   the policy (``engine.models.opening``), float32
     training.pt      optimizer and trainer state, torch's random state
     shards/          instead of the optimizer in training.pt: what several ranks wrote, each its part (DCP)
     cursor.json      the orchestrator's position, its own dictionary
@@ -32,9 +32,9 @@ import structlog
 import torch
 
 from engine.errors import CheckpointError
-from engine.inference.checkpoints import save_policy_checkpoint
-from engine.inference.tokenizer import BpeTokenizer
-from engine.inference.transformer import Transformer
+from engine.models.builtin.tokenizer import BpeTokenizer
+from engine.models.builtin.transformer import Transformer
+from engine.models.opening import save_policy_checkpoint
 
 FORMAT = 1
 MANIFEST = "manifest.json"

@@ -9,7 +9,7 @@ import torch
 
 from engine.config.run import TrainRun, load_run_config
 from engine.errors import CheckpointError, ConfigError
-from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
+from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
 from engine.trainer.checkpoint import load_latest, read_checkpoint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -62,7 +62,7 @@ def export_adapters(run_dir: Path, out: Path) -> Path:
     adapters = state["trainer"].get("adapters")
     if adapters is None or not isinstance(config, TrainRun):
         raise CheckpointError(f"{checkpoint.path} has no adapters: trainer.lora_rank was 0")
-    from engine.trainer.lora import save_adapters  # peft takes seconds to import
+    from engine.models.adapters import save_adapters  # peft takes seconds to import
 
     save_adapters(out, adapters, config.trainer, str(run_dir / "base"))
     return checkpoint.path

@@ -14,8 +14,8 @@ from engine.algorithms import needs_reference
 from engine.config.run import TrainRun
 from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
-from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
+from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
 from engine.trainer.group import TrainerGroup
 from engine.trainer.trainer import Trainer
 

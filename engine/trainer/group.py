@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
 from engine.trainer.ranks import Ranks
 from engine.trainer.trainer import Trainer, UpdateResult
 from engine.types import Group

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 

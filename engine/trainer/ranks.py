@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from engine.inference.attention import Segments
+from engine.models.attention import Segments
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

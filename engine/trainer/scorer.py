@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from engine.inference.transformer import Block, Transformer
+from engine.models.base import LanguageModel
+from engine.models.logprobs import token_logprobs
 from engine.trainer.batch import Microbatch
-from engine.trainer.logprobs import token_logprobs
 from engine.trainer.ranks import Ranks, place
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
@@ -34,15 +34,18 @@ class Scorer(nn.Module):
     """
 
     def __init__(
-        self, model: Transformer, *, precision: Literal["f32", "bf16"], ranks: Ranks, recompute: bool = False
+        self,
+        model: LanguageModel,
+        *,
+        precision: Literal["f32", "bf16"],
+        ranks: Ranks,
+        recompute: bool = False,
     ) -> None:
         super().__init__()
         self.model = model
         self._low = None if precision == "f32" else DTYPES[precision]
         self._ranks = ranks
-        for layer in model.model.layers:
-            assert isinstance(layer, Block)
-            layer.recompute = recompute
+        model.set_activation_checkpointing(recompute)
         if ranks.mesh is not None:
             self._shard()
 
@@ -51,7 +54,7 @@ class Scorer(nn.Module):
         device = batch.ids.device.type
         with torch.autocast(device, self._low, enabled=self._low is not None):
             hidden = self.model.packed_hidden(batch.ids, batch.segments)
-        chosen, head = hidden[batch.columns], self.model.head
+        chosen, head = hidden[batch.columns], self.model.head.weight
         if self._low is not None:
             chosen, head = chosen.to(self._low), head.to(self._low)
         scores = token_logprobs(chosen, head, self._targets(batch), temperature)
@@ -80,7 +83,7 @@ class Scorer(nn.Module):
             reduce_dtype=None if self._low is None else torch.float32,
             cast_forward_inputs=False,
         )
-        for module in (*self.model.model.layers, self):
+        for module in (*self.model.blocks, self):
             fully_shard(module, mesh=flat, mp_policy=policy)
         for part in self.modules():
             if isinstance(part, FSDPModule):

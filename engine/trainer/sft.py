@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.config.run import SftRun
-from engine.inference.checkpoints import save_policy_checkpoint
 from engine.inference.sampler import TransformerPolicy
-from engine.inference.tokenizer import BpeTokenizer, train_tokenizer
-from engine.inference.transformer import ARCHITECTURES, Transformer
+from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
+from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.opening import save_policy_checkpoint
 from engine.trainer.muon import MuonWithAdam
 from engine.trainer.sft_data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
 from engine.trainer.sft_evaluation import exact_fix_rate

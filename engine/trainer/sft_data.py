@@ -24,8 +24,9 @@ from typing import Literal
 from engine.agent.conversation import Conversation
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults
 from engine.datasets.curation.statements import Hint, problem_statement
-from engine.inference.base import Generation, Tokenizer
+from engine.inference.base import Generation
 from engine.inference.response_ids import response_ids
+from engine.models.chat.base import Tokenizer
 from engine.tools import FileEditor, MemoryFileStore, run_immediately
 from engine.tools.rendering import render_response
 from engine.trainer.sft_statements import failing_tests, raised_exception

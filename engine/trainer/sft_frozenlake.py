@@ -33,10 +33,11 @@ from engine.environments.frozenlake_maps import (
     goal_distances,
     lake_row,
 )
-from engine.inference.base import GenerationContext, SamplingParams, Tokenizer
-from engine.inference.checkpoints import fresh_tokenizer, save_policy_checkpoint
+from engine.inference.base import GenerationContext, SamplingParams
 from engine.inference.scripted import ScriptedPolicy
-from engine.inference.transformer import ARCHITECTURES, Transformer
+from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.chat.base import Tokenizer
+from engine.models.opening import fresh_tokenizer, save_policy_checkpoint
 from engine.rollout.environments import FrozenLakeEnvironments
 from engine.tools.rendering import render_response
 from engine.tools.schemas import LAKE_TOOLS, MOVE

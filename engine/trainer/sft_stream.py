@@ -17,7 +17,7 @@ from types import TracebackType
 from engine.config.run import SftRun
 from engine.datasets.curation.statements import Hint
 from engine.errors import TrainyardError
-from engine.inference.tokenizer import load_tokenizer
+from engine.models.builtin.tokenizer import load_tokenizer
 from engine.trainer.sft_data import HINTS, EncodedEpisode, EpisodeMaker, encode_episode, source_files
 
 _POOL_BATCHES = 48

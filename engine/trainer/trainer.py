@@ -40,9 +40,9 @@ from engine.algorithms.objective import TokenBatch, kl_estimate, policy_loss
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, UpdateAbandonedError
-from engine.inference.transformer import Transformer
+from engine.models.arithmetic import peak_flops, training_flops
+from engine.models.builtin.transformer import Transformer
 from engine.trainer.batch import Microbatch, make_microbatches, make_sample, make_samples
-from engine.trainer.flops import peak_flops, training_flops
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.ranks import ALONE, Ranks
 from engine.trainer.schedule import learning_rate
@@ -50,7 +50,7 @@ from engine.trainer.scorer import DTYPES, Scorer
 from engine.types import Group
 
 if TYPE_CHECKING:
-    from engine.trainer.lora import Adapters
+    from engine.models.adapters import Adapters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class Trainer:
         self._shape = model.config
         self._adapters: Adapters | None = None
         if config.lora_rank:
-            from engine.trainer.lora import Adapters  # peft takes seconds to import
+            from engine.models.adapters import Adapters  # peft takes seconds to import
 
             self._adapters = Adapters(model, base, config, seed)
         trained = self._adapters.model if self._adapters else model

@@ -9,10 +9,10 @@ import torch
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.inference.attention import Segments, attend
-from engine.inference.transformer import Transformer
+from engine.models.attention import Segments, attend
+from engine.models.builtin.transformer import Transformer
+from engine.models.logprobs import token_logprobs
 from engine.trainer.group import TrainerGroup
-from engine.trainer.logprobs import token_logprobs
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 

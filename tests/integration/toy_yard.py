@@ -33,10 +33,10 @@ from engine.config.trainer import TrainerConfig
 from engine.config.training import CurationConfig, EvaluationConfig
 from engine.events.control import Control
 from engine.events.spool import SpoolSink, read_lines
-from engine.inference.checkpoints import save_policy_checkpoint
 from engine.inference.scripted import OraclePolicy
-from engine.inference.tokenizer import BpeTokenizer, train_tokenizer
-from engine.inference.transformer import Transformer, TransformerConfig
+from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
+from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.opening import save_policy_checkpoint
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.selection import run_rows

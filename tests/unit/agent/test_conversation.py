@@ -8,7 +8,7 @@ from engine.agent.conversation import Conversation, count_thinking_tokens
 from engine.agent.prompts import load_prompt, prompt_names
 from engine.errors import ConfigError
 from engine.inference.base import Generation
-from engine.inference.bytes_tokenizer import BytesTokenizer
+from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.types import Task
 
 TOKENIZER = BytesTokenizer()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.inference.bytes_tokenizer import BytesTokenizer
 from engine.inference.response_ids import response_ids
+from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.tools.parser import ToolFormat, parse
 from engine.tools.rendering import render_call, render_response
 from engine.tools.schemas import MAX_INTEGER, SWE_TOOLS, ToolSchema

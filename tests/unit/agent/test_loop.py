@@ -17,7 +17,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.environments.swe import SweEnvironment
 from engine.errors import ModelError, SandboxDiedError
 from engine.inference.base import GenerationContext, Policy, SamplingParams
-from engine.inference.bytes_tokenizer import BytesTokenizer
+from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
 from engine.tools.parser import ToolFormat

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import torch
 
-from engine.inference.transformer import Transformer, TransformerConfig
+from engine.models.builtin.transformer import Transformer, TransformerConfig
 from engine.types import Group, TerminationReason, TokenRecord
 from tests.unit.engine.rl_builders import make_group, make_trajectory, random_tokens
 

@@ -14,9 +14,9 @@ import torch
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.inference.checkpoints import load_policy_checkpoint
-from engine.inference.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
-from engine.inference.transformer import Transformer
+from engine.models.builtin.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
+from engine.models.builtin.transformer import Transformer
+from engine.models.opening import load_policy_checkpoint
 from engine.trainer.checkpoint import (
     load_latest,
     restore_training,

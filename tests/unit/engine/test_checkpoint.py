@@ -16,7 +16,7 @@ import torch
 from structlog.testing import capture_logs
 
 from engine.errors import CheckpointError
-from engine.inference.checkpoints import load_policy_checkpoint
+from engine.models.opening import load_policy_checkpoint
 from engine.trainer.checkpoint import (
     Checkpoint,
     load_latest,

@@ -15,7 +15,7 @@ from engine.config.places import Allowed, Granted, Harmless, Place
 from engine.config.recipes import RECIPES, resolve
 from engine.config.run import AnyRun, check_places, parse_run_config, with_overrides
 from engine.errors import CheckpointError, ConfigError
-from engine.inference.checkpoints import load_policy_checkpoint
+from engine.models.opening import load_policy_checkpoint
 from engine.run import CONFIG_NAME, LAUNCH_NAME, Launch, run_attempt
 
 

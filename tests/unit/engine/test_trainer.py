@@ -19,7 +19,7 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.run import parse_run_config
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, ConfigError
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
 from engine.trainer.batch import Sample, make_microbatches
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.trainer import Trainer

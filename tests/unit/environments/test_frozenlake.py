@@ -12,9 +12,9 @@ from engine.agent.prompts import load_prompt
 from engine.environments.frozenlake import FrozenLakeEnvironment, Lake
 from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, LARGEST, PLAYER
 from engine.errors import ConfigError
-from engine.inference.checkpoints import BUILTIN, fresh_tokenizer
 from engine.inference.response_ids import response_ids
-from engine.inference.transformer import ARCHITECTURES
+from engine.models.builtin.transformer import ARCHITECTURES
+from engine.models.opening import BUILTIN, fresh_tokenizer
 from engine.tools import ObservationStyle
 from engine.tools.parser import parse
 from engine.tools.rendering import render_response

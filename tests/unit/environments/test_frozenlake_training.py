@@ -18,7 +18,7 @@ from engine.config.run import TrainRun
 from engine.environments.frozenlake_maps import frozenlake_rows
 from engine.events.control import Control
 from engine.events.spool import SpoolSink
-from engine.inference.checkpoints import fresh_tokenizer, load_policy_checkpoint
+from engine.models.opening import fresh_tokenizer, load_policy_checkpoint
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.tools.schemas import LAKE_TOOLS

@@ -10,11 +10,11 @@ import torch
 
 from engine.errors import ModelError
 from engine.inference.base import Generation
-from engine.inference.cached_attention import Piece
 from engine.inference.sampler import TransformerPolicy
 from engine.inference.sampling import sample
-from engine.inference.transformer import ARCHITECTURES, Transformer
-from tests.unit.inference.models import VOCAB, model, prompt, request, tokenizer
+from engine.models.builtin.cached_attention import Piece
+from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from tests.unit.models.small import VOCAB, model, prompt, request, tokenizer
 
 
 def recomputed(

@@ -12,7 +12,7 @@ import torch
 
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
-from engine.inference.checkpoints import save_policy_checkpoint
+from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoint import write_snapshot
 from engine.trainer.trainer import Trainer

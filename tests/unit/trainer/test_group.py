@@ -15,8 +15,8 @@ import torch
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, TrainerError
-from engine.inference.checkpoints import load_policy_checkpoint
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
+from engine.models.opening import load_policy_checkpoint
 from engine.trainer.checkpoint import load_latest, restore_training, take_snapshot, write_snapshot
 from engine.trainer.group import TrainerGroup
 from engine.trainer.trainer import Trainer

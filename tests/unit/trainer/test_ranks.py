@@ -16,7 +16,7 @@ from torch.multiprocessing.spawn import spawn
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.inference.attention import Segments, attend
+from engine.models.attention import Segments, attend
 from engine.trainer.ranks import ALONE, Ranks, shared_row
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason

@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from engine.config.run import SftRun
-from engine.inference.base import Generation, GenerationRequest, Tokenizer
-from engine.inference.bytes_tokenizer import BytesTokenizer
-from engine.inference.checkpoints import load_policy_checkpoint
-from engine.inference.transformer import Transformer
+from engine.inference.base import Generation, GenerationRequest
+from engine.models.builtin.bytes_tokenizer import BytesTokenizer
+from engine.models.builtin.transformer import Transformer
+from engine.models.chat.base import Tokenizer
+from engine.models.opening import load_policy_checkpoint
 from engine.tools import MemoryFileStore, run_immediately
 from engine.tools.parser import parse
 from engine.trainer.muon import Muon, orthogonalise
@@ -31,7 +32,7 @@ from engine.trainer.sft_data import (
     source_files,
 )
 from engine.trainer.sft_evaluation import exact_fix_rate
-from tests.unit.inference.models import model, prompt, tokenizer
+from tests.unit.models.small import model, prompt, tokenizer
 
 TEXTWRAP = SourceFile("stdlib", "textwrap.py", Path(textwrap.__file__))
 

@@ -14,8 +14,8 @@ from engine.algorithms.objective import kl_estimate
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError
-from engine.inference.checkpoints import save_policy_checkpoint
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
+from engine.models.opening import save_policy_checkpoint
 from engine.trainer.schedule import learning_rate
 from engine.trainer.trainer import Trainer, UpdateResult
 from engine.types import Group
@@ -214,7 +214,7 @@ def test_exported_adapters_open_in_peft(tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import Qwen3ForCausalLM
 
-    from engine.trainer.lora import save_adapters
+    from engine.models.adapters import save_adapters
 
     start, model = make_model(vocab=TOKENIZER_SIZE), make_model(vocab=TOKENIZER_SIZE)
     save_policy_checkpoint(tmp_path / "base", start, make_tokenizer(), {})

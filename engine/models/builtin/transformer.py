@@ -23,9 +23,10 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from engine.errors import CheckpointError
-from engine.inference.attention import Segments, attend
-from engine.inference.cached_attention import CachedChunk, Piece, Tiles, split_into_chunks
-from engine.inference.kv_cache import KVCache
+from engine.models.attention import Segments, attend
+from engine.models.base import Head, LanguageModel
+from engine.models.builtin.cached_attention import CachedChunk, Piece, Tiles, split_into_chunks
+from engine.models.builtin.kv_cache import KVCache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,8 +237,8 @@ class _Trunk(nn.Module):
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class Transformer(nn.Module):
-    """A causal language model.
+class Transformer(LanguageModel):
+    """A small causal language model.
 
     Args:
         config: shape of the model.
@@ -247,6 +248,9 @@ class Transformer(nn.Module):
     def __init__(self, config: TransformerConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config
+        self.family = "qwen3"
+        self.vocab_size = config.vocab_size
+        self.max_context = config.max_position_embeddings
         self.model = _Trunk(config)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
@@ -296,13 +300,25 @@ class Transformer(nn.Module):
         return self._run(ids, segments.positions, segments)
 
     @property
-    def head(self) -> Tensor:
-        """Return the output matrix [V, H]."""
-        return self.model.embed_tokens.weight if self.config.tie_word_embeddings else self.lm_head.weight
+    def head(self) -> Head:
+        """Return the output layer."""
+        tied = self.config.tie_word_embeddings
+        return Head(weight=self.model.embed_tokens.weight if tied else self.lm_head.weight)
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """Return the layers in order."""
+        return list(self.model.layers)
+
+    def set_activation_checkpointing(self, on: bool) -> None:
+        """Keep only each layer's input for the backward pass, or everything."""
+        for block in self.model.layers:
+            assert isinstance(block, Block)
+            block.recompute = on
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Return the logits of hidden states, [..., H] → [..., V]."""
-        return functional.linear(hidden, self.head)
+        return functional.linear(hidden, self.head.weight)
 
     def extend(self, pieces: Sequence[Piece], cache: KVCache, tiles: Tiles) -> Tensor:
         """Continue sequences in the cache and return their next-token logits.

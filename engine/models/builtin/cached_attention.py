@@ -5,7 +5,7 @@ matter differs between processors. Here every product has the same shape whateve
 ``Tiles.queries`` queries of one sequence and ``TILE_KEYS`` keys that begin at a multiple of it. Tiles are
 combined from the first key to the last; a tile that a query does not see adds an exact zero. So a token's
 result is a function of the tokens before it and of nothing else, provided that a product gives equal rows
-equal results in every place of a tile: ``engine.inference.batch_invariance`` checks that.
+equal results in every place of a tile: ``engine.models.builtin.batch_invariance`` checks that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.inference.kv_cache import KVCache
+from engine.models.builtin.kv_cache import KVCache
 
 TILE_KEYS = 256
 

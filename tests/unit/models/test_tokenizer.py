@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.errors import CheckpointError
-from engine.inference.tokenizer import SPECIALS, TAGS, load_tokenizer, train_tokenizer
-from tests.unit.inference.models import VOCAB, tokenizer
+from engine.models.builtin.tokenizer import SPECIALS, TAGS, load_tokenizer, train_tokenizer
+from tests.unit.models.small import VOCAB, tokenizer
 
 MARKERS = [*SPECIALS, *TAGS, "<|im_", "end|>", "<thi", "nk>", "\n", " ", "`", "é", "\t", "42", "x_y"]
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from engine.errors import CheckpointError
-from engine.inference.attention import Segments
-from engine.inference.batch_invariance import choose_tiles
-from engine.inference.cached_attention import Piece
-from engine.inference.checkpoints import load_policy_checkpoint, save_policy_checkpoint
-from engine.inference.kv_cache import KVCache
-from engine.inference.transformer import ARCHITECTURES, Block, Transformer, TransformerConfig
-from tests.unit.inference.models import CONFIG, VOCAB, model, prompt, tokenizer
+from engine.models.attention import Segments
+from engine.models.builtin.batch_invariance import choose_tiles
+from engine.models.builtin.cached_attention import Piece
+from engine.models.builtin.kv_cache import KVCache
+from engine.models.builtin.transformer import ARCHITECTURES, Block, Transformer, TransformerConfig
+from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
+from tests.unit.models.small import CONFIG, VOCAB, model, prompt, tokenizer
 
 
 @pytest.mark.parametrize("tied", [True, False])

@@ -11,7 +11,7 @@ _SPECIALS = ("<|im_start|>", "<|im_end|>", "<think>", "</think>")
 
 
 class BytesTokenizer:
-    """Tokenizer of 260 ids (``engine.inference.base.Tokenizer``)."""
+    """Tokenizer of 260 ids (``engine.models.chat.base.Tokenizer``)."""
 
     vocab_size: int = 256 + len(_SPECIALS)
     im_start: int = 256

@@ -57,7 +57,7 @@ _PIECES = r"`| {2,}|\n| ?[\p{L}_]+|\p{N}| ?[^\s\p{L}\p{N}_`]+|\s"
 
 
 class BpeTokenizer:
-    """Tokenizer over a Hugging Face ``tokenizers`` backend (``engine.inference.base.Tokenizer``).
+    """Tokenizer over a Hugging Face ``tokenizers`` backend (``engine.models.chat.base.Tokenizer``).
 
     Args:
         backend: must know the four ChatML and thinking markers as special tokens.

@@ -20,10 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from engine.errors import CheckpointError
-from engine.inference.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
-from engine.inference.transformer import ARCHITECTURES, Transformer, TransformerConfig
+from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
+from engine.models.builtin.transformer import ARCHITECTURES, Transformer, TransformerConfig
 
-BUILTIN = Path(__file__).parent / "builtin"
+BUILTIN = Path(__file__).parent / "builtin" / "shipped"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 

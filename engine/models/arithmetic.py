@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import torch
 
-from engine.inference.transformer import TransformerConfig
+from engine.models.builtin.transformer import TransformerConfig
 
 _PEAK: dict[str, tuple[float, float]] = {
     "B200": (2250e12, 80e12),

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.config.trainer import TrainerConfig
-from engine.inference.transformer import Transformer
+from engine.models.builtin.transformer import Transformer
 
 _NAME = "default"
 

@@ -8,16 +8,16 @@ import sys
 import pytest
 import torch
 
-from engine.inference.batch_invariance import choose_tiles
-from engine.inference.cached_attention import Piece
-from engine.inference.kv_cache import KVCache
 from engine.inference.sampling import sample
-from engine.trainer import logprobs as module
+from engine.models import logprobs as module
+from engine.models.builtin.batch_invariance import choose_tiles
+from engine.models.builtin.cached_attention import Piece
+from engine.models.builtin.kv_cache import KVCache
+from engine.models.logprobs import token_logprobs
 from engine.trainer.batch import Sample, make_microbatches
-from engine.trainer.logprobs import token_logprobs
 from engine.trainer.ranks import ALONE
 from engine.trainer.scorer import Scorer
-from tests.unit.inference.models import VOCAB, model, prompt
+from tests.unit.models.small import VOCAB, model, prompt
 
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ def test_no_tokens_have_no_gradient() -> None:
 
 _MEMORY = """
 import sys, torch
-from engine.trainer.logprobs import token_logprobs
+from engine.models.logprobs import token_logprobs
 torch.set_num_threads(1)
 hidden, weight = torch.randn(2048, 64, requires_grad=True), torch.randn(32_000, 64, requires_grad=True)
 targets = torch.randint(32_000, (2048,))

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.inference import batch_invariance, cached_attention
-from engine.inference.batch_invariance import choose_tiles
-from tests.unit.inference.models import model
+from engine.models.builtin import batch_invariance, cached_attention
+from engine.models.builtin.batch_invariance import choose_tiles
+from tests.unit.models.small import model
 
 
 @pytest.fixture(autouse=True)
