@@ -13,7 +13,7 @@ from engine.models.opening import load_policy_checkpoint
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.setup import announce, peak_memory_mb
 from engine.orchestrator.warm_start import imitate
-from engine.trainer.sft import train_sft
+from engine.trainer.sft.training import train_sft
 
 
 async def warm_start(config: SftRun, run: RunContext) -> RunResult:

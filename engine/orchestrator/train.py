@@ -48,8 +48,8 @@ from engine.orchestrator.setup import (
 from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
 from engine.trainer.async_trainer import AsyncTrainer
-from engine.trainer.checkpoint import Checkpoint, load_latest
-from engine.trainer.checkpoint_writer import CheckpointWriter
+from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
+from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.trainer import UpdateResult
 from engine.types import Group, TaskRow
 

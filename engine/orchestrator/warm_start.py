@@ -54,7 +54,7 @@ async def imitate(environment: FrozenLakeConfig, config: SftRun, run: RunContext
 
 
 async def _taught(environment: FrozenLakeConfig, agent: AgentConfig, run: RunContext) -> Path:
-    from engine.trainer.sft_frozenlake import warm_start  # deferred: scripted runs never load torch
+    from engine.trainer.sft.frozenlake import warm_start  # deferred: scripted runs never load torch
 
     folder = await asyncio.to_thread(
         warm_start,

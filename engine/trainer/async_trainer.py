@@ -20,7 +20,7 @@ from engine.models.builtin.tokenizer import BpeTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import load_policy_checkpoint
 from engine.threads import in_thread
-from engine.trainer.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
+from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
 from engine.trainer.factory import open_trainer, training_device
 from engine.trainer.group import TrainerGroup
 from engine.trainer.trainer import Trainer, UpdateResult

@@ -10,7 +10,7 @@ import torch
 from engine.config.run import TrainRun, load_run_config
 from engine.errors import CheckpointError, ConfigError
 from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
-from engine.trainer.checkpoint import load_latest, read_checkpoint
+from engine.trainer.checkpoints.checkpoint import load_latest, read_checkpoint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -17,12 +17,12 @@ from engine.config.trainer import TrainerConfig
 from engine.models.builtin.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import load_policy_checkpoint
-from engine.trainer.checkpoint import (
+from engine.trainer.checkpoints.checkpoint import (
     load_latest,
     restore_training,
     take_snapshot,
 )
-from engine.trainer.checkpoint_writer import CheckpointWriter
+from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from engine.errors import CheckpointError
 from engine.models.opening import load_policy_checkpoint
-from engine.trainer.checkpoint import (
+from engine.trainer.checkpoints.checkpoint import (
     Checkpoint,
     load_latest,
     prune,
@@ -26,7 +26,7 @@ from engine.trainer.checkpoint import (
     take_snapshot,
     write_snapshot,
 )
-from engine.trainer.checkpoint_writer import CheckpointWriter
+from engine.trainer.checkpoints.writer import CheckpointWriter
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer, run
 

@@ -22,7 +22,7 @@ from engine.models.opening import fresh_tokenizer, load_policy_checkpoint
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.tools.schemas import LAKE_TOOLS
-from engine.trainer.sft_frozenlake import Episodes, warm_start
+from engine.trainer.sft.frozenlake import Episodes, warm_start
 from tests.unit.environments.lake_builders import AGENT, LAKE, SMALL, small_run
 
 LAKE_CONFIG = FrozenLakeConfig(**LAKE)

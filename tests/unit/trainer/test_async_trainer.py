@@ -14,7 +14,7 @@ from engine.config.run import TrainRun, parse_run_config
 from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
-from engine.trainer.checkpoint import write_snapshot
+from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer

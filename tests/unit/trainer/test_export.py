@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from engine.trainer.__main__ import main
-from engine.trainer.checkpoint import take_snapshot, write_snapshot
+from engine.trainer.checkpoints.checkpoint import take_snapshot, write_snapshot
 from tests.unit.engine.rl_model import make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer
 

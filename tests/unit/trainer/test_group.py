@@ -17,7 +17,7 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, TrainerError
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import load_policy_checkpoint
-from engine.trainer.checkpoint import load_latest, restore_training, take_snapshot, write_snapshot
+from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, take_snapshot, write_snapshot
 from engine.trainer.group import TrainerGroup
 from engine.trainer.trainer import Trainer
 from engine.types import Group

@@ -19,9 +19,7 @@ from engine.models.chat.base import Tokenizer
 from engine.models.opening import load_policy_checkpoint
 from engine.tools import MemoryFileStore, run_immediately
 from engine.tools.parser import parse
-from engine.trainer.muon import Muon, orthogonalise
-from engine.trainer.sft import collate, learning_rate_factor, token_losses, train_sft
-from engine.trainer.sft_data import (
+from engine.trainer.sft.data import (
     RESERVED_PACKAGES,
     EncodedEpisode,
     Episode,
@@ -31,7 +29,9 @@ from engine.trainer.sft_data import (
     encode_episode,
     source_files,
 )
-from engine.trainer.sft_evaluation import exact_fix_rate
+from engine.trainer.sft.evaluation import exact_fix_rate
+from engine.trainer.sft.muon import Muon, orthogonalise
+from engine.trainer.sft.training import collate, learning_rate_factor, token_losses, train_sft
 from tests.unit.models.small import model, prompt, tokenizer
 
 TEXTWRAP = SourceFile("stdlib", "textwrap.py", Path(textwrap.__file__))

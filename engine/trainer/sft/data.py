@@ -29,7 +29,7 @@ from engine.inference.response_ids import response_ids
 from engine.models.chat.base import Tokenizer
 from engine.tools import FileEditor, MemoryFileStore, run_immediately
 from engine.tools.rendering import render_response
-from engine.trainer.sft_statements import failing_tests, raised_exception
+from engine.trainer.sft.statements import failing_tests, raised_exception
 from engine.types import ToolCall
 
 Split = Literal["train", "heldout"]

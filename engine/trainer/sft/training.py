@@ -2,7 +2,7 @@
 
 An agent that never succeeds gives reinforcement learning no signal. The warm start teaches a tiny
 transformer the tool format and much of the skill on an endless stream of faults in real code
-(``sft_data``): nearly nothing is seen twice, so little is memorised. Muon for matrices, AdamW for the
+(``data``): nearly nothing is seen twice, so little is memorised. Muon for matrices, AdamW for the
 rest, loss on every token with prompts down-weighted, a schedule in wall time. To train another
 model, pass its fresh weights as ``start``.
 """
@@ -30,10 +30,10 @@ from engine.inference.sampler import TransformerPolicy
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
 from engine.models.opening import save_policy_checkpoint
-from engine.trainer.muon import MuonWithAdam
-from engine.trainer.sft_data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
-from engine.trainer.sft_evaluation import exact_fix_rate
-from engine.trainer.sft_stream import Batch, BatchStream, episode_maker
+from engine.trainer.sft.data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
+from engine.trainer.sft.evaluation import exact_fix_rate
+from engine.trainer.sft.muon import MuonWithAdam
+from engine.trainer.sft.stream import Batch, BatchStream, episode_maker
 
 Progress = Callable[[str, int, int], None]
 _WARMUP_STEPS = 60
@@ -304,7 +304,7 @@ def _tokenizer_texts(files: list[SourceFile], seed: int) -> Iterator[str]:
 
 def _provenance(config: SftRun, metrics: dict[str, float]) -> dict[str, Any]:
     return {
-        "command": "engine.trainer.sft.train_sft",
+        "command": "engine.trainer.sft.training.train_sft",
         "config": config.model_dump(mode="json"),
         "data": "standard library and installed packages, by file: 24 of 25 train, 1 of 25 held out",
         "excluded_packages": sorted({*RESERVED_PACKAGES, *config.sft.excluded_packages}),

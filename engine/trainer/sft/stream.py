@@ -18,7 +18,7 @@ from engine.config.run import SftRun
 from engine.datasets.curation.statements import Hint
 from engine.errors import TrainyardError
 from engine.models.builtin.tokenizer import load_tokenizer
-from engine.trainer.sft_data import HINTS, EncodedEpisode, EpisodeMaker, encode_episode, source_files
+from engine.trainer.sft.data import HINTS, EncodedEpisode, EpisodeMaker, encode_episode, source_files
 
 _POOL_BATCHES = 48
 _QUEUED_BATCHES = 64

@@ -9,7 +9,7 @@
     manifest.json    size and SHA-256 of every file, and one checksum over all of them
 
 ``take_snapshot`` copies the state, ``write_snapshot`` writes it, maybe later in a thread
-(``checkpoint_writer``). A checkpoint is written to a hidden folder, flushed to the disk and renamed: it is
+(``writer``). A checkpoint is written to a hidden folder, flushed to the disk and renamed: it is
 there completely or not at all. A run has one writer, so hidden folders found by the next save are leftovers
 and are removed.
 To keep something more across a restart: put it in the cursor.

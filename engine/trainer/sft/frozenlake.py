@@ -41,8 +41,8 @@ from engine.models.opening import fresh_tokenizer, save_policy_checkpoint
 from engine.rollout.environments import FrozenLakeEnvironments
 from engine.tools.rendering import render_response
 from engine.tools.schemas import LAKE_TOOLS, MOVE
-from engine.trainer.muon import MuonWithAdam
-from engine.trainer.sft import collate
+from engine.trainer.sft.muon import MuonWithAdam
+from engine.trainer.sft.training import collate
 from engine.types import RolloutKey, TokenRecord, ToolCall
 
 ARCHITECTURE = "frozenlake"
@@ -228,7 +228,7 @@ def _teach(
         if step % _REPORT_EVERY == 0 or step + 1 == steps:
             progress(f"warm start: loss {loss:.3f}", step + 1, steps)
     provenance = {
-        "command": "engine.trainer.sft_frozenlake.warm_start",
+        "command": "engine.trainer.sft.frozenlake.warm_start",
         "environment": environment.model_dump(mode="json"),
         "agent": agent.model_dump(mode="json"),
         "final_loss": loss,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
-from engine.trainer.checkpoint import Checkpoint, Snapshot, prune, write_snapshot
+from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, prune, write_snapshot
 
 
 class CheckpointWriter:

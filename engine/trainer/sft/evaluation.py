@@ -15,7 +15,7 @@ from engine.agent.conversation import Conversation
 from engine.inference.base import GenerationContext, GenerationRequest, Policy, SamplingParams
 from engine.tools import MemoryFileStore
 from engine.tools.parser import parse
-from engine.trainer.sft_data import Episode, editor
+from engine.trainer.sft.data import Episode, editor
 from engine.types import RolloutKey, Task, TaskAnswer, TaskRow
 
 
