@@ -53,7 +53,7 @@ async def measure(trajectories: int, prompt: str) -> dict[str, float | int | str
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     steps = sum(len(t.steps) for t in group.trajectories)
     assert steps == trajectories * STEPS
-    tokens = sum(len(t.tokens.ids) for t in group.trajectories)
+    tokens = sum(len(t.tokens) for t in group.trajectories)
     return {
         "prompt": prompt,
         "trajectories": trajectories,

@@ -17,8 +17,8 @@ from bench.harness import store
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
-from engine.types import TokenRecord
 from tests.unit.engine.rl_builders import make_group, make_trajectory
 
 BARS = {8192: 0.40, 32768: 0.35}
@@ -48,9 +48,9 @@ def measure(length: int, trajectories: int, repeats: int) -> dict[str, Any]:
     )
     rng = random.Random(0)
     tokens = TokenRecord(
-        ids=tuple(rng.randrange(MODEL.vocab_size) for _ in range(length)),
-        mask=tuple(position % 2 for position in range(length)),
-        logprobs=tuple(-12.0 * (position % 2) for position in range(length)),
+        ids=[rng.randrange(MODEL.vocab_size) for _ in range(length)],
+        mask=[position % 2 for position in range(length)],
+        logprobs=[-12.0 * (position % 2) for position in range(length)],
     )
     members = [make_trajectory(float(i % 2), index=i, tokens=tokens) for i in range(trajectories)]
     group = make_group(members)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,8 +30,9 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
+from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
-from engine.types import Group, TokenRecord
+from engine.types import Group
 from tests.unit.engine.rl_builders import make_group, make_trajectory
 
 BAR = 1.5
@@ -69,9 +71,7 @@ def episodes(model: Transformer, count: int) -> list[Group]:
                 start = turn * length // 4
                 mask[start : start + SAMPLED // 4] = [1] * (SAMPLED // 4)
             tokens = TokenRecord(
-                ids=tuple(prompt + [rng.randrange(2048) for _ in range(length)]),
-                mask=tuple([0] * PROMPT + mask),
-                logprobs=(0.0,) * (PROMPT + length),
+                ids=prompt + [rng.randrange(2048) for _ in range(length)], mask=[0] * PROMPT + mask
             )
             reward = 1.0 if rng.random() < 0.5 else -1.0
             members.append(
@@ -84,11 +84,10 @@ def episodes(model: Transformer, count: int) -> list[Group]:
 @torch.no_grad()
 def recorded(model: Transformer, tokens: TokenRecord) -> TokenRecord:
     """Return the record with the model's own log-probabilities."""
-    ids = torch.tensor([tokens.ids])
+    ids = torch.tensor(tokens.ids)[None].long()
     table = torch.log_softmax(model(ids, torch.tensor([ids.shape[1]]))[0, :-1], dim=1)
     found = table.gather(1, ids[0, 1:, None]).squeeze(1)
-    logprobs = [0.0, *(found * torch.tensor(tokens.mask[1:])).tolist()]
-    return replace(tokens, logprobs=tuple(logprobs))
+    return replace(tokens, logprobs=np.append(np.float32(0), found.numpy() * tokens.mask[1:]))
 
 
 def our_trainer(model: Transformer, threads: int) -> Trainer:
@@ -152,20 +151,20 @@ def _no_reward(completions: list[str], **_: Any) -> list[float | None]:
 def _padded(groups: list[Group]) -> dict[str, Tensor]:
     """Return the batch in TRL's layout: prompts, then completions padded to the longest of the batch."""
     trajectories = [t for group in groups for t in group.trajectories]
-    width = max(len(t.tokens.ids) for t in trajectories) - PROMPT
+    width = max(len(t.tokens) for t in trajectories) - PROMPT
 
     def completions(rows: list[list[float]], dtype: torch.dtype) -> Tensor:
         return torch.tensor([[*row, *[0] * (width - len(row))] for row in rows], dtype=dtype)
 
     records = [t.tokens for t in trajectories]
-    prompts = torch.tensor([record.ids[:PROMPT] for record in records])
+    prompts = torch.tensor([record.ids[:PROMPT].tolist() for record in records])
     return {
         "prompt_ids": prompts,
         "prompt_mask": torch.ones_like(prompts),
-        "completion_ids": completions([list(r.ids[PROMPT:]) for r in records], torch.int64),
-        "completion_mask": completions([[1] * (len(r.ids) - PROMPT) for r in records], torch.int64),
-        "tool_mask": completions([list(r.mask[PROMPT:]) for r in records], torch.int64),
-        "old_per_token_logps": completions([list(r.logprobs[PROMPT:]) for r in records], torch.float32),
+        "completion_ids": completions([r.ids[PROMPT:].tolist() for r in records], torch.int64),
+        "completion_mask": completions([[1] * (len(r) - PROMPT) for r in records], torch.int64),
+        "tool_mask": completions([r.mask[PROMPT:].tolist() for r in records], torch.int64),
+        "old_per_token_logps": completions([r.logprobs[PROMPT:].tolist() for r in records], torch.float32),
         "advantages": torch.tensor([t.reward or 0.0 for t in trajectories]),
     }
 
@@ -175,7 +174,7 @@ def measure(count: int, repeats: int, threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     model, tokenizer = load_policy_checkpoint("fresh:quickstart", home=Path())
     groups = episodes(model, count)
-    tokens = sum(len(t.tokens.ids) for group in groups for t in group.trajectories)
+    tokens = sum(len(t.tokens) for group in groups for t in group.trajectories)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_policy_checkpoint(folder / "model", model, tokenizer, {})

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from engine.tokens import TokenRecord
+
 
 class RunKind(StrEnum):
     """Kind of a run."""
@@ -204,21 +206,6 @@ class Step:
     model_seconds: float = 0.0
     tool_seconds: float = 0.0
     policy_version: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRecord:
-    """The token ids of a whole trajectory as the model saw and sampled them; all arrays share length T."""
-
-    ids: tuple[int, ...] = ()
-    mask: tuple[int, ...] = ()
-    """1 where the policy sampled the token, 0 for prompt, observation and template tokens."""
-    logprobs: tuple[float, ...] = ()
-    """Log-probability under the sampling distribution (after temperature); 0.0 where mask is 0."""
-    versions: tuple[int, ...] = ()
-    """Policy version that sampled the token; -1 where mask is 0."""
-    steps: tuple[int, ...] = ()
-    """Index of the step the token belongs to; -1 for the initial prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,12 @@ trajectory's ``TokenRecord``.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from engine.inference.base import Generation
 from engine.models.chat.base import Tokenizer
-from engine.types import TokenRecord
+from engine.tokens import TokenRecord
 
 
 class Conversation:
@@ -26,11 +27,11 @@ class Conversation:
 
     def __init__(self, tokenizer: Tokenizer, *, system: str, user: str) -> None:
         self._tokenizer = tokenizer
-        self._ids: list[int] = []
-        self._mask: list[int] = []
-        self._logprobs: list[float] = []
-        self._versions: list[int] = []
-        self._steps: list[int] = []
+        self._ids = array("i")
+        self._mask = array("B")
+        self._logprobs = array("f")
+        self._versions = array("i")
+        self._steps = array("i")
         self._append_text(conversation_prompt_ids(tokenizer, system=system, user=user), step=-1)
 
     def __len__(self) -> int:
@@ -72,11 +73,11 @@ class Conversation:
     def record(self) -> TokenRecord:
         """Return the current columns."""
         return TokenRecord(
-            ids=tuple(self._ids),
-            mask=tuple(self._mask),
-            logprobs=tuple(self._logprobs),
-            versions=tuple(self._versions),
-            steps=tuple(self._steps),
+            ids=self._ids,
+            mask=self._mask,
+            logprobs=self._logprobs,
+            versions=self._versions,
+            steps=self._steps,
         )
 
     def _append_text(self, ids: Sequence[int], *, step: int) -> None:

@@ -24,9 +24,10 @@ from engine.inference.base import (
     Policy,
     SamplingParams,
 )
+from engine.tokens import TokenRecord
 from engine.tools import cap_characters, printable
 from engine.tools.parser import ParsedResponse, parse
-from engine.types import RolloutKey, Step, TaskRow, TerminationReason, TokenRecord
+from engine.types import RolloutKey, Step, TaskRow, TerminationReason
 
 _MIN_COMMAND_S = 0.1
 _MAX_COUNT = 2**31 - 1

@@ -261,7 +261,7 @@ def _lost(group: Group) -> float:
 
 
 def _sampled_tokens(group: Group) -> float:
-    return sum(sum(trajectory.tokens.mask) for trajectory in group.trajectories)
+    return sum(trajectory.tokens.num_sampled for trajectory in group.trajectories)
 
 
 def _mean_response(group: Group) -> float:
@@ -270,9 +270,8 @@ def _mean_response(group: Group) -> float:
 
 def _surprise(group: Group) -> float:
     """Return the mean −log μ of the sampled tokens, an estimate of the entropy on this task."""
-    return -sum(sum(trajectory.tokens.logprobs) for trajectory in group.trajectories) / max(
-        _sampled_tokens(group), 1.0
-    )
+    total = sum(float(trajectory.tokens.logprobs.sum(dtype="f8")) for trajectory in group.trajectories)
+    return -total / max(_sampled_tokens(group), 1.0)
 
 
 def _sureness(group: Group) -> float:

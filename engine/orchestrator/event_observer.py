@@ -12,7 +12,8 @@ from typing import Any
 from engine.events.sink import EventSink
 from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
 from engine.threads import in_thread
-from engine.types import RolloutKey, Step, TokenRecord, Trajectory
+from engine.tokens import TOKEN_COLUMNS, TokenRecord
+from engine.types import RolloutKey, Step, Trajectory
 
 TRAIN_PHASE = "train"
 DurationObserver = Callable[[str, float], None]
@@ -88,7 +89,7 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
     """Return all fields of a ``trajectory_finished`` event."""
     steps, timings = trajectory.steps, trajectory.timings
     versions = [step.policy_version for step in steps] or [0]
-    with_tokens = trajectory.key.phase == TRAIN_PHASE and trajectory.tokens.ids
+    with_tokens = trajectory.key.phase == TRAIN_PHASE and len(trajectory.tokens)
     return {
         "ref": ref(trajectory.key),
         "termination": trajectory.termination,
@@ -146,11 +147,4 @@ def _grade_fields(trajectory: Trajectory) -> dict[str, Any]:
 
 
 def _columns(tokens: TokenRecord) -> dict[str, list[Any]]:
-    # Not dataclasses.asdict: it copies every number separately, a thousand times slower.
-    return {
-        "ids": list(tokens.ids),
-        "mask": list(tokens.mask),
-        "logprobs": list(tokens.logprobs),
-        "versions": list(tokens.versions),
-        "steps": list(tokens.steps),
-    }
+    return {name: getattr(tokens, name).tolist() for name in TOKEN_COLUMNS}

@@ -20,6 +20,7 @@ from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.seeds import environment_seed, step_seed
 from engine.sandbox.failures import Decision, decide, kind_of, own_doing
+from engine.tokens import TokenRecord
 from engine.types import (
     INFRASTRUCTURE_REASONS,
     Grade,
@@ -27,7 +28,6 @@ from engine.types import (
     TaskRow,
     TerminationReason,
     Timings,
-    TokenRecord,
     Trajectory,
     Verdict,
 )

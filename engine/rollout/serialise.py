@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import DatasetError
+from engine.tokens import TokenRecord
 from engine.types import (
     FindingKind,
     Grade,
@@ -24,7 +25,6 @@ from engine.types import (
     TestOutcome,
     TestResult,
     Timings,
-    TokenRecord,
     ToolCall,
     Trajectory,
     Verdict,
@@ -47,7 +47,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
         "patch": trajectory.patch,
         "grade": None if grade is None else _plain_grade(grade),
         "findings": [_plain(finding) for finding in trajectory.findings],
-        "tokens": {name: list(column) for name, column in _plain(trajectory.tokens).items()},
+        "tokens": {name: column.tolist() for name, column in _plain(trajectory.tokens).items()},
         "timings": _plain(trajectory.timings),
     }
 
@@ -66,7 +66,7 @@ def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
         rest["termination"] = TerminationReason(data["termination"])
         rest["steps"] = tuple(_step(step) for step in data["steps"])
         rest["grade"] = None if data["grade"] is None else _grade(data["grade"])
-        rest["tokens"] = TokenRecord(**{name: tuple(column) for name, column in data["tokens"].items()})
+        rest["tokens"] = TokenRecord(**data["tokens"])
         rest["timings"] = Timings(**data["timings"])
         rest["findings"] = _findings(data.get("findings", ()))
         return Trajectory(**rest)

@@ -12,28 +12,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.algorithms import Member, needs_forward, trajectory_weights
 from engine.config.algorithm import AlgorithmConfig
 from engine.models.attention import Segments
+from engine.tokens import TokenRecord
 from engine.trainer.ranks import ALONE, Ranks, shared_row
-from engine.types import Group, TokenRecord
+from engine.types import Group
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
     """A trajectory to learn from."""
 
-    ids: tuple[int, ...]
+    ids: NDArray[np.int32]
     """Model input, T tokens: all but the last sampled token, which is only predicted."""
-    positions: tuple[int, ...]
+    positions: NDArray[np.int64]
     """The N increasing input positions whose output predicts a sampled token."""
-    targets: tuple[int, ...]
+    targets: NDArray[np.int32]
     """The N sampled tokens."""
-    sampler_logprobs: tuple[float, ...]
+    sampler_logprobs: NDArray[np.float32]
     """Log-probabilities of the targets, recorded by the sampler."""
     advantage: float = 0.0
     """Advantage A_i of ``engine.algorithms``, unscaled."""
@@ -85,7 +89,7 @@ def make_samples(
     """Return the samples of one optimizer step; ``groups`` and ``members`` are all of the step's."""
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     flat = [member for siblings in members for member in siblings]
-    num_tokens = [sum(trajectory.tokens.mask) for trajectory in trajectories]
+    num_tokens = [trajectory.tokens.num_sampled for trajectory in trajectories]
     weights = trajectory_weights(flat, num_tokens, algorithm, max_context=max_context)
     return [
         make_sample(trajectory.tokens, advantage=member.advantage or 0.0, weight=weight)
@@ -98,15 +102,13 @@ def make_sample(
     tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, place: int = 0
 ) -> Sample:
     """Return a record with at least one sampled token as a sample."""
-    lengths = {len(tokens.ids), len(tokens.mask), len(tokens.logprobs)}
-    assert len(lengths) == 1, f"a token record's columns differ in length: {sorted(lengths)}"
     assert not tokens.mask[0], "the first token of a trajectory cannot be a sampled one: nothing predicts it"
-    sampled = [position for position, is_sampled in enumerate(tokens.mask) if is_sampled]
+    sampled = np.flatnonzero(tokens.mask)
     return Sample(
         ids=tokens.ids[: sampled[-1]],
-        positions=tuple(position - 1 for position in sampled),
-        targets=tuple(tokens.ids[position] for position in sampled),
-        sampler_logprobs=tuple(tokens.logprobs[position] for position in sampled),
+        positions=sampled - 1,
+        targets=tokens.ids[sampled],
+        sampler_logprobs=tokens.logprobs[sampled],
         advantage=advantage,
         weight=weight,
         place=place,
@@ -147,12 +149,11 @@ def _collate(samples: Sequence[Sample], device: torch.device, ranks: Ranks) -> M
     lengths = tuple(len(sample.ids) for sample in samples)
     counts = torch.tensor([len(sample.targets) for sample in samples], dtype=torch.int64)
     starts = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
-    columns = torch.tensor(
-        [start + p for start, sample in zip(starts, samples, strict=True) for p in sample.positions],
-        dtype=torch.int64,
+    columns = _joined(
+        [start + sample.positions for start, sample in zip(starts, samples, strict=True)], torch.int64
     )
     row = shared_row(lengths, ranks, device)
-    ids = torch.tensor([i for sample in samples for i in sample.ids] + [0] * row.padding)
+    ids = _joined([*(sample.ids for sample in samples), np.zeros(row.padding, np.int32)], torch.int64)
     slots = None
     if row.here is not None:
         ids = ids[row.here]
@@ -169,8 +170,8 @@ def _collate(samples: Sequence[Sample], device: torch.device, ranks: Ranks) -> M
         segments=row.segments,
         columns=columns.to(device),
         slots=None if slots is None else slots.to(device),
-        targets=torch.tensor([t for s in samples for t in s.targets], dtype=torch.int64).to(device),
-        sampler_logprobs=torch.tensor([x for s in samples for x in s.sampler_logprobs]).to(device),
+        targets=_joined([sample.targets for sample in samples], torch.int64).to(device),
+        sampler_logprobs=_joined([sample.sampler_logprobs for sample in samples], torch.float32).to(device),
         advantages=repeated([sample.advantage for sample in samples]),
         weights=repeated([sample.weight for sample in samples]),
         rows=torch.repeat_interleave(torch.arange(len(samples)), counts).to(device),
@@ -178,3 +179,8 @@ def _collate(samples: Sequence[Sample], device: torch.device, ranks: Ranks) -> M
         lengths=lengths,
         width=row.width,
     )
+
+
+def _joined(columns: Sequence[NDArray[Any]], dtype: torch.dtype) -> Tensor:
+    """Return arrays concatenated as one tensor; none at all as an empty one."""
+    return torch.from_numpy(np.concatenate(columns)).to(dtype) if columns else torch.empty(0, dtype=dtype)

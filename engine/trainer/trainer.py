@@ -269,7 +269,7 @@ class Trainer:
         assert self._reference is not None
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         batches = make_microbatches(
-            [make_sample(t.tokens, place=i) for i, t in enumerate(trajectories) if any(t.tokens.mask)],
+            [make_sample(t.tokens, place=i) for i, t in enumerate(trajectories) if t.tokens.num_sampled],
             tokens_per_microbatch=self._config.tokens_per_microbatch,
             device=self._device,
             ranks=self._ranks,

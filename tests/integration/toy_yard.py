@@ -42,7 +42,7 @@ from engine.orchestrator.context import RunContext
 from engine.orchestrator.selection import run_rows
 from engine.orchestrator.setup import build_scheduler, open_environments
 from engine.rollout.scheduler import GroupRequest
-from engine.types import TokenRecord
+from engine.tokens import TokenRecord
 from tests.dataset_builders import toolchain_or_skip
 from tests.services import HOME
 
@@ -305,13 +305,13 @@ def _tokenizer() -> BpeTokenizer:
 
 
 def _imitate(model: Transformer, episodes: list[TokenRecord]) -> None:
-    length = max(len(episode.ids) for episode in episodes)
+    length = max(len(episode) for episode in episodes)
     ids = torch.zeros(len(episodes), length, dtype=torch.long)
     mask = torch.zeros(len(episodes), length)
     for number, episode in enumerate(episodes):
-        ids[number, : len(episode.ids)] = torch.tensor(episode.ids)
-        mask[number, : len(episode.mask)] = torch.tensor(episode.mask, dtype=torch.float)
-    lengths = torch.tensor([len(episode.ids) for episode in episodes])
+        ids[number, : len(episode)] = torch.tensor(episode.ids)
+        mask[number, : len(episode)] = torch.tensor(episode.mask)
+    lengths = torch.tensor([len(episode) for episode in episodes])
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     for _ in range(1000):
         logits = model(ids, lengths)[:, :-1]

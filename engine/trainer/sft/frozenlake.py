@@ -39,11 +39,12 @@ from engine.models.builtin.transformer import ARCHITECTURES, Transformer
 from engine.models.chat.base import Tokenizer
 from engine.models.opening import fresh_tokenizer, save_policy_checkpoint
 from engine.rollout.environments import FrozenLakeEnvironments
+from engine.tokens import TokenRecord
 from engine.tools.rendering import render_response
 from engine.tools.schemas import LAKE_TOOLS, MOVE
 from engine.trainer.sft.muon import MuonWithAdam
 from engine.trainer.sft.training import collate
-from engine.types import RolloutKey, TokenRecord, ToolCall
+from engine.types import RolloutKey, ToolCall
 
 ARCHITECTURE = "frozenlake"
 FOLDER = "warm_starts"
@@ -245,8 +246,8 @@ def _rate_factor(step: int, steps: int) -> float:
 
 def _accumulate(model: Transformer, episodes: list[TokenRecord]) -> float:
     """Accumulate the gradient of one step's episodes; return the mean loss of the expert's tokens."""
-    sampled = sum(sum(episode.mask) for episode in episodes)
-    weight = sampled + _PROMPT_WEIGHT * sum(len(episode.ids) - sum(episode.mask) for episode in episodes)
+    sampled = sum(episode.num_sampled for episode in episodes)
+    weight = sampled + _PROMPT_WEIGHT * (sum(len(episode) for episode in episodes) - sampled)
     total = 0.0
     for batch in _microbatches(episodes):
         ids, mask, inside = collate(batch)
@@ -261,8 +262,8 @@ def _accumulate(model: Transformer, episodes: list[TokenRecord]) -> float:
 def _microbatches(episodes: list[TokenRecord]) -> Iterator[list[TokenRecord]]:
     """Yield batches of episodes of similar length: most are short, and small batches suit a CPU."""
     batch: list[TokenRecord] = []
-    for episode in sorted(episodes, key=lambda episode: -len(episode.ids)):
-        if batch and (len(batch) + 1) * len(batch[0].ids) > _MICROBATCH_TOKENS:
+    for episode in sorted(episodes, key=lambda episode: -len(episode)):
+        if batch and (len(batch) + 1) * len(batch[0]) > _MICROBATCH_TOKENS:
             yield batch
             batch = []
         batch.append(episode)

@@ -21,7 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
@@ -230,11 +232,11 @@ class Tokens(Protocol):
     """One conversation to learn from, as tokens."""
 
     @property
-    def ids(self) -> Sequence[int]:
+    def ids(self) -> Sequence[int] | NDArray[np.int32]:
         """Return the T token ids."""
 
     @property
-    def mask(self) -> Sequence[int]:
+    def mask(self) -> Sequence[int] | NDArray[np.bool_]:
         """Return a mask, 1 where a policy would sample the token."""
 
 

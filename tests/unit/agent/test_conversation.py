@@ -26,21 +26,18 @@ def test_columns_tell_sampled_tokens_from_the_rest() -> None:
     assert conversation.append_observation("seen", step=0)
     conversation.append_generation(generation("on", version=4), step=1)
     record = conversation.record()
-    assert TOKENIZER.decode(record.ids) == (
+    assert TOKENIZER.decode(record.ids.tolist()) == (
         "<|im_start|>system\nbe <|im_end|> good<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
         "<|im_start|>assistant\nact<|im_end|>\n<|im_start|>user\nseen<|im_end|>\n"
         "<|im_start|>assistant\non<|im_end|>"
     )
-    assert record.ids.count(TOKENIZER.im_end) == 5
-    columns = (record.mask, record.logprobs, record.versions, record.steps)
-    assert {len(column) for column in columns} == {len(record.ids)}
-    sampled = [i for i, m in enumerate(record.mask) if m]
-    assert TOKENIZER.decode([record.ids[i] for i in sampled]) == "act<|im_end|>on<|im_end|>"
-    assert [record.versions[i] for i in sampled] == [3] * 4 + [4] * 3
-    assert all(record.logprobs[i] == (-0.5 if record.mask[i] else 0.0) for i in range(len(record.ids)))
-    assert all((record.versions[i] == -1) == (not record.mask[i]) for i in range(len(record.ids)))
-    assert record.steps[:prompt] == (-1,) * prompt
-    assert set(record.steps[prompt:]) == {0, 1}
+    assert record.ids.tolist().count(TOKENIZER.im_end) == 5
+    assert TOKENIZER.decode(record.ids[record.mask].tolist()) == "act<|im_end|>on<|im_end|>"
+    assert record.versions[record.mask].tolist() == [3] * 4 + [4] * 3
+    assert record.logprobs.tolist() == [-0.5 if sampled else 0.0 for sampled in record.mask]
+    assert set(record.versions[~record.mask].tolist()) == {-1}
+    assert record.steps[:prompt].tolist() == [-1] * prompt
+    assert set(record.steps[prompt:].tolist()) == {0, 1}
 
 
 def test_every_prompt_continues_the_one_before() -> None:
@@ -58,8 +55,8 @@ def test_a_turn_without_its_end_is_closed_by_template_tokens() -> None:
     conversation.append_generation(Generation(ids=(65,), logprobs=(0.0,), versions=(0,)), step=0)
     conversation.append_observation("", step=0)
     record = conversation.record()
-    assert record.ids[start : start + 2] == (65, TOKENIZER.im_end)
-    assert record.mask[start : start + 2] == (1, 0)
+    assert record.ids[start : start + 2].tolist() == [65, TOKENIZER.im_end]
+    assert record.mask[start : start + 2].tolist() == [True, False]
 
 
 def test_observation_that_leaves_no_room_is_not_appended() -> None:

@@ -78,7 +78,7 @@ async def test_submission_ends_it() -> None:
     assert steps[0].generated_tokens == len(LOOK) - len("<think></think>") + 2 + 1
     assert steps[1].done
     assert steps[1].prompt_tokens > steps[0].prompt_tokens
-    assert sum(outcome.tokens.mask) == sum(step.generated_tokens for step in steps)
+    assert outcome.tokens.num_sampled == sum(step.generated_tokens for step in steps)
 
 
 async def test_last_step_is_still_carried_out() -> None:
@@ -132,7 +132,7 @@ async def test_a_turn_that_fills_the_context_ends_with_max_context() -> None:
     config = quick_agent(max_context=100, max_response=90)
     outcome, steps = await roll(TextPolicy(["x" * 100]), config)
     assert outcome.termination is TerminationReason.MAX_CONTEXT
-    assert len(outcome.tokens.ids) == 100
+    assert len(outcome.tokens) == 100
     assert steps[0].generated_tokens == 100 - steps[0].prompt_tokens
 
 
@@ -145,7 +145,7 @@ async def test_an_observation_that_does_not_fit_ends_with_max_context() -> None:
     )
     assert outcome.termination is TerminationReason.MAX_CONTEXT
     assert len(steps) == 1
-    assert len(outcome.tokens.ids) < 400
+    assert len(outcome.tokens) < 400
 
 
 async def test_a_prompt_that_does_not_fit_ends_with_max_context() -> None:
@@ -244,11 +244,11 @@ async def test_hostile_output_never_becomes_a_turn(hostile: str) -> None:
 
     outcome, steps = await roll(TextPolicy([RUN, SUBMIT]), quick_agent(), command=evil)
 
-    assert outcome.tokens.ids.count(BytesTokenizer.im_start) == 4
+    assert outcome.tokens.ids.tolist().count(BytesTokenizer.im_start) == 4
     assert "\0" not in steps[0].observation
     assert "\x1b" not in steps[0].observation
 
 
 def _shown(outcome: AgentOutcome) -> str:
 
-    return BytesTokenizer().decode(outcome.tokens.ids)
+    return BytesTokenizer().decode(outcome.tokens.ids.tolist())

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+from engine.tokens import TokenRecord
 from engine.types import (
     Grade,
     Group,
     RolloutKey,
     Task,
     TerminationReason,
-    TokenRecord,
     Trajectory,
     Verdict,
 )
@@ -46,7 +46,7 @@ def make_trajectory(
         steps=(),
         termination=termination,
         grade=grade,
-        tokens=tokens or TokenRecord(),
+        tokens=TokenRecord() if tokens is None else tokens,
     )
 
 
@@ -62,10 +62,4 @@ def random_tokens(
     mask = [0, 0] + [int(rng.random() < 0.6) for _ in range(length - 2)]
     mask[2] = 1
     logprobs = [(logprob if logprob is not None else -rng.uniform(0.5, 4.0)) * m for m in mask]
-    return TokenRecord(
-        ids=tuple(ids),
-        mask=tuple(mask),
-        logprobs=tuple(logprobs),
-        versions=tuple(0 if m else -1 for m in mask),
-        steps=tuple(0 if m else -1 for m in mask),
-    )
+    return TokenRecord(ids=ids, mask=mask, logprobs=logprobs)

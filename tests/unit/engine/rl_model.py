@@ -6,10 +6,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from engine.models.builtin.transformer import Transformer, TransformerConfig
-from engine.types import Group, TerminationReason, TokenRecord
+from engine.tokens import TokenRecord
+from engine.types import Group, TerminationReason
 from tests.unit.engine.rl_builders import make_group, make_trajectory, random_tokens
 
 VOCAB = 16
@@ -31,16 +33,11 @@ def make_model(seed: int = 0, *, vocab: int = VOCAB) -> Transformer:
 @torch.no_grad()
 def recorded(model: Transformer, tokens: TokenRecord, temperature: float = 1.0) -> TokenRecord:
     """The same ids with log-probabilities as a sampler with these weights records them."""
-    ids = torch.tensor([tokens.ids])
-    logits = model(ids, torch.tensor([len(tokens.ids)]))[0]
+    ids = torch.tensor(tokens.ids)[None].long()
+    logits = model(ids, torch.tensor([len(tokens)]))[0]
     table = torch.log_softmax(logits / temperature, dim=-1)
-    return replace(
-        tokens,
-        logprobs=tuple(
-            table[position - 1, token].item() if sampled else 0.0
-            for position, (token, sampled) in enumerate(zip(tokens.ids, tokens.mask, strict=True))
-        ),
-    )
+    found = table[:-1].gather(1, ids[0, 1:, None]).squeeze(1).numpy()
+    return replace(tokens, logprobs=np.append(np.float32(0), np.where(tokens.mask[1:], found, 0.0)))
 
 
 def make_groups(

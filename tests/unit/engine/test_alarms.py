@@ -14,7 +14,8 @@ from engine.events.control import Control
 from engine.events.types import EVENT_ADAPTER, Alert
 from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext
-from engine.types import Group, TerminationReason, TokenRecord
+from engine.tokens import TokenRecord
+from engine.types import Group, TerminationReason
 from tests.unit.engine.rl_builders import make_group, make_trajectory
 
 QUIET = {
@@ -51,7 +52,7 @@ def group(
     logprob: float = -0.5,
     termination: TerminationReason = TerminationReason.SUBMITTED,
 ) -> Group:
-    record = TokenRecord(ids=(1,) * tokens, mask=(1,) * tokens, logprobs=(logprob,) * tokens)
+    record = TokenRecord(ids=[1] * tokens, mask=[1] * tokens, logprobs=[logprob] * tokens)
     trajectories = [
         make_trajectory(reward, termination, index=i, task_id=name, tokens=record)
         for i, reward in enumerate(rewards)

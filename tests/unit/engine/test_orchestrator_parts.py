@@ -20,6 +20,7 @@ from engine.orchestrator.evaluations import spread
 from engine.orchestrator.event_observer import EventObserver, step_fields, trajectory_fields
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.prefetch import Prefetch
+from engine.tokens import TokenRecord
 from engine.types import (
     Grade,
     Group,
@@ -29,7 +30,6 @@ from engine.types import (
     TaskAnswer,
     TaskRow,
     TerminationReason,
-    TokenRecord,
     ToolCall,
     Trajectory,
     Verdict,

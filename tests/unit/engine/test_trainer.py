@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Literal
 
+import numpy as np
 import pytest
 import torch
 
@@ -20,10 +21,11 @@ from engine.config.run import parse_run_config
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.models.builtin.transformer import Transformer
+from engine.tokens import TokenRecord
 from engine.trainer.batch import Sample, make_microbatches
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.trainer import Trainer
-from engine.types import Group, TerminationReason, TokenRecord
+from engine.types import Group, TerminationReason
 from tests.unit.engine.objective_reference import Row, Token, reference_loss
 from tests.unit.engine.rl_builders import make_group, make_trajectory
 from tests.unit.engine.rl_model import make_groups, make_model, recorded
@@ -95,13 +97,13 @@ def test_loss_and_gradient_are_the_references(aggregation: str) -> None:
         for trajectory, member in zip(
             group.trajectories, group_members(group.trajectories, algorithm, max_context=CONTEXT), strict=True
         ):
-            ids, mask = torch.tensor(trajectory.tokens.ids), torch.tensor(trajectory.tokens.mask)
+            ids, mask = torch.tensor(trajectory.tokens.ids).long(), torch.tensor(trajectory.tokens.mask)
             table = torch.log_softmax(model(ids[None], torch.tensor([len(ids)]))[0].double(), dim=-1)
             where = mask.nonzero().squeeze(1)
             new = table[where - 1, ids[where]]
             tensors.append(new)
             state = "lost" if member.is_infrastructure else "kept" if member.loss_mask else "filtered"
-            old = [trajectory.tokens.logprobs[i] for i in where.tolist()]
+            old = trajectory.tokens.logprobs[trajectory.tokens.mask].tolist()
             tokens = tuple(Token(n, o, o, 0.0, 0.0) for n, o in zip(new.tolist(), old, strict=True))
             rows.append(Row(number, trajectory.reward or 0.0, state, len(ids), tokens))
     expected_loss, slopes, _ = reference_loss(rows, algorithm.model_dump(), CONTEXT)
@@ -159,7 +161,7 @@ def test_without_signal_no_bit_changes_and_the_step_is_counted(
 
 def with_logprob(group: Group, value: float) -> Group:
     tokens = group.trajectories[0].tokens
-    spoiled = replace(tokens, logprobs=tuple(value if m else 0.0 for m in tokens.mask))
+    spoiled = replace(tokens, logprobs=np.where(tokens.mask, np.float32(value), np.float32(0)))
     return replace(
         group, trajectories=(replace(group.trajectories[0], tokens=spoiled), *group.trajectories[1:])
     )
@@ -204,7 +206,14 @@ def test_clip_shares_by_hand() -> None:
     """Clipping cuts a gradient off only above the band for A > 0 and below it for A < 0."""
     values = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.25, 0.85])
     (batch,) = make_microbatches(
-        [Sample(ids=(0,) * 6, positions=tuple(range(6)), targets=(0,) * 6, sampler_logprobs=(-1.0,) * 6)],
+        [
+            Sample(
+                ids=np.zeros(6, np.int32),
+                positions=np.arange(6),
+                targets=np.zeros(6, np.int32),
+                sampler_logprobs=np.full(6, -1.0, np.float32),
+            )
+        ],
         tokens_per_microbatch=64,
         device=torch.device("cpu"),
     )
@@ -294,7 +303,7 @@ def test_metrics_count_every_trajectory_once() -> None:
         "trajectories": 9, "infrastructure": 2, "filtered": 1, "zero_advantage": 2, "trained": 4,
     }  # fmt: skip
     trained = [groups[0].trajectories[0], groups[0].trajectories[1], *groups[2].trajectories[:2]]
-    assert metrics["tokens/trained"] == sum(sum(t.tokens.mask) for t in trained)
+    assert metrics["tokens/trained"] == sum(t.tokens.num_sampled for t in trained)
     assert metrics["groups/uniform"] == pytest.approx(1 / 3)
     assert metrics["advantage/std"] == pytest.approx(math.sqrt(4 / 6))
     assert 0 <= metrics["tokens/padding_share"] < 1
@@ -343,7 +352,7 @@ def test_the_rewarded_token_becomes_likely() -> None:
         trajectories = []
         for index in range(8):
             token = int(torch.multinomial(probabilities(), 1))
-            blank = TokenRecord(ids=(1, 2, token), mask=(0, 0, 1), logprobs=(0.0, 0.0, 0.0))
+            blank = TokenRecord(ids=(1, 2, token), mask=(0, 0, 1))
             trajectories.append(
                 make_trajectory(float(token == 3), index=index, task_id=task, tokens=recorded(model, blank))
             )

@@ -5,13 +5,15 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
 from engine.algorithms.advantages import group_members
 from engine.config.algorithm import AlgorithmConfig
+from engine.tokens import TokenRecord
 from engine.trainer.batch import Sample, make_microbatches, make_samples
-from engine.types import Group, TerminationReason, TokenRecord
+from engine.types import Group, TerminationReason
 from tests.unit.engine.rl_builders import make_group, make_trajectory, random_tokens
 
 CPU = torch.device("cpu")
@@ -37,15 +39,12 @@ def pair(first: TokenRecord, second: TokenRecord) -> Group:
 def test_a_sample_by_hand() -> None:
     """Each sampled token is predicted one position earlier; what follows the last one is not forwarded."""
     winner, loser = samples_of(pair(RECORD, RECORD))
-    assert winner == Sample(
-        ids=(7, 8, 3, 4, 9),
-        positions=(1, 2, 4),
-        targets=(3, 4, 5),
-        sampler_logprobs=(-0.5, -0.25, -1.5),
-        advantage=1.0,
-        weight=1.0 / 20,
-    )
-    assert loser == replace(winner, advantage=-1.0)
+    for sample, advantage in ((winner, 1.0), (loser, -1.0)):
+        assert sample.ids.tolist() == [7, 8, 3, 4, 9]
+        assert sample.positions.tolist() == [1, 2, 4]
+        assert sample.targets.tolist() == [3, 4, 5]
+        assert sample.sampler_logprobs.tolist() == [-0.5, -0.25, -1.5]
+        assert (sample.advantage, sample.weight) == (advantage, 1.0 / 20)
 
 
 def test_trajectories_without_signal_count_in_the_normaliser_but_are_not_forwarded() -> None:
@@ -62,17 +61,9 @@ def test_a_trajectory_that_never_sampled_a_token_is_no_sample() -> None:
     assert len(samples_of(pair(RECORD, TokenRecord()))) == 1
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        replace(RECORD, logprobs=RECORD.logprobs[:-1]),
-        replace(RECORD, ids=(*RECORD.ids, 1)),
-        replace(RECORD, mask=(1, *RECORD.mask[1:])),
-    ],
-)
-def test_an_inconsistent_token_record_is_refused(broken: TokenRecord) -> None:
+def test_a_record_whose_first_token_was_sampled_is_refused() -> None:
     with pytest.raises(AssertionError):
-        samples_of(pair(broken, RECORD))
+        samples_of(pair(replace(RECORD, mask=np.ones(7, np.bool_)), RECORD))
 
 
 @pytest.mark.parametrize("budget", [8, 64, 200, 10_000])

@@ -11,8 +11,9 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
 from engine.inference.sampler import TransformerPolicy
+from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
-from engine.types import Group, RolloutKey, TaskAnswer, TaskRow, TokenRecord
+from engine.types import Group, RolloutKey, TaskAnswer, TaskRow
 from tests.unit.engine.rl_builders import make_group, make_task, make_trajectory
 from tests.unit.engine.rl_model import VOCAB, make_model
 from tests.unit.engine.rl_training_script import make_tokenizer
@@ -45,7 +46,7 @@ async def rollout(policy: TransformerPolicy, seed: int) -> TokenRecord:
         ids += [*generation.ids, *observation]
         mask += [1] * len(generation.ids) + [0] * 3
         logprobs += [*generation.logprobs, 0.0, 0.0, 0.0]
-    return TokenRecord(ids=tuple(ids), mask=tuple(mask), logprobs=tuple(logprobs))
+    return TokenRecord(ids=ids, mask=mask, logprobs=logprobs)
 
 
 async def collect(policy: TransformerPolicy) -> list[Group]:

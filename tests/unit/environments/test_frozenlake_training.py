@@ -55,17 +55,17 @@ def test_the_expert_is_seen_as_a_policy_would_be() -> None:
     heldout = [str(r.task.metadata["grid"]) for r in frozenlake_rows(LAKE_CONFIG) if r.split == "heldout"]
     moved = 0
     for episode in episodes:
-        text = tokenizer.decode(episode.ids)
+        text = tokenizer.decode(episode.ids.tolist())
         assert text.startswith("<|im_start|>user\n")
-        assert len(episode.ids) <= AGENT.max_context
+        assert len(episode) <= AGENT.max_context
         assert not any(text.startswith(f"<|im_start|>user\n{grid}\n") for grid in heldout)
-        sampled = tokenizer.decode([t for t, m in zip(episode.ids, episode.mask, strict=True) if m])
+        sampled = tokenizer.decode(episode.ids[episode.mask].tolist())
         turns = sampled.split("<|im_end|>")[:-1]
         assert all(turn.split("move ")[-1] in LAKE_TOOLS["move"].parameters[0].choices for turn in turns)
         moved += len(turns)
     assert moved > 40
     again = Episodes(LAKE_CONFIG, AGENT, tokenizer).take(40)
-    assert [episode.ids for episode in again] == [episode.ids for episode in episodes]
+    assert again == episodes
 
 
 def test_the_warm_start_is_made_once_and_the_same_everywhere(home: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 
@@ -133,10 +134,10 @@ def test_the_trainers_forward_gives_the_samplers_log_probabilities(temperature: 
     texts = [prompt(length, length) for length in (9, 30, 57)]
     samples = [
         Sample(
-            ids=tuple(text[:-1]),
-            positions=tuple(range(len(text) - 1)),
-            targets=tuple(text[1:]),
-            sampler_logprobs=(0.0,) * (len(text) - 1),
+            ids=np.array(text[:-1], np.int32),
+            positions=np.arange(len(text) - 1),
+            targets=np.array(text[1:], np.int32),
+            sampler_logprobs=np.zeros(len(text) - 1, np.float32),
         )
         for text in texts
     ]

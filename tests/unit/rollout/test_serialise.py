@@ -8,6 +8,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,13 +20,13 @@ from engine.rollout.serialise import (
     trajectory_to_dict,
     write_trajectories,
 )
+from engine.tokens import TokenRecord
 from engine.types import (
     Grade,
     Step,
     TerminationReason,
     TestResult,
     Timings,
-    TokenRecord,
     ToolCall,
     Trajectory,
 )
@@ -45,9 +46,10 @@ TESTS = st.lists(st.builds(TestResult, seconds=FLOATS), max_size=2).map(tuple)
 GRADES = st.none() | st.builds(Grade, reward=st.none() | FLOATS, tests=TESTS, log=TEXT, seconds=FLOATS)
 TOKENS = st.builds(
     TokenRecord,
-    ids=st.lists(st.integers(), max_size=3).map(tuple),
-    logprobs=st.lists(FLOATS, max_size=3).map(tuple),
-)
+    ids=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=3, max_size=3),
+    mask=st.lists(st.booleans(), min_size=3, max_size=3),
+    logprobs=st.lists(st.floats(width=32, allow_nan=False), min_size=3, max_size=3),
+) | st.just(TokenRecord())
 TRAJECTORIES = st.builds(
     Trajectory, key=st.just(make_key()), steps=st.lists(STEPS, max_size=3).map(tuple), grade=GRADES,
     tokens=TOKENS, timings=st.builds(Timings, queue=FLOATS, pull=FLOATS), patch=TEXT, error=TEXT,
@@ -68,6 +70,8 @@ def _comparable(value: Any) -> Any:
     """Values with their types, so that an enum is not taken for its text."""
     if dataclasses.is_dataclass(value):
         return {f.name: _comparable(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.tolist())
     if isinstance(value, tuple):
         return (tuple, [_comparable(item) for item in value])
     return (type(value), value) if isinstance(value, Enum) else value

@@ -59,7 +59,7 @@ def trained(groups: list[Group], objective: dict[str, Any], **rest: Any) -> tupl
 def kl_by_hand(model: Transformer, reference: Transformer, groups: list[Group], kind: Any) -> list[float]:
     sums = []
     for trajectory in (t for group in groups for t in group.trajectories):
-        ids, mask = torch.tensor([trajectory.tokens.ids]), torch.tensor(trajectory.tokens.mask)
+        ids, mask = torch.tensor(trajectory.tokens.ids)[None].long(), torch.tensor(trajectory.tokens.mask)
         where = mask.nonzero().squeeze(1)
         new, old = (
             torch.log_softmax(net(ids, torch.tensor([ids.shape[1]]))[0], -1)[where - 1, ids[0, where]]
@@ -76,7 +76,7 @@ def test_kl_in_the_loss_is_measured_from_the_reference(kind: str) -> None:
     objective = {"kl": kind, "kl_coefficient": 0.1}
     _, result = trained(groups, objective, reference=reference)
     sums = kl_by_hand(make_model(), make_model(seed=9), groups, kind)
-    tokens = sum(sum(t.tokens.mask) for group in groups for t in group.trajectories)
+    tokens = sum(t.tokens.num_sampled for group in groups for t in group.trajectories)
     assert result.metrics["kl/mean"] == pytest.approx(sum(sums) / tokens, rel=1e-4)
     assert result.metrics["tokens/trained"] == tokens  # those without an advantage too
 
