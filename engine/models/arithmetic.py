@@ -1,67 +1,87 @@
-"""FLOPs of a model and peak FLOP/s of a device: together the model FLOPs utilisation (MFU).
+"""FLOPs of a model's passes; with a device's peak (``devices``), the model FLOPs utilisation (MFU).
 
-Counted as in PaLM's appendix B (arXiv:2204.02311): 6 FLOPs per parameter and token for a forward and a
-backward pass, and the attention products, here with only the causal half. Work done twice to save memory
-does not count. To add a GPU: a line in ``_PEAK``.
+A product of a token with a weight takes 2 FLOPs forwards, 2 for the gradient of its input and, unless the
+weight is frozen, 2 for the gradient of the weight: 6 per weight and token in all (PaLM, arXiv:2204.02311,
+appendix B), 4 under adapters. Attention counts the pairs of query and key that are computed: the causal half,
+less what lies before a window. What activation checkpointing computes a second time is work but not progress:
+it is counted by itself and not part of the MFU.
 """
 
 from __future__ import annotations
 
-import functools
-import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
-import torch
+from engine.models.sizes import ModelSizes
 
-from engine.models.builtin.transformer import TransformerConfig
-
-_PEAK: dict[str, tuple[float, float]] = {
-    "B200": (2250e12, 80e12),
-    "H200": (989e12, 67e12),
-    "H100": (989e12, 67e12),
-    "A100": (312e12, 19.5e12),
-    "L40S": (362e12, 91.6e12),
-    "L4": (121e12, 30.3e12),
-    "RTX 4090": (165e12, 82.6e12),
-}
-"""Dense peak FLOP/s by part of the device's name: bfloat16 and float32, from the vendors' data sheets."""
+Piece = tuple[int, int]
+"""Consecutive queries and the keys that the last of them attends to, before a window: ``(n, n)`` is a whole
+sequence, ``(n, p + n)`` one that continues a prefix of p tokens computed elsewhere."""
 
 
-def training_flops(config: TransformerConfig, lengths: Iterable[int], targets: int) -> float:
-    """Return the FLOPs of a forward and a backward pass over sequences of these lengths.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassFlops:
+    """FLOPs of a pass over some pieces."""
+
+    forward: float
+    backward: float = 0.0
+    recomputed: float = 0.0
+    """Products computed again in the backward pass, because of activation checkpointing."""
+
+    @property
+    def model(self) -> float:
+        """Return the FLOPs that the result needs: what the MFU counts."""
+        return self.forward + self.backward
+
+
+def pass_flops(
+    sizes: ModelSizes,
+    pieces: Iterable[Piece],
+    targets: int,
+    *,
+    training: bool,
+    checkpointing: bool = False,
+) -> PassFlops:
+    """Return the FLOPs of scoring, or of a forward and a backward pass.
 
     Args:
-        config: shape of the model.
-        lengths: tokens of each sequence.
+        sizes: of the model.
+        pieces: what is computed.
         targets: number of positions at which logits are computed.
+        training: with a backward pass; False only scores.
+        checkpointing: layers are computed again in the backward pass.
     """
-    lengths = list(lengths)
-    heads = config.num_attention_heads * config.head_dim
-    kv_heads = config.num_key_value_heads * config.head_dim
-    hidden = config.hidden_size
-    layer = hidden * (2 * heads + 2 * kv_heads) + 3 * hidden * config.intermediate_size
-    attention = 6.0 * heads * sum(length**2 for length in lengths)
-    layers = config.num_hidden_layers * (6.0 * layer * sum(lengths) + attention)
-    return layers + 6.0 * hidden * config.vocab_size * targets
+    pieces = list(pieces)
+    tokens = sum(queries for queries, _ in pieces)
+    products = 2.0 * tokens * sum(block.products for block in sizes.blocks)
+    attention = 2.0 * sum(
+        block.attention * _pairs_of(pieces, block.window) for block in sizes.blocks if block.attention
+    )
+    head = 2.0 * sizes.head * targets
+    if not training:
+        return PassFlops(forward=products + attention + head)
+    weights = 2.0 * tokens * sum(block.trained_products for block in sizes.blocks)
+    backward = products + weights + 2 * attention + head * (2 if sizes.head_trained else 1)
+    return PassFlops(
+        forward=products + attention + head,
+        backward=backward,
+        recomputed=products + attention if checkpointing else 0.0,
+    )
 
 
-def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the device's peak FLOP/s in matrix products; None for a GPU that is not in the table."""
-    if device.type == "cuda":
-        name = torch.cuda.get_device_name(device)
-        found = [rates for part, rates in _PEAK.items() if part in name]
-        return found[0][dtype == torch.float32] if found else None
-    return _measured(dtype, torch.get_num_threads())
+def attended_pairs(queries: int, keys: int, window: int | None) -> int:
+    """Return the number of pairs of query and key in a causal piece.
+
+    Args:
+        queries: of the piece.
+        keys: seen by its last query, itself included.
+        window: maximum number of keys of a query; None: no maximum.
+    """
+    before = keys - queries
+    growing = queries if window is None else min(queries, max(0, window - before))
+    whole = growing * before + growing * (growing + 1) // 2
+    return whole + (queries - growing) * (window or 0)
 
 
-@functools.cache
-def _measured(dtype: torch.dtype, _threads: int) -> float:
-    """Return the best measured FLOP/s of a few products on this CPU, cached per number of threads."""
-    size = 768
-    a = torch.ones(size, size, dtype=dtype)  # the process's random stream belongs to the run
-    best = float("inf")
-    for _ in range(6):
-        started = time.perf_counter()
-        torch.mm(a, a)
-        best = min(best, time.perf_counter() - started)
-    return 2.0 * size**3 / best
+def _pairs_of(pieces: Sequence[Piece], window: int | None) -> int:
+    return sum(attended_pairs(queries, keys, window) for queries, keys in pieces)

@@ -21,7 +21,7 @@ from engine.trainer.batch import Microbatch
 
 _SUMS = (
     "samples", "tokens", "real", "padded", "entropy", "ratio", "clipped_high", "clipped_low", "clipped_dual",
-    "mismatch", "mismatch_tokens", "kl", "correction", "flops",
+    "mismatch", "mismatch_tokens", "kl", "correction",
 )  # fmt: skip
 _MAXIMA = ("ratio_max", "mismatch_max")
 
@@ -53,7 +53,6 @@ class UpdateMeter:
     mismatch_tokens: int = 0
     kl: float = 0.0
     correction: float = 0.0
-    flops: float = 0.0
     losses: list[float] = field(default_factory=list)
     """Loss of each step; this rank's share until reduced."""
     norms: list[float] = field(default_factory=list)
@@ -125,7 +124,6 @@ class UpdateMeter:
                 "mismatch/max": self.mismatch_max,
                 "tokens/padding_share": 1 - self.real / self.padded,
                 "update/tokens_per_s": self.real / max(seconds, 1e-9),
-                "update/flops_per_s": self.flops / max(seconds, 1e-9),
             }
         return {name: value for name, value in found.items() if math.isfinite(value)}
 

@@ -40,9 +40,11 @@ from engine.algorithms.objective import TokenBatch, kl_estimate, policy_loss
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, UpdateAbandonedError
-from engine.models.arithmetic import peak_flops, training_flops
 from engine.models.builtin.transformer import Transformer
+from engine.models.devices import peak_flops
+from engine.models.sizes import count_sizes
 from engine.trainer.batch import Microbatch, make_microbatches, make_sample, make_samples
+from engine.trainer.efficiency import PassMeter
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.ranks import ALONE, Ranks
 from engine.trainer.schedule import learning_rate
@@ -101,15 +103,16 @@ class Trainer:
         self._seed = seed
         self._ranks = ranks
         self._updates = 0
+        self._passes = PassMeter()
         self._abandoned = threading.Event()
         self._device = next(model.parameters()).device
-        self._shape = model.config
         self._adapters: Adapters | None = None
         if config.lora_rank:
             from engine.models.adapters import Adapters  # peft takes seconds to import
 
             self._adapters = Adapters(model, base, config, seed)
         trained = self._adapters.model if self._adapters else model
+        self._sizes = count_sizes(trained)
         self._scorer = Scorer(
             trained, precision=config.precision, ranks=ranks, recompute=config.activation_checkpointing
         )
@@ -134,6 +137,7 @@ class Trainer:
             UpdateAbandonedError: ``abandon`` was called.
         """
         started = time.perf_counter()
+        self._passes = PassMeter()
         rate = learning_rate(self._config, self._updates)
         for group in self._optimizer.param_groups:
             group["lr"] = rate
@@ -152,8 +156,10 @@ class Trainer:
             self._adapters.fold()
         if self._ranks.mesh is not None:
             meter.reduce(counts=self._ranks.context_rank == 0)
-        metrics = meter.report(members, time.perf_counter() - started)
-        metrics |= self._efficiency(metrics) | {"update/learning_rate": rate}
+            self._passes.reduce(self._device, counts=self._ranks.context_rank == 0)
+        seconds = time.perf_counter() - started
+        metrics = meter.report(members, seconds)
+        metrics |= self._passes.report(seconds, self._peak()) | {"update/learning_rate": rate}
         return UpdateResult(metrics=metrics, members=members, optimizer_steps=meter.steps)
 
     def abandon(self) -> None:
@@ -257,11 +263,18 @@ class Trainer:
     @torch.no_grad()
     def _score_before(self, plan: Sequence[Sequence[Microbatch]], temperature: float) -> None:
         """Fill in log-probabilities of the old weights and the reference, where the objective needs them."""
-        for batch in self._until_abandoned(batch for batches in plan for batch in batches):
-            if needs_old_logprobs(self._algorithm):
-                batch.old_logprobs = self._scorer(batch, temperature)[0]
-            if self._reference is not None:
-                batch.reference_logprobs = self._reference(batch, temperature)[0]
+        with self._passes.scoring(self._device):
+            for batch in self._until_abandoned(batch for batches in plan for batch in batches):
+                if needs_old_logprobs(self._algorithm):
+                    batch.old_logprobs = self._score(self._scorer, batch, temperature)
+                if self._reference is not None:
+                    batch.reference_logprobs = self._score(self._reference, batch, temperature)
+
+    def _score(self, scorer: Scorer, batch: Microbatch, temperature: float) -> Tensor:
+        """Return log-probabilities without gradients."""
+        self._passes.add_scoring(self._sizes, batch)
+        logprobs: Tensor = scorer(batch, temperature)[0]
+        return logprobs
 
     @torch.no_grad()
     def _kl_sums(self, groups: Sequence[Group], temperature: float) -> list[list[float]]:
@@ -275,11 +288,13 @@ class Trainer:
             ranks=self._ranks,
         )
         sums = torch.zeros(len(trajectories), dtype=torch.float64, device=self._device)
-        for batch in self._until_abandoned(batches):
-            logprobs, reference = (s(batch, temperature)[0] for s in (self._scorer, self._reference))
-            terms = kl_estimate(logprobs, reference, self._algorithm.kl)
-            places = torch.tensor(batch.places, dtype=torch.int64, device=self._device)
-            sums.index_add_(0, places[batch.rows], terms.double())
+        scorers = self._scorer, self._reference
+        with self._passes.scoring(self._device):
+            for batch in self._until_abandoned(batches):
+                logprobs, reference = (self._score(scorer, batch, temperature) for scorer in scorers)
+                terms = kl_estimate(logprobs, reference, self._algorithm.kl)
+                places = torch.tensor(batch.places, dtype=torch.int64, device=self._device)
+                sums.index_add_(0, places[batch.rows], terms.double())
         if self._ranks.mesh is not None:
             if self._ranks.context_rank:
                 sums.zero_()
@@ -322,7 +337,7 @@ class Trainer:
         )
         parts.loss.backward()  # type: ignore[no-untyped-call]
         meter.add(batch, logprobs, entropies, parts)
-        meter.flops += training_flops(self._shape, batch.lengths, len(batch.targets))
+        self._passes.add_training(self._sizes, batch, checkpointing=self._config.activation_checkpointing)
         return parts.loss.item()
 
     def _until_abandoned(self, batches: Iterable[Microbatch]) -> Iterator[Microbatch]:
@@ -334,9 +349,7 @@ class Trainer:
         if self._abandoned.is_set():
             raise UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
 
-    def _efficiency(self, metrics: dict[str, float]) -> dict[str, float]:
-        """Return the share of the ranks' peak FLOP/s used by the model."""
+    def _peak(self) -> float | None:
+        """Return the peak FLOP/s of all ranks' devices; None where it is not known."""
         peak = peak_flops(self._device, DTYPES[self._config.precision])
-        if peak is None or "update/flops_per_s" not in metrics:
-            return {}
-        return {"update/mfu": metrics["update/flops_per_s"] / (peak * self._ranks.size)}
+        return None if peak is None else peak * self._ranks.size

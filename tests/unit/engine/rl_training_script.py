@@ -27,7 +27,10 @@ from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 
 TOKENIZER_SIZE = 256 + len(SPECIALS) + len(TAGS)
-CLOCKS = {"update/seconds", "update/tokens_per_s", "update/flops_per_s", "update/mfu"}
+CLOCKS = {
+    "update/seconds", "update/tokens_per_s", "update/flops_per_s",
+    "update/mfu", "update/mfu_training", "update/mfu_scoring",
+}  # fmt: skip
 
 
 def make_tokenizer() -> BpeTokenizer:

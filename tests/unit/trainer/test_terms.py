@@ -231,3 +231,16 @@ def test_exported_adapters_open_in_peft(tmp_path: Path) -> None:
         adapted = PeftModel.from_pretrained(theirs, str(tmp_path / "adapter"))(ids).logits
     assert (ours - adapted).abs().max() <= 1e-5
     assert (ours - plain).abs().max() > 1e-4
+
+
+def test_flops_of_every_pass_are_counted() -> None:
+    groups = make_groups(make_model(), REWARDS)
+    objective = {"kl": "k3", "kl_coefficient": 0.1, "importance_correction": "token_tis"}
+    _, plain = trained(groups, {})
+    _, scored = trained(groups, objective, reference=make_model(seed=9), activation_checkpointing=True)
+    assert plain.metrics["update/recomputed_share"] == 0.0
+    assert "update/mfu_scoring" not in plain.metrics
+    assert 0.15 < scored.metrics["update/recomputed_share"] < 0.2  # one of six forward passes' worth
+    assert {"update/mfu", "update/mfu_training", "update/mfu_scoring"} <= scored.metrics.keys()
+    whole, training = (scored.metrics[f"update/{name}"] for name in ("mfu", "mfu_training"))
+    assert whole > 0 < training

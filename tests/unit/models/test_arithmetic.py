@@ -1,0 +1,187 @@
+"""Counts of parameters and FLOPs against torch's own counter and published numbers; names of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from engine.models.arithmetic import attended_pairs, pass_flops
+from engine.models.attention import Segments
+from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.devices import named_peak
+from engine.models.sizes import ModelSizes, count_sizes
+
+CONFIG = TransformerConfig(
+    vocab_size=96,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    intermediate_size=48,
+)
+QWEN3_4B: dict[str, Any] = {
+    "vocab_size": 151_936, "hidden_size": 2560, "num_hidden_layers": 36, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 9728, "tie_word_embeddings": True,
+}  # fmt: skip
+QWEN3_30B_A3B: dict[str, Any] = {
+    "vocab_size": 151_936, "hidden_size": 2048, "num_hidden_layers": 48, "num_attention_heads": 32,
+    "num_key_value_heads": 4, "head_dim": 128, "moe_intermediate_size": 768, "num_experts": 128,
+    "num_experts_per_tok": 8, "tie_word_embeddings": False,
+}  # fmt: skip
+GPT_OSS_20B: dict[str, Any] = {
+    "vocab_size": 201_088, "hidden_size": 2880, "num_hidden_layers": 24, "num_attention_heads": 64,
+    "num_key_value_heads": 8, "head_dim": 64, "intermediate_size": 2880, "num_local_experts": 32,
+    "num_experts_per_tok": 4, "sliding_window": 128, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def of_transformers(model_type: str, settings: dict[str, Any]) -> ModelSizes:
+    """The sizes of a model of transformers, which is never loaded."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings))  # type: ignore[no-untyped-call]
+    head = SimpleNamespace(weight=model.get_output_embeddings().weight)
+    seen = SimpleNamespace(blocks=list(model.model.layers), head=head, parameters=model.parameters)
+    return count_sizes(seen)  # type: ignore[arg-type]
+
+
+def counted_products(model: Transformer, lengths: Sequence[int], *, training: bool) -> float:
+    """FLOPs of the matrix products outside of attention that torch counts in a real pass."""
+    ids = torch.randint(96, (sum(lengths),), generator=torch.Generator().manual_seed(0))
+    with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
+        hidden = model.packed_hidden(ids, Segments.whole(lengths, ids.device))
+        logits = model.logits(hidden[::2])
+        if training:
+            logits.sum().backward()  # type: ignore[no-untyped-call]
+    counts = counter.get_flop_counts()["Global"]
+    return float(sum(n for op, n in counts.items() if "attention" not in str(op) and "bmm" not in str(op)))
+
+
+def expected_products(model: Transformer, lengths: Sequence[int], *, training: bool) -> float:
+    """The same by our arithmetic: without attention, which our count knows by the keys it sees."""
+    sizes, targets = count_sizes(model), -(-sum(lengths) // 2)
+    pieces = [(n, n) for n in lengths]
+    pairs = sum(attended_pairs(n, n, None) for n in lengths)
+    attention = 2.0 * pairs * sum(block.attention for block in sizes.blocks)
+    return pass_flops(sizes, pieces, targets, training=training).model - attention * (3 if training else 1)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_a_pass_has_the_products_that_torch_counts(training: bool) -> None:
+    model = Transformer(CONFIG)
+    assert expected_products(model, (7, 12), training=training) == counted_products(
+        model, (7, 12), training=training
+    )
+
+
+def test_frozen_weights_need_no_gradients_of_their_own() -> None:
+    """Torch skips the inputs' gradients of the first layer's frozen weights too, which nothing needs."""
+    model = Transformer(CONFIG).requires_grad_(False)
+    first = model.blocks[0]
+    for layer in model.blocks:
+        layer.get_parameter("input_layernorm.weight").requires_grad_(True)
+    expected = expected_products(model, (7, 12), training=True)
+    assert expected == counted_products(model, (7, 12), training=True)
+    assert count_sizes(model).blocks[0].trained == first.get_parameter("input_layernorm.weight").numel()
+
+
+def test_recomputation_is_counted_by_itself() -> None:
+    sizes = count_sizes(Transformer(CONFIG))
+    plain = pass_flops(sizes, [(64, 64)], 10, training=True)
+    again = pass_flops(sizes, [(64, 64)], 10, training=True, checkpointing=True)
+    assert again.model == plain.model
+    assert plain.recomputed == 0.0
+    assert again.recomputed == pass_flops(sizes, [(64, 64)], 0, training=False).forward
+
+
+@pytest.mark.parametrize("window", [None, 1, 3, 8, 20])
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (6, 6), (4, 9), (1, 30), (12, 30)])
+def test_pairs_are_counted_as_a_mask_would(queries: int, keys: int, window: int | None) -> None:
+    last = keys - queries
+    seen = [min(last + i + 1, window or keys) for i in range(queries)]
+    assert attended_pairs(queries, keys, window) == sum(seen)
+
+
+def test_a_shared_prompt_is_counted_once() -> None:
+    sizes = count_sizes(Transformer(CONFIG))
+    twice = pass_flops(sizes, [(150, 150), (150, 150)], 100, training=True).model
+    once = pass_flops(sizes, [(100, 100), (50, 150), (50, 150)], 100, training=True).model
+    prompt = pass_flops(sizes, [(100, 100)], 0, training=True).model
+    assert twice - once == pytest.approx(prompt)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "billions", "active"),
+    [
+        ("qwen3", QWEN3_4B, 4.02, 4.02),
+        ("qwen3_moe", QWEN3_30B_A3B, 30.5, 3.35),
+        ("gpt_oss", GPT_OSS_20B, 20.9, 3.61),
+    ],
+)
+def test_published_counts(model_type: str, settings: dict[str, Any], billions: float, active: float) -> None:
+    sizes = of_transformers(model_type, settings)
+    assert sizes.parameters / 1e9 == pytest.approx(billions, rel=0.005)
+    assert (sizes.active - (model_type == "gpt_oss") * 201_088 * 2880) / 1e9 == pytest.approx(
+        active, rel=0.01
+    )  # gpt-oss publishes its count without the embedding
+
+
+def test_windows_are_those_of_each_layer() -> None:
+    windows = [block.window for block in of_transformers("gpt_oss", GPT_OSS_20B).blocks]
+    assert windows == [128, None] * 12
+
+
+def test_six_per_weight_is_too_much_under_adapters() -> None:
+    """The old count of Qwen3-4B: about 1.5 × what is computed."""
+    sizes = of_transformers("qwen3", QWEN3_4B)
+    pieces = [(512, 512)] * 16
+    forward = pass_flops(sizes, pieces, 4096, training=False).forward
+    blocks = tuple(replace(block, trained=0, trained_products=0) for block in sizes.blocks)
+    frozen = replace(sizes, trained=0, head_trained=False, blocks=blocks)
+    full, adapters = (pass_flops(s, pieces, 4096, training=True).model for s in (sizes, frozen))
+    assert full == pytest.approx(3 * forward)
+    assert 1.45 < full / adapters < 1.5
+
+
+@pytest.mark.parametrize(
+    ("name", "half"),
+    [
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H100 NVL", 835e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA H200 NVL", 835e12),
+        ("NVIDIA H20", 148e12),
+        ("NVIDIA GH200 480GB", 990e12),
+        ("NVIDIA GH200 144G HBM3e", None),
+        ("NVIDIA B200", 2250e12),
+        ("NVIDIA GB200", 2500e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA A100-PCIE-40GB", 312e12),
+        ("NVIDIA A100 80GB PCIe", 312e12),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None),
+        ("NVIDIA A10", 125e12),
+        ("NVIDIA A10G", None),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA L40", 181e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA GeForce RTX 4090 D", None),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("Tesla T4", None),
+        ("Quadro RTX 6000", None),
+        ("NVIDIA RTX 6000 Ada Generation", 364e12),
+        ("AMD Instinct MI300X", None),
+    ],
+)
+def test_a_device_is_known_by_its_whole_name(name: str, half: float | None) -> None:
+    assert named_peak(name, torch.bfloat16) == half
+    assert (named_peak(name, torch.float32) is None) == (half is None)
