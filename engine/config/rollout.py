@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from engine.config.base import Section
 from engine.config.places import CheckpointPlace, LocalPath, Text
@@ -41,15 +41,20 @@ class DatasetConfig(Section):
         return self.solve_rate_min is not None or self.solve_rate_max is not None
 
 
+def _renamed_format(value: object) -> object:
+    """Return the current name of a tool format."""
+    return "native" if value == "function_calling" else value
+
+
 class AgentConfig(Section):
     """Prompt, tool format and limits of the agent loop."""
 
     prompt: Text = "compact_v1"
     """Versioned prompt in ``engine/agent/prompts``: ``deepswe_v1`` (full), ``compact_v1`` (tiny models),
     ``frozenlake_v1``, ``frozenlake_compact_v1``."""
-    tool_format: Literal["xml", "function_calling", "words"] = "xml"
-    """Format of the model's tool calls; ``words`` (``move up``) suits tools whose arguments are single
-    words."""
+    tool_format: Annotated[Literal["xml", "native", "words"], BeforeValidator(_renamed_format)] = "xml"
+    """Format of the model's tool calls: ``xml`` (R2E-Gym's, which DeepSWE used), ``native`` (the model's own
+    function calling), ``words`` (``move up``; for tools whose arguments are single words)."""
     max_steps: int = Field(default=50, ge=1)
     """Maximum number of turns; the rollout then ends with ``max_steps``."""
     max_context: int = Field(default=65_536, ge=64)

@@ -17,7 +17,7 @@ from engine.inference.oracle import plan
 from engine.inference.response_ids import response_ids
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.base import Tokenizer
-from engine.tools.parser import ToolFormat
+from engine.tools.formats import ToolFormat
 from engine.tools.rendering import render_response
 from engine.types import ToolCall
 

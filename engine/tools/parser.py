@@ -1,42 +1,41 @@
-"""From a response's text to one validated tool call; the inverse is ``engine.tools.rendering``.
+"""From a response to one validated tool call; the inverse of the text formats is ``engine.tools.rendering``.
 
-Values are lossless. In XML exactly one newline after ``<parameter=K>`` and one before
-``</parameter>`` are layout when both are there; nothing else is ever stripped. A parameter ends at
-the first ``</parameter>`` that another parameter or the function's end follows, so values may hold
-stray tags. Training, evaluation and the warm start all read responses here.
-To add a format: a ``_find_…`` function and an entry in ``_FORMATS``.
+A call is looked for after the thinking only. A response must hold exactly one whole call: prose that mentions
+a call's opening tag is prose. Values are lossless. In XML exactly one newline after ``<parameter=K>`` and one
+before ``</parameter>`` are layout when both are there; nothing else is ever stripped. A parameter ends at the
+first ``</parameter>`` that another parameter or the function's end follows, so values may hold stray tags.
+Training, evaluation and the warm start all read responses here.
 """
 
 from __future__ import annotations
 
-import functools
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 from engine.tools.base import printable
-from engine.tools.schemas import SWE_TOOLS, CallError, Tools, ToolSchema, validate_call
+from engine.tools.formats import READERS, BrokenCall, FoundCall, ToolFormat, checked_arguments
+from engine.tools.schemas import SWE_TOOLS, CallError, Tools, validate_call
 from engine.types import ToolCall
-
-ToolFormat = Literal["xml", "function_calling", "words"]
 
 THINK_START = "<think>"
 THINK_END = "</think>"
+_WRAPPER = re.compile(r"<tool_call>\s*+\Z")
+"""Some families wrap a call in XML in another tag."""
 
-# Nothing here is tried twice: repetitions are possessive, and those that may start anywhere are bounded.
-_NAME = r"\s{0,20}+=([^>\n]{0,200}+)>"
-_FUNCTION = re.compile(rf"<function{_NAME}")
-_FUNCTION_END = re.compile(r"\s*+</function>")
-_PARAMETER = re.compile(rf"\s*+<parameter{_NAME}")
-PARAMETER_END = re.compile(rf"</parameter>(?=\s*+(?:<parameter{_NAME}|</function>))")
-_JSON_CALL = re.compile(r"<tool_call>\s*+")
-_JSON_CALL_END = re.compile(r"\s*+</tool_call>")
 MAX_RESPONSE_CHARS = 4 << 20
 """A longer response is not read; the limit on tokens is usually met long before."""
 MAX_MESSAGE_CHARS = 600
 """Messages quote the model's own text; a model that writes nonsense must not be shown all of it."""
+_SEVERAL = (
+    "the response contains more than one tool call and none was run; every response must contain exactly one"
+)
+_EXAMPLES: Mapping[ToolFormat, str] = {
+    "xml": "<function=NAME>, one <parameter=KEY>VALUE</parameter> per argument, </function>",
+    "native": '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>',
+    "words": "NAME VALUE",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,172 +43,137 @@ class ParsedResponse:
     """A parsed response: its thought, and a call or the reason for a missing one."""
 
     thought: str
-    """Everything before the call, thinking markers and outer whitespace removed."""
+    """Everything before the call, thinking markers, call wrappers and outer whitespace removed."""
     call: ToolCall | None
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _RawCall:
-    start: int
-    end: int
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeCall:
+    """A call in a model family's own format, as its chat template's parser read it."""
+
     name: str
-    arguments: Mapping[str, object]
+    arguments: Mapping[str, Any] | str
+    """An object, or the JSON text of one."""
+    error: str = ""
+    """Reason why the call could not be read; empty when it could."""
 
 
-def parse(text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) -> ParsedResponse:
-    """Read a response's text (turn markers removed).
+def parse(
+    text: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS, *, thinking_open: bool | None = None
+) -> ParsedResponse:
+    """Read a whole response's text, thinking included (turn markers removed).
 
-    Calls inside the thinking block do not count. A response must hold exactly one call; anything
-    else gives ``call=None`` and an ``error`` written for the model.
+    A response must hold exactly one call; anything else gives ``call=None`` and an ``error`` written for the
+    model.
+
+    Args:
+        thinking_open: whether the prompt opened the thinking, so that the text begins inside of it; None
+            when that is not known.
     """
     if len(text) > MAX_RESPONSE_CHARS:
-        message = f"the response is longer than {MAX_RESPONSE_CHARS} characters and was not read"
-        return ParsedResponse(_thought(text[:MAX_RESPONSE_CHARS]), None, message)
-    body = _thinking_end(text)
+        return _too_long(text)
+    body = _thinking_end(text, tool_format, tools, thinking_open)
     if body is None:
-        return ParsedResponse(_thought(text), None, f"the thinking block was not closed with {THINK_END}")
-    opener = _opener(tool_format, tools)
+        return unclosed_thinking(text)
+    return _parse(text, body, tool_format, tools)
+
+
+def parse_content(
+    content: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS, *, thinking: str = ""
+) -> ParsedResponse:
+    """Read what a response says after its thinking; ``thinking`` becomes the first part of the thought."""
+    if len(content) > MAX_RESPONSE_CHARS:
+        return _too_long(thinking + content)
+    parsed = _parse(content, 0, tool_format, tools)
+    return ParsedResponse(_joined(thinking, parsed.thought), parsed.call, parsed.error)
+
+
+def parse_native(
+    calls: Sequence[NativeCall], tools: Tools = SWE_TOOLS, *, thinking: str = "", content: str = ""
+) -> ParsedResponse:
+    """Validate the calls that a family's own parser read; ``thinking`` and ``content`` are the thought."""
+    thought = _joined(thinking, _thought(content[:MAX_RESPONSE_CHARS]))
     try:
-        found = _FORMATS[tool_format](text, body, tools)
-        if found is None:
-            raise CallError(
-                "no tool call was found in the response; every response must contain exactly one, "
-                f"written as {_EXAMPLES[tool_format]}"
-            )
+        if not calls:
+            raise CallError("no tool call was found in the response; every response must contain exactly one")
+        if len(calls) > 1:
+            raise CallError(_SEVERAL)
+        call = calls[0]
+        if call.error:
+            raise CallError(call.error)
+        return ParsedResponse(thought, validate_call(call.name, checked_arguments(call.arguments), tools))
     except CallError as error:
-        begun = opener.search(text, body)
-        return ParsedResponse(_thought(text[: begun.start()] if begun else text), None, _message(error))
+        return ParsedResponse(thought, None, _message(str(error)))
+
+
+def unclosed_thinking(text: str) -> ParsedResponse:
+    """Return the error of a response whose thinking never ends."""
+    return ParsedResponse(_thought(text), None, f"the thinking block was not closed with {THINK_END}")
+
+
+def _parse(text: str, body: int, tool_format: ToolFormat, tools: Tools) -> ParsedResponse:
+    places = READERS[tool_format](text, body, tools)
+    found = _first_call(places)
+    if found is None:
+        error = (
+            "no tool call was found in the response; every response must contain exactly one, "
+            f"written as {_EXAMPLES[tool_format]}"
+        )
+        return ParsedResponse(_thought(text), None, error)
     thought = _thought(text[: found.start])
     try:
-        if opener.search(text, found.end):
-            raise CallError(
-                "the response contains more than one tool call and none was run; "
-                "every response must contain exactly one"
-            )
+        if isinstance(found, BrokenCall) or found.error:
+            raise CallError(found.error)
+        if any(isinstance(place, FoundCall) for place in places):
+            raise CallError(_SEVERAL)
         return ParsedResponse(thought, validate_call(found.name, found.arguments, tools))
     except CallError as error:
-        return ParsedResponse(thought, None, _message(error))
+        return ParsedResponse(thought, None, _message(str(error)))
 
 
-def _message(error: CallError) -> str:
-    text = printable(str(error)[: MAX_MESSAGE_CHARS + 1])
-    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}..."
+def _first_call(places: Iterable[FoundCall | BrokenCall]) -> FoundCall | BrokenCall | None:
+    """Return the first place that is more than a mention; where there is none, the first mention."""
+    mention = None
+    for place in places:
+        if isinstance(place, FoundCall) or not place.mention:
+            return place
+        mention = mention or place
+    return mention
 
 
-def _thinking_end(text: str) -> int | None:
-    """Where the answer begins; None while a thinking block is open."""
+def _thinking_end(text: str, tool_format: ToolFormat, tools: Tools, thinking_open: bool | None) -> int | None:
+    """Return where the answer begins; None while a thinking block is open."""
     end = text.find(THINK_END)
-    if text.lstrip().startswith(THINK_START):
+    if thinking_open or text.lstrip().startswith(THINK_START):
         return None if end < 0 else end + len(THINK_END)
-    opener = min((m.start() for p in _OPENERS.values() if (m := p.search(text))), default=len(text))
-    return end + len(THINK_END) if 0 <= end < opener else 0
+    if end < 0 or thinking_open is False:
+        return 0
+    for place in READERS[tool_format](text, 0, tools):
+        if place.start > end:
+            break
+        if isinstance(place, FoundCall) and end < place.end:
+            # The marker is part of a value, unless another call begins between it and the call's end.
+            inner = next(READERS[tool_format](text[: place.end], end, tools), None)
+            if inner is None:
+                return 0
+    return end + len(THINK_END)
 
 
 def _thought(text: str) -> str:
-    return text.replace(THINK_START, "", 1).replace(THINK_END, "", 1).strip()
+    plain = text.replace(THINK_START, "", 1).replace(THINK_END, "", 1).rstrip()
+    return _WRAPPER.sub("", plain).strip()
 
 
-def _find_xml(text: str, position: int, _tools: Tools) -> _RawCall | None:
-    opener = _FUNCTION.search(text, position)
-    if opener is None:
-        return None
-    arguments: dict[str, object] = {}
-    function, cursor = opener[1].strip(), opener.end()
-    while not (closing := _FUNCTION_END.match(text, cursor)):
-        parameter = _PARAMETER.match(text, cursor)
-        if parameter is None:
-            raise CallError(
-                f"the call of '{function}' is malformed: after the function's name only "
-                "<parameter=NAME>VALUE</parameter> and the closing </function> may follow"
-            )
-        name = parameter[1].strip()
-        ending = PARAMETER_END.search(text, parameter.end())
-        if ending is None:
-            raise CallError(
-                f"the call of '{function}' is cut off: parameter '{name}' or the function is not closed"
-            )
-        if name in arguments:
-            raise CallError(f"the call of '{function}' gives parameter '{name}' twice")
-        arguments[name] = _without_layout(text[parameter.end() : ending.start()])
-        cursor = ending.end()
-    return _RawCall(opener.start(), closing.end(), function, arguments)
+def _joined(thinking: str, prose: str) -> str:
+    return "\n\n".join(part for part in (thinking.strip(), prose) if part)
 
 
-def _without_layout(value: str) -> str:
-    if len(value) >= 2 and value[0] == "\n" and value[-1] == "\n":
-        return value[1:-1]
-    return value
+def _too_long(text: str) -> ParsedResponse:
+    message = f"the response is longer than {MAX_RESPONSE_CHARS} characters and was not read"
+    return ParsedResponse(_thought(text[:MAX_RESPONSE_CHARS]), None, message)
 
 
-def _find_json(text: str, position: int, _tools: Tools) -> _RawCall | None:
-    opener = _JSON_CALL.search(text, position)
-    if opener is None:
-        return None
-    try:
-        data, end = _DECODER.raw_decode(text, opener.end())
-    except (ValueError, RecursionError) as error:
-        raise CallError(f"the tool call is not valid JSON: {error}") from None
-    closing = _JSON_CALL_END.match(text, end)
-    if closing is None:
-        raise CallError("the tool call is not closed with </tool_call> right after its JSON object")
-    if (
-        not isinstance(data, dict)
-        or not isinstance(data.get("name"), str)
-        or set(data) - {"name", "arguments"}
-    ):
-        raise CallError('the tool call must be an object {"name": ..., "arguments": {...}}')
-    arguments = data.get("arguments", {})
-    if not isinstance(arguments, dict):
-        raise CallError("the tool call's 'arguments' must be an object")
-    return _RawCall(opener.start(), closing.end(), data["name"], arguments)
-
-
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise CallError("an object gives a key twice")
-    return found
-
-
-def _no_number(word: str) -> object:
-    raise CallError(f"{word} is not JSON")
-
-
-_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_object, parse_constant=_no_number)
-
-
-def _find_words(text: str, position: int, tools: Tools) -> _RawCall | None:
-    found = _opener("words", tools).search(text, position)
-    if found is None:
-        return None
-    name, *values = found[0].split()
-    arguments = {p.name: value for p, value in zip(tools[name].parameters, values, strict=True)}
-    return _RawCall(found.start(), found.end(), name, arguments)
-
-
-def _opener(tool_format: ToolFormat, tools: Tools) -> re.Pattern[str]:
-    """Where a call begins."""
-    return _words_pattern(tuple(tools.values())) if tool_format == "words" else _OPENERS[tool_format]
-
-
-@functools.cache
-def _words_pattern(tools: tuple[ToolSchema, ...]) -> re.Pattern[str]:
-    """Return the pattern of any whole call in words."""
-    calls = [
-        r"\s+".join([tool.name, *(f"(?:{'|'.join(p.choices)})" for p in tool.parameters)]) for tool in tools
-    ]
-    return re.compile(rf"\b(?:{'|'.join(calls)})\b")
-
-
-_FORMATS: Mapping[ToolFormat, Callable[[str, int, Tools], _RawCall | None]] = {
-    "xml": _find_xml,
-    "function_calling": _find_json,
-    "words": _find_words,
-}
-_OPENERS: Mapping[ToolFormat, re.Pattern[str]] = {"xml": _FUNCTION, "function_calling": _JSON_CALL}
-_EXAMPLES: Mapping[ToolFormat, str] = {
-    "xml": "<function=NAME>, one <parameter=KEY>VALUE</parameter> per argument, </function>",
-    "function_calling": '<tool_call>{"name": NAME, "arguments": {...}}</tool_call>',
-    "words": "NAME VALUE",
-}
+def _message(error: str) -> str:
+    text = printable(error[: MAX_MESSAGE_CHARS + 1])
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[:MAX_MESSAGE_CHARS]}..."

@@ -1,7 +1,7 @@
 """Rendering of tool calls as text; ``engine.tools.parser`` is the lossless inverse.
 
 Used where responses are made rather than sampled: scripted policies and the warm start.
-To add a format: see ``engine.tools.parser``.
+To add a format: see ``engine.tools.formats``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 import re
 
-from engine.tools.parser import PARAMETER_END, THINK_END, THINK_START, ToolFormat
+from engine.tools.formats import PARAMETER_END, ToolFormat
+from engine.tools.parser import THINK_END, THINK_START
 from engine.types import ToolCall
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -27,7 +28,7 @@ def render_call(call: ToolCall, tool_format: ToolFormat) -> str:
             raise ValueError(f"'{name}' cannot be the name of a tool or an argument")
     if tool_format == "words":
         return " ".join((call.name, *map(str, call.arguments.values())))
-    if tool_format == "function_calling":
+    if tool_format == "native":
         payload = {"name": call.name, "arguments": dict(call.arguments)}
         return f"<tool_call>\n{json.dumps(payload, ensure_ascii=False)}\n</tool_call>"
     rows = [

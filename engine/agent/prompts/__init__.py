@@ -18,7 +18,7 @@ from pathlib import Path
 
 from engine.errors import ConfigError
 from engine.tools import ObservationStyle
-from engine.tools.parser import ToolFormat
+from engine.tools.formats import ToolFormat
 from engine.tools.schemas import SWE_TOOLS, Tools
 from engine.types import Task
 
@@ -103,7 +103,7 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def _tools_text(tools: Tools, tool_format: ToolFormat) -> str:
-    if tool_format == "function_calling":
+    if tool_format == "native":
         rows = "\n".join(json.dumps(tool.json_schema()) for tool in tools.values())
         return f"The tools, as JSON schemas:\n\n<tools>\n{rows}\n</tools>"
     return "The tools:\n\n" + "\n\n".join(tool.describe() for tool in tools.values())

@@ -98,7 +98,7 @@ def test_compact_prompt_is_the_statement_alone() -> None:
 
 
 def test_full_prompt_names_every_tool_and_its_format() -> None:
-    xml, calling = load_prompt("deepswe_v1", "xml"), load_prompt("deepswe_v1", "function_calling")
+    xml, calling = load_prompt("deepswe_v1", "xml"), load_prompt("deepswe_v1", "native")
     for name in ("file_editor", "execute_bash", "search", "finish"):
         assert f"{name}: " in xml.system
         assert f'"name": "{name}"' in calling.system
@@ -111,7 +111,7 @@ def test_full_prompt_names_every_tool_and_its_format() -> None:
 
 
 def test_prompt_hashes_tell_prompts_apart() -> None:
-    prompts = [load_prompt(name, f) for name in prompt_names() for f in ("xml", "function_calling")]
+    prompts = [load_prompt(name, f) for name in prompt_names() for f in ("xml", "native")]
     assert len({prompt.content_hash for prompt in prompts}) == len(prompts) == 8
     with pytest.raises(ConfigError, match="known: compact_v1, deepswe_v1"):
         load_prompt("../compact_v1", "xml")

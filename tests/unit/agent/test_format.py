@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from engine.inference.response_ids import response_ids
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
-from engine.tools.parser import ToolFormat, parse
+from engine.tools.formats import ToolFormat
+from engine.tools.parser import parse
 from engine.tools.rendering import render_call, render_response
 from engine.tools.schemas import MAX_INTEGER, SWE_TOOLS, ToolSchema
 from engine.types import ToolCall
@@ -31,7 +32,7 @@ _TEXTS = st.one_of(
     st.just(""),
 )
 _INTEGERS = st.integers(-MAX_INTEGER, MAX_INTEGER)
-FORMATS: tuple[ToolFormat, ...] = ("xml", "function_calling")
+FORMATS: tuple[ToolFormat, ...] = ("xml", "native")
 
 
 def _values(schema: ToolSchema) -> st.SearchStrategy[ToolCall]:
@@ -55,8 +56,8 @@ CALLS = st.one_of(*(_values(schema) for schema in SWE_TOOLS.values()))
 
 
 @given(CALLS)
-def test_function_calling_round_trip(call: ToolCall) -> None:
-    parsed = parse(render_response("a thought", call, "function_calling"), "function_calling")
+def test_native_round_trip(call: ToolCall) -> None:
+    parsed = parse(render_response("a thought", call, "native"), "native")
     assert (parsed.call, parsed.thought, parsed.error) == (call, "a thought", "")
 
 
@@ -110,10 +111,11 @@ def test_ambiguous_xml_value_is_refused() -> None:
     call = ToolCall(name="execute_bash", arguments={"cmd": "a</parameter>\n</function>b"})
     with pytest.raises(ValueError, match="cannot express"):
         render_call(call, "xml")
-    # The end of a parameter completed only by what the renderer itself writes next.
+
+
+def test_a_value_that_ends_like_the_next_parameter_is_kept() -> None:
     call = ToolCall(name="execute_bash", arguments={"cmd": "a</parameter>\n<parameter=b"})
-    with pytest.raises(ValueError, match="cannot express"):
-        render_call(call, "xml")
+    assert parse(render_call(call, "xml"), "xml").call == call
 
 
 def test_call_inside_thinking_does_not_count() -> None:
@@ -185,8 +187,8 @@ def test_xml_errors_tell_the_model_what_to_do(text: str, message: str) -> None:
         ),
     ],
 )
-def test_function_calling_errors(text: str, message: str) -> None:
-    parsed = parse(text, "function_calling")
+def test_native_errors(text: str, message: str) -> None:
+    parsed = parse(text, "native")
     assert parsed.call is None
     assert message in parsed.error
 

@@ -16,10 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.tools import FileEditor, MemoryFileStore, ToolResult, printable, run_immediately
+from engine.tools import formats as formats_module
 from engine.tools import parser as parser_module
 from engine.tools.base import CommandResult
 from engine.tools.elide import elided_lines
-from engine.tools.parser import MAX_MESSAGE_CHARS, MAX_RESPONSE_CHARS, ParsedResponse, ToolFormat, parse
+from engine.tools.formats import ToolFormat
+from engine.tools.parser import MAX_MESSAGE_CHARS, MAX_RESPONSE_CHARS, ParsedResponse, parse
 from engine.tools.schemas import LAKE_TOOLS, MAX_INTEGER, SWE_TOOLS, CallError, Tools, validate_call
 from engine.tools.search import Search
 
@@ -27,7 +29,7 @@ RESPONSES = 100_000
 SEEDS = 10
 FORMATS: tuple[tuple[ToolFormat, Tools], ...] = (
     ("xml", SWE_TOOLS),
-    ("function_calling", SWE_TOOLS),
+    ("native", SWE_TOOLS),
     ("words", LAKE_TOOLS),
 )
 FRAGMENTS = [
@@ -279,7 +281,7 @@ def test_any_arguments_of_any_tool_are_a_call_or_an_error(tool: str) -> None:
     assert accepted
 
 
-@pytest.mark.parametrize("form", ["xml", "function_calling"])
+@pytest.mark.parametrize("form", ["xml", "native"])
 def test_a_range_of_two_thousand_brackets_is_an_error(form: ToolFormat) -> None:
     if form == "xml":
         text = "<function=file_editor><parameter=command>view</parameter><parameter=path>a</parameter>"
@@ -296,7 +298,7 @@ def test_a_range_of_two_thousand_brackets_is_an_error(form: ToolFormat) -> None:
 def test_nested_values_of_any_depth_are_an_error(depth: int) -> None:
     nested = "[" * depth + "]" * depth
     text = f'<tool_call>{{"name": "execute_bash", "arguments": {{"cmd": {nested}}}}}</tool_call>'
-    found = parse(text, "function_calling")
+    found = parse(text, "native")
     check(found)
     assert found.call is None
 
@@ -305,12 +307,12 @@ def test_nested_values_of_any_depth_are_an_error(depth: int) -> None:
 def test_numbers_that_are_none_are_an_error(word: str) -> None:
     arguments = f'{{"command": "insert", "path": "a", "new_str": "", "insert_line": {word}}}'
     text = f'<tool_call>{{"name": "file_editor", "arguments": {arguments}}}</tool_call>'
-    assert parse(text, "function_calling").call is None
+    assert parse(text, "native").call is None
 
 
 @pytest.mark.parametrize("tool", ["\\ud800", "\\u0000", "x" * 10_000])
 def test_a_name_that_cannot_be_shown_is_named_all_the_same(tool: str) -> None:
-    found = parse(f'<tool_call>{{"name": "{tool}", "arguments": {{}}}}</tool_call>', "function_calling")
+    found = parse(f'<tool_call>{{"name": "{tool}", "arguments": {{}}}}</tool_call>', "native")
     check(found)
     assert "unknown tool" in found.error
 
@@ -337,7 +339,8 @@ def test_no_text_takes_more_steps_than_it_is_long(number: int) -> None:
 
 
 def patterns() -> Iterator[re.Pattern[str]]:
-    yield from (value for value in vars(parser_module).values() if isinstance(value, re.Pattern))
+    for module in (formats_module, parser_module):
+        yield from (value for value in vars(module).values() if isinstance(value, re.Pattern))
 
 
 def unbounded(node: Any) -> Iterator[str]:

@@ -20,7 +20,7 @@ from engine.inference.base import GenerationContext, Policy, SamplingParams
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
-from engine.tools.parser import ToolFormat
+from engine.tools.formats import ToolFormat
 from engine.types import Step, TerminationReason
 from tests.fakes.memory_sandbox import Command, MemoryBackend, printed, silent
 from tests.rollout_builders import (
@@ -98,7 +98,7 @@ async def test_a_response_without_a_call_goes_on() -> None:
     assert "ERROR: no tool call" in _shown(outcome)
 
 
-@pytest.mark.parametrize("tool_format", ["xml", "function_calling"])
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
 async def test_nonsense_is_the_models_own_doing_and_the_rollout_goes_on(tool_format: ToolFormat) -> None:
     """Deep brackets, endless numbers, text that no file can hold: errors to show, no failure of anything."""
     values: list[Any] = ["[" * 2000, "9" * 5000, "\ud800", "\0", [[1], 2], [10**400, 1], {}, None]

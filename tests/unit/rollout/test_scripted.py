@@ -13,7 +13,8 @@ from engine.inference.oracle import plan
 from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy, ScriptedPolicy
 from engine.patches.structure import FileChange, parse_patch
 from engine.tools import FileEditor, MemoryFileStore, ObservationStyle, run_immediately
-from engine.tools.parser import ToolFormat, parse
+from engine.tools.formats import ToolFormat
+from engine.tools.parser import parse
 from engine.types import Step, ToolCall
 from tests.rollout_builders import make_key, make_row
 
@@ -160,7 +161,7 @@ async def respond(policy: ScriptedPolicy, *steps: Step, max_tokens: int = 10_000
     return policy.tokenizer.decode(generation.ids).removesuffix("<|im_end|>")
 
 
-@pytest.mark.parametrize("tool_format", ["xml", "function_calling"])
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
 async def test_policies_speak_both_formats(tool_format: ToolFormat) -> None:
     parsed = parse(await respond(NoopPolicy(tool_format=tool_format)), tool_format)
     assert parsed.call == ToolCall(name="finish", arguments={"command": "submit"})

@@ -1,0 +1,201 @@
+"""Search for tool calls in a text, one reader per format; ``engine.tools.parser`` judges what was found.
+
+A reader yields the places where a call begins, in order: a whole call, or the reason why it is none. The
+search goes on where the reading of the last place ended, so no text is read twice.
+To add a format: a reader and an entry in ``READERS``, its example in ``engine.tools.parser``, its rendering
+in ``engine.tools.rendering``.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.tools.schemas import CallError, Tools, ToolSchema
+
+ToolFormat = Literal["xml", "native", "words"]
+
+_MAX_PLACES = 100
+"""Places where a call begins that are read; a text with more of them is nonsense."""
+
+# Nothing here is tried twice: repetitions are possessive, and those that may start anywhere are bounded.
+_NAME = r"\s{0,20}+=([^<>\n]{0,200}+)>"
+_FUNCTION = re.compile(rf"<function{_NAME}")
+_FUNCTION_END = re.compile(r"\s*+</function>")
+_PARAMETER = re.compile(rf"\s*+<parameter{_NAME}")
+PARAMETER_END = re.compile(rf"</parameter>(?=\s*+(?:<parameter{_NAME}|</function>))")
+_JSON_CALL = re.compile(r"<tool_call>\s*+")
+_JSON_CALL_END = re.compile(r"\s*+</tool_call>")
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCall:
+    """A whole call in a text, not validated against its tool yet."""
+
+    start: int
+    end: int
+    name: str
+    arguments: Mapping[str, object]
+    error: str = ""
+    """Reason why the call cannot be carried out, written for the model; empty without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenCall:
+    """A place where a call begins that is not whole."""
+
+    start: int
+    end: int
+    """End of what was read of it."""
+    error: str
+    """Reason, written for the model."""
+    mention: bool = False
+    """Whether nothing of a call follows the opening tag, as where prose mentions it."""
+
+
+Reader = Callable[[str, int, Tools], Iterator[FoundCall | BrokenCall]]
+
+
+def _read_places(
+    text: str,
+    position: int,
+    opening: re.Pattern[str],
+    read: Callable[[str, re.Match[str]], FoundCall | BrokenCall],
+) -> Iterator[FoundCall | BrokenCall]:
+    for _ in range(_MAX_PLACES):
+        opener = opening.search(text, position)
+        if opener is None:
+            return
+        found = read(text, opener)
+        yield found
+        position = found.end
+
+
+def read_xml(text: str, position: int, _tools: Tools) -> Iterator[FoundCall | BrokenCall]:
+    """Return the calls written ``<function=NAME><parameter=KEY>VALUE</parameter></function>``."""
+    return _read_places(text, position, _FUNCTION, _read_function)
+
+
+def _read_function(text: str, opener: re.Match[str]) -> FoundCall | BrokenCall:
+    arguments: dict[str, object] = {}
+    repeated = ""
+    start, function, cursor = opener.start(), opener[1].strip(), opener.end()
+    while not (closing := _FUNCTION_END.match(text, cursor)):
+        parameter = _PARAMETER.match(text, cursor)
+        if parameter is None:
+            error = (
+                f"the call of '{function}' is malformed: after the function's name only "
+                "<parameter=NAME>VALUE</parameter> and the closing </function> may follow"
+            )
+            return BrokenCall(start, cursor, error, mention=not _is_closed(text, cursor))
+        name = parameter[1].strip()
+        ending = PARAMETER_END.search(text, parameter.end())
+        if ending is None:
+            error = f"the call of '{function}' is cut off: parameter '{name}' or the function is not closed"
+            return BrokenCall(start, len(text), error)
+        if name in arguments:
+            repeated = name
+        arguments[name] = _without_layout(text[parameter.end() : ending.start()])
+        cursor = ending.end()
+    error = f"the call of '{function}' gives parameter '{repeated}' twice" if repeated else ""
+    return FoundCall(start, closing.end(), function, arguments, error)
+
+
+def _is_closed(text: str, position: int) -> bool:
+    """Return whether a function is closed before the next one opens."""
+    opener = _FUNCTION.search(text, position)
+    return "</function>" in text[position : opener.start() if opener else len(text)]
+
+
+def _without_layout(value: str) -> str:
+    if len(value) >= 2 and value[0] == "\n" and value[-1] == "\n":
+        return value[1:-1]
+    return value
+
+
+def read_json(text: str, position: int, _tools: Tools) -> Iterator[FoundCall | BrokenCall]:
+    """Return the calls written ``<tool_call>{"name": …, "arguments": {…}}</tool_call>``."""
+    return _read_places(text, position, _JSON_CALL, _read_object)
+
+
+def _read_object(text: str, opener: re.Match[str]) -> FoundCall | BrokenCall:
+    start = opener.start()
+    try:
+        data, end = _DECODER.raw_decode(text, opener.end())
+    except json.JSONDecodeError as error:
+        mention = not text.startswith("{", opener.end())
+        return BrokenCall(
+            start, max(error.pos, opener.end()), f"the tool call is not valid JSON: {error}", mention
+        )
+    except (ValueError, RecursionError) as error:
+        return BrokenCall(start, len(text), f"the tool call is not valid JSON: {error}")
+    closing = _JSON_CALL_END.match(text, end)
+    if closing is None:
+        return BrokenCall(
+            start, end, "the tool call is not closed with </tool_call> right after its JSON object"
+        )
+    try:
+        name, arguments = _call_of(data)
+    except CallError as error:
+        return FoundCall(start, closing.end(), "", {}, str(error))
+    return FoundCall(start, closing.end(), name, arguments)
+
+
+def _call_of(data: object) -> tuple[str, Mapping[str, object]]:
+    if (
+        not isinstance(data, dict)
+        or not isinstance(data.get("name"), str)
+        or set(data) - {"name", "arguments"}
+    ):
+        raise CallError('the tool call must be an object {"name": ..., "arguments": {...}}')
+    return data["name"], checked_arguments(data.get("arguments", {}))
+
+
+def checked_arguments(arguments: object) -> Mapping[str, object]:
+    """Return a call's arguments: an object, or the JSON text of one. Raises CallError."""
+    if isinstance(arguments, str):
+        try:
+            arguments = _DECODER.decode(arguments)
+        except (ValueError, RecursionError) as error:
+            raise CallError(f"the tool call's 'arguments' are not valid JSON: {error}") from None
+    if not isinstance(arguments, dict):
+        raise CallError("the tool call's 'arguments' must be an object")
+    return arguments
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise CallError("an object gives a key twice")
+    return found
+
+
+def _no_number(word: str) -> object:
+    raise CallError(f"{word} is not JSON")
+
+
+_DECODER = json.JSONDecoder(strict=False, object_pairs_hook=_object, parse_constant=_no_number)
+
+
+def read_words(text: str, position: int, tools: Tools) -> Iterator[FoundCall | BrokenCall]:
+    """Yield the calls written as the tool's name and its arguments in order, ``move up``."""
+    for found in _words_pattern(tuple(tools.values())).finditer(text, position):
+        name, *values = found[0].split()
+        arguments = {p.name: value for p, value in zip(tools[name].parameters, values, strict=True)}
+        yield FoundCall(found.start(), found.end(), name, arguments)
+
+
+@functools.cache
+def _words_pattern(tools: tuple[ToolSchema, ...]) -> re.Pattern[str]:
+    """Return the pattern of any whole call in words."""
+    calls = [
+        r"\s+".join([tool.name, *(f"(?:{'|'.join(p.choices)})" for p in tool.parameters)]) for tool in tools
+    ]
+    return re.compile(rf"\b(?:{'|'.join(calls)})\b")
+
+
+READERS: Mapping[ToolFormat, Reader] = {"xml": read_xml, "native": read_json, "words": read_words}

@@ -1,0 +1,204 @@
+"""Where a response's call is looked for, what counts as one, and what real models wrote."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.config.rollout import AgentConfig
+from engine.tools import formats
+from engine.tools.formats import ToolFormat
+from engine.tools.parser import NativeCall, parse, parse_content, parse_native
+from engine.tools.rendering import render_call
+from engine.tools.schemas import SWE_TOOLS
+from engine.types import ToolCall
+
+LS = ToolCall(name="execute_bash", arguments={"cmd": "ls"})
+DONE = ToolCall(name="finish", arguments={"command": "submit"})
+TEXT_FORMATS: tuple[ToolFormat, ...] = ("xml", "native")
+OPENERS = {"xml": "<function=", "native": "<tool_call>"}
+MENTIONS = (
+    "<function=",
+    "<function=execute_bash>",
+    "<function=finish> ",
+    "<tool_call>",
+    "<tool_call> {",
+    "`<function=NAME>`",
+)
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+@pytest.mark.parametrize("thinking_open", [None, True])
+def test_thinking_opened_by_the_prompt_holds_no_call(
+    tool_format: ToolFormat, thinking_open: bool | None
+) -> None:
+    text = f"maybe {render_call(DONE, tool_format)} but no\n</think>\n\nNow: {render_call(LS, tool_format)}"
+    parsed = parse(text, tool_format, thinking_open=thinking_open)
+    assert (parsed.call, parsed.error) == (LS, "")
+    assert parsed.thought.startswith("maybe")
+    assert parsed.thought.endswith("Now:")
+    assert "</think>" not in parsed.thought
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+def test_a_half_written_call_in_the_thinking_takes_nothing_of_the_answer(tool_format: ToolFormat) -> None:
+    begun = {"xml": "<function=execute_bash>\n<parameter=cmd>rm", "native": '<tool_call>{"name": "finish", '}
+    text = f"I could write {begun[tool_format]} ...</think>{render_call(LS, tool_format)}"
+    assert parse(text, tool_format).call == LS
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+def test_thinking_that_the_prompt_opened_and_nobody_closed_is_an_error(tool_format: ToolFormat) -> None:
+    parsed = parse(f"so {render_call(DONE, tool_format)}", tool_format, thinking_open=True)
+    assert parsed.call is None
+    assert "not closed" in parsed.error
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+def test_a_value_may_hold_the_thinking_marker(tool_format: ToolFormat) -> None:
+    call = ToolCall(name="execute_bash", arguments={"cmd": "grep -c '</think>' a.txt"})
+    text = render_call(call, tool_format)
+    assert parse(text, tool_format).call == call
+    assert parse(text, tool_format, thinking_open=False).call == call
+    assert parse_content(text, tool_format, thinking="t").call == call
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+@pytest.mark.parametrize("mention", MENTIONS)
+def test_prose_that_mentions_a_call_voids_nothing(tool_format: ToolFormat, mention: str) -> None:
+    call = render_call(LS, tool_format)
+    for text in (f"{call}\nI used {mention} as told.", f"{call}{mention}", f"{call} {mention} {mention}"):
+        assert parse(text, tool_format).call == LS, text
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+def test_prose_before_a_call_may_mention_one(tool_format: ToolFormat) -> None:
+    mention = {"xml": "<function=execute_bash>", "native": "<tool_call>"}[tool_format]
+    assert parse(f"I write {mention} now: {render_call(LS, tool_format)}", tool_format).call == LS
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+def test_a_mention_alone_is_an_error(tool_format: ToolFormat) -> None:
+    parsed = parse(f"I would write {OPENERS[tool_format]}execute_bash>", tool_format)
+    assert parsed.call is None
+    assert parsed.thought == "I would write"
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+@pytest.mark.parametrize("between", ["", "\n\nand then\n", " <function=x> ", " <tool_call> "])
+def test_a_second_whole_call_voids_the_first(tool_format: ToolFormat, between: str) -> None:
+    text = render_call(LS, tool_format) + between + render_call(DONE, tool_format)
+    parsed = parse(text, tool_format)
+    assert parsed.call is None
+    assert "more than one tool call" in parsed.error
+
+
+def test_a_broken_call_is_not_skipped_for_a_later_one() -> None:
+    broken = "<function=execute_bash>cmd=ls</function>"
+    assert "malformed" in parse(f"{broken} {render_call(DONE, 'xml')}", "xml").error
+    broken = '<tool_call>{"name": "execute_bash", "arguments": {"cmd": ls}}</tool_call>'
+    assert "not valid JSON" in parse(f"{broken} {render_call(DONE, 'native')}", "native").error
+
+
+@pytest.mark.parametrize("wrapper", ["<tool_call>", "<tool_call>\n", "<tool_call>\n\n"])
+def test_wrappers_of_calls_are_no_part_of_the_thought(wrapper: str) -> None:
+    call = render_call(LS, "xml")
+    parsed = parse(f"<think>\nwhy\n</think>\n\nLook.\n{wrapper}{call}\n</tool_call>", "xml")
+    assert (parsed.thought, parsed.call) == ("why\n\n\nLook.", LS)
+    assert parse(f"Look. {wrapper}<function=ls></function></tool_call>", "xml").thought == "Look."
+
+
+def test_a_call_after_too_many_mentions_is_not_looked_for() -> None:
+    text = "<function=x> " * formats._MAX_PLACES + render_call(LS, "xml")
+    assert "malformed" in parse(text, "xml").error
+
+
+def _pieces(*more: str) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.sampled_from([*MENTIONS, *more, "a ", "\n", '"', "}"]), max_size=8)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    _pieces("</function>", "</tool_call>", "<function=submit></function>"),
+    st.sampled_from(TEXT_FORMATS),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
+)
+def test_any_thinking_leaves_the_answer_as_it_is(thinking: list[str], form: ToolFormat, value: str) -> None:
+    call = ToolCall(name="execute_bash", arguments={"cmd": value})
+    inside = "".join(thinking)
+    text = f"{inside}</think>\n\n{render_call(call, form)}"
+    assert parse(text, form, thinking_open=True).call == call
+    assert parse(f"<think>{text}", form).call == call
+    assert parse_content(render_call(call, form), form, thinking=inside).call == call
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    _pieces("</parameter>", "</function>"),
+    st.sampled_from(TEXT_FORMATS),
+)
+def test_any_prose_after_a_call_leaves_it_as_it_is(prose: list[str], form: ToolFormat) -> None:
+    after = "".join(prose)
+    expected = "</function>" in after and "<function=" in after  # an empty call may have come of it
+    parsed = parse(f"{render_call(LS, form)} {after}", form)
+    assert parsed.call == LS or (form == "xml" and expected)
+
+
+def native(name: str, arguments: Any, error: str = "") -> NativeCall:
+    return NativeCall(name=name, arguments=arguments, error=error)
+
+
+@pytest.mark.parametrize("arguments", [{"cmd": "ls"}, '{"cmd": "ls"}'])
+def test_native_calls_are_validated(arguments: Any) -> None:
+    parsed = parse_native([native("execute_bash", arguments)], thinking="why\n", content="Look.")
+    assert (parsed.call, parsed.thought, parsed.error) == (LS, "why\n\nLook.", "")
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        ([], "no tool call was found"),
+        ([native("execute_bash", {"cmd": "ls"})] * 2, "more than one tool call"),
+        ([native("ls", {})], "unknown tool 'ls'; the tools are file_editor"),
+        ([native("execute_bash", {})], "missing argument 'cmd'. Expected: execute_bash(cmd: string)"),
+        ([native("execute_bash", {"cmd": 3})], "argument 'cmd' must be text"),
+        ([native("execute_bash", "{")], "not valid JSON"),
+        ([native("execute_bash", "[]")], "must be an object"),
+        ([native("execute_bash", '{"cmd": "a", "cmd": "b"}')], "gives a key twice"),
+        ([native("execute_bash", None)], "must be an object"),
+        ([native("", {})], "unknown tool ''"),
+        ([native("execute_bash", {"cmd": "ls"}, "the call is cut off")], "the call is cut off"),
+        ([native("execute_bash", {"cmd": "\ud800"})], "must be text"),
+    ],
+)
+def test_native_errors_tell_the_model_what_to_do(calls: list[NativeCall], message: str) -> None:
+    parsed = parse_native(calls, content="I act. ")
+    assert parsed.call is None
+    assert message in parsed.error
+    assert parsed.thought == "I act."
+
+
+def test_native_errors_are_those_of_the_text_formats() -> None:
+    for name, arguments in (("ls", {}), ("execute_bash", {}), ("search", {"search_term": "a", "x": 1})):
+        text = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
+        assert parse_native([native(name, arguments)]).error == parse(text, "native").error
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_any_native_arguments_are_a_call_or_an_error(arguments: Any) -> None:
+    for name in (*SWE_TOOLS, "submit", "x"):
+        parsed = parse_native([native(name, arguments)])
+        assert (parsed.call is None) == bool(parsed.error)
+
+
+def test_a_stored_configuration_may_use_the_former_name_of_a_format() -> None:
+    assert AgentConfig.model_validate({"tool_format": "function_calling"}).tool_format == "native"
