@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,87 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from engine.errors import CheckpointError
+from engine.models.base import LanguageModel
 from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer, TransformerConfig
+from engine.models.families import Family, family_of
 
 BUILTIN = Path(__file__).parent / "builtin" / "shipped"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedModel:
+    """A language model with what belongs to it."""
+
+    model: LanguageModel
+    tokenizer: Any
+    """``BpeTokenizer`` of a built-in policy, else ``transformers``' own."""
+    family: Family
+    folder: Path | None
+    """Folder with its original files; None for the random weights of a built-in architecture."""
+    provenance: Mapping[str, Any]
+    """Content of its ``provenance.json``; empty without one."""
+
+
+def open_model(ref: str, *, home: Path, dtype: torch.dtype = torch.float32) -> OpenedModel:
+    """Open a model for sampling or training.
+
+    Args:
+        ref: see the module's docstring.
+        home: the data folder, for ``run:<id>``.
+        dtype: of the weights; a built-in policy's stay float32.
+
+    Raises:
+        CheckpointError: missing, incomplete, or a model that cannot be trained here.
+    """
+    scheme, _, name = ref.partition(":")
+    if scheme == "fresh" and name in ARCHITECTURES:
+        model, tokenizer = load_policy_checkpoint(ref, home=home)
+        return OpenedModel(
+            model=model, tokenizer=tokenizer, family=family_of(model.family), folder=None, provenance={}
+        )
+    folder = Path(name) if scheme == "fresh" else _folder_of(ref, home)
+    provenance = _provenance(folder)
+    if provenance is not None and provenance.get("implementation", "builtin") == "builtin":
+        model, tokenizer = _load_folder(folder)
+        return OpenedModel(
+            model=model,
+            tokenizer=tokenizer,
+            family=family_of(model.family),
+            folder=folder,
+            provenance=provenance,
+        )
+    from engine.models.pretrained import load_pretrained  # transformers takes seconds to import
+
+    pretrained = load_pretrained(folder, dtype=dtype, random=scheme == "fresh")
+    return OpenedModel(
+        model=pretrained,
+        tokenizer=_load_published_tokenizer(folder),
+        family=family_of(pretrained.family),
+        folder=folder,
+        provenance=provenance or {},
+    )
+
+
+def _provenance(folder: Path) -> dict[str, Any] | None:
+    path = folder / "provenance.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    return found
+
+
+def _load_published_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read the tokenizer in {folder}: {error}") from error
 
 
 def load_policy_checkpoint(ref: str, *, home: Path) -> tuple[Transformer, BpeTokenizer]:

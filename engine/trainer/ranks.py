@@ -2,9 +2,10 @@
 
 Ranks form a grid: along ``data`` they share an optimizer step's rows, along ``context`` the tokens of each
 row. Under context parallelism a row of T tokens is cut into 2C chunks, of which rank c holds number c and
-number 2C − 1 − c: later chunks attend to more keys, so each rank has a cheap and an expensive one. Every
-layer gathers all keys and values; with grouped queries they are few. torch's own ``context_parallel``
-supports neither segments nor CPUs.
+number 2C − 1 − c. Where the heads of keys divide by C, attention exchanges tokens for heads (Ulysses): each
+rank attends with its share of the heads to the whole row. Otherwise each gathers all keys and values, which
+are few then, and its own chunks are a cheap and an expensive one, as later chunks attend to more keys.
+torch's own ``context_parallel`` supports neither segments nor CPUs.
 """
 
 from __future__ import annotations
@@ -96,26 +97,54 @@ def shared_row(lengths: Sequence[int], ranks: Ranks, device: torch.device) -> Sh
             if first < until:
                 queries.append(until - first)
                 keys.append((last - length, until))
-    gathered = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in order])
+    placed = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in order])
     segments = Segments(
         positions=whole.positions[here].to(device),
         lengths=tuple(queries),
         keys=tuple(keys),
-        exchange=_Exchange(gathered.argsort().to(device), group),
+        exchange=RowExchange(
+            row=Segments.whole(lengths, device),
+            rank=ranks.context_rank,
+            size=ranks.context_size,
+            placed=placed.to(device),
+            order=placed.argsort().to(device),
+            group=group,
+        ),
     )
     return SharedRow(segments=segments, here=here, padding=padding, width=width)
 
 
-@dataclass(frozen=True, slots=True)
-class _Exchange:
-    """Autograd function: a rank's own keys or values → those of the whole row, in order."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowExchange:
+    """Collectives of the ranks that share a row (``engine.models.attention.Exchange``)."""
 
+    row: Segments
+    rank: int
+    size: int
+    placed: Tensor
+    """int64 [C·T]: the row's token of each of the ranks' tokens, rank after rank."""
     order: Tensor
+    """Its inverse."""
     group: dist.ProcessGroup
 
-    def __call__(self, local: Tensor) -> Tensor:
+    def gather(self, local: Tensor) -> Tensor:
+        """Return all tokens of the row, in order."""
         gathered: Tensor = _Gather.apply(local, self.group)  # type: ignore[no-untyped-call]
         return gathered[self.order]
+
+    def scatter_heads(self, local: Tensor) -> Tensor:
+        """Return all tokens of the row, in order, with this rank's share of the heads."""
+        shares = torch.stack(local.chunk(self.size, dim=1))  # [rank, T, heads / C, D]
+        return self._transpose(shares).flatten(0, 1)[self.order]
+
+    def gather_heads(self, row: Tensor) -> Tensor:
+        """Return this rank's tokens with all heads: the inverse of ``scatter_heads``."""
+        shares = row[self.placed].view(self.size, -1, *row.shape[1:])  # [rank, T, heads / C, D]
+        return self._transpose(shares).transpose(0, 1).flatten(1, 2)
+
+    def _transpose(self, shares: Tensor) -> Tensor:
+        exchanged: Tensor = _Transpose.apply(shares, self.group)  # type: ignore[no-untyped-call]
+        return exchanged
 
 
 class _Gather(torch.autograd.Function):
@@ -134,6 +163,21 @@ class _Gather(torch.autograd.Function):
         own = gradient.new_empty(len(gradient) // ctx.group.size(), *gradient.shape[1:])
         dist.reduce_scatter_tensor(own, gradient.contiguous(), group=ctx.group)
         return own, None
+
+
+class _Transpose(torch.autograd.Function):
+    """Autograd function: rank r's item s becomes rank s's item r; it is its own backward."""
+
+    @staticmethod
+    def forward(ctx: Any, items: Tensor, group: dist.ProcessGroup) -> Tensor:
+        ctx.group = group
+        received = torch.empty_like(items, memory_format=torch.contiguous_format)
+        dist.all_to_all_single(received, items.contiguous(), group=group)
+        return received
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _Transpose.forward(ctx, gradients[0], ctx.group), None
 
 
 class _Place(torch.autograd.Function):

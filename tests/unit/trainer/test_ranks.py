@@ -172,8 +172,14 @@ def test_bfloat16_is_one_policy_for_any_number_of_ranks(
             assert theirs["update/steps"] == ours["update/steps"]
 
 
-def _same(whole: torch.Tensor) -> torch.Tensor:
-    return whole
+class _Gathered:
+    """An exchange of ranks whose keys and values are those of the whole row already."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def gather(self, whole: torch.Tensor) -> torch.Tensor:
+        return whole
 
 
 @pytest.mark.parametrize("lengths", [(8,), (3, 9, 1, 14), (5, 5), (40,)])
@@ -185,13 +191,13 @@ def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
     places = [Ranks(context_rank=rank, context_size=size) for rank in range(size)]
     rows = [shared_row(lengths, place, torch.device("cpu")) for place in places]
     width = rows[0].width
-    q, k, v = torch.randn(3, width, 2, 8, generator=torch.Generator().manual_seed(1))
+    q, k, v = torch.randn(3, width, 1, 8, generator=torch.Generator().manual_seed(1))
     whole = Segments.whole([*lengths, *([rows[0].padding] if rows[0].padding else [])], torch.device("cpu"))
     expected = attend(q, k, v, whole)
     seen: list[int] = []
     for row in rows:
         assert row.here is not None
-        segments = replace(row.segments, exchange=_same)
+        segments = replace(row.segments, exchange=_Gathered(size))  # type: ignore[arg-type]
         found = attend(q[row.here], k, v, segments)
         torch.testing.assert_close(found, expected[row.here], rtol=1e-5, atol=1e-6)
         assert torch.equal(row.segments.positions, whole.positions[row.here])

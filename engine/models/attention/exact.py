@@ -1,0 +1,91 @@
+"""Exact attention in any precision on any device: one piece of a packed row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.models.attention.segments import Scoring, Segments
+
+_BLOCK = 1024
+"""Queries at a time where a mask or all scores are materialised."""
+
+
+def attend_exactly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
+    """Return attention [T, heads, D of v]; ``k`` and ``v`` are those of the whole row."""
+    pieces = zip(torch.split(q, list(segments.lengths)), _cut(k, segments), _cut(v, segments), strict=True)
+    return torch.cat([_attend_piece(*piece, scoring) for piece in pieces])
+
+
+def _cut(x: Tensor, segments: Segments) -> Sequence[Tensor]:
+    """Return the keys or values of each piece."""
+    if segments.exchange is None:
+        return torch.split(x, list(segments.lengths))  # one gradient buffer, not one for each piece
+    return [x[start:end] for start, end in segments.keys]
+
+
+def _attend_piece(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
+    """Return attention of the queries [m, heads, D] at the end of the keys [n, kv_heads, D]."""
+    q, k, v = (x.transpose(0, 1) for x in (q, k, v))
+    queries, keys = q.shape[1], k.shape[1]
+    window = scoring.window if scoring.window is not None and scoring.window < keys else None
+    explicit = scoring.softcap is not None or scoring.sinks is not None
+    if window is None and not explicit:
+        return _attend_fused(q, k, v, _mask(queries, keys, None, q.device), scoring).transpose(0, 1)
+    attend_block = _attend_explicitly if explicit else _attend_fused
+    found = []
+    for start, end, first, last in _blocks(queries, keys, window):
+        mask = _mask(end - start, last - first, window, q.device)
+        found.append(attend_block(q[:, start:end], k[:, first:last], v[:, first:last], mask, scoring))
+    return torch.cat(found, dim=1).transpose(0, 1)
+
+
+def _blocks(queries: int, keys: int, window: int | None) -> Iterator[tuple[int, int, int, int]]:
+    """Yield start and end of blocks of queries, and of the keys that they see."""
+    size = max(_BLOCK, window or 0)
+    before = keys - queries
+    for start in range(0, queries, size):
+        end = min(start + size, queries)
+        first = 0 if window is None else max(0, before + start - window + 1)
+        yield start, end, first, before + end
+
+
+def _mask(queries: int, keys: int, window: int | None, device: torch.device) -> Tensor | None:
+    """Return which key each query sees, bool [queries, keys]; None: plain causal of equal numbers."""
+    if queries == keys and window is None:
+        return None
+    mask = torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
+    return mask if window is None else mask.triu(keys - queries - window + 1)
+
+
+def _attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scoring: Scoring) -> Tensor:
+    out = functional.scaled_dot_product_attention(
+        q.unsqueeze(0),
+        k.unsqueeze(0),
+        v.unsqueeze(0),
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scoring.scale,
+        enable_gqa=len(q) != len(k),
+    )
+    return out.squeeze(0)
+
+
+def _attend_explicitly(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scoring: Scoring) -> Tensor:
+    group = len(q) // len(k)
+    k, v = (x.repeat_interleave(group, dim=0) for x in (k, v))
+    scale = q.shape[-1] ** -0.5 if scoring.scale is None else scoring.scale
+    scores = (q @ k.transpose(1, 2) * scale).to(torch.promote_types(q.dtype, torch.float32))
+    if scoring.softcap is not None:
+        scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
+    if mask is None:
+        mask = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device).tril()
+    scores = scores.masked_fill(~mask, -torch.inf)
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.to(scores.dtype).view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    weights = scores.softmax(dim=-1)[..., : k.shape[1]]
+    return weights.to(v.dtype) @ v

@@ -1,0 +1,114 @@
+"""Fused attention on CUDA in half precision: one kernel for all pieces of a packed row.
+
+Flash attention where it can: it knows windows, but neither sinks, softcaps nor values of another size than
+keys. flex_attention does everything else. Neither builds a table of scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from engine.models.attention.segments import Scoring, Segments
+
+_FLASH_MAX_SIZE = 256
+"""Largest size of a head that flash attention takes."""
+
+
+def attend_at_once(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
+    """Return attention [T, heads, D of v]; ``k`` and ``v`` are those of the whole row."""
+    size = q.shape[-1]
+    flash = scoring.softcap is None and scoring.sinks is None and size == v.shape[-1]
+    if flash and size <= _FLASH_MAX_SIZE and size % 8 == 0:
+        return _attend_flash(q, k, v, segments, scoring)
+    return attend_flex(q, k, v, segments, scoring, _compiled_flex())
+
+
+def _attend_flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
+    from torch.nn.attention.varlen import varlen_attn
+
+    if segments.exchange is not None:
+        chosen = torch.cat([torch.arange(start, end) for start, end in segments.keys]).to(q.device)
+        k, v = k[chosen], v[chosen]
+    key_lengths = [end - start for start, end in segments.keys]
+    query_ends, key_ends = (
+        torch.tensor((0, *accumulate(lengths)), dtype=torch.int32, device=q.device)
+        for lengths in (segments.lengths, key_lengths)
+    )
+    left = -1 if scoring.window is None else scoring.window - 1
+    # Its window is aligned at the end of the keys, as ours is.
+    out = varlen_attn(
+        q, k, v, query_ends, key_ends, max(segments.lengths), max(key_lengths),
+        scale=scoring.scale, window_size=(left, 0), enable_gqa=q.shape[1] != k.shape[1],
+    )  # fmt: skip
+    assert isinstance(out, Tensor)
+    return out
+
+
+def attend_flex(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring, flex: Callable[..., Any]
+) -> Tensor:
+    """Return attention [T, heads, D of v] by ``flex``, torch's flex_attention or that compiled."""
+    from torch.nn.attention.flex_attention import AuxRequest
+
+    mask = _block_mask(segments.lengths, segments.keys, scoring.window, len(k), q.device)
+    out, aux = flex(
+        *(x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)),
+        score_mod=None if scoring.softcap is None else _softcap(scoring.softcap),
+        block_mask=mask,
+        scale=scoring.scale,
+        enable_gqa=q.shape[1] != k.shape[1],
+        return_aux=AuxRequest(lse=True),
+    )
+    outputs: Tensor = out.squeeze(0).transpose(0, 1)
+    if scoring.sinks is None:
+        return outputs
+    # A sink takes its share of the weights, and gives none of it to a value.
+    kept: Tensor = torch.sigmoid(aux.lse.squeeze(0).transpose(0, 1) - scoring.sinks)
+    return (outputs * kept.unsqueeze(-1)).to(outputs.dtype)
+
+
+@lru_cache(maxsize=1)
+def _compiled_flex() -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention, dynamic=False)
+
+
+@lru_cache(maxsize=8)
+def _softcap(limit: float) -> Callable[..., Tensor]:
+    def cap(score: Tensor, _batch: Tensor, _head: Tensor, _query: Tensor, _key: Tensor) -> Tensor:
+        return limit * torch.tanh(score / limit)
+
+    return cap
+
+
+@lru_cache(maxsize=4)  # the layers of a row share a mask or two
+def _block_mask(
+    lengths: tuple[int, ...],
+    keys: tuple[tuple[int, int], ...],
+    window: int | None,
+    width: int,
+    device: torch.device,
+) -> Any:
+    """Return the mask of a row whose keys are ``width`` tokens."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    counts = torch.tensor(lengths)
+    ends = torch.tensor([end for _, end in keys])
+    offsets = torch.repeat_interleave(ends - counts.cumsum(0), counts)
+    last = torch.arange(len(offsets)) + offsets
+    first = torch.repeat_interleave(torch.tensor([start for start, _ in keys]), counts)
+    if window is not None:
+        first = torch.maximum(first, last - window + 1)
+    first, last = first.to(device), last.to(device)
+
+    def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (key >= first[query]) & (key <= last[query])
+
+    return create_block_mask(visible, None, None, len(last), width, device, _compile=device.type == "cuda")

@@ -1,0 +1,79 @@
+"""Layout of a packed row: concatenated sequences without padding, each attending causally to itself only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Exchange(Protocol):
+    """Collectives of the C ranks that share a packed row; each holds T of its C·T tokens.
+
+    All are differentiable. Tensors are [tokens, heads, D].
+    """
+
+    @property
+    def rank(self) -> int:
+        """Return this rank's number, 0 … C − 1."""
+
+    @property
+    def size(self) -> int:
+        """Return C."""
+
+    @property
+    def row(self) -> Segments:
+        """Return the layout of the whole row."""
+
+    def gather(self, local: Tensor) -> Tensor:
+        """Return all tokens of the row, in order."""
+
+    def scatter_heads(self, local: Tensor) -> Tensor:
+        """Return all tokens of the row, in order, with this rank's share of the heads."""
+
+    def gather_heads(self, row: Tensor) -> Tensor:
+        """Return this rank's tokens with all heads: the inverse of ``scatter_heads``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segments:
+    """Attention layout of the T tokens of a packed row; pieces are contiguous and cover the row in order."""
+
+    positions: Tensor
+    """int64 [T]: position of each token in its own sequence."""
+    lengths: tuple[int, ...]
+    """Number of queries of each piece."""
+    keys: tuple[tuple[int, int], ...]
+    """Start and end of each piece's keys; the last query of a piece attends to all of them, the one before
+    it to all but one, and so on."""
+    exchange: Exchange | None = None
+    """Collectives with the ranks that hold the rest of the row, which ``keys`` index; None: T is all."""
+
+    @classmethod
+    def whole(cls, lengths: Sequence[int], device: torch.device) -> Segments:
+        """Return the segments of complete sequences of these lengths."""
+        ends = list(accumulate(lengths))
+        positions = torch.cat([torch.arange(length) for length in lengths])
+        return cls(
+            positions=positions.to(device),
+            lengths=tuple(lengths),
+            keys=tuple((end - length, end) for length, end in zip(lengths, ends, strict=True)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoring:
+    """Conversion of products of queries and keys into attention weights."""
+
+    scale: float | None = None
+    """Factor of the products; None: D ** -0.5."""
+    window: int | None = None
+    """Number of most recent keys that a query sees, its own included; None: all."""
+    softcap: float | None = None
+    """c: scores become c · tanh(score / c)."""
+    sinks: Tensor | None = None
+    """[heads]: score of one more key of each head, whose value is zero."""

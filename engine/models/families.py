@@ -1,0 +1,44 @@
+"""What must be known of a model family by name: one row per ``model_type`` of ``config.json``.
+
+To add a family: a row in ``_ROWS``. A family without one gets ``Family``'s defaults: it is trained and
+sampled all the same, and its conversations follow its chat template. Importing this loads no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+MLP = ("gate_proj", "up_proj", "down_proj")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Facts about the models of one ``model_type``."""
+
+    model_type: str
+    lora_targets: tuple[str, ...] = ATTENTION + MLP
+    """Names of the linear layers that get adapters by default."""
+    renderer: str | None = None
+    """Name of the conversation renderer in ``renderers``; None: by the tokenizer's chat template."""
+    tool_format: str | None = None
+    """Name of the format of the family's own function calls; None: unknown."""
+
+
+_ROWS = (
+    Family(model_type="qwen2"),
+    Family(model_type="qwen3", renderer="qwen3"),
+    Family(model_type="qwen3_moe", renderer="qwen3", lora_targets=ATTENTION),
+    Family(model_type="llama", renderer="llama-3"),
+    Family(model_type="mistral"),
+    Family(model_type="gpt_oss", renderer="gpt-oss", lora_targets=ATTENTION),
+    Family(model_type="gemma3_text"),
+    Family(model_type="glm4_moe", renderer="glm-4.5", lora_targets=ATTENTION),
+)
+FAMILIES: Mapping[str, Family] = {row.model_type: row for row in _ROWS}
+
+
+def family_of(model_type: str) -> Family:
+    """Return the family's row, or defaults."""
+    return FAMILIES.get(model_type) or Family(model_type=model_type)

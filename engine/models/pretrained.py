@@ -1,0 +1,173 @@
+"""Any causal language model that ``transformers`` knows, with our attention over packed rows.
+
+The layers, norms, position encodings and routers are transformers' own. Dropout and router noise are never
+on, as the sampler and the trainer score the same policy; a router's load-balancing loss is no part of any
+objective here.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from accelerate import init_empty_weights
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from engine.errors import CheckpointError
+from engine.models.attention import Segments
+from engine.models.base import Head, LanguageModel
+from engine.models.interface import PACKED
+
+
+class PretrainedModel(LanguageModel):
+    """A causal language model of ``transformers``.
+
+    Args:
+        causal: of ``build_causal``, or of ``AutoModelForCausalLM`` with ``attn_implementation=PACKED``.
+    """
+
+    def __init__(self, causal: PreTrainedModel) -> None:
+        super().__init__()
+        for name, child in causal.named_children():
+            self.add_module(name, child)  # parameters keep their published names
+        self.config: PreTrainedConfig = causal.config
+        self.family = causal.config.model_type
+        output = causal.get_output_embeddings()  # type: ignore[no-untyped-call]
+        self.vocab_size = len(output.weight)
+        self.max_context = int(causal.config.max_position_embeddings)
+        self._trunk_name: str = causal.base_model_prefix
+        self._head_name = _name_of(causal, output)
+        self._blocks_name = _blocks_name(self._trunk)
+        self.eval()
+
+    @property
+    def _trunk(self) -> Any:
+        return self.get_submodule(self._trunk_name)
+
+    @property
+    def head(self) -> Head:
+        """Return the output layer."""
+        weight = self.get_submodule(self._head_name).weight
+        assert isinstance(weight, Tensor)
+        return Head(weight=weight, scale=_logit_scale(self.config), softcap=_logit_softcap(self.config))
+
+    @property
+    def blocks(self) -> Sequence[nn.Module]:
+        """Return the layers in order."""
+        layers = self._trunk.get_submodule(self._blocks_name)
+        assert isinstance(layers, nn.ModuleList)
+        return list(layers)
+
+    def packed_hidden(self, ids: Tensor, segments: Segments) -> Tensor:
+        """Return final hidden states [T, H] of one packed row of ids [T]."""
+        x = self._trunk.get_input_embeddings()(ids.unsqueeze(0))
+        if torch.is_autocast_enabled(x.device.type):
+            x = x.float()  # the residual stream is never rounded
+        out = self._trunk(
+            inputs_embeds=x,
+            position_ids=segments.positions.unsqueeze(0),
+            use_cache=False,
+            segments=segments,
+        )
+        hidden: Tensor = out.last_hidden_state
+        return hidden.squeeze(0)
+
+    def set_activation_checkpointing(self, on: bool) -> None:
+        """Keep only each layer's input for the backward pass, or everything."""
+        for block in self.blocks:
+            if on:
+                block.forward = types.MethodType(_recomputed, block)
+            else:
+                block.__dict__.pop("forward", None)
+
+    def train(self, mode: bool = True) -> Self:  # noqa: ARG002
+        """Stay in evaluation mode: nothing here is random."""
+        return super().train(False)
+
+
+def build_causal(
+    config: PreTrainedConfig, *, dtype: torch.dtype = torch.float32, seed: int = 0, meta: bool = False
+) -> PreTrainedModel:
+    """Return a model of this configuration with random weights.
+
+    Args:
+        config: of a causal language model.
+        dtype: of the weights.
+        seed: seed of the weights.
+        meta: leave the parameters without storage; buffers are computed all the same.
+    """
+    storage = init_empty_weights(include_buffers=False) if meta else nullcontext()
+    with torch.random.fork_rng(devices=[]), storage:
+        torch.manual_seed(seed)
+        causal: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            config, dtype=dtype, attn_implementation=PACKED, trust_remote_code=False
+        )
+    causal.tie_weights()  # leaving the storage out takes shared parameters apart
+    return causal
+
+
+def load_pretrained(
+    folder: Path, *, dtype: torch.dtype = torch.float32, random: bool = False
+) -> PretrainedModel:
+    """Open a folder as ``transformers`` publishes it.
+
+    Args:
+        folder: with ``config.json`` and the weights.
+        dtype: of the weights.
+        random: take random weights instead; only ``config.json`` is needed.
+
+    Raises:
+        CheckpointError: unreadable, or an architecture that cannot be trained here.
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        if random:
+            return PretrainedModel(build_causal(config, dtype=dtype))
+        causal = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            attn_implementation=PACKED,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"cannot read the model in {folder}: {error}") from error
+    return PretrainedModel(causal)
+
+
+def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    forward = types.MethodType(type(block).forward, block)
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+
+def _name_of(root: nn.Module, module: nn.Module) -> str:
+    names = {found: name for name, found in root.named_modules()}
+    return names[module]
+
+
+def _blocks_name(trunk: Any) -> str:
+    """Return the name of the trunk's list of layers."""
+    for name, child in trunk.named_children():
+        if isinstance(child, nn.ModuleList) and len(child) == trunk.config.num_hidden_layers:
+            return str(name)
+    raise CheckpointError(f"{type(trunk).__name__} has no list of {trunk.config.num_hidden_layers} layers")
+
+
+def _logit_scale(config: PreTrainedConfig) -> float:
+    """Return the factor of the logits: Granite divides, Cohere multiplies."""
+    return float(getattr(config, "logit_scale", None) or 1.0) / float(getattr(config, "logits_scaling", 1.0))
+
+
+def _logit_softcap(config: PreTrainedConfig) -> float | None:
+    return getattr(config, "final_logit_softcapping", None)

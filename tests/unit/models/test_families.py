@@ -1,0 +1,109 @@
+"""Every family computes packed what it computes alone, and what transformers' own attention computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, PreTrainedModel
+
+from engine.models.attention import Segments
+from engine.models.base import LanguageModel
+from engine.models.opening import open_model
+from engine.models.pretrained import PretrainedModel, build_causal
+from tests.unit.models.tiny_families import FAMILIES, tiny_config, write_tiny
+
+CPU = torch.device("cpu")
+LENGTHS = (20, 13, 1, 31)
+TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Found:
+    """Logits of all sequences and gradients of a fixed function of them."""
+
+    logits: Tensor
+    gradients: Mapping[str, Tensor]
+
+    def assert_equals(self, other: Found) -> None:
+        assert (self.logits - other.logits).abs().max() <= TOLERANCE * other.logits.abs().max()
+        assert set(self.gradients) == set(other.gradients)
+        for name, gradient in self.gradients.items():
+            expected = other.gradients[name]
+            assert (gradient - expected).norm() <= TOLERANCE * expected.norm(), name
+
+
+def causal_of(family: str) -> PreTrainedModel:
+    """Random weights that are nowhere near zero, so that every part matters."""
+    causal = build_causal(tiny_config(family), seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in causal.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return causal
+
+
+def sequences() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(5, 300, (length,), generator=generator) for length in LENGTHS]
+
+
+def logits_of(model: LanguageModel, ids: Tensor, lengths: tuple[int, ...]) -> Tensor:
+    head = model.head
+    logits = model.packed_hidden(ids, Segments.whole(lengths, CPU)) @ head.weight.T * head.scale
+    return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
+
+
+def found(model: torch.nn.Module, logits: Tensor) -> Found:
+    weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(4))
+    model.zero_grad()
+    (logits * weights).sum().backward()  # type: ignore[no-untyped-call]
+    gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    return Found(logits.detach(), gradients)
+
+
+@cache
+def eager(family: str) -> Found:
+    model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+        tiny_config(family), attn_implementation="eager"
+    ).eval()
+    model.load_state_dict(causal_of(family).state_dict())
+    return found(model, torch.cat([model(ids[None]).logits[0] for ids in sequences()]))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_packed_is_alone_is_transformers_own(family: str) -> None:
+    model = PretrainedModel(causal_of(family))
+    packed = found(model, logits_of(model, torch.cat(sequences()), LENGTHS))
+    alone = found(model, torch.cat([logits_of(model, ids, (len(ids),)) for ids in sequences()]))
+    packed.assert_equals(eager(family))
+    packed.assert_equals(alone)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_recomputed_layers_have_the_same_gradients(family: str) -> None:
+    model = PretrainedModel(causal_of(family))
+    model.set_activation_checkpointing(True)
+    recomputed = found(model, logits_of(model, torch.cat(sequences()), LENGTHS))
+    model.set_activation_checkpointing(False)
+    kept = found(model, logits_of(model, torch.cat(sequences()), LENGTHS))
+    recomputed.assert_equals(kept)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_folder_opens_with_its_weights(family: str, tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / family, family, seed=5)
+    opened = open_model(str(folder), home=tmp_path)
+    expected = build_causal(tiny_config(family), seed=5).state_dict()
+    assert opened.family.model_type == family
+    assert opened.folder == folder
+    weights = dict(opened.model.named_parameters())
+    assert set(weights) <= set(expected)
+    for name, weight in weights.items():
+        assert torch.equal(weight, expected[name]), name
+    assert opened.tokenizer.decode(opened.tokenizer.encode("def f(): pass")) == "def f(): pass"
