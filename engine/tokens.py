@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ class TokenRecord:
         ids: token ids, of any sequence or array.
         mask: sampled tokens; none by default.
         logprobs: 0.0 by default.
-        versions, steps: 0 for sampled tokens and -1 for the others by default.
+        versions: 0 for sampled tokens and -1 for the others by default.
+        steps: -1 before the first sampled token and 0 from there on by default.
 
     Raises:
         ValueError: the columns differ in length, or a value does not fit its column.
@@ -42,7 +44,7 @@ class TokenRecord:
     versions: NDArray[np.int32]
     """Policy version that sampled the token; -1 where mask is False."""
     steps: NDArray[np.int32]
-    """Index of the step the token belongs to; -1 for the initial prompt."""
+    """Index of the step the token belongs to; -1 for the initial prompt of every sample."""
 
     def __init__(
         self,
@@ -55,10 +57,10 @@ class TokenRecord:
         columns = {"ids": _column("ids", ids)}
         length = len(columns["ids"])
         columns["mask"] = _column("mask", np.zeros(length, np.bool_) if mask is None else mask)
-        blank = columns["mask"].astype(np.int32) - 1
+        blank = columns["mask"].astype(np.int32)
         columns["logprobs"] = _column("logprobs", np.zeros(length) if logprobs is None else logprobs)
-        columns["versions"] = _column("versions", blank if versions is None else versions)
-        columns["steps"] = _column("steps", blank if steps is None else steps)
+        columns["versions"] = _column("versions", blank - 1 if versions is None else versions)
+        columns["steps"] = _column("steps", np.maximum.accumulate(blank) - 1 if steps is None else steps)
         if len({len(column) for column in columns.values()}) > 1:
             lengths = ", ".join(f"{name} {len(column)}" for name, column in columns.items())
             raise ValueError(f"a token record's columns differ in length ({lengths}); expected equal lengths")
@@ -79,6 +81,29 @@ class TokenRecord:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TokenRecord, tuple(getattr(self, name) for name in TOKEN_COLUMNS)
+
+    @property
+    def starts(self) -> NDArray[np.intp]:
+        """Return the positions where a sample begins.
+
+        There is one sample, the whole record, unless the conversation was rendered anew: a fork.
+        """
+        prompt = self.steps < 0
+        return (
+            np.flatnonzero(prompt & ~np.concatenate(([False], prompt[:-1])))
+            if len(self)
+            else np.empty(0, np.intp)
+        )
+
+    def samples(self) -> list[TokenRecord]:
+        """Return the record cut where samples begin; none of an empty one."""
+        bounds = [*self.starts.tolist(), len(self)]
+        if len(bounds) <= 2:
+            return [self] if len(self) else []
+        return [
+            TokenRecord(*(getattr(self, name)[start:end] for name in TOKEN_COLUMNS))
+            for start, end in pairwise(bounds)
+        ]
 
     @property
     def num_sampled(self) -> int:

@@ -1,74 +1,124 @@
 """A conversation as token ids: the sampled ids are the ids trained on.
 
-ChatML. Sampled ids are appended as they are; only new text (an observation and the turn headers
-around it) is ever encoded, so nothing is re-tokenised and every prompt is an exact prefix of the
-next. Five parallel columns (ids, mask, log-probabilities, policy versions, step indices) become the
-trajectory's ``TokenRecord``.
+Sampled ids are appended as they are; only new text (an observation and the turn headers around it) is ever
+encoded, so nothing is re-tokenised and every prompt is an exact prefix of the next. Five parallel columns
+(ids, mask, log-probabilities, policy versions, step indices) become the trajectory's ``TokenRecord``.
+
+Where the model's family cannot continue after a response, or earlier thinking is to be dropped, the
+conversation is rendered anew: a fork. The trajectory then has several samples, one after the other in the
+record; each sampled token is in exactly one as sampled, and the next sample begins with a prompt (step -1).
 """
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from engine.inference.base import Generation
-from engine.models.chat.base import Tokenizer
+from engine.models.chat.base import Chat, Message, Reply, ToolDeclaration
 from engine.tokens import TokenRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """The next prompt: what follows the last response, or a whole new prompt."""
+
+    ids: list[int]
+    messages: tuple[Message, ...]
+    forked: bool
+    length: int
+    """Length of the prompt with it, tokens."""
 
 
 class Conversation:
     """The token columns of one rollout, all of the same length.
 
     Args:
-        tokenizer: encodes new text; hostile text in it never becomes a turn marker.
-        system: text of the system turn; empty leaves the turn out.
-        user: text of the first user turn.
+        chat: the model's conversations; hostile text never becomes a turn marker.
+        messages: system and first user message.
+        tools: functions declared to the model, for native calls.
+        keep_thinking: False removes the thinking of earlier turns from every prompt, which forks.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, system: str, user: str) -> None:
-        self._tokenizer = tokenizer
+    def __init__(
+        self,
+        chat: Chat,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolDeclaration] = (),
+        keep_thinking: bool = True,
+    ) -> None:
+        self._chat = chat
+        self._messages = list(messages)
+        self._tools = tools
+        self._keep_thinking = keep_thinking
         self._ids = array("i")
         self._mask = array("B")
         self._logprobs = array("f")
         self._versions = array("i")
         self._steps = array("i")
-        self._append_text(conversation_prompt_ids(tokenizer, system=system, user=user), step=-1)
+        self._sample = 0
+        """Position where the current sample begins."""
+        self._turn = 0
+        """Position where the last prompt's new part begins."""
+        self._response = 0
+        """Position where the last response begins."""
+        self._thought = False
+        self.forks = 0
+        """Number of times the conversation was rendered anew."""
+        self._append_text(chat.open(self._messages, tools), step=-1)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        """Return the length of the current prompt, tokens."""
+        return len(self._ids) - self._sample
 
     @property
     def prompt_ids(self) -> Sequence[int]:
         """Return the ids to continue from, as a copy."""
-        return tuple(self._ids)
+        return tuple(self._ids[self._sample :])
 
-    def append_generation(self, generation: Generation, *, step: int) -> None:
-        """Append the sampled ids of a step, the stop id included.
+    def append_generation(self, generation: Generation, *, step: int) -> Reply:
+        """Append the sampled ids of a step, the stop id included, and return them parsed.
 
         Raises:
             ValueError: the generation's columns differ in length.
         """
         if not len(generation.ids) == len(generation.logprobs) == len(generation.versions):
             raise ValueError("a generation's ids, logprobs and versions differ in length")
+        reply = self._chat.parse(generation.ids, self._ids[self._turn :], self._tools)
+        self._response = len(self._ids)
         self._ids.extend(generation.ids)
         self._mask.extend([1] * len(generation.ids))
         self._logprobs.extend(generation.logprobs)
         self._versions.extend(generation.versions)
         self._steps.extend([step] * len(generation.ids))
+        self._messages.append(_assistant_message(reply, step, keep_thinking=self._keep_thinking))
+        self._thought = reply.thinking_tokens > 0
+        return reply
 
-    def append_observation(self, text: str, *, step: int, max_length: int | None = None) -> bool:
-        """Close the model's turn, append the observation as a user turn, open the next turn.
+    def continuation(self, messages: Sequence[Message]) -> Continuation:
+        """Return the next prompt after the last response and the messages that answer it.
 
-        The tokens belong to the step whose action they answer. Where that would leave no room for
-        another token below ``max_length``, nothing is appended and the answer is False.
+        Raises:
+            ModelError: the family cannot express the conversation.
         """
-        tokenizer = self._tokenizer
-        ids = [] if self._ids[-1] == tokenizer.im_end else [tokenizer.im_end]
-        ids += [*_between(tokenizer), *_turn(tokenizer, "user", text), *_model_header(tokenizer)]
-        if max_length is not None and len(self._ids) + len(ids) >= max_length:
-            return False
-        self._append_text(ids, step=step)
-        return True
+        ids = None
+        if self._keep_thinking or not self._thought:
+            prompt, completion = self._ids[self._turn : self._response], self._ids[self._response :]
+            ids = self._chat.extend(prompt, completion, messages, self._tools)
+        if ids is not None:
+            return Continuation(ids=ids, messages=tuple(messages), forked=False, length=len(self) + len(ids))
+        ids = self._chat.open([*self._messages, *messages], self._tools)
+        return Continuation(ids=ids, messages=tuple(messages), forked=True, length=len(ids))
+
+    def append(self, continuation: Continuation, *, step: int) -> None:
+        """Append the next prompt; its tokens belong to the step whose action they answer."""
+        if continuation.forked:
+            self.forks += 1
+            self._sample = len(self._ids)
+        self._messages += continuation.messages
+        self._append_text(continuation.ids, step=-1 if continuation.forked else step)
 
     def record(self) -> TokenRecord:
         """Return the current columns."""
@@ -81,6 +131,7 @@ class Conversation:
         )
 
     def _append_text(self, ids: Sequence[int], *, step: int) -> None:
+        self._turn = len(self._ids)
         self._ids.extend(ids)
         self._mask.extend([0] * len(ids))
         self._logprobs.extend([0.0] * len(ids))
@@ -88,36 +139,23 @@ class Conversation:
         self._steps.extend([step] * len(ids))
 
 
-def conversation_prompt_ids(tokenizer: Tokenizer, *, system: str, user: str) -> list[int]:
-    """Return the ids of the initial prompt, up to the start of the model's turn."""
-    turns = [("system", system)] if system else []
-    ids: list[int] = []
-    for role, text in (*turns, ("user", user)):
-        ids += [*_turn(tokenizer, role, text)]
-    return [*ids, *_model_header(tokenizer)]
+def call_id(step: int) -> str:
+    """Return the identifier of a step's function call: nine characters, as Mistral requires."""
+    return f"call{step:05d}"
 
 
-def count_thinking_tokens(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
-    """Count the tokens between ``think_start`` and ``think_end``; an open block counts to its end."""
-    count, thinking = 0, False
-    for token in ids:
-        if token == tokenizer.think_start:
-            thinking = True
-        elif token == tokenizer.think_end:
-            thinking = False
-        else:
-            count += thinking
-    return count
-
-
-def _between(tokenizer: Tokenizer) -> list[int]:
-    return tokenizer.encode("\n")
-
-
-def _turn(tokenizer: Tokenizer, role: str, text: str) -> list[int]:
-    body = tokenizer.encode(f"{role}\n{text}")
-    return [tokenizer.im_start, *body, tokenizer.im_end, *_between(tokenizer)]
-
-
-def _model_header(tokenizer: Tokenizer) -> list[int]:
-    return [tokenizer.im_start, *tokenizer.encode("assistant\n")]
+def _assistant_message(reply: Reply, step: int, *, keep_thinking: bool) -> Message:
+    """Return a response as a message, for prompts that are rendered anew."""
+    message: dict[str, object] = {"role": "assistant", "content": reply.content}
+    if keep_thinking and reply.thinking:
+        message["reasoning_content"] = reply.thinking
+    if reply.calls:
+        message["tool_calls"] = [
+            {
+                "id": call_id(step),
+                "type": "function",
+                "function": {"name": call.name, "arguments": dict(call.arguments)},
+            }
+            for call in reply.calls
+        ]
+    return message

@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from engine.agent.conversation import Conversation, count_thinking_tokens
+from engine.agent.budget import cap_tokens
+from engine.agent.conversation import Continuation, Conversation
 from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentStep
@@ -24,6 +25,7 @@ from engine.inference.base import (
     Policy,
     SamplingParams,
 )
+from engine.models.chat.base import Chat, Message, Reply
 from engine.tokens import TokenRecord
 from engine.tools import cap_characters, printable
 from engine.tools.parser import ParsedResponse, parse
@@ -32,6 +34,7 @@ from engine.types import RolloutKey, Step, TaskRow, TerminationReason
 _MIN_COMMAND_S = 0.1
 _MAX_COUNT = 2**31 - 1
 """Upper limit of the count of characters left out of an observation."""
+_TOKEN_WARNING = "\n\nYou are running out of tokens: submit now with the finish tool."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,12 +75,23 @@ class AgentLoop:
     seed_of_step: Callable[[int], int]
     on_step: Callable[[Step], None]
     _steps: list[Step] = field(init=False, default_factory=list)
+    _chat: Chat = field(init=False)
     _conversation: Conversation = field(init=False)
+    _context: int = field(init=False)
+    """Maximum length of a prompt and its response: the agent's limit or the model's, if that is lower."""
     _deadline: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
+        chat, limit = self.policy.chat, self.policy.max_context
+        self._chat = chat if self.config.thinking == "on" else chat.without_thinking()
+        self._context = min(self.config.max_context, limit or self.config.max_context)
         user = self.prompt.user(self.row.task) + self._reminder(self.config.max_steps)
-        self._conversation = Conversation(self.policy.tokenizer, system=self.prompt.system, user=user)
+        turns = (("system", self.prompt.system), ("user", user))
+        self._conversation = Conversation(
+            self._chat,
+            [{"role": role, "content": text} for role, text in turns if text or role == "user"],
+            keep_thinking=self.config.thinking_history == "keep",
+        )
 
     async def run(self) -> AgentOutcome:
         """Run until the rollout ends. Failures of sandbox and model are outcomes, not exceptions."""
@@ -104,41 +118,53 @@ class AgentLoop:
         )
 
     async def _turn(self, index: int) -> None:
-        """Return one step. Raises _Ended when it was the last."""
+        """Run one turn. Raises _Ended when it was the last."""
         prompt_tokens = len(self._conversation)
         began = time.monotonic()
         generation = await self._generate(index)
         model_seconds = time.monotonic() - began
-        self._conversation.append_generation(generation, step=index)
-        step = self._read(index, generation, prompt_tokens, model_seconds)
+        reply = self._conversation.append_generation(generation, step=index)
+        step = self._read(index, generation, reply, prompt_tokens, model_seconds)
         if not generation.stopped:
             self._finish_step(step)
-            full = len(self._conversation) >= self.config.max_context
+            full = len(self._conversation) >= self._context
             raise _Ended(TerminationReason.MAX_CONTEXT if full else TerminationReason.MAX_RESPONSE)
         step = await self._act(step)
-        last = index + 1 == self.config.max_steps
-        if not step.done and not last:
-            shown = step.observation + self._reminder(self.config.max_steps - index - 1)
-            step = replace(step, observation=shown)
+        continuation = None
+        if not step.done and index + 1 < self.config.max_steps:
+            step, continuation = self._continued(step)
         self._finish_step(step)
         if step.done:
             raise _Ended(TerminationReason.SUBMITTED)
         if time.monotonic() >= self._deadline:
             raise _Ended(TerminationReason.ROLLOUT_TIMEOUT)
-        if not last and not self._conversation.append_observation(
-            step.observation, step=index, max_length=self.config.max_context
-        ):
-            raise _Ended(TerminationReason.MAX_CONTEXT)
+        if continuation is not None:
+            if continuation.length + self.config.min_response > self._context:
+                raise _Ended(TerminationReason.MAX_CONTEXT)
+            self._conversation.append(continuation, step=index)
+
+    def _continued(self, step: Step) -> tuple[Step, Continuation]:
+        """Return the step with its observation as the model sees it, and the next prompt."""
+        shown = step.observation + self._reminder(self.config.max_steps - step.index - 1)
+        continuation = self._conversation.continuation([self._answer(shown)])
+        if self._context - continuation.length < self.config.token_warning:
+            shown += _TOKEN_WARNING
+            continuation = self._conversation.continuation([self._answer(shown)])
+        return replace(step, observation=shown), continuation
+
+    def _answer(self, observation: str) -> Message:
+        """Return an observation as the message that answers the model's last turn."""
+        return {"role": "user", "content": observation}
 
     async def _generate(self, index: int) -> Generation:
-        room = self.config.max_context - len(self._conversation)
-        if room < 1:
+        room = self._context - len(self._conversation)
+        if room < self.config.min_response:
             raise _Ended(TerminationReason.MAX_CONTEXT)
         request = GenerationRequest(
             prompt_ids=self._conversation.prompt_ids,
             sampling=replace(self.sampling, max_tokens=min(room, self.config.max_response)),
             seed=self.seed_of_step(index),
-            stop_ids=frozenset({self.policy.tokenizer.im_end}),
+            stop_ids=self._chat.stop_ids,
             context=GenerationContext(key=self.key, row=self.row, steps=tuple(self._steps)),
         )
         try:
@@ -150,14 +176,14 @@ class AgentLoop:
             raise ModelError("the policy returned no tokens")
         return generation
 
-    def _read(self, index: int, generation: Generation, prompt_tokens: int, model_seconds: float) -> Step:
-        """Parse one model response into a step (thought, tool call, parse error)."""
-        tokenizer = self.policy.tokenizer
-        ids = generation.ids
-        text = printable(tokenizer.decode(ids[:-1] if ids[-1] == tokenizer.im_end else ids))
+    def _read(
+        self, index: int, generation: Generation, reply: Reply, prompt_tokens: int, model_seconds: float
+    ) -> Step:
+        """Make one parsed model response into a step (thought, tool call, parse error)."""
+        text = printable(reply.text)
         parsed = parse(text, self.config.tool_format, self.environment.tools)
         if not generation.stopped:
-            message = f"the response was cut off after {len(ids)} tokens; nothing was run"
+            message = f"the response was cut off after {len(generation.ids)} tokens; nothing was run"
             parsed = ParsedResponse(parsed.thought, None, message)
         return Step(
             index=index,
@@ -167,8 +193,8 @@ class AgentLoop:
             observation=f"ERROR: {parsed.error}" if parsed.error else "",
             error=parsed.error,
             prompt_tokens=prompt_tokens,
-            generated_tokens=len(ids),
-            thinking_tokens=count_thinking_tokens(tokenizer, ids),
+            generated_tokens=len(generation.ids),
+            thinking_tokens=reply.thinking_tokens,
             model_seconds=model_seconds,
             policy_version=max(generation.versions, default=self.policy.version),
         )
@@ -190,13 +216,14 @@ class AgentLoop:
 
     def _observed(self, step: Step, result: EnvironmentStep, tool_seconds: float) -> Step:
         shown, cut = cap_characters(printable(result.observation), self.config.observation_chars)
+        shown, more = cap_tokens(shown, self.config.observation_tokens, self._chat.tokenizer)
         return replace(
             step,
             observation=shown,
             error=result.error,
             exit_code=result.exit_code,
             done=result.done,
-            truncated_chars=min(result.truncated_chars + cut, _MAX_COUNT),
+            truncated_chars=min(result.truncated_chars + cut + more, _MAX_COUNT),
             tool_seconds=tool_seconds,
         )
 

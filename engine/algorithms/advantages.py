@@ -57,7 +57,7 @@ class TrajectoryOutcome:
     """Reward from grading; None after an infrastructure failure."""
     termination: TerminationReason
     length: int = 0
-    """Tokens of the whole conversation."""
+    """Tokens of the whole conversation, of the longest prompt and response where it was rendered anew."""
     kl: float = 0.0
     """Σ_t KL_it, where the KL term is part of the reward."""
 
@@ -98,7 +98,7 @@ def outcome_of(trajectory: Trajectory, *, kl: float = 0.0) -> TrajectoryOutcome:
         index=trajectory.key.index,
         reward=trajectory.reward,
         termination=trajectory.termination,
-        length=len(trajectory.tokens.ids),
+        length=max(map(len, trajectory.tokens.samples()), default=0),
         kl=kl,
     )
 

@@ -61,12 +61,24 @@ class AgentConfig(Section):
     """Maximum length of the whole conversation, tokens; the rollout then ends with ``max_context``."""
     max_response: int = Field(default=16_384, ge=8)
     """Maximum length of one turn, tokens; the rollout then ends with ``max_response``."""
+    min_response: int = Field(default=16, ge=1)
+    """Minimum room for a turn, tokens; where less is left the rollout ends with ``max_context``."""
+    token_warning: int = Field(default=0, ge=0)
+    """Remaining tokens of context below which every observation asks the model to submit; 0 never asks
+    (rLLM: 4,768)."""
+    thinking: Literal["on", "off"] = "on"
+    """``off`` asks for responses without thinking, in the way of the model's family."""
+    thinking_history: Literal["keep", "drop"] = "keep"
+    """Thinking of earlier turns in later prompts; ``drop`` renders the conversation anew, so that a
+    trajectory becomes several samples."""
     command_timeout_s: float = Field(default=90.0, gt=0)
     """Timeout of one command, seconds; the agent receives the partial output."""
     rollout_timeout_s: float = Field(default=1200.0, gt=0)
     """Maximum wall time of a rollout, seconds; it then ends with ``rollout_timeout``."""
     observation_chars: int = Field(default=10_000, ge=200)
     """Maximum length of an observation, characters; head and tail are kept, the omitted part is counted."""
+    observation_tokens: int = Field(default=8192, ge=64)
+    """Maximum length of an observation, tokens; head and tail are kept, the omitted part is counted."""
     snippet_lines: int = Field(default=4, ge=0)
     """Lines of context that ``file_editor`` shows around an edit."""
     step_reminder: bool = True

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.models.chat.base import Tokenizer
+from engine.models.chat.base import Chat
 from engine.types import RolloutKey, Step, TaskRow
 
 
@@ -58,8 +58,10 @@ class Policy(Protocol):
     """Source of completions; may serve many rollouts at once."""
 
     name: str
-    tokenizer: Tokenizer
+    chat: Chat
     version: int
+    max_context: int | None
+    """Maximum length of a prompt and its response, tokens; None without a limit of its own."""
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample a completion. Raises ModelError."""

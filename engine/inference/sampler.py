@@ -23,7 +23,7 @@ from engine.inference.base import Generation, GenerationRequest
 from engine.inference.cache_slots import CacheSlots
 from engine.inference.sampling import sample
 from engine.models.builtin.transformer import Transformer
-from engine.models.chat.base import Tokenizer
+from engine.models.chat.base import Chat
 
 _GATHER_S = 0.002
 
@@ -60,7 +60,7 @@ class TransformerPolicy:
 
     Args:
         model: on any device; weights may change in place between generations, then call ``set_version``.
-        tokenizer: the model's.
+        chat: the model's conversations.
         version: policy version recorded with every token.
         max_batch: maximum number of sequences sampled at once; others are queued.
         name: display name.
@@ -69,14 +69,15 @@ class TransformerPolicy:
     def __init__(
         self,
         model: Transformer,
-        tokenizer: Tokenizer,
+        chat: Chat,
         *,
         version: int = 0,
         max_batch: int = 64,
         name: str = "transformer",
     ) -> None:
         self.name = name
-        self.tokenizer = tokenizer
+        self.chat = chat
+        self.max_context: int | None = model.max_context
         self.version = version
         self._model = model
         self._max_batch = max_batch
@@ -98,7 +99,7 @@ class TransformerPolicy:
         Raises:
             ModelError: the prompt is empty or longer than the model's context, or the forward pass failed.
         """
-        limit = self._model.config.max_position_embeddings
+        limit = self._model.max_context
         if not request.prompt_ids or request.sampling.max_tokens < 1:
             raise ModelError("nothing to sample: the prompt is empty or max_tokens is 0")
         if len(request.prompt_ids) + request.sampling.max_tokens > limit:

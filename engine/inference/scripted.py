@@ -14,9 +14,9 @@ from pathlib import Path
 from engine.errors import ModelError
 from engine.inference.base import Generation, GenerationContext, GenerationRequest
 from engine.inference.oracle import plan
-from engine.inference.response_ids import response_ids
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
-from engine.models.chat.base import Tokenizer
+from engine.models.chat.base import Chat
+from engine.models.chat.chatml import ChatML
 from engine.tools.formats import ToolFormat
 from engine.tools.rendering import render_response
 from engine.types import ToolCall
@@ -29,14 +29,15 @@ class ScriptedPolicy(ABC):
     """
 
     name = "scripted"
+    max_context: int | None = None
 
-    def __init__(self, *, tokenizer: Tokenizer | None = None) -> None:
-        self.tokenizer: Tokenizer = tokenizer or BytesTokenizer()
+    def __init__(self, *, chat: Chat | None = None) -> None:
+        self.chat: Chat = chat or ChatML(BytesTokenizer())
         self.version = 0
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Return the response's ids, cut at the request's limit. Raises ModelError."""
-        ids = response_ids(self.tokenizer, self._respond(request.context))
+        ids = self.chat.reply_ids(self._respond(request.context))
         kept = tuple(ids[: request.sampling.max_tokens])
         return Generation(
             ids=kept,
@@ -58,8 +59,8 @@ class NoopPolicy(ScriptedPolicy):
 
     name = "noop"
 
-    def __init__(self, *, tool_format: ToolFormat = "xml", tokenizer: Tokenizer | None = None) -> None:
-        super().__init__(tokenizer=tokenizer)
+    def __init__(self, *, tool_format: ToolFormat = "xml", chat: Chat | None = None) -> None:
+        super().__init__(chat=chat)
         self._tool_format = tool_format
 
     def _respond(self, _context: GenerationContext) -> str:
@@ -72,8 +73,8 @@ class OraclePolicy(ScriptedPolicy):
 
     name = "oracle"
 
-    def __init__(self, *, tool_format: ToolFormat = "xml", tokenizer: Tokenizer | None = None) -> None:
-        super().__init__(tokenizer=tokenizer)
+    def __init__(self, *, tool_format: ToolFormat = "xml", chat: Chat | None = None) -> None:
+        super().__init__(chat=chat)
         self._tool_format = tool_format
 
     def _respond(self, context: GenerationContext) -> str:
@@ -97,14 +98,12 @@ class ReplayPolicy(ScriptedPolicy):
 
     name = "replay"
 
-    def __init__(
-        self, responses: dict[tuple[str, int], list[str]], *, tokenizer: Tokenizer | None = None
-    ) -> None:
-        super().__init__(tokenizer=tokenizer)
+    def __init__(self, responses: dict[tuple[str, int], list[str]], *, chat: Chat | None = None) -> None:
+        super().__init__(chat=chat)
         self._responses = responses
 
     @classmethod
-    def from_file(cls, path: Path, *, tokenizer: Tokenizer | None = None) -> ReplayPolicy:
+    def from_file(cls, path: Path, *, chat: Chat | None = None) -> ReplayPolicy:
         """Read a JSONL file written by ``engine.rollout.serialise``; the first of a key wins.
 
         Raises:
@@ -127,7 +126,7 @@ class ReplayPolicy(ScriptedPolicy):
                     f"{path.name} line {number} is not a stored trajectory: {error!r}"
                 ) from error
             responses.setdefault(key, texts)
-        return cls(responses, tokenizer=tokenizer)
+        return cls(responses, chat=chat)
 
     def _respond(self, context: GenerationContext) -> str:
         key = (context.key.task_id, context.key.index)

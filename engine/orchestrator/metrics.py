@@ -71,6 +71,7 @@ def _lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
         "tokens/thinking_per_step": _mean([step.thinking_tokens for step in steps]),
         "tokens/prompt_mean": _mean([t.steps[0].prompt_tokens for t in trajectories]),
         "steps/unparsed": _mean([step.call is None for step in steps]),
+        "conversation/forks": _mean([max(len(t.tokens.starts) - 1, 0) for t in trajectories]),
     }
 
 

@@ -42,7 +42,8 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
 
 def _transformer(config: TransformerPolicyConfig, home: Path) -> Policy:
     from engine.inference.sampler import TransformerPolicy
+    from engine.models.chat.chatml import ChatML
     from engine.models.opening import load_policy_checkpoint
 
     model, tokenizer = load_policy_checkpoint(config.checkpoint, home=home)
-    return TransformerPolicy(model, tokenizer, max_batch=config.max_batch, name=config.checkpoint)
+    return TransformerPolicy(model, ChatML(tokenizer), max_batch=config.max_batch, name=config.checkpoint)

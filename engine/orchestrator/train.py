@@ -28,6 +28,7 @@ from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.inference.sampler import TransformerPolicy
+from engine.models.chat.chatml import ChatML
 from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
@@ -115,7 +116,7 @@ class TrainingLoop:
         self._heldout_rate: float | None = None
         self.policy = TransformerPolicy(
             trainer.model,
-            trainer.tokenizer,
+            ChatML(trainer.tokenizer),
             version=self.progress.policy_version,
             max_batch=config.policy.max_batch,
         )

@@ -29,7 +29,7 @@ from engine.types import Group
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """A trajectory to learn from."""
+    """A trajectory to learn from, or the part of one between two forks of its conversation."""
 
     ids: NDArray[np.int32]
     """Model input, T tokens: all but the last sampled token, which is only predicted."""
@@ -86,15 +86,30 @@ def make_samples(
     *,
     max_context: int,
 ) -> list[Sample]:
-    """Return the samples of one optimizer step; ``groups`` and ``members`` are all of the step's."""
+    """Return the samples of one optimizer step; ``groups`` and ``members`` are all of the step's.
+
+    The samples of one trajectory share its advantage and its weight: the normaliser counts it once.
+    """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     flat = [member for siblings in members for member in siblings]
     num_tokens = [trajectory.tokens.num_sampled for trajectory in trajectories]
     weights = trajectory_weights(flat, num_tokens, algorithm, max_context=max_context)
     return [
-        make_sample(trajectory.tokens, advantage=member.advantage or 0.0, weight=weight)
+        sample
         for trajectory, member, weight in zip(trajectories, flat, weights, strict=True)
         if weight and needs_forward(member, algorithm)
+        for sample in trajectory_samples(trajectory.tokens, advantage=member.advantage or 0.0, weight=weight)
+    ]
+
+
+def trajectory_samples(
+    tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, place: int = 0
+) -> list[Sample]:
+    """Return the samples of a trajectory that hold sampled tokens: one, and one more for every fork."""
+    return [
+        make_sample(part, advantage=advantage, weight=weight, place=place)
+        for part in tokens.samples()
+        if part.num_sampled
     ]
 
 

@@ -43,7 +43,7 @@ from engine.errors import CheckpointError, UpdateAbandonedError
 from engine.models.builtin.transformer import Transformer
 from engine.models.devices import peak_flops
 from engine.models.sizes import count_sizes
-from engine.trainer.batch import Microbatch, make_microbatches, make_sample, make_samples
+from engine.trainer.batch import Microbatch, make_microbatches, make_samples, trajectory_samples
 from engine.trainer.efficiency import PassMeter
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.ranks import ALONE, Ranks
@@ -282,7 +282,7 @@ class Trainer:
         assert self._reference is not None
         trajectories = [trajectory for group in groups for trajectory in group.trajectories]
         batches = make_microbatches(
-            [make_sample(t.tokens, place=i) for i, t in enumerate(trajectories) if t.tokens.num_sampled],
+            [sample for i, t in enumerate(trajectories) for sample in trajectory_samples(t.tokens, place=i)],
             tokens_per_microbatch=self._config.tokens_per_microbatch,
             device=self._device,
             ranks=self._ranks,

@@ -36,6 +36,7 @@ from engine.events.spool import SpoolSink, read_lines
 from engine.inference.scripted import OraclePolicy
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.chat.chatml import ChatML
 from engine.models.opening import save_policy_checkpoint
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
@@ -291,7 +292,7 @@ async def _make_policy(home: Path) -> None:
     config = sampling(OraclePolicyConfig())
     with open_context(home, "teacher", config) as run:
         environments = await open_environments(config, run)
-        scheduler = build_scheduler(config, run, environments, OraclePolicy(tokenizer=tokenizer))
+        scheduler = build_scheduler(config, run, environments, OraclePolicy(chat=ChatML(tokenizer)))
         rows = run_rows(config, run)
         requests = [GroupRequest(row=row, iteration=0, phase="train", size=1) for row in rows]
         groups = await scheduler.collect(requests)

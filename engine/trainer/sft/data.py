@@ -25,8 +25,7 @@ from engine.agent.conversation import Conversation
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults
 from engine.datasets.curation.statements import Hint, problem_statement
 from engine.inference.base import Generation
-from engine.inference.response_ids import response_ids
-from engine.models.chat.base import Tokenizer
+from engine.models.chat.base import Chat
 from engine.tools import FileEditor, MemoryFileStore, run_immediately
 from engine.tools.rendering import render_response
 from engine.trainer.sft.statements import failing_tests, raised_exception
@@ -289,16 +288,17 @@ class EpisodeMaker:
         return prefix + "/".join(kept)
 
 
-def encode_episode(episode: Episode, tokenizer: Tokenizer) -> EncodedEpisode:
+def encode_episode(episode: Episode, chat: Chat) -> EncodedEpisode:
     """Return the ids of a perfect policy's rollout of this episode, and the mask of sampled ones."""
-    conversation = Conversation(tokenizer, system="", user=episode.statement)
+    conversation = Conversation(chat, [{"role": "user", "content": episode.statement}])
     for step, (response, observation) in enumerate(episode.turns):
-        ids = response_ids(tokenizer, response)
+        ids = chat.reply_ids(response)
         zeros = (0.0,) * len(ids)
         sampled = Generation(ids=tuple(ids), logprobs=zeros, versions=(0,) * len(ids))
         conversation.append_generation(sampled, step=step)
         if step < len(episode.turns) - 1:
-            conversation.append_observation(observation, step=step)
+            answer = [{"role": "user", "content": observation}]
+            conversation.append(conversation.continuation(answer), step=step)
     record = conversation.record()
     return EncodedEpisode(list(record.ids), list(record.mask), episode.body_key)
 

@@ -38,7 +38,7 @@ async def attempt(
     """Run the policy on an episode until it finishes or runs out of context or turns."""
     store = MemoryFileStore({episode.path: episode.broken.encode()})
     tool = editor(store)
-    conversation = Conversation(policy.tokenizer, system="", user=episode.statement)
+    conversation = Conversation(policy.chat, [{"role": "user", "content": episode.statement}])
     key = RolloutKey(iteration=0, phase="eval:sft", task_id=str(seed), index=0)
     context = GenerationContext(key=key, row=_row(episode))
     finished, malformed, tokens = False, 0, 0
@@ -51,14 +51,13 @@ async def attempt(
                 prompt_ids=conversation.prompt_ids,
                 sampling=SamplingParams(temperature=temperature, max_tokens=room),
                 seed=zlib.crc32(f"{seed}/{step}".encode()),
-                stop_ids=frozenset({policy.tokenizer.im_end}),
+                stop_ids=policy.chat.stop_ids,
                 context=context,
             )
         )
-        conversation.append_generation(generation, step=step)
+        reply = conversation.append_generation(generation, step=step)
         tokens += len(generation.ids)
-        body = generation.ids[:-1] if generation.stopped else generation.ids
-        parsed = parse(policy.tokenizer.decode(body), "xml")
+        parsed = parse(reply.text, "xml")
         malformed += parsed.call is None
         if not generation.stopped or (parsed.call and parsed.call.name == "finish"):
             finished = generation.stopped
@@ -66,7 +65,8 @@ async def attempt(
         observation = parsed.error
         if parsed.call and parsed.call.name == "file_editor":
             observation = (await tool.run(parsed.call.arguments)).observation
-        conversation.append_observation(observation, step=step)
+        answer = [{"role": "user", "content": observation}]
+        conversation.append(conversation.continuation(answer), step=step)
     return Attempt(store.files[episode.path] == episode.mended.encode(), finished, malformed, tokens)
 
 

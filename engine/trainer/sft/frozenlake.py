@@ -36,7 +36,8 @@ from engine.environments.frozenlake_maps import (
 from engine.inference.base import GenerationContext, SamplingParams
 from engine.inference.scripted import ScriptedPolicy
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
-from engine.models.chat.base import Tokenizer
+from engine.models.chat.base import Chat
+from engine.models.chat.chatml import ChatML
 from engine.models.opening import fresh_tokenizer, save_policy_checkpoint
 from engine.rollout.environments import FrozenLakeEnvironments
 from engine.tokens import TokenRecord
@@ -71,8 +72,8 @@ class Expert(ScriptedPolicy):
 
     name = "expert"
 
-    def __init__(self, lake: Lake, *, noise: float, rng: random.Random, tokenizer: Tokenizer) -> None:
-        super().__init__(tokenizer=tokenizer)
+    def __init__(self, lake: Lake, *, noise: float, rng: random.Random, chat: Chat) -> None:
+        super().__init__(chat=chat)
         self._lake = lake
         self._distances = goal_distances(lake.draw())
         self._noise = noise
@@ -111,13 +112,13 @@ class Episodes:
     Args:
         environment: maps, noise, seed.
         agent: prompt and limits, as in rollouts.
-        tokenizer: the tokenizer of the trained policy.
+        chat: the trained policy's conversations.
     """
 
-    def __init__(self, environment: FrozenLakeConfig, agent: AgentConfig, tokenizer: Tokenizer) -> None:
+    def __init__(self, environment: FrozenLakeConfig, agent: AgentConfig, chat: Chat) -> None:
         self._config = environment
         self._agent = agent
-        self._tokenizer = tokenizer
+        self._chat = chat
         self._rng = random.Random(f"warm start/{environment.warm_start_seed}")
         self._prompt = load_prompt(agent.prompt, agent.tool_format, LAKE_TOOLS)
         self._environments = FrozenLakeEnvironments(agent=agent)
@@ -141,7 +142,7 @@ class Episodes:
         row = lake_row(self._config, grid, "warm_start", 0)
         key = RolloutKey(iteration=0, phase="warm_start", task_id=row.task.id, index=0)
         environment = self._environments.make(key, row, seed=rng.getrandbits(63))
-        expert = Expert(environment.lake, noise=self._config.expert_noise, rng=rng, tokenizer=self._tokenizer)
+        expert = Expert(environment.lake, noise=self._config.expert_noise, rng=rng, chat=self._chat)
         loop = AgentLoop(
             environment=environment,
             policy=expert,
@@ -218,7 +219,7 @@ def _teach(
     torch.set_num_threads(1)  # sums, and with them the weights, depend on it
     tokenizer = fresh_tokenizer(ARCHITECTURE)
     model = Transformer(ARCHITECTURES[ARCHITECTURE], seed=environment.warm_start_seed)
-    episodes = Episodes(environment, agent, tokenizer)
+    episodes = Episodes(environment, agent, ChatML(tokenizer))
     optimizer = MuonWithAdam(model, muon_rate=_MUON_RATE, adam_rate=_ADAM_RATE)
     steps = environment.warm_start_steps
     for step in range(steps):

@@ -18,6 +18,7 @@ from engine.config.run import SftRun
 from engine.datasets.curation.statements import Hint
 from engine.errors import TrainyardError
 from engine.models.builtin.tokenizer import load_tokenizer
+from engine.models.chat.chatml import ChatML
 from engine.trainer.sft.data import HINTS, EncodedEpisode, EpisodeMaker, encode_episode, source_files
 
 _POOL_BATCHES = 48
@@ -41,14 +42,14 @@ def episode_maker(
 
 def batches(config: SftRun, tokenizer_folder: Path) -> Iterator[Batch]:
     """Yield training batches endlessly, the same for the same settings and installed packages."""
-    tokenizer = load_tokenizer(tokenizer_folder)
+    chat = ChatML(load_tokenizer(tokenizer_folder))
     rng = random.Random(config.seed)
     size = config.sft.sequences_per_step
     maker = episode_maker(config, rng, max_edits=config.sft.max_edits)
     pool: list[EncodedEpisode] = []
     wanted = size  # the first pool is small so that training starts at once
     for episode in maker.stream(source_files("train", excluded=config.sft.excluded_packages)):
-        encoded = encode_episode(episode, tokenizer)
+        encoded = encode_episode(episode, chat)
         if len(encoded.ids) > config.sft.max_tokens:
             continue
         pool.append(encoded)

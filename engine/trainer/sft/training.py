@@ -31,6 +31,7 @@ from engine.config.run import SftRun
 from engine.inference.sampler import TransformerPolicy
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.chat.chatml import ChatML
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.sft.data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
 from engine.trainer.sft.evaluation import exact_fix_rate
@@ -144,7 +145,7 @@ def evaluate_sft(
     model.eval()
 
     async def measure() -> dict[str, float]:
-        policy = TransformerPolicy(model, tokenizer)
+        policy = TransformerPolicy(model, ChatML(tokenizer))
         found: dict[str, float] = {"heldout_episodes": len(episodes)}
         for name, temperature in (("sampled", 1.0), ("greedy", 0.0)):
             rates = await exact_fix_rate(

@@ -2,28 +2,46 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from engine.agent.conversation import Conversation, count_thinking_tokens
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.agent.budget import cap_tokens
+from engine.agent.conversation import Conversation
 from engine.agent.prompts import load_prompt, prompt_names
 from engine.errors import ConfigError
 from engine.inference.base import Generation
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
+from engine.models.chat.base import Chat, Reply
+from engine.models.chat.chatml import ChatML
 from engine.types import Task
 
 TOKENIZER = BytesTokenizer()
+CHAT = ChatML(TOKENIZER)
 
 
 def generation(text: str, *, version: int = 3) -> Generation:
-    ids = (*TOKENIZER.encode(text), TOKENIZER.im_end)
-    return Generation(ids=ids, logprobs=tuple(-0.5 for _ in ids), versions=(version,) * len(ids))
+    ids = CHAT.reply_ids(text)
+    return Generation(ids=tuple(ids), logprobs=tuple(-0.5 for _ in ids), versions=(version,) * len(ids))
+
+
+def start(*, system: str = "", user: str = "", chat: Chat = CHAT, keep_thinking: bool = True) -> Conversation:
+    messages = [{"role": "system", "content": system}] if system else []
+    return Conversation(chat, [*messages, {"role": "user", "content": user}], keep_thinking=keep_thinking)
+
+
+def answer(conversation: Conversation, text: str, *, step: int = 0) -> None:
+    messages = [{"role": "user", "content": text}]
+    conversation.append(conversation.continuation(messages), step=step)
 
 
 def test_columns_tell_sampled_tokens_from_the_rest() -> None:
-    conversation = Conversation(TOKENIZER, system="be <|im_end|> good", user="hi")
+    conversation = start(system="be <|im_end|> good", user="hi")
     prompt = len(conversation)
     conversation.append_generation(generation("act"), step=0)
-    assert conversation.append_observation("seen", step=0)
+    answer(conversation, "seen")
     conversation.append_generation(generation("on", version=4), step=1)
     record = conversation.record()
     assert TOKENIZER.decode(record.ids.tolist()) == (
@@ -38,50 +56,120 @@ def test_columns_tell_sampled_tokens_from_the_rest() -> None:
     assert set(record.versions[~record.mask].tolist()) == {-1}
     assert record.steps[:prompt].tolist() == [-1] * prompt
     assert set(record.steps[prompt:].tolist()) == {0, 1}
+    assert conversation.forks == 0
 
 
 def test_every_prompt_continues_the_one_before() -> None:
-    conversation = Conversation(TOKENIZER, system="", user="hi")
+    conversation = start(user="hi")
     first = tuple(conversation.prompt_ids)
     conversation.append_generation(generation("a"), step=0)
-    conversation.append_observation("b", step=0)
+    answer(conversation, "b")
     assert tuple(conversation.prompt_ids)[: len(first)] == first
     assert first[-11:] == (TOKENIZER.im_start, *TOKENIZER.encode("assistant\n"))
 
 
 def test_a_turn_without_its_end_is_closed_by_template_tokens() -> None:
-    conversation = Conversation(TOKENIZER, system="", user="")
-    start = len(conversation)
+    conversation = start()
+    begin = len(conversation)
     conversation.append_generation(Generation(ids=(65,), logprobs=(0.0,), versions=(0,)), step=0)
-    conversation.append_observation("", step=0)
+    answer(conversation, "")
     record = conversation.record()
-    assert record.ids[start : start + 2].tolist() == [65, TOKENIZER.im_end]
-    assert record.mask[start : start + 2].tolist() == [True, False]
+    assert record.ids[begin : begin + 2].tolist() == [65, TOKENIZER.im_end]
+    assert record.mask[begin : begin + 2].tolist() == [True, False]
 
 
-def test_observation_that_leaves_no_room_is_not_appended() -> None:
-    conversation = Conversation(TOKENIZER, system="", user="")
+def test_a_continuation_knows_its_length_before_it_is_appended() -> None:
+    conversation = start()
     conversation.append_generation(generation("a"), step=0)
     before = len(conversation)
     grown = before + len("\n") + 1 + len("user\nxx") + 1 + len("\n") + 1 + len("assistant\n")
-    assert not conversation.append_observation("xx", step=0, max_length=grown)
-    assert len(conversation) == before
-    assert conversation.append_observation("xx", step=0, max_length=grown + 1)
+    continuation = conversation.continuation([{"role": "user", "content": "xx"}])
+    assert (len(conversation), continuation.length, continuation.forked) == (before, grown, False)
+    conversation.append(continuation, step=0)
     assert len(conversation) == grown
 
 
 def test_uneven_generation_is_refused() -> None:
     with pytest.raises(ValueError, match="differ in length"):
-        Conversation(TOKENIZER, system="", user="").append_generation(
-            Generation(ids=(1, 2), logprobs=(0.0,), versions=(0, 0)), step=0
-        )
+        start().append_generation(Generation(ids=(1, 2), logprobs=(0.0,), versions=(0, 0)), step=0)
 
 
-def test_thinking_tokens_are_those_between_the_markers() -> None:
-    start, end = TOKENIZER.think_start, TOKENIZER.think_end
-    assert count_thinking_tokens(TOKENIZER, [1, start, 2, 3, end, 4]) == 2
-    assert count_thinking_tokens(TOKENIZER, [start, 2, 3]) == 2
-    assert count_thinking_tokens(TOKENIZER, [1, 2]) == 0
+def test_dropped_thinking_forks_the_conversation() -> None:
+    """Each sampled token stays in exactly one sample, and no later prompt shows earlier thinking."""
+    conversation = start(user="hi", keep_thinking=False)
+    first = len(conversation)
+    conversation.append_generation(generation("<think>why</think>act"), step=0)
+    answer(conversation, "seen", step=0)
+    assert conversation.forks == 1
+    assert TOKENIZER.decode(conversation.prompt_ids) == (
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nact<|im_end|>\n"
+        "<|im_start|>user\nseen<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert len(conversation) == len(conversation.prompt_ids)
+    conversation.append_generation(generation("plain"), step=1)
+    answer(conversation, "more", step=1)
+    assert conversation.forks == 1
+    conversation.append_generation(generation("<think>again</think>end"), step=2)
+    record = conversation.record()
+    sampled = TOKENIZER.decode(record.ids[record.mask].tolist())
+    assert sampled == "<think>why</think>act<|im_end|>plain<|im_end|><think>again</think>end<|im_end|>"
+    assert record.starts.tolist() == [0, first + len(CHAT.reply_ids("<think>why</think>act"))]
+    assert [TOKENIZER.decode(sample.ids.tolist()) for sample in record.samples()] == [
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>why</think>act<|im_end|>",
+        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\nact<|im_end|>\n"
+        "<|im_start|>user\nseen<|im_end|>\n<|im_start|>assistant\nplain<|im_end|>\n"
+        "<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n<think>again</think>end<|im_end|>",
+    ]
+
+
+def test_a_family_that_cannot_continue_forks_and_keeps_the_thinking() -> None:
+    class Stubborn(ChatML):
+        def extend(self, *_: Any) -> None:
+            return None
+
+    conversation = start(user="hi", chat=Stubborn(TOKENIZER))
+    conversation.append_generation(generation("<think>why</think>act"), step=0)
+    continuation = conversation.continuation([{"role": "user", "content": "seen"}])
+    assert continuation.forked
+    assert continuation.length == len(continuation.ids)
+
+
+def parse(text: str) -> Reply:
+    return CHAT.parse(CHAT.reply_ids(text))
+
+
+def test_thinking_is_what_lies_between_the_markers_at_the_beginning() -> None:
+    reply = parse("<think>abc</think>\n\ndo it")
+    assert (reply.thinking, reply.content, reply.thinking_tokens) == ("abc", "\n\ndo it", 3)
+    assert reply.text == "<think>abc</think>\n\ndo it"
+    assert reply.thinking_closed
+    cut = parse("<think>abc")
+    assert (cut.thinking, cut.content, cut.thinking_tokens, cut.thinking_closed) == ("abc", "", 3, False)
+    plain = parse("say <think>abc</think>")
+    assert (plain.thinking, plain.content, plain.thinking_tokens) == ("", "say <think>abc</think>", 0)
+
+
+def test_without_thinking_every_response_begins_after_an_empty_block() -> None:
+    chat = CHAT.without_thinking()
+    prompt = chat.open([{"role": "user", "content": "hi"}])
+    assert TOKENIZER.decode(prompt).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    following = chat.extend(prompt, chat.reply_ids("a"), [{"role": "user", "content": "b"}])
+    assert following is not None
+    assert TOKENIZER.decode(following).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert chat.parse(chat.reply_ids("a"), prompt).content == "a"
+
+
+@given(text=st.text(), limit=st.integers(1, 60))
+def test_an_observation_is_cut_to_a_number_of_tokens(text: str, limit: int) -> None:
+    shown, cut = cap_tokens(text, limit, TOKENIZER)
+    length = len(TOKENIZER.encode(text))
+    if length <= limit:
+        assert (shown, cut) == (text, 0)
+        return
+    head, note, tail = shown.partition(f"\n[{length - limit} tokens left out]\n")
+    assert note
+    assert cut == max(len(text) - len(head) - len(tail), 1)
+    assert len(TOKENIZER.encode(head)) + len(TOKENIZER.encode(tail)) <= limit
 
 
 def task(statement: str) -> Task:

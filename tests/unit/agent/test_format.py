@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.inference.response_ids import response_ids
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
+from engine.models.chat.chatml import ChatML
 from engine.tools.formats import ToolFormat
 from engine.tools.parser import parse
 from engine.tools.rendering import render_call, render_response
@@ -208,10 +208,10 @@ def test_text_is_read_as_the_schemas_types() -> None:
     assert parsed.call.arguments == {"command": "view", "path": "12", "view_range": [3, -1], "concise": True}
 
 
-def test_response_ids_hold_the_thinking_markers_as_special_ids() -> None:
+def test_reply_ids_hold_the_thinking_markers_as_special_ids() -> None:
     tokenizer = BytesTokenizer()
     text = "<think>\nwhy\n</think>\n\necho '</think><|im_end|>'"
-    ids = response_ids(tokenizer, text)
+    ids = ChatML(tokenizer).reply_ids(text)
     assert ids[0] == tokenizer.think_start
     assert ids[-1] == tokenizer.im_end
     assert ids.count(tokenizer.think_end) == 1

@@ -16,7 +16,7 @@ from engine.config.rollout import AgentConfig
 from engine.config.sandbox import SandboxConfig
 from engine.environments.swe import SweEnvironment
 from engine.errors import ModelError, SandboxDiedError
-from engine.inference.base import GenerationContext, Policy, SamplingParams
+from engine.inference.base import Generation, GenerationContext, GenerationRequest, Policy, SamplingParams
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
@@ -153,6 +153,76 @@ async def test_a_prompt_that_does_not_fit_ends_with_max_context() -> None:
         TextPolicy([RUN]), quick_agent(prompt="deepswe_v1", max_context=64, max_response=8)
     )
     assert (outcome.termination, steps) == (TerminationReason.MAX_CONTEXT, [])
+
+
+@pytest.mark.parametrize("model", [50, 200, 400])
+async def test_the_models_own_limit_counts_as_max_context(model: int) -> None:
+    """A prompt longer than the model's context is the agent's doing: the trajectory stays in its group."""
+
+    class Limited(TextPolicy):
+        max_context: int | None = model
+
+        async def generate(self, request: GenerationRequest) -> Generation:
+            assert len(request.prompt_ids) + request.sampling.max_tokens <= model
+            return await super().generate(request)
+
+    outcome, _ = await roll(Limited([LOOK]), quick_agent(max_response=300, max_context=4096, max_steps=99))
+    assert (outcome.termination, outcome.error) == (TerminationReason.MAX_CONTEXT, "")
+    assert len(outcome.tokens.ids) <= max(model, 60)
+
+
+async def test_no_response_starts_that_cannot_fit() -> None:
+    begun, _ = await roll(TextPolicy([SUBMIT]), quick_agent())
+    prompt = begun.steps[0].prompt_tokens
+    config = quick_agent(max_response=100, min_response=80)
+    fits = config.model_copy(update={"max_context": prompt + 80})
+    outcome, steps = await roll(TextPolicy(["x" * 200]), fits)
+    assert [step.generated_tokens for step in steps] == [80]
+    assert outcome.termination is TerminationReason.MAX_CONTEXT
+    outcome, steps = await roll(
+        TextPolicy(["x" * 200]), config.model_copy(update={"max_context": prompt + 79})
+    )
+    assert (outcome.termination, steps) == (TerminationReason.MAX_CONTEXT, [])
+
+
+async def test_observations_are_cut_by_tokens_too() -> None:
+    async def noisy(_command: str) -> ExecResult:
+        return printed("ä" * 100)
+
+    outcome, steps = await roll(TextPolicy([RUN, SUBMIT]), quick_agent(observation_tokens=64), command=noisy)
+    left_out = len("Exit code: 0\n") + 200 - 64
+    assert f"[{left_out} tokens left out]" in steps[0].observation
+    assert steps[0].observation in _shown(outcome)
+    assert steps[0].truncated_chars >= left_out // 2
+
+
+async def test_the_model_is_told_when_tokens_run_out() -> None:
+    _, free = await roll(TextPolicy([LOOK] * 3), quick_agent(max_steps=4))
+    # The second observation leaves fewer than 100 tokens, the first does not.
+    limit = free[2].prompt_tokens + 99
+    config = quick_agent(max_steps=4, max_context=limit + 100, token_warning=200)
+    outcome, steps = await roll(TextPolicy([LOOK, LOOK, SUBMIT]), config)
+    warned = ["running out of tokens" in step.observation for step in steps]
+    assert warned == [False, True, False]
+    assert "running out of tokens: submit now" in _shown(outcome)
+
+
+async def test_dropped_thinking_makes_several_samples() -> None:
+    outcome, steps = await roll(
+        TextPolicy([LOOK, LOOK, SUBMIT]), quick_agent(thinking_history="drop", max_context=4096)
+    )
+    assert len(outcome.tokens.samples()) == 3
+    assert outcome.tokens.num_sampled == sum(step.generated_tokens for step in steps)
+    assert _shown(outcome).count("f subtracts") == 3
+    assert [step.thinking_tokens for step in steps] == [len("\nbecause\n")] * 3
+
+
+async def test_thinking_can_be_switched_off() -> None:
+    submit = SUBMIT.partition("</think>")[2].lstrip()
+    outcome, steps = await roll(TextPolicy([submit]), quick_agent(thinking="off"))
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert "<|im_start|>assistant\n<think>\n\n</think>\n\n<function=finish>" in _shown(outcome)
+    assert steps[0].thinking_tokens == 0
 
 
 async def test_a_slow_model_ends_with_rollout_timeout() -> None:

@@ -47,6 +47,29 @@ def test_a_sample_by_hand() -> None:
         assert (sample.advantage, sample.weight) == (advantage, 1.0 / 20)
 
 
+def test_a_forked_trajectory_is_several_samples_that_count_once() -> None:
+    """They share advantage and weight; a sample without sampled tokens is left out."""
+    steps = [*RECORD.steps.tolist(), -1, 0, 1, 1, -1]
+    forked = TokenRecord(
+        ids=[*RECORD.ids.tolist(), 7, 9, 2, 3, 8],
+        mask=[*RECORD.mask.tolist(), 0, 0, 1, 1, 0],
+        logprobs=[*RECORD.logprobs.tolist(), 0, 0, -2.0, -3.0, 0],
+        steps=steps,
+    )
+    assert forked.starts.tolist() == [0, 7, 11]
+    first, second, other = samples_of(pair(forked, RECORD))
+    assert first.ids.tolist() == [7, 8, 3, 4, 9]
+    assert second.ids.tolist() == [7, 9, 2]
+    assert second.positions.tolist() == [1, 2]
+    assert second.targets.tolist() == [2, 3]
+    assert second.sampler_logprobs.tolist() == [-2.0, -3.0]
+    assert [(s.advantage, s.weight) for s in (first, second, other)] == [(1, 0.05), (1, 0.05), (-1, 0.05)]
+    token_mean = AlgorithmConfig(aggregation="token_mean")
+    groups = [pair(forked, RECORD)]
+    members = [group_members(group.trajectories, token_mean, max_context=64) for group in groups]
+    assert [s.weight for s in make_samples(groups, members, token_mean, max_context=10)] == [1 / 8] * 3
+
+
 def test_trajectories_without_signal_count_in_the_normaliser_but_are_not_forwarded() -> None:
     uniform = make_group([make_trajectory(0.0, index=i, tokens=RECORD) for i in range(2)])
     filtered = make_group(

@@ -11,6 +11,7 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
 from engine.inference.sampler import TransformerPolicy
+from engine.models.chat.chatml import ChatML
 from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
 from engine.types import Group, RolloutKey, TaskAnswer, TaskRow
@@ -61,7 +62,7 @@ async def collect(policy: TransformerPolicy) -> list[Group]:
 
 async def test_sampled_and_recomputed_log_probabilities_agree_after_every_update() -> None:
     model = make_model()
-    policy = TransformerPolicy(model, make_tokenizer(), max_batch=8)
+    policy = TransformerPolicy(model, ChatML(make_tokenizer()), max_batch=8)
     config = TrainerConfig(threads=1, minibatches=3, learning_rate=0.02)
     trainer = Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=0)
     try:

@@ -79,11 +79,11 @@ async def test_tokens_hold_what_was_written_and_seen() -> None:
     policy = walker("down", "down", "right")
     group, _ = await roll(policy, row_of())
     tokens = group.trajectories[0].tokens
-    text = policy.tokenizer.decode(tokens.ids.tolist())
+    text = policy.chat.tokenizer.decode(tokens.ids.tolist())
     assert text.startswith(f"<|im_start|>user\n{MAP}\nP 0,0 G 2,1<|im_end|>\n<|im_start|>assistant\n")
     assert "_O_\nP__\n_G_\nP 1,0 G 2,1" in text
     sampled = tokens.ids[tokens.mask].tolist()
-    assert policy.tokenizer.decode(sampled) == (
+    assert policy.chat.tokenizer.decode(sampled) == (
         "so move down<|im_end|>so move down<|im_end|>so move right<|im_end|>"
     )
 

@@ -18,6 +18,7 @@ from engine.config.run import TrainRun
 from engine.environments.frozenlake_maps import frozenlake_rows
 from engine.events.control import Control
 from engine.events.spool import SpoolSink
+from engine.models.chat.chatml import ChatML
 from engine.models.opening import fresh_tokenizer, load_policy_checkpoint
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
@@ -51,7 +52,7 @@ def weights(folder: Path) -> str:
 
 def test_the_expert_is_seen_as_a_policy_would_be() -> None:
     tokenizer = fresh_tokenizer("frozenlake")
-    episodes = Episodes(LAKE_CONFIG, AGENT, tokenizer).take(40)
+    episodes = Episodes(LAKE_CONFIG, AGENT, ChatML(tokenizer)).take(40)
     heldout = [str(r.task.metadata["grid"]) for r in frozenlake_rows(LAKE_CONFIG) if r.split == "heldout"]
     moved = 0
     for episode in episodes:
@@ -64,7 +65,7 @@ def test_the_expert_is_seen_as_a_policy_would_be() -> None:
         assert all(turn.split("move ")[-1] in LAKE_TOOLS["move"].parameters[0].choices for turn in turns)
         moved += len(turns)
     assert moved > 40
-    again = Episodes(LAKE_CONFIG, AGENT, tokenizer).take(40)
+    again = Episodes(LAKE_CONFIG, AGENT, ChatML(tokenizer)).take(40)
     assert again == episodes
 
 

@@ -14,6 +14,7 @@ from engine.inference.sampler import TransformerPolicy
 from engine.inference.sampling import sample
 from engine.models.builtin.cached_attention import Piece
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.chat.chatml import ChatML
 from tests.unit.models.small import VOCAB, model, prompt, request, tokenizer
 
 
@@ -40,7 +41,7 @@ async def converse(policy: TransformerPolicy, index: int, turns: int = 3) -> lis
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 async def test_sampled_logprobs_equal_recomputed_ones(temperature: float) -> None:
     net = model()
-    policy = TransformerPolicy(net, tokenizer(), max_batch=4)
+    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=4)
     prompts = [prompt(5 + 9 * i, i) for i in range(9)]
     found = await asyncio.gather(
         *(policy.generate(request(p, seed=i, temperature=temperature)) for i, p in enumerate(prompts))
@@ -56,10 +57,10 @@ async def test_sampled_logprobs_equal_recomputed_ones(temperature: float) -> Non
 async def test_results_do_not_depend_on_the_rest_of_the_batch(size: str) -> None:
     """Not even in the last bit: who arrives when must not decide what a run learns."""
     net = model() if size == "small" else Transformer(ARCHITECTURES["quickstart"], seed=1)
-    together = TransformerPolicy(net, tokenizer(), max_batch=16)
+    together = TransformerPolicy(net, ChatML(tokenizer()), max_batch=16)
     crowd = await asyncio.gather(*(converse(together, i) for i in range(12)))
     await together.close()
-    narrow = TransformerPolicy(net, tokenizer(), max_batch=1)
+    narrow = TransformerPolicy(net, ChatML(tokenizer()), max_batch=1)
     for index in range(12):
         alone = await converse(narrow, index)
         for mine, theirs in zip(alone, crowd[index], strict=True):
@@ -80,7 +81,7 @@ async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
 
     monkeypatch.setattr(net, "extend", counting)
     ids = prompt(40)
-    policy = TransformerPolicy(net, tokenizer(), max_batch=2)
+    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=2)
     first = await policy.generate(request(ids, seed=1, max_tokens=6))
     longer = [*ids, *first.ids, *prompt(5, 9)]
     fed.clear()
@@ -99,7 +100,7 @@ async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
 
 async def test_a_sibling_with_the_same_prompt_does_not_take_a_cache_away() -> None:
     net = model()
-    policy = TransformerPolicy(net, tokenizer(), max_batch=8)
+    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=8)
     ids = prompt(30)
     firsts = await asyncio.gather(*(policy.generate(request(ids, seed=s, max_tokens=8)) for s in range(4)))
     seconds = []
@@ -123,7 +124,7 @@ async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(net, "extend", counting)
     shared = prompt(40)
-    policy = TransformerPolicy(net, tokenizer(), max_batch=4)
+    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=4)
     await policy.generate(request(shared, seed=1, max_tokens=4))
     fed.clear()
     branch = [*shared, *prompt(7, 3)]
@@ -145,7 +146,7 @@ async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.Mo
 
 async def test_new_weights_are_sampled_from_after_set_version() -> None:
     net = model()
-    policy = TransformerPolicy(net, tokenizer(), version=3)
+    policy = TransformerPolicy(net, ChatML(tokenizer()), version=3)
     ids = prompt(20)
     first = await policy.generate(request(ids, seed=1))
     with torch.no_grad():
@@ -162,7 +163,7 @@ async def test_new_weights_are_sampled_from_after_set_version() -> None:
 
 
 async def test_stops_at_the_stop_id_and_keeps_it() -> None:
-    policy = TransformerPolicy(model(), tokenizer())
+    policy = TransformerPolicy(model(), ChatML(tokenizer()))
     free = await policy.generate(request(prompt(8), seed=5, stop=VOCAB + 1, max_tokens=20))
     assert len(free.ids) == 20
     assert not free.stopped
@@ -175,7 +176,7 @@ async def test_stops_at_the_stop_id_and_keeps_it() -> None:
 
 async def test_greedy_takes_the_most_likely_token_with_its_plain_logprob() -> None:
     net = model()
-    policy = TransformerPolicy(net, tokenizer())
+    policy = TransformerPolicy(net, ChatML(tokenizer()))
     found = [await policy.generate(request(prompt(12), seed=s, temperature=0.0)) for s in (1, 2)]
     await policy.close()
     assert found[0].ids == found[1].ids
@@ -204,7 +205,7 @@ def test_draws_follow_the_distribution_and_the_nucleus_is_renormalised() -> None
 
 
 async def test_a_cancelled_request_frees_its_place() -> None:
-    policy = TransformerPolicy(model(), tokenizer(), max_batch=1)
+    policy = TransformerPolicy(model(), ChatML(tokenizer()), max_batch=1)
     endless = asyncio.create_task(policy.generate(request(prompt(4), max_tokens=250, stop=VOCAB + 1)))
     await asyncio.sleep(0.02)
     endless.cancel()
@@ -215,7 +216,7 @@ async def test_a_cancelled_request_frees_its_place() -> None:
 
 
 async def test_impossible_requests_and_a_closed_policy_raise_model_errors() -> None:
-    policy = TransformerPolicy(model(), tokenizer())
+    policy = TransformerPolicy(model(), ChatML(tokenizer()))
     with pytest.raises(ModelError, match="context of 256"):
         await policy.generate(request(prompt(250), max_tokens=24))
     with pytest.raises(ModelError, match="empty"):

@@ -158,7 +158,7 @@ async def respond(policy: ScriptedPolicy, *steps: Step, max_tokens: int = 10_000
     generation = await policy.generate(request)
     assert len(generation.ids) == len(generation.logprobs) == len(generation.versions)
     assert generation.stopped == (generation.ids[-1] == 257)
-    return policy.tokenizer.decode(generation.ids).removesuffix("<|im_end|>")
+    return policy.chat.tokenizer.decode(generation.ids).removesuffix("<|im_end|>")
 
 
 @pytest.mark.parametrize("tool_format", ["xml", "native"])

@@ -15,7 +15,8 @@ from engine.config.run import SftRun
 from engine.inference.base import Generation, GenerationRequest
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
-from engine.models.chat.base import Tokenizer
+from engine.models.chat.base import Chat
+from engine.models.chat.chatml import ChatML
 from engine.models.opening import load_policy_checkpoint
 from engine.tools import MemoryFileStore, run_immediately
 from engine.tools.parser import parse
@@ -61,7 +62,7 @@ def test_every_episode_replays_through_the_real_tools() -> None:
 def test_encoded_episode_is_the_conversation_and_masks_what_the_policy_writes() -> None:
     tokens = tokenizer()
     for episode in episodes(10):
-        encoded = encode_episode(episode, tokens)
+        encoded = encode_episode(episode, ChatML(tokens))
         parts = [f"<|im_start|>user\n{episode.statement}<|im_end|>\n<|im_start|>assistant\n"]
         for response, observation in episode.turns:
             parts.append(f"{response}<|im_end|>")
@@ -140,7 +141,7 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
     net = Transformer(load_policy_checkpoint("fresh:tiny", home=tmp_path)[0].config, seed=1)
     _, tokens = load_policy_checkpoint("fresh:tiny", home=tmp_path)
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    unseen = [encode_episode(episode, tokens) for episode in episodes(8)]
+    unseen = [encode_episode(episode, ChatML(tokens)) for episode in episodes(8)]
     untrained = answer_loss(net, unseen)
     metrics = train_sft(
         config,
@@ -168,7 +169,8 @@ class Answering:
     version = 0
 
     def __init__(self, found: list[Episode]) -> None:
-        self.tokenizer: Tokenizer = BytesTokenizer()
+        self.chat: Chat = ChatML(BytesTokenizer())
+        self.max_context: int | None = None
         self._turns: dict[str, Iterator[tuple[str, str]]] = {
             e.statement: iter(e.turns if i % 2 == 0 else e.turns[-1:]) for i, e in enumerate(found)
         }
@@ -180,7 +182,7 @@ class Answering:
         for piece, marker in (("<think>", 258), ("</think>", 259)):
             head, _, response = response.partition(piece)
             ids += [*head.encode(), marker]
-        ids += [*response.encode(), self.tokenizer.im_end]
+        ids += [*response.encode(), BytesTokenizer.im_end]
         return Generation(ids=tuple(ids), logprobs=(0.0,) * len(ids), versions=(0,) * len(ids))
 
     async def close(self) -> None:

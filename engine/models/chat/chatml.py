@@ -1,0 +1,104 @@
+"""ChatML for tokenizers of our own: the built-in policies and those without a model.
+
+The same turns as Qwen3's, from four marker ids. New text alone is encoded, so every prompt is an exact prefix
+of the next, and its cost is that of the new turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from engine.errors import ModelError
+from engine.models.chat.base import Message, NativeCall, Reply, Tokenizer, ToolDeclaration
+from engine.models.chat.thinking import read_thinking, split_thinking
+
+
+class ChatMLTokenizer(Tokenizer, Protocol):
+    """Tokenizer with ChatML's turn markers and the thinking markers."""
+
+    im_start: int
+    im_end: int
+    """End of a turn: generation stops there."""
+    think_start: int
+    think_end: int
+
+
+class ChatML:
+    """Conversations in ChatML (``engine.models.chat.base.Chat``).
+
+    Args:
+        tokenizer: encodes text and knows the markers.
+        thinking: False puts an empty thinking block before every response, as Qwen3 does.
+    """
+
+    def __init__(self, tokenizer: ChatMLTokenizer, *, thinking: bool = True) -> None:
+        self.tokenizer = tokenizer
+        self.stop_ids = frozenset({tokenizer.im_end})
+        gap = tokenizer.encode("\n\n")
+        skipped = [] if thinking else [tokenizer.think_start, *gap, tokenizer.think_end, *gap]
+        self._newline = tokenizer.encode("\n")
+        self._header = [tokenizer.im_start, *tokenizer.encode("assistant\n"), *skipped]
+
+    def open(self, messages: Sequence[Message], tools: Sequence[ToolDeclaration] = ()) -> list[int]:
+        """Return the ids of a whole conversation, the header of the model's turn included."""
+        self._refuse(tools)
+        ids: list[int] = []
+        for message in messages:
+            ids += self._turn(message)
+        return [*ids, *self._header]
+
+    def extend(
+        self,
+        prompt_ids: Sequence[int],  # noqa: ARG002 - other families look at it
+        completion_ids: Sequence[int],
+        messages: Sequence[Message],
+        tools: Sequence[ToolDeclaration] = (),
+    ) -> list[int] | None:
+        """Return the ids that follow a completion; never None."""
+        self._refuse(tools)
+        closed = bool(completion_ids) and completion_ids[-1] in self.stop_ids
+        ids = [] if closed else [self.tokenizer.im_end]
+        ids += self._newline
+        for message in messages:
+            ids += self._turn(message)
+        return [*ids, *self._header]
+
+    def parse(
+        self,
+        completion_ids: Sequence[int],
+        prompt_ids: Sequence[int] = (),  # noqa: ARG002 - other families look at it
+        tools: Sequence[ToolDeclaration] = (),
+    ) -> Reply:
+        """Parse a response; thinking is what lies between the marker ids."""
+        self._refuse(tools)
+        ids = list(completion_ids)
+        if ids and ids[-1] in self.stop_ids:
+            ids.pop()
+        markers = (self.tokenizer.think_start, self.tokenizer.think_end)
+        return read_thinking(self.tokenizer, ids, markers, opened=False)
+
+    def reply_ids(self, text: str, calls: Sequence[NativeCall] = ()) -> list[int]:
+        """Return the ids of a response, the end of the turn included."""
+        if calls:
+            raise ModelError("ChatML has no function calls of its own: use agent.tool_format 'xml'")
+        tokenizer = self.tokenizer
+        thinking, rest, closed = split_thinking(text)
+        ids: list[int] = []
+        if thinking is not None:
+            ids += [tokenizer.think_start, *tokenizer.encode(thinking)]
+            ids += [tokenizer.think_end] if closed else []
+        return [*ids, *tokenizer.encode(rest), tokenizer.im_end]
+
+    def without_thinking(self) -> ChatML:
+        """Return the same conversations with an empty thinking block before every response."""
+        return ChatML(self.tokenizer, thinking=False)
+
+    def _turn(self, message: Message) -> list[int]:
+        tokenizer = self.tokenizer
+        body = tokenizer.encode(f"{message['role']}\n{message['content']}")
+        return [tokenizer.im_start, *body, tokenizer.im_end, *self._newline]
+
+    def _refuse(self, tools: Sequence[ToolDeclaration]) -> None:
+        if tools:
+            raise ModelError("ChatML cannot declare functions: use agent.tool_format 'xml'")

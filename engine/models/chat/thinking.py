@@ -1,0 +1,47 @@
+"""The thinking that a response begins with, in tokens and in text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.models.chat.base import Reply, Tokenizer
+from engine.tools.parser import THINK_END, THINK_START
+
+
+def read_thinking(
+    tokenizer: Tokenizer, ids: Sequence[int], markers: tuple[int, int], *, opened: bool
+) -> Reply:
+    """Split a response whose thinking lies between two marker ids.
+
+    Thinking comes first: an opening marker after any text is text, and so is everything after the first
+    closing one.
+
+    Args:
+        ids: the response without the tokens that ended it.
+        markers: ids of the opening and of the closing marker.
+        opened: whether the prompt ended with the opening marker.
+    """
+    start, end = markers
+    text = tokenizer.decode(ids)
+    begin = 0
+    if start in ids and not tokenizer.decode(ids[: ids.index(start)]).strip():
+        begin, opened = ids.index(start) + 1, True
+    if not opened:
+        return Reply(text=text, thinking="", content=text)
+    closed = end in ids[begin:]
+    stop = ids.index(end, begin) if closed else len(ids)
+    return Reply(
+        text=text,
+        thinking=tokenizer.decode(ids[begin:stop]),
+        content=tokenizer.decode(ids[stop + 1 :]),
+        thinking_tokens=stop - begin,
+        thinking_closed=closed,
+    )
+
+
+def split_thinking(text: str) -> tuple[str | None, str, bool]:
+    """Return the thinking that a text begins with (None without), the rest, and whether it was closed."""
+    if not text.startswith(THINK_START):
+        return None, text, True
+    thinking, closed, rest = text.removeprefix(THINK_START).partition(THINK_END)
+    return thinking, rest, bool(closed)
