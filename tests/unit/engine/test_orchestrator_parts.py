@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -196,6 +197,17 @@ def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
     assert metrics["tokens/thinking_per_step"] == pytest.approx(8 / 3)
     assert metrics["tokens/prompt_mean"] == 10
     assert metrics["steps/unparsed"] == pytest.approx(1 / 3)
+    assert metrics["conversation/forks"] == 0
+
+
+def test_forks_are_counted_per_trajectory() -> None:
+    forked = TokenRecord(ids=range(6), mask=[0, 1, 0, 0, 1, 0], steps=[-1, 0, -1, -1, 1, -1])
+    members = [
+        replace(trajectory(index=i), tokens=tokens)
+        for i, tokens in enumerate((forked, TokenRecord(ids=(1, 2), mask=(0, 1))))
+    ]
+    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=tuple(members))
+    assert iteration_metrics([group])["conversation/forks"] == 1.0
 
 
 def test_a_hostile_step_becomes_a_valid_event() -> None:
