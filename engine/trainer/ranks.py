@@ -96,7 +96,7 @@ def shared_row(lengths: Sequence[int], ranks: Ranks, device: torch.device) -> Sh
             first, until = max(start, last - length), min(end, last)
             if first < until:
                 queries.append(until - first)
-                keys.append((last - length, until))
+                keys.append(((last - length, until),))
     placed = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in order])
     segments = Segments(
         positions=whole.positions[here].to(device),

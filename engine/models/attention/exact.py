@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.models.attention.segments import Scoring, Segments
+from engine.models.attention.segments import Scoring, Segments, cuts
 
 _BLOCK = 1024
 """Queries at a time where a mask or all scores are materialised."""
@@ -20,11 +22,18 @@ def attend_exactly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring:
     return torch.cat([_attend_piece(*piece, scoring) for piece in pieces])
 
 
-def _cut(x: Tensor, segments: Segments) -> Sequence[Tensor]:
-    """Return the keys or values of each piece."""
-    if segments.exchange is None:
-        return torch.split(x, list(segments.lengths))  # one gradient buffer, not one for each piece
-    return [x[start:end] for start, end in segments.keys]
+def _cut(x: Tensor, segments: Segments) -> Iterator[Tensor]:
+    """Yield the keys or values of each piece."""
+    places = cuts(segments.keys, len(x))
+    # Split once: a gradient buffer for each part, not one of the whole row for each piece.
+    parts = dict(zip(places, torch.split(x, [end - start for start, end in pairwise(places)]), strict=False))
+    for ranges in segments.keys:
+        chosen = [
+            parts[place]
+            for start, end in ranges
+            for place in places[bisect_left(places, start) : bisect_left(places, end)]
+        ]
+        yield chosen[0] if len(chosen) == 1 else torch.cat(chosen)
 
 
 def _attend_piece(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
@@ -33,8 +42,8 @@ def _attend_piece(q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
     queries, keys = q.shape[1], k.shape[1]
     window = scoring.window if scoring.window is not None and scoring.window < keys else None
     explicit = scoring.softcap is not None or scoring.sinks is not None
-    if window is None and not explicit:
-        return _attend_fused(q, k, v, _mask(queries, keys, None, q.device), scoring).transpose(0, 1)
+    if window is None and not explicit and queries == keys:
+        return _attend_fused(q, k, v, None, scoring).transpose(0, 1)
     attend_block = _attend_explicitly if explicit else _attend_fused
     found = []
     for start, end, first, last in _blocks(queries, keys, window):

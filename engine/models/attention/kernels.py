@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.models.attention.segments import Scoring, Segments
+from engine.models.attention.segments import Ranges, Scoring, Segments, cuts
 
 _FLASH_MAX_SIZE = 256
 """Largest size of a head that flash attention takes."""
@@ -32,10 +32,11 @@ def attend_at_once(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring:
 def _attend_flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    if segments.exchange is not None:
-        chosen = torch.cat([torch.arange(start, end) for start, end in segments.keys]).to(q.device)
+    key_lengths = segments.num_keys
+    if segments.exchange is not None or key_lengths != segments.lengths:
+        ranges = [torch.arange(*pair) for ranges in segments.keys for pair in ranges]
+        chosen = torch.cat(ranges).to(q.device)
         k, v = k[chosen], v[chosen]
-    key_lengths = [end - start for start, end in segments.keys]
     query_ends, key_ends = (
         torch.tensor((0, *accumulate(lengths)), dtype=torch.int32, device=q.device)
         for lengths in (segments.lengths, key_lengths)
@@ -90,25 +91,27 @@ def _softcap(limit: float) -> Callable[..., Tensor]:
 
 @lru_cache(maxsize=4)  # the layers of a row share a mask or two
 def _block_mask(
-    lengths: tuple[int, ...],
-    keys: tuple[tuple[int, int], ...],
-    window: int | None,
-    width: int,
-    device: torch.device,
+    lengths: tuple[int, ...], keys: tuple[Ranges, ...], window: int | None, width: int, device: torch.device
 ) -> Any:
     """Return the mask of a row whose keys are ``width`` tokens."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    counts = torch.tensor(lengths)
-    ends = torch.tensor([end for _, end in keys])
-    offsets = torch.repeat_interleave(ends - counts.cumsum(0), counts)
-    last = torch.arange(len(offsets)) + offsets
-    first = torch.repeat_interleave(torch.tensor([start for start, _ in keys]), counts)
-    if window is not None:
-        first = torch.maximum(first, last - window + 1)
-    first, last = first.to(device), last.to(device)
+    places = torch.tensor(cuts(keys, width))
+    part = torch.repeat_interleave(torch.arange(len(places) - 1), places.diff()).to(device)
+    position, seen = torch.zeros(width, dtype=torch.int64), torch.zeros(len(keys), len(places) - 1).bool()
+    queries = []
+    for number, (ranges, length) in enumerate(zip(keys, lengths, strict=True)):
+        before = 0
+        for start, end in ranges:
+            position[start:end] = torch.arange(before, before + end - start)
+            seen[number, (places[:-1] >= start) & (places[:-1] < end)] = True
+            before += end - start
+        queries.append(torch.arange(before - length, before))
+    piece = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(device)
+    last, position, seen = torch.cat(queries).to(device), position.to(device), seen.to(device)
 
     def visible(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return (key >= first[query]) & (key <= last[query])
+        found = seen[piece[query], part[key]] & (position[key] <= last[query])
+        return found if window is None else found & (position[key] > last[query] - window)
 
     return create_block_mask(visible, None, None, len(last), width, device, _compile=device.type == "cuda")

@@ -1,14 +1,21 @@
-"""Layout of a packed row: concatenated sequences without padding, each attending causally to itself only."""
+"""Layout of a packed row: pieces of sequences without padding, which attend causally to their own sequence.
+
+Sequences that begin alike may share their beginning: it is in the row once, and the pieces of several
+sequences have it among their keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Starts and ends of parts of a row."""
 
 
 class Exchange(Protocol):
@@ -47,9 +54,9 @@ class Segments:
     """int64 [T]: position of each token in its own sequence."""
     lengths: tuple[int, ...]
     """Number of queries of each piece."""
-    keys: tuple[tuple[int, int], ...]
-    """Start and end of each piece's keys; the last query of a piece attends to all of them, the one before
-    it to all but one, and so on."""
+    keys: tuple[Ranges, ...]
+    """Where in the row each piece's keys are, in the order of their positions, from 0 on; the last query of a
+    piece attends to all of them, the one before it to all but one, and so on."""
     exchange: Exchange | None = None
     """Collectives with the ranks that hold the rest of the row, which ``keys`` index; None: T is all."""
 
@@ -61,8 +68,18 @@ class Segments:
         return cls(
             positions=positions.to(device),
             lengths=tuple(lengths),
-            keys=tuple((end - length, end) for length, end in zip(lengths, ends, strict=True)),
+            keys=tuple(((end - length, end),) for length, end in zip(lengths, ends, strict=True)),
         )
+
+    @property
+    def num_keys(self) -> tuple[int, ...]:
+        """Return the number of keys of each piece."""
+        return tuple(sum(end - start for start, end in ranges) for ranges in self.keys)
+
+
+def cuts(keys: Sequence[Ranges], width: int) -> list[int]:
+    """Return the places, 0 and ``width`` included, that cut a row so that each range is of whole parts."""
+    return sorted({0, width, *(place for ranges in keys for pair in ranges for place in pair)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

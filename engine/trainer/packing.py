@@ -1,0 +1,119 @@
+"""Packing of token sequences into rows, where sequences that begin alike share their beginning.
+
+Siblings have one prompt, and the samples of a forked trajectory a long beginning: it is laid down once, and
+every branch attends to it (prefix or tree attention). Sequences are sorted, so that each shares the most with
+the one before it: a row of them takes Σ length − Σ shared tokens, the fewest possible. Results are those of
+separate sequences; only the number of computed tokens differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Layout of the S sequences of a row of T tokens; each sequence has one piece (of new tokens)."""
+
+    ids: Ids
+    """int32 [T]."""
+    positions: NDArray[np.int64]
+    """int64 [T]: position of each token in its sequences."""
+    lengths: tuple[int, ...]
+    """Number of new tokens of each piece, in the order of the row; pieces without any are left out."""
+    keys: tuple[tuple[tuple[int, int], ...], ...]
+    """Ranges of the row that hold each piece's keys in the order of positions, the piece itself last."""
+    places: tuple[NDArray[np.int64], ...]
+    """For each sequence in the given order: the row's index of each of its tokens."""
+
+
+def shared_length(a: Ids, b: Ids) -> int:
+    """Return the number of tokens with which both sequences begin."""
+    common = min(len(a), len(b))
+    differs = np.flatnonzero(a[:common] != b[:common])
+    return int(differs[0]) if len(differs) else common
+
+
+def pack(sequences: Sequence[Ids], budget: int, *, share: int) -> list[list[int]]:
+    """Pack sequences into rows of at most ``budget`` tokens, the fullest row first.
+
+    Args:
+        sequences: token ids.
+        budget: tokens of a row; a longer sequence gets a row of its own.
+        share: minimum number of common tokens for which sequences are kept together.
+
+    Returns:
+        The indices of the sequences of each row.
+    """
+    rows: list[list[int]] = []
+    used: list[int] = []
+    for size, members in sorted(_clusters(sequences, budget, share), key=lambda cluster: -cluster[0]):
+        row = next((i for i, filled in enumerate(used) if filled + size <= budget), len(rows))
+        if row == len(rows):
+            rows.append([])
+            used.append(0)
+        rows[row] += members
+        used[row] += size
+    return [rows[i] for i in sorted(range(len(rows)), key=lambda i: -used[i])]
+
+
+def lay_out(sequences: Sequence[Ids]) -> Layout:
+    """Lay sequences into one row; what a sequence has in common with another is there once."""
+    order = _sorted(sequences)
+    path: list[tuple[int, int, int]] = []  # the last sequence's ranges: position, end, place in the row
+    ids: list[Ids] = []
+    positions: list[NDArray[np.int64]] = []
+    lengths: list[int] = []
+    keys: list[tuple[tuple[int, int], ...]] = []
+    places: dict[int, NDArray[np.int64]] = {}
+    width, previous = 0, None
+    for index in order:
+        sequence = sequences[index]
+        shared = 0 if previous is None else shared_length(previous, sequence)
+        path = [(start, min(end, shared), place) for start, end, place in path if start < shared]
+        if shared < len(sequence):
+            path.append((shared, len(sequence), width))
+            ids.append(sequence[shared:])
+            positions.append(np.arange(shared, len(sequence)))
+            lengths.append(len(sequence) - shared)
+            keys.append(tuple((place, place + end - start) for start, end, place in path))
+            width += len(sequence) - shared
+        places[index] = np.concatenate([np.arange(p, p + end - start) for start, end, p in path])
+        previous = sequence
+    return Layout(
+        ids=np.concatenate(ids),
+        positions=np.concatenate(positions),
+        lengths=tuple(lengths),
+        keys=tuple(keys),
+        places=tuple(places[index] for index in range(len(sequences))),
+    )
+
+
+def _sorted(sequences: Sequence[Ids]) -> list[int]:
+    big_endian = [sequence.astype(">i4").tobytes() for sequence in sequences]
+    return sorted(range(len(sequences)), key=big_endian.__getitem__)
+
+
+def _clusters(sequences: Sequence[Ids], budget: int, share: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield sequences to keep in one row, with the number of tokens they take together."""
+    order = _sorted(sequences)
+    if not order:
+        return
+    members, size = [order[0]], len(sequences[order[0]])
+    for before, index in pairwise(order):
+        common = shared_length(sequences[before], sequences[index])
+        added = len(sequences[index]) - common
+        if common >= share and size + added <= budget:
+            members.append(index)
+            size += added
+        else:
+            yield size, members
+            members, size = [index], len(sequences[index])
+    yield size, members
