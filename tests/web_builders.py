@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -86,6 +87,22 @@ def snapshot(run: Run) -> dict[str, Any]:
         rows = part.objects.filter(trajectory__run=run).select_related("trajectory")
         found[part.__name__] = _rows(rows)
     return found
+
+
+def stored_log(run: Run) -> list[dict[str, Any]]:
+    """Every event of a run as it was posted: what is stored, with the tokens from their own table."""
+    key = ("trajectory__phase", "trajectory__iteration", "trajectory__task_key", "trajectory__index")
+    rows = TokenBlob.objects.filter(trajectory__run=run).values_list(*key, "data")
+    blobs = {row[:-1]: row[-1] for row in rows}
+    log = []
+    for event in Event.objects.filter(run=run).order_by("seq"):
+        payload = dict(event.payload)
+        if event.type == "trajectory_finished":
+            ref = payload["ref"]
+            data = blobs.get((ref["phase"], ref["iteration"], ref["task_id"], ref["index"]))
+            payload["tokens"] = None if data is None else base64.b64encode(data).decode()
+        log.append(payload)
+    return log
 
 
 def _rows(rows: Any) -> list[Any]:

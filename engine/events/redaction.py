@@ -5,14 +5,20 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 import zlib
 from typing import Any
 
+from engine.events.token_block import MAGIC
 from engine.redaction import Redactor
 
 _MAX_LOG_BYTES = 64 << 20
 _PACKED = "whole_test_log"
-_COLUMNS, _NO_COLUMNS = b'"tokens":{"ids":[', b'"tokens":[]'
+_TOKENS = re.compile(
+    rb'"tokens":(?:"%b[A-Za-z0-9+/]*=*"|\{"ids":\[[-0-9,]*\](?:,"[a-z]+":\[[-+.0-9eE,]*\])*\})'
+    % base64.b64encode(MAGIC[:3])
+)
+_NO_TOKENS = b'"tokens":[]'
 _EXACT = frozenset(
     {"patch", "test_id", "flaky_tests", "task_id", "task_ids", "image", "name", "dataset", "path"}
 )
@@ -25,7 +31,7 @@ def redact_line(line: bytes, redactor: Redactor) -> bytes:
     Raises:
         ValueError: a suspicious line is not JSON, or nested too deeply.
     """
-    texts, columns = _without_columns(line)
+    texts, tokens = _without_tokens(line)
     packed = b'"whole_test_log":"' in texts and b'"whole_test_log":""' not in texts
     if not packed and not redactor.is_suspect(texts.decode(errors="replace")):
         return line
@@ -34,19 +40,18 @@ def redact_line(line: bytes, redactor: Redactor) -> bytes:
     except RecursionError:
         raise ValueError("the event is nested too deeply") from None
     clean = json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode()
-    return clean.replace(_NO_COLUMNS, columns, 1) if columns else clean
+    return clean.replace(_NO_TOKENS, tokens, 1) if tokens else clean
 
 
-def _without_columns(line: bytes) -> tuple[bytes, bytes]:
-    """Cut the token columns out of a line: they are numbers, most of its size, and slow to parse.
+def _without_tokens(line: bytes) -> tuple[bytes, bytes]:
+    """Cut the tokens out of a line: they are numbers, most of its size, and slow to search.
 
     No text can imitate the placeholder, because quotes within texts are escaped.
     """
-    start = line.find(_COLUMNS)
-    end = line.find(b"}", start) + 1
-    if not 0 <= start < end or _NO_COLUMNS in line:
+    found = _TOKENS.search(line)
+    if found is None or _NO_TOKENS in line:
         return line, b""
-    return line[:start] + _NO_COLUMNS + line[end:], line[start:end]
+    return line[: found.start()] + _NO_TOKENS + line[found.end() :], found.group()
 
 
 def _redacted(event: Any, redactor: Redactor) -> Any:

@@ -15,6 +15,7 @@ from pydantic import Field, TypeAdapter
 from engine.events.health import ValidationRecord
 from engine.events.record import Record, RunEvent
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
+from engine.events.token_block import TokenField
 from engine.types import FindingKind, TerminationReason, TestKind, TestOutcome, Verdict
 
 
@@ -127,16 +128,6 @@ class FindingRecord(Record):
     """Index of the step that shows it; None where the patch or grading showed it."""
 
 
-class TokenColumns(Record):
-    """Token columns of a trajectory; all of equal length."""
-
-    ids: list[int]
-    mask: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    steps: list[int]
-
-
 class TrajectoryFinished(RunEvent):
     """Terminal record of a trajectory; there is exactly one."""
 
@@ -172,7 +163,8 @@ class TrajectoryFinished(RunEvent):
     tool_seconds: float = 0.0
     grading_seconds: float = 0.0
     total_seconds: float = 0.0
-    tokens: TokenColumns | None = None
+    tokens: TokenField | None = None
+    """Tokens as the model read and sampled them, in JSON one block of base64."""
 
 
 class GroupMember(Record):

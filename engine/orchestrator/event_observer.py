@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from engine.events.sink import EventSink
+from engine.events.token_block import TokenBlock
 from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
 from engine.threads import in_thread
-from engine.tokens import TOKEN_COLUMNS, TokenRecord
 from engine.types import RolloutKey, Step, Trajectory
 
 TRAIN_PHASE = "train"
@@ -115,7 +115,7 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
             for finding in trajectory.findings
         ],
         "total_seconds": timings.total,
-        "tokens": _columns(trajectory.tokens) if with_tokens else None,
+        "tokens": TokenBlock.of(trajectory.tokens) if with_tokens else None,
         **_grade_fields(trajectory),
     }
 
@@ -144,7 +144,3 @@ def _grade_fields(trajectory: Trajectory) -> dict[str, Any]:
         "detail": clean(grade.detail),
         "reused_verdict": grade.reused,
     }
-
-
-def _columns(tokens: TokenRecord) -> dict[str, list[Any]]:
-    return {name: getattr(tokens, name).tolist() for name in TOKEN_COLUMNS}

@@ -10,8 +10,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from engine.tokens import TokenRecord
 from tests.event_builders import Stream, ref
-from tests.web_builders import launched, make_run, post, snapshot
+from tests.web_builders import launched, make_run, post, snapshot, stored_log
 from webapp.models import Evaluation, Event, Group, Iteration, Step, TokenBlob, Trajectory
 from webapp.services import ingest
 
@@ -55,9 +56,9 @@ def test_a_whole_run_becomes_rows() -> None:
     assert (loser.reward, loser.advantage, loser.loss_mask, loser.verdict) == (0.0, -0.5, True, "failed")
     assert (loser.num_steps, loser.num_tests, loser.num_tests_passed) == (2, 2, 1)
     assert [step.thinking_tokens for step in Step.objects.filter(trajectory=loser)] == [3, 4]
-    assert TokenBlob.objects.get(trajectory=loser).window(1, 3) == {
-        "ids": [2, 3], "mask": [1, 1], "logprobs": [-0.5, -0.25], "versions": [0, 0], "steps": [0, 1],
-    }  # fmt: skip
+    assert TokenBlob.objects.get(trajectory=loser).record == TokenRecord(
+        ids=[1, 2, 3], mask=[0, 1, 1], logprobs=[0, -0.5, -0.25], versions=[-1, 0, 0], steps=[-1, 0, 1]
+    )
     assert Evaluation.objects.filter(run=run).count() == 2
 
 
@@ -68,9 +69,9 @@ def test_snapshot_does_not_depend_on_batches_and_equals_a_replay_of_the_log(size
     for start in range(0, len(stream.lines), size):
         post(claim, stream, start, start + size)
     replayed, replay_claim = launched()
-    log = [json.dumps(event.payload) for event in Event.objects.filter(run=run).order_by("seq")]
-    body = "\n".join(log).encode()
+    body = "\n".join(map(json.dumps, stored_log(run))).encode()
     ingest.ingest(run_id=replayed.pk, token=replay_claim.token, body=body)
+    assert TokenBlob.objects.filter(trajectory__run=replayed).exists()
     assert snapshot(run) == snapshot(replayed)
 
 

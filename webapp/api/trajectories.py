@@ -10,6 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Router, Schema
 from ninja.errors import HttpError
 
+from engine.tokens import TOKEN_COLUMNS
 from webapp.api.auth import answer_reader, role_of_caller, viewer
 from webapp.api.runs import find as find_run
 from webapp.contexts.what_if import counterfactual
@@ -125,6 +126,8 @@ class TokensOut(Schema):
     """Tokens from index ``start`` of ``length`` tokens, as columns of equal length."""
 
     length: int
+    samples: list[int]
+    """Indices where samples begin: 0, and one more wherever the conversation was rendered anew."""
     start: int
     ids: list[int]
     mask: list[int]
@@ -212,9 +215,10 @@ def get_tokens(request: HttpRequest, trajectory_id: int, start: int = 0, size: i
     blob = TokenBlob.objects.filter(trajectory=_readable(request, trajectory_id)).first()
     if blob is None:
         raise HttpError(404, "no tokens were recorded for this trajectory")
-    start = max(0, start)
-    window = blob.window(start, start + max(1, min(size, 65_536)))
-    return {"length": blob.length, "start": start} | window
+    record, start = blob.record, max(0, start)
+    window = slice(start, start + max(1, min(size, 65_536)))
+    columns = {name: getattr(record, name)[window].tolist() for name in TOKEN_COLUMNS}
+    return {"length": len(record), "samples": record.starts.tolist(), "start": start} | columns
 
 
 def _find(trajectory_id: int) -> Trajectory:

@@ -19,7 +19,7 @@ class Event(models.Model):
     type = models.CharField(max_length=32)
     time = models.DateTimeField()
     payload: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField()
-    """The whole event, ``seq``, ``epoch``, ``type`` and ``time`` included."""
+    """The whole event, ``seq``, ``epoch``, ``type`` and ``time`` included; tokens are in ``TokenBlob``."""
 
     class Meta:
         ordering = ["run_id", "seq"]

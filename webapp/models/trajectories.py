@@ -6,7 +6,6 @@ wide and numerous tables (steps, tests, tokens) have natural composite keys and 
 
 from __future__ import annotations
 
-import array
 import zlib
 from typing import Any
 
@@ -14,6 +13,8 @@ from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVector
 from django.db import models
 
+from engine.events.token_block import decode
+from engine.tokens import TokenRecord
 from engine.types import TerminationReason, TestKind, TestOutcome, Verdict
 from webapp.models.choices import choices
 from webapp.models.datasets import Task
@@ -236,35 +237,20 @@ class TestLog(models.Model):
 
 
 class TokenBlob(models.Model):
-    """The tokens of a trajectory as little-endian columns of equal length."""
+    """The tokens of a trajectory as one compressed block (``engine.events.token_block``)."""
 
     trajectory = models.OneToOneField(
         Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="token_blob"
     )
     length = models.IntegerField()
-    ids = models.BinaryField()
-    """int32."""
-    mask = models.BinaryField()
-    """uint8; 1 where the policy sampled the token."""
-    logprobs = models.BinaryField()
-    """float32; 0 where the mask is 0."""
-    versions = models.BinaryField()
-    """int32; -1 where the mask is 0."""
-    steps = models.BinaryField()
-    """int32; -1 for the initial prompt."""
+    """Number of tokens."""
+    data = models.BinaryField()
+    """The block. Its storage is EXTERNAL, because PostgreSQL cannot compress it further."""
 
     def __str__(self) -> str:
         return f"{self.length} tokens of trajectory {self.trajectory_id}"
 
-    def window(self, start: int, stop: int) -> dict[str, list[int] | list[float]]:
-        """Return columns of the tokens ``start … stop-1`` as lists."""
-        result: dict[str, list[int] | list[float]] = {}
-        for name, code in TOKEN_COLUMNS.items():
-            column = array.array(code)
-            column.frombytes(bytes(getattr(self, name))[start * column.itemsize : stop * column.itemsize])
-            result[name] = column.tolist()
-        return result
-
-
-TOKEN_COLUMNS = {"ids": "i", "mask": "B", "logprobs": "f", "versions": "i", "steps": "i"}
-"""Column → ``array`` type code (little-endian machines only, which is all torch runs on)."""
+    @property
+    def record(self) -> TokenRecord:
+        """The tokens; decodes the block."""
+        return decode(bytes(self.data))

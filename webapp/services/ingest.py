@@ -29,7 +29,7 @@ from pydantic import ValidationError
 from engine import redaction
 from engine.errors import TrainyardError
 from engine.events.redaction import redact_line
-from engine.events.types import EVENT_ADAPTER, AnyEvent
+from engine.events.types import EVENT_ADAPTER, AnyEvent, TrajectoryFinished
 from engine.redaction import Redactor
 from webapp.models import Event, Run, RunAttempt
 from webapp.services import notifications, states
@@ -98,7 +98,7 @@ class Receipt:
 
 
 class ParsedLine(NamedTuple):
-    """An event and the JSON text that is stored for it."""
+    """An event and the JSON text that is stored for it: the whole event except tokens, which have a table."""
 
     event: AnyEvent
     text: str
@@ -256,6 +256,8 @@ def _parse(line: bytes) -> ParsedLine:
         line = json.dumps(without_nul(record), ensure_ascii=False).encode()
     event = EVENT_ADAPTER.validate_json(line)
     moment(event.time)
+    if isinstance(event, TrajectoryFinished) and event.tokens is not None:
+        return ParsedLine(event, event.model_dump_json(exclude={"tokens"}))
     return ParsedLine(event, line.decode())
 
 

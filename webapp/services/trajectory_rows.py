@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import base64
 import hashlib
 import json
@@ -14,7 +13,6 @@ from typing import Any
 from engine.events.types import GroupMember, StepFinished, TrajectoryFinished, TrajectoryStarted
 from engine.types import TestOutcome
 from webapp.models import Trajectory
-from webapp.models.trajectories import TOKEN_COLUMNS
 
 SEARCH_CHARS = 2_000
 """Characters of a step that are indexed for full-text search (PostgreSQL refuses vectors above 1 MB)."""
@@ -31,7 +29,7 @@ TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seco
 TEST_LOG_COLUMNS = ("trajectory_id", "chars", "data")
 MAX_LOG_BYTES = 64 << 20
 """Largest complete test log, bytes; graders keep at most 10 MiB of each stream."""
-TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", *TOKEN_COLUMNS)
+TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", "data")
 
 
 def moment(seconds: float) -> datetime:
@@ -43,7 +41,7 @@ def action_kind(tool: str, arguments: Mapping[str, Any]) -> str:
     """Classify an action: command, search, view, edit, finish, other; ``none`` if no call was parsed."""
     if not tool:
         return "none"
-    if tool in ("file_editor", "str_replace_editor"):
+    if tool == "file_editor":
         return "view" if arguments.get("command") == "view" else "edit"
     return _ACTIONS.get(tool, "other")
 
@@ -90,17 +88,10 @@ def log_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...]
 
 
 def token_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ...] | None:
-    """Return values in the order of ``TOKEN_BLOB_COLUMNS``; None without tokens.
-
-    Raises:
-        ValueError, OverflowError: the columns differ in length or a value does not fit its column.
-    """
+    """Return values in the order of ``TOKEN_BLOB_COLUMNS``; None without tokens."""
     if event.tokens is None:
         return None
-    columns = [array.array(code, getattr(event.tokens, name)) for name, code in TOKEN_COLUMNS.items()]
-    if len({len(column) for column in columns}) != 1:
-        raise ValueError("the token columns differ in length")
-    return (trajectory_id, len(columns[0]), *(column.tobytes() for column in columns))
+    return (trajectory_id, event.tokens.length, event.tokens.data)
 
 
 def start(trajectory: Trajectory, event: TrajectoryStarted) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from engine.errors import ConfigError, FencedError, SandboxError
 from engine.events.control import Control
+from engine.events.token_block import decode
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
@@ -227,9 +228,11 @@ def test_a_hostile_step_becomes_a_valid_event() -> None:
 
 @pytest.mark.parametrize(("phase", "travels"), [("train", True), ("eval:heldout", False)])
 def test_tokens_travel_with_training_trajectories_only(phase: str, travels: bool) -> None:
-    fields = trajectory_fields(trajectory(phase=phase, steps=[step(generated_tokens=3, policy_version=4)]))
-    event = TrajectoryFinished(seq=1, epoch=1, time=0.0, **fields)
+    finished = trajectory(phase=phase, steps=[step(generated_tokens=3, policy_version=4)])
+    event = TrajectoryFinished(seq=1, epoch=1, time=0.0, **trajectory_fields(finished))
     assert (event.tokens is not None) == travels
+    if event.tokens is not None:
+        assert decode(event.tokens.data) == finished.tokens
     assert event.generated_tokens == 3
     assert (event.policy_version_min, event.policy_version_max) == (4, 4)
     assert event.reward == 1.0

@@ -17,8 +17,10 @@ from engine.events import health
 from engine.events.health import Side, ValidationRecord
 from engine.events.redaction import redact_line
 from engine.events.spool import SpoolSink
+from engine.events.token_block import TokenBlock
 from engine.events.types import RunProgress, StepFinished, TrajectoryFinished
 from engine.redaction import RedactingStream, Redactor, know, machine_secrets, redact, secrets_in
+from engine.tokens import TokenRecord
 
 SECRET = 'S3cr/et+"with\\quotes"'
 PRIVATE_KEY = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\n-----END RSA PRIVATE KEY-----"
@@ -115,23 +117,40 @@ def test_numbers_of_an_event_are_never_touched() -> None:
     assert redact_line(innocent, Redactor([SECRET])) is innocent
 
 
+BLOCK = TokenBlock.of(TokenRecord(ids=[1, 2], mask=[0, 1]))
+
+
 @pytest.mark.parametrize("other", ['"arguments":{"tokens":[]},', ""], ids=["and an empty list so named", ""])
-def test_columns_of_tokens_are_left_byte_by_byte_where_texts_are_redacted(other: str) -> None:
-    columns = '"tokens":{"ids":[1,2],"logprobs":[-0.10,-1e-09]}'
+@pytest.mark.parametrize(
+    "columns",
+    [
+        '"tokens":{"ids":[1,2],"logprobs":[-0.10,-1e-09]}',
+        f'"tokens":"{base64.b64encode(BLOCK.data).decode()}"',
+    ],
+    ids=["lists", "block"],
+)
+def test_columns_of_tokens_are_left_byte_by_byte_where_texts_are_redacted(other: str, columns: str) -> None:
     packed = base64.b64encode(zlib.compress(f"log {SECRET} end".encode())).decode()
     detail = json.dumps(f'"tokens":[] {SECRET}')
     line = f'{{"seq":1,{other}{columns},"whole_test_log":"{packed}","detail":{detail}}}'
     clean = redact_line(line.encode(), Redactor([SECRET]))
     found = json.loads(clean)
     assert found["tokens"] == json.loads(f"{{{columns}}}")["tokens"]
-    assert (columns.encode() in clean) == (not other)
+    assert (columns.encode() in clean) == (not other or "-0.10" not in columns)
     assert found["detail"] == '"tokens":[] [redacted]'
     assert b"[redacted]" in zlib.decompress(base64.b64decode(found["whole_test_log"]))
 
 
 def test_a_secret_behind_the_tokens_alone_is_found() -> None:
-    line = b'{"seq":1,"tokens":{"ids":[1,2],"mask":[1,1]},"detail":"planted-secret"}'
-    assert json.loads(redact_line(line, Redactor(["planted-secret"])))["detail"] == "[redacted]"
+    for tokens in (b'{"ids":[1,2],"mask":[1,1]}', b'"%b"' % base64.b64encode(BLOCK.data)):
+        line = b'{"seq":1,"tokens":%b,"detail":"planted-secret"}' % tokens
+        assert json.loads(redact_line(line, Redactor(["planted-secret"])))["detail"] == "[redacted]"
+
+
+def test_a_secret_in_an_argument_called_tokens_is_found() -> None:
+    for value in (b'"planted-secret"', b'["planted-secret"]', b'{"ids":["planted-secret"]}'):
+        clean = redact_line(b'{"seq":1,"arguments":{"tokens":%b}}' % value, Redactor(["planted-secret"]))
+        assert b"planted" not in clean
 
 
 def test_names_and_patches_lose_only_what_is_known() -> None:
@@ -173,16 +192,15 @@ def test_the_spool_holds_no_secret(tmp_path: Path) -> None:
         StepFinished, ref=ref, index=0, thought=f"I see {SECRET}", response=SECRET,
         arguments={"command": f"echo {SECRET}", SECRET: [SECRET]}, observation="\n".join(LOOKS), error=SECRET,
     )  # fmt: skip
-    tokens = {"ids": [1, 2], "mask": [1, 1], "logprobs": [-0.5, -0.25], "versions": [0, 0], "steps": [0, 0]}
     sink.emit(
         TrajectoryFinished, ref=ref, termination="submitted", verdict=None, reward=None, num_steps=1,
-        detail=SECRET, error=SECRET, test_log=SECRET, tokens=tokens,
+        detail=SECRET, error=SECRET, test_log=SECRET, tokens=BLOCK,
     )  # fmt: skip
     sink.close()
     text = (tmp_path / "events.jsonl").read_text()
     for secret in (SECRET, json.dumps(SECRET)[1:-1], *LOOKS.values()):
         assert secret not in text
-    assert json.loads(text.splitlines()[-1])["tokens"] == tokens
+    assert json.loads(text.splitlines()[-1])["tokens"] == base64.b64encode(BLOCK.data).decode()
     assert [json.loads(line)["seq"] for line in text.splitlines()] == [1, 2, 3]
 
 
