@@ -152,7 +152,7 @@ def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
 
 
 def _name_of(root: nn.Module, module: nn.Module) -> str:
-    names = {found: name for name, found in root.named_modules()}
+    names: dict[nn.Module, str] = {found: name for name, found in root.named_modules()}
     return names[module]
 
 
