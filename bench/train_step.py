@@ -29,7 +29,7 @@ from bench.harness import store
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
+from engine.models.opening import open_model, save_policy_checkpoint
 from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
 from engine.types import Group
@@ -172,7 +172,7 @@ def _padded(groups: list[Group]) -> dict[str, Tensor]:
 def measure(count: int, repeats: int, threads: int) -> dict[str, Any]:
     """Measure the trainers alternately, after one warm-up update each."""
     torch.set_num_threads(threads)
-    model, tokenizer = load_policy_checkpoint("fresh:quickstart", home=Path())
+    model, tokenizer = open_model("fresh:quickstart", home=Path()).builtin()
     groups = episodes(model, count)
     tokens = sum(len(t.tokens) for group in groups for t in group.trajectories)
     with tempfile.TemporaryDirectory() as name:

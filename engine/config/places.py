@@ -14,6 +14,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,6 +26,8 @@ from engine.config.source_spec import FolderSource, RepositorySource, parse_sour
 
 Root = Literal["imports", "policies"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+HUB_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[A-Za-z0-9][\w./-]*)?")
+"""Pattern of a model of the Hugging Face Hub: ``OWNER/NAME`` or ``OWNER/NAME@REVISION``."""
 _SCHEMES = ("builtin", "run", "fresh")
 _CALLED = {"imports": "an import folder", "policies": "a policy folder"}
 _VARIABLE = {"imports": "TRAINYARD_IMPORT_FOLDERS", "policies": "TRAINYARD_POLICY_FOLDERS"}
@@ -39,6 +42,9 @@ class Allowed(BaseModel):
     """Readable folders with datasets, source trees and stored trajectories."""
     policies: tuple[Path, ...] = ()
     """Folders with checkpoints."""
+    hub_models: tuple[str, ...] = ()
+    """Models of the Hugging Face Hub that may be used, and downloaded where they are not in its cache:
+    ``OWNER/NAME``, with ``*`` for any text."""
     repository_hosts: tuple[str, ...] = ()
     """Hosts from which git repositories are read over https, with the port where it is not 443."""
     granted: Mapping[str, tuple[Any, ...]] = {}
@@ -130,7 +136,7 @@ class SourceTrees(Place):
 
 @dataclass(frozen=True)
 class CheckpointPlace(Place):
-    """A checkpoint: ``SCHEME:NAME``, ``warm``, or a folder below the policy folders."""
+    """A checkpoint: ``SCHEME:NAME``, ``warm``, a folder below the policy folders, or a model of the hub."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
         """Return the value as the engine reads it; see ``Place.resolve``."""
@@ -138,11 +144,27 @@ class CheckpointPlace(Place):
         if value is None or value == "warm":
             return value
         scheme, separator, name = value.partition(":")
+        if scheme == "fresh" and "/" in name:
+            return f"fresh:{allowed.below('policies', name)}"
         if separator and scheme in _SCHEMES:
             if _NAME.fullmatch(name) is None:
                 raise ValueError(f"'{value}' names no checkpoint: expected {scheme}:NAME without folders")
             return value
-        return str(allowed.below("policies", value))
+        try:
+            return str(allowed.below("policies", value))
+        except ValueError:
+            if HUB_MODEL.fullmatch(value) is None:
+                raise
+        return self._hub_model(value, allowed)
+
+    def _hub_model(self, value: str, allowed: Allowed) -> str:
+        if not any(fnmatchcase(value.partition("@")[0], pattern) for pattern in allowed.hub_models):
+            known = ", ".join(allowed.hub_models) or "there is none"
+            raise ValueError(
+                f"'{value}' is neither below a policy folder nor a model of the Hugging Face Hub that may be "
+                f"used ({known}): have the administrator add it to TRAINYARD_HUB_MODELS"
+            )
+        return value
 
 
 @dataclass(frozen=True)

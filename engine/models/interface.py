@@ -1,4 +1,4 @@
-"""Our attention under transformers' attention interface: every architecture calls it by the name ``PACKED``.
+"""Our functions under transformers' interfaces: attention and mixtures of experts of every architecture.
 
 A model built with ``attn_implementation=PACKED`` builds no masks. It passes the ``segments=`` argument of its
 forward pass on to each layer's attention.
@@ -8,12 +8,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS, grouped_mm_experts_forward
 
 from engine.models.attention import Scoring, Segments, attend
 
 PACKED = "trainyard_packed"
+"""Name of the functions that models are trained with."""
+PROBE = "trainyard_probe"
+"""Name of functions that compute nothing, on the meta device."""
 
 
 def packed_attention(
@@ -53,4 +58,59 @@ def packed_attention(
     return attend(q, k, v, segments, scoring).unsqueeze(0), None
 
 
+def probe_attention(
+    module: nn.Module,
+    query: Tensor,
+    _key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    segments: set[int],
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Record the calling layer in ``segments``, and return a result of the right shape."""
+    assert attention_mask is None, f"{type(module).__name__} masks attention by itself"
+    segments.add(id(module))
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+
+def grouped_experts(experts: nn.Module, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    """Compute a mixture of experts in one product for all of them; differentiable, in autocast's precision.
+
+    Args:
+        experts: their parameters are fused, [experts, …].
+        hidden: [T, H].
+        chosen: [T, k], indices of experts.
+        weights: [T, k].
+
+    Returns:
+        [T, H].
+    """
+    device = hidden.device.type
+    if torch.is_autocast_enabled(device):
+        rounded = _Rounded(experts, torch.get_autocast_dtype(device))
+        return grouped_mm_experts_forward(rounded, hidden, chosen, weights)  # type: ignore[arg-type]
+    return grouped_mm_experts_forward(experts, hidden, chosen, weights)
+
+
+class _Rounded:
+    """A module's attributes, its parameters in another precision: autocast knows no grouped products."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        self._module = module
+        self._dtype = dtype
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        return found.to(self._dtype) if isinstance(found, nn.Parameter) else found
+
+
+def probe_experts(_experts: nn.Module, hidden: Tensor, _chosen: Tensor, _weights: Tensor) -> Tensor:
+    """Return a result of the right shape."""
+    return torch.empty_like(hidden)
+
+
 AttentionInterface.register(PACKED, packed_attention)
+AttentionInterface.register(PROBE, probe_attention)
+ALL_EXPERTS_FUNCTIONS.register(PACKED, grouped_experts)
+ALL_EXPERTS_FUNCTIONS.register(PROBE, probe_experts)

@@ -1,15 +1,15 @@
-"""Policy checkpoints: a folder with config.json, model.safetensors, tokenizer.json, provenance.json.
+"""Opening of models for sampling and training, and saving of built-in policies.
 
-The folder is what ``transformers`` reads as a Qwen3 model. References name one: ``builtin:<name>`` ships with
-the engine, ``run:<id>`` is a run's last checkpoint, ``fresh:<architecture>`` has random weights and that
-architecture's tokenizer, anything else is a folder. To add a scheme: a branch in ``_folder_of``.
+A folder is what ``transformers`` publishes: config.json, safetensors, tokenizer files. With a provenance.json
+that names no other implementation, it is a policy of our own, which our own ``Transformer`` computes: its
+sampler is fast, and its log-probabilities are bit-equal in sampling and scoring. References are described in
+``engine.models.references``.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,9 +25,7 @@ from engine.models.base import LanguageModel
 from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer, TransformerConfig
 from engine.models.families import Family, family_of
-
-BUILTIN = Path(__file__).parent / "builtin" / "shipped"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+from engine.models.references import BUILTIN, find_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,51 +35,67 @@ class OpenedModel:
     model: LanguageModel
     tokenizer: Any
     """``BpeTokenizer`` of a built-in policy, else ``transformers``' own."""
-    family: Family
     folder: Path | None
     """Folder with its original files; None for the random weights of a built-in architecture."""
     provenance: Mapping[str, Any]
     """Content of its ``provenance.json``; empty without one."""
+
+    @property
+    def family(self) -> Family:
+        """Return what is known of its family."""
+        return family_of(self.model.family)
+
+    def builtin(self) -> tuple[Transformer, BpeTokenizer]:
+        """Return model and tokenizer of a built-in policy. Raises CheckpointError for any other model."""
+        if not isinstance(self.model, Transformer):
+            raise CheckpointError(
+                f"{self.folder} is a model of family '{self.model.family}', but this needs a built-in policy"
+            )
+        return self.model, self.tokenizer
 
 
 def open_model(ref: str, *, home: Path, dtype: torch.dtype = torch.float32) -> OpenedModel:
     """Open a model for sampling or training.
 
     Args:
-        ref: see the module's docstring.
+        ref: see ``engine.models.references``.
         home: the data folder, for ``run:<id>``.
         dtype: of the weights; a built-in policy's stay float32.
 
     Raises:
         CheckpointError: missing, incomplete, or a model that cannot be trained here.
+        PreflightError: a model of the hub cannot be downloaded.
     """
-    scheme, _, name = ref.partition(":")
-    if scheme == "fresh" and name in ARCHITECTURES:
-        model, tokenizer = load_policy_checkpoint(ref, home=home)
+    found = find_model(ref, home=home)
+    if found.folder is None:
+        assert found.architecture is not None
+        model = Transformer(ARCHITECTURES[found.architecture])
         return OpenedModel(
-            model=model, tokenizer=tokenizer, family=family_of(model.family), folder=None, provenance={}
+            model=model, tokenizer=fresh_tokenizer(found.architecture), folder=None, provenance={}
         )
-    folder = Path(name) if scheme == "fresh" else _folder_of(ref, home)
-    provenance = _provenance(folder)
+    provenance = _provenance(found.folder)
     if provenance is not None and provenance.get("implementation", "builtin") == "builtin":
-        model, tokenizer = _load_folder(folder)
-        return OpenedModel(
-            model=model,
-            tokenizer=tokenizer,
-            family=family_of(model.family),
-            folder=folder,
-            provenance=provenance,
-        )
+        ours, tokens = _load_builtin(found.folder)
+        return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance)
     from engine.models.pretrained import load_pretrained  # transformers takes seconds to import
 
-    pretrained = load_pretrained(folder, dtype=dtype, random=scheme == "fresh")
+    pretrained = load_pretrained(found.folder, dtype=dtype, random=found.random)
+    tokenizer = _published_tokenizer(found.folder)
+    _check_vocabulary(found.folder, len(tokenizer), pretrained.vocab_size)
     return OpenedModel(
-        model=pretrained,
-        tokenizer=_load_published_tokenizer(folder),
-        family=family_of(pretrained.family),
-        folder=folder,
-        provenance=provenance or {},
+        model=pretrained, tokenizer=tokenizer, folder=found.folder, provenance=provenance or {}
     )
+
+
+def check_context(opened: OpenedModel, max_context: int, ref: str) -> None:
+    """Raise CheckpointError where an agent may have longer conversations than the model can read."""
+    limit = opened.model.max_context
+    if max_context > limit:
+        raise CheckpointError(
+            f"agent.max_context is {max_context} tokens, but '{ref}' was made for at most {limit}: lower "
+            "agent.max_context, or extend the model's context in its config.json (rope_parameters, e.g. of "
+            "rope_type 'yarn')"
+        )
 
 
 def _provenance(folder: Path) -> dict[str, Any] | None:
@@ -95,7 +109,7 @@ def _provenance(folder: Path) -> dict[str, Any] | None:
     return found
 
 
-def _load_published_tokenizer(folder: Path) -> Any:
+def _published_tokenizer(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
@@ -104,22 +118,11 @@ def _load_published_tokenizer(folder: Path) -> Any:
         raise CheckpointError(f"cannot read the tokenizer in {folder}: {error}") from error
 
 
-def load_policy_checkpoint(ref: str, *, home: Path) -> tuple[Transformer, BpeTokenizer]:
-    """Open a checkpoint for sampling or training, weights in float32.
-
-    Args:
-        ref: see the module's docstring.
-        home: the data folder, for ``run:<id>``.
-
-    Raises:
-        CheckpointError: missing, incomplete, or not a model of this architecture.
-    """
-    scheme, _, name = ref.partition(":")
-    if scheme == "fresh" and name:
-        if name not in ARCHITECTURES:
-            raise CheckpointError(f"unknown architecture '{name}'; known: {', '.join(sorted(ARCHITECTURES))}")
-        return Transformer(ARCHITECTURES[name]), fresh_tokenizer(name)
-    return _load_folder(_folder_of(ref, home))
+def _check_vocabulary(folder: Path, tokens: int, rows: int) -> None:
+    if tokens > rows:
+        raise CheckpointError(
+            f"{folder}: the tokenizer has {tokens} tokens, the model only {rows}: they do not belong together"
+        )
 
 
 def fresh_tokenizer(architecture: str) -> BpeTokenizer:
@@ -162,21 +165,7 @@ def save_policy_checkpoint(
     draft.rename(folder)
 
 
-def _folder_of(ref: str, home: Path) -> Path:
-    scheme, _, name = ref.partition(":")
-    if scheme in ("builtin", "run") and _NAME.fullmatch(name) is None:
-        raise CheckpointError(f"'{ref}' names no checkpoint: expected {scheme}:NAME without folders")
-    if scheme == "builtin" and name:
-        return BUILTIN / name
-    if scheme == "run" and name:
-        found = sorted((home / "runs" / name / "checkpoints").glob("[0-9]*"))
-        if not found:
-            raise CheckpointError(f"run {name} has no checkpoint yet")
-        return found[-1]
-    return Path(ref)
-
-
-def _load_folder(folder: Path) -> tuple[Transformer, BpeTokenizer]:
+def _load_builtin(folder: Path) -> tuple[Transformer, BpeTokenizer]:
     try:
         config = TransformerConfig.from_json(json.loads((folder / "config.json").read_text()))
         weights = load_file(folder / "model.safetensors")
@@ -185,8 +174,7 @@ def _load_folder(folder: Path) -> tuple[Transformer, BpeTokenizer]:
     except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
     tokenizer = load_tokenizer(folder)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(f"{folder}: the tokenizer has more tokens than the model")
+    _check_vocabulary(folder, tokenizer.vocab_size, config.vocab_size)
     return model, tokenizer
 
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import types
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
 import torch
-from accelerate import init_empty_weights
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from engine.errors import CheckpointError
+from engine.models.architectures import check_architecture, max_context
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
 from engine.models.interface import PACKED
+from engine.models.networks import build_causal, layers_of, trunk_of
 
 
 class PretrainedModel(LanguageModel):
@@ -39,12 +39,12 @@ class PretrainedModel(LanguageModel):
             self.add_module(name, child)  # parameters keep their published names
         self.config: PreTrainedConfig = causal.config
         self.family = causal.config.model_type
-        output = causal.get_output_embeddings()  # type: ignore[no-untyped-call]
-        self.vocab_size = len(output.weight)
-        self.max_context = int(causal.config.max_position_embeddings)
-        self._trunk_name: str = causal.base_model_prefix
-        self._head_name = _name_of(causal, output)
-        self._blocks_name = _blocks_name(self._trunk)
+        self.max_context = max_context(causal.config)
+        names = {module: name for name, module in causal.named_modules()}
+        self._trunk_name = names[trunk_of(causal)]
+        self._blocks_name = names[layers_of(trunk_of(causal))]
+        self._head_name = names[causal.get_output_embeddings()]  # type: ignore[no-untyped-call]
+        self.vocab_size = len(self.head.weight)
         self.eval()
 
     @property
@@ -61,7 +61,7 @@ class PretrainedModel(LanguageModel):
     @property
     def blocks(self) -> Sequence[nn.Module]:
         """Return the layers in order."""
-        layers = self._trunk.get_submodule(self._blocks_name)
+        layers = self.get_submodule(self._blocks_name)
         assert isinstance(layers, nn.ModuleList)
         return list(layers)
 
@@ -92,27 +92,6 @@ class PretrainedModel(LanguageModel):
         return super().train(False)
 
 
-def build_causal(
-    config: PreTrainedConfig, *, dtype: torch.dtype = torch.float32, seed: int = 0, meta: bool = False
-) -> PreTrainedModel:
-    """Return a model of this configuration with random weights.
-
-    Args:
-        config: of a causal language model.
-        dtype: of the weights.
-        seed: seed of the weights.
-        meta: leave the parameters without storage; buffers are computed all the same.
-    """
-    storage = init_empty_weights(include_buffers=False) if meta else nullcontext()
-    with torch.random.fork_rng(devices=[]), storage:
-        torch.manual_seed(seed)
-        causal: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
-            config, dtype=dtype, attn_implementation=PACKED, trust_remote_code=False
-        )
-    causal.tie_weights()  # leaving the storage out takes shared parameters apart
-    return causal
-
-
 def load_pretrained(
     folder: Path, *, dtype: torch.dtype = torch.float32, random: bool = False
 ) -> PretrainedModel:
@@ -128,6 +107,7 @@ def load_pretrained(
     """
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        check_architecture(config)
         if random:
             return PretrainedModel(build_causal(config, dtype=dtype))
         causal = AutoModelForCausalLM.from_pretrained(
@@ -135,6 +115,7 @@ def load_pretrained(
             config=config,
             dtype=dtype,
             attn_implementation=PACKED,
+            experts_implementation=PACKED,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
@@ -149,19 +130,6 @@ def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
     return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-
-def _name_of(root: nn.Module, module: nn.Module) -> str:
-    names: dict[nn.Module, str] = {found: name for name, found in root.named_modules()}
-    return names[module]
-
-
-def _blocks_name(trunk: Any) -> str:
-    """Return the name of the trunk's list of layers."""
-    for name, child in trunk.named_children():
-        if isinstance(child, nn.ModuleList) and len(child) == trunk.config.num_hidden_layers:
-            return str(name)
-    raise CheckpointError(f"{type(trunk).__name__} has no list of {trunk.config.num_hidden_layers} layers")
 
 
 def _logit_scale(config: PreTrainedConfig) -> float:

@@ -43,7 +43,7 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
 def _transformer(config: TransformerPolicyConfig, home: Path) -> Policy:
     from engine.inference.sampler import TransformerPolicy
     from engine.models.chat.chatml import ChatML
-    from engine.models.opening import load_policy_checkpoint
+    from engine.models.opening import open_model
 
-    model, tokenizer = load_policy_checkpoint(config.checkpoint, home=home)
+    model, tokenizer = open_model(config.checkpoint, home=home).builtin()
     return TransformerPolicy(model, ChatML(tokenizer), max_batch=config.max_batch, name=config.checkpoint)

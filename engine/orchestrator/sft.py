@@ -9,7 +9,7 @@ import time
 from engine.config.environment import FrozenLakeConfig
 from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
-from engine.models.opening import load_policy_checkpoint
+from engine.models.opening import open_model
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.setup import announce, peak_memory_mb
 from engine.orchestrator.warm_start import imitate
@@ -26,7 +26,7 @@ async def warm_start(config: SftRun, run: RunContext) -> RunResult:
     if isinstance(config.environment, FrozenLakeConfig):
         return await imitate(config.environment, config, run)
     folder = run.run_dir / "checkpoints" / "00000"
-    start = load_policy_checkpoint(config.sft.start, home=run.home) if config.sft.start else None
+    start = open_model(config.sft.start, home=run.home).builtin() if config.sft.start else None
     metrics = await asyncio.to_thread(
         train_sft,
         config,

@@ -18,7 +18,7 @@ from engine.config.run import TrainRun
 from engine.errors import TrainerError, TrainyardError
 from engine.models.builtin.tokenizer import BpeTokenizer
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import load_policy_checkpoint
+from engine.models.opening import open_model
 from engine.threads import in_thread
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
 from engine.trainer.factory import open_trainer, training_device
@@ -102,7 +102,7 @@ class AsyncTrainer:
 
     def _open(self, config: TrainRun, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
         source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
-        self.model, self.tokenizer = load_policy_checkpoint(source, home=home)
+        self.model, self.tokenizer = open_model(source, home=home).builtin()
         self.model.to(training_device(config.trainer))
         self._trainer = open_trainer(config, self.model, run_dir=run_dir, home=home)
         if checkpoint is None:

@@ -9,7 +9,7 @@ import torch
 
 from engine.config.run import TrainRun, load_run_config
 from engine.errors import CheckpointError, ConfigError
-from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
+from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.checkpoints.checkpoint import load_latest, read_checkpoint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -30,7 +30,7 @@ def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
         CheckpointError: nothing to export there, or damaged.
     """
     folder = _policy_folder(source)
-    model, tokenizer = load_policy_checkpoint(str(folder), home=source)
+    model, tokenizer = open_model(str(folder), home=source).builtin()
     provenance = json.loads((folder / "provenance.json").read_text())
     save_policy_checkpoint(
         out, model, tokenizer, {**provenance, "exported_from": str(folder)}, dtype=DTYPES[dtype]

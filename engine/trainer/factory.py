@@ -15,7 +15,7 @@ from engine.config.run import TrainRun
 from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
+from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.group import TrainerGroup
 from engine.trainer.trainer import Trainer
 
@@ -75,6 +75,6 @@ def open_trainer(run: TrainRun, model: Transformer, *, run_dir: Path, home: Path
 
 def _frozen(folder: Path, ref: str, home: Path) -> Transformer:
     if not folder.exists():
-        model, tokenizer = load_policy_checkpoint(ref, home=home)
+        model, tokenizer = open_model(ref, home=home).builtin()
         save_policy_checkpoint(folder, model, tokenizer, {"from": ref})
-    return load_policy_checkpoint(str(folder), home=home)[0]
+    return open_model(str(folder), home=home).builtin()[0]

@@ -34,7 +34,8 @@ def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
             return tuple(dict.fromkeys(_text(value) for value in values))
         case CheckpointPlace():
             runs = (f"run:{run}" for run in run_reads.runs_with_checkpoints())
-            return ("builtin:quickstart", *_policies(limits.policies), *runs)
+            models = (name for name in limits.hub_models if "*" not in name)
+            return ("builtin:quickstart", *models, *_policies(limits.policies), *runs)
         case SourceTrees():
             hosts = (f"https://{host}/…" for host in limits.repository_hosts)
             return ("pip:NAME==VERSION", *hosts, *offered_sources(limits.imports))

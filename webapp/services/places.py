@@ -22,10 +22,12 @@ def allowed() -> Allowed:
     """Return what configurations may use. Raises ImproperlyConfigured for invalid environment variables."""
     home = Path(settings.TRAINYARD_HOME)
     hosts = os.environ.get("TRAINYARD_REPOSITORY_HOSTS", "").split(",")
+    models = os.environ.get("TRAINYARD_HUB_MODELS", "").split(",")
     return Allowed(
         imports=(home / "imports", *_folders("TRAINYARD_IMPORT_FOLDERS")),
         policies=(home / "policies", home / "runs", *_folders("TRAINYARD_POLICY_FOLDERS")),
         repository_hosts=tuple(host.strip().lower() for host in hosts if host.strip()),
+        hub_models=tuple(model.strip() for model in models if model.strip()),
         granted=_granted(),
     )
 

@@ -50,7 +50,7 @@ class Checkpoint:
     iteration: int
     """Completed iterations; 0 is the state before training."""
     path: Path
-    """Policy folder; ``load_policy_checkpoint(str(path), home=…)`` returns its policy."""
+    """Policy folder; ``open_model(str(path), home=…)`` opens it."""
     checksum: str
     """SHA-256 over the names and hashes of all files."""
     cursor: Mapping[str, Any]

@@ -16,7 +16,7 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import load_policy_checkpoint
+from engine.models.opening import open_model
 from engine.trainer.checkpoints.checkpoint import (
     load_latest,
     restore_training,
@@ -50,7 +50,7 @@ def run(run_dir: Path, iterations: int) -> None:
         model, tokenizer = make_model(vocab=TOKENIZER_SIZE), make_tokenizer()
         trainer, done = make_trainer(model), 0
     else:
-        model, tokenizer = load_policy_checkpoint(str(checkpoint.path), home=run_dir)
+        model, tokenizer = open_model(str(checkpoint.path), home=run_dir).builtin()
         trainer, done = make_trainer(model), checkpoint.iteration
         restore_training(checkpoint, trainer)
         history = list(checkpoint.cursor["history"])

@@ -16,7 +16,7 @@ import torch
 from structlog.testing import capture_logs
 
 from engine.errors import CheckpointError
-from engine.models.opening import load_policy_checkpoint
+from engine.models.opening import open_model
 from engine.trainer.checkpoints.checkpoint import (
     Checkpoint,
     load_latest,
@@ -115,7 +115,7 @@ def test_a_checkpoint_is_a_policy_folder_with_exact_weights(tmp_path: Path) -> N
     checkpoint = save(tmp_path, 7, epoch=2)
     assert checkpoint.path == tmp_path / "checkpoints" / "00007"
     assert names(tmp_path) == ["00007"]
-    model, tokenizer = load_policy_checkpoint(str(checkpoint.path), home=tmp_path)
+    model, tokenizer = open_model(str(checkpoint.path), home=tmp_path).builtin()
     for name, tensor in MODEL.state_dict().items():
         assert torch.equal(model.state_dict()[name], tensor)
     assert tokenizer.encode("a = 1") == TOKENIZER.encode("a = 1")
@@ -258,7 +258,7 @@ def test_a_checkpoint_holds_the_moment_it_was_taken_at(tmp_path: Path) -> None:
     written = writer.wait()
     writer.close()
     assert written is not None
-    found, _ = load_policy_checkpoint(str(written.path), home=tmp_path)
+    found, _ = open_model(str(written.path), home=tmp_path).builtin()
     assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in taken.items())
     assert torch.load(written.path / "training.pt", weights_only=True)["trainer"]["updates"] == 0
 

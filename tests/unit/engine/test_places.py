@@ -15,7 +15,7 @@ from engine.config.places import Allowed, Granted, Harmless, Place
 from engine.config.recipes import RECIPES, resolve
 from engine.config.run import AnyRun, check_places, parse_run_config, with_overrides
 from engine.errors import CheckpointError, ConfigError
-from engine.models.opening import load_policy_checkpoint
+from engine.models.opening import open_model
 from engine.run import CONFIG_NAME, LAUNCH_NAME, Launch, run_attempt
 
 
@@ -73,6 +73,7 @@ def allowed(tmp_path: Path) -> Allowed:
     return Allowed(
         imports=(tmp_path / "imports",),
         policies=(tmp_path / "policies",),
+        hub_models=("Qwen/Qwen3-*", "openai/gpt-oss-20b"),
         repository_hosts=("git.example.org", "git.example.net:8443"),
         granted={
             "sandbox.docker.host": ("tcp://docker.example.org:2376",),
@@ -102,6 +103,11 @@ REFUSED = [
     ("quickstart", "policy.checkpoint", "run:../../etc"),
     ("quickstart", "policy.checkpoint", "builtin:../quickstart"),
     ("quickstart", "policy.checkpoint", "evil:name"),
+    ("quickstart", "policy.checkpoint", "fresh:/etc"),
+    ("quickstart", "policy.checkpoint", "fresh:mine/../../elsewhere"),
+    ("quickstart", "policy.checkpoint", "openai/gpt-oss-120b"),
+    ("quickstart", "policy.checkpoint", "evil/Qwen3-8B"),
+    ("quickstart", "policy.checkpoint", "Qwen/Qwen3-8B/../../etc"),
     ("quickstart", "trainer.reference", "/etc"),
     ("quickstart-sft", "sft.start", "/etc"),
     ("quickstart-oracle", "policy", {**REPLAY, "source": "/etc/passwd"}),
@@ -171,6 +177,24 @@ def test_what_is_allowed_comes_back_as_the_engine_reads_it(allowed: Allowed, tmp
     assert again.model_dump() == trained
 
 
+@pytest.mark.parametrize(
+    ("checkpoint", "expected"),
+    [
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
+        ("openai/gpt-oss-20b@refs/pr/3", "openai/gpt-oss-20b@refs/pr/3"),
+        ("fresh:tiny", "fresh:tiny"),
+        ("fresh:./mine", "fresh:{policies}/mine"),
+    ],
+)
+def test_models_of_the_hub_and_random_ones_are_allowed(
+    allowed: Allowed, tmp_path: Path, checkpoint: str, expected: str
+) -> None:
+    config = check_places(configuration("quickstart", **{"policy.checkpoint": checkpoint}), allowed)
+    expected = expected.format(policies=tmp_path / "policies")
+    assert config.model_dump()["policy"]["checkpoint"] == expected
+    assert check_places(config, allowed) == config
+
+
 def test_every_problem_is_listed(allowed: Allowed) -> None:
     changes = {"policy.checkpoint": "/etc", "sandbox.docker.host": "tcp://evil.example.org:2375"}
     with pytest.raises(ConfigError) as raised:
@@ -204,4 +228,4 @@ def test_a_process_started_by_the_server_checks_again(tmp_path: Path, limited: b
 @pytest.mark.parametrize("reference", ["builtin:../builtin/quickstart", "run:../1", "run:..", "builtin:/etc"])
 def test_schemes_name_no_folders(tmp_path: Path, reference: str) -> None:
     with pytest.raises(CheckpointError, match="expected .*:NAME without folders"):
-        load_policy_checkpoint(reference, home=tmp_path)
+        open_model(reference, home=tmp_path)

@@ -14,7 +14,8 @@ from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, LARGEST, PLAYE
 from engine.errors import ConfigError
 from engine.models.builtin.transformer import ARCHITECTURES
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import BUILTIN, fresh_tokenizer
+from engine.models.opening import fresh_tokenizer
+from engine.models.references import BUILTIN
 from engine.tools import ObservationStyle
 from engine.tools.parser import parse
 from engine.tools.rendering import render_response

@@ -19,7 +19,7 @@ from engine.environments.frozenlake_maps import frozenlake_rows
 from engine.events.control import Control
 from engine.events.spool import SpoolSink
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import fresh_tokenizer, load_policy_checkpoint
+from engine.models.opening import fresh_tokenizer, open_model
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.tools.schemas import LAKE_TOOLS
@@ -82,7 +82,7 @@ def test_the_warm_start_is_made_once_and_the_same_everywhere(home: Path, tmp_pat
     assert elsewhere is not None
     assert elsewhere.name == folder.name
     assert weights(elsewhere) == weights(folder)
-    model, tokenizer = load_policy_checkpoint(str(folder), home=home)
+    model, tokenizer = open_model(str(folder), home=home).builtin()
     assert tokenizer.vocab_size <= model.config.vocab_size
 
 

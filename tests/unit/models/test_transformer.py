@@ -14,7 +14,7 @@ from engine.models.builtin.batch_invariance import choose_tiles
 from engine.models.builtin.cached_attention import Piece
 from engine.models.builtin.kv_cache import KVCache
 from engine.models.builtin.transformer import ARCHITECTURES, Block, Transformer, TransformerConfig
-from engine.models.opening import load_policy_checkpoint, save_policy_checkpoint
+from engine.models.opening import open_model, save_policy_checkpoint
 from tests.unit.models.small import CONFIG, VOCAB, model, prompt, tokenizer
 
 
@@ -148,7 +148,7 @@ def test_checkpoint_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
     folder = tmp_path / "deep" / "m"
     save_policy_checkpoint(folder, model(seed=4), tokenizer(), {"old": 1})
     save_policy_checkpoint(folder, saved, tokenizer(), {"seed": 5}, dtype=dtype)
-    loaded, tokens = load_policy_checkpoint(str(folder), home=tmp_path)
+    loaded, tokens = open_model(str(folder), home=tmp_path).builtin()
     for name, tensor in saved.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor.to(dtype).float())
     assert tokens.encode("def f(x):") == tokenizer().encode("def f(x):")
@@ -160,13 +160,13 @@ def test_run_reference_opens_the_last_checkpoint(tmp_path: Path) -> None:
     for number in (2, 10):
         folder = tmp_path / "runs" / "r1" / "checkpoints" / f"{number:05d}"
         save_policy_checkpoint(folder, model(seed=number), tokenizer(), {})
-    loaded, _ = load_policy_checkpoint("run:r1", home=tmp_path)
+    loaded, _ = open_model("run:r1", home=tmp_path).builtin()
     assert torch.equal(loaded.state_dict()["model.norm.weight"], model(10).state_dict()["model.norm.weight"])
     assert torch.equal(loaded.model.embed_tokens.weight, model(10).model.embed_tokens.weight)
 
 
 def test_fresh_reference_has_random_weights_and_the_shipped_tokenizer(tmp_path: Path) -> None:
-    tiny, tokens = load_policy_checkpoint("fresh:tiny", home=tmp_path)
+    tiny, tokens = open_model("fresh:tiny", home=tmp_path).builtin()
     assert tiny.config == ARCHITECTURES["tiny"]
     assert tokens.vocab_size == tiny.config.vocab_size == 2048
     full = Transformer(ARCHITECTURES["quickstart"])
@@ -176,7 +176,7 @@ def test_fresh_reference_has_random_weights_and_the_shipped_tokenizer(tmp_path: 
 @pytest.mark.parametrize("ref", ["fresh:huge", "builtin:none", "run:nobody", "nowhere", "/etc/passwd"])
 def test_a_wrong_reference_is_explained(tmp_path: Path, ref: str) -> None:
     with pytest.raises(CheckpointError):
-        load_policy_checkpoint(ref, home=tmp_path)
+        open_model(ref, home=tmp_path)
 
 
 def test_an_incomplete_folder_is_explained(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_incomplete_folder_is_explained(tmp_path: Path) -> None:
     weights = (folder / "model.safetensors").read_bytes()
     (folder / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(CheckpointError, match="cannot read the checkpoint"):
-        load_policy_checkpoint(str(folder), home=tmp_path)
+        open_model(str(folder), home=tmp_path)
 
 
 def test_another_architecture_is_refused() -> None:

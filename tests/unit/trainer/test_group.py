@@ -16,7 +16,7 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, TrainerError
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import load_policy_checkpoint
+from engine.models.opening import open_model
 from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, take_snapshot, write_snapshot
 from engine.trainer.group import TrainerGroup
 from engine.trainer.trainer import Trainer
@@ -73,12 +73,12 @@ def test_updates_checkpoints_and_another_number_of_ranks(tmp_path: Path) -> None
     assert checkpoint is not None
     assert (checkpoint.path / "shards" / ".metadata").exists()
     trainer.update(episodes(), temperature=1.0)
-    again, _ = load_policy_checkpoint(str(checkpoint.path), home=tmp_path)
+    again, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
     resumed = Trainer(again, **settings())
     restore_training(checkpoint, resumed)
     resumed.update(episodes(), temperature=1.0)
     assert distance(again, alone) <= 1e-6
-    third, _ = load_policy_checkpoint(str(checkpoint.path), home=tmp_path)
+    third, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
     with group(third, ranks=3) as others:
         restore_training(checkpoint, others)
         others.update(episodes(), temperature=1.0)

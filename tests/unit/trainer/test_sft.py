@@ -17,7 +17,7 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
-from engine.models.opening import load_policy_checkpoint
+from engine.models.opening import open_model
 from engine.tools import MemoryFileStore, run_immediately
 from engine.tools.parser import parse
 from engine.trainer.sft.data import (
@@ -138,8 +138,8 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
     )
     messages: list[str] = []
     polled = iter(range(10_000))
-    net = Transformer(load_policy_checkpoint("fresh:tiny", home=tmp_path)[0].config, seed=1)
-    _, tokens = load_policy_checkpoint("fresh:tiny", home=tmp_path)
+    net = Transformer(open_model("fresh:tiny", home=tmp_path).builtin()[0].config, seed=1)
+    _, tokens = open_model("fresh:tiny", home=tmp_path).builtin()
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
     unseen = [encode_episode(episode, ChatML(tokens)) for episode in episodes(8)]
     untrained = answer_loss(net, unseen)
@@ -155,7 +155,7 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
     trained = answer_loss(net, unseen)
     assert trained < untrained - 0.3, (untrained, trained)
     assert "answer loss" in messages[-1]
-    loaded, _ = load_policy_checkpoint(str(tmp_path / "out"), home=tmp_path)
+    loaded, _ = open_model(str(tmp_path / "out"), home=tmp_path).builtin()
     assert not torch.equal(loaded.model.embed_tokens.weight, before["model.embed_tokens.weight"])
     provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert provenance["metrics"]["episodes"] == 120

@@ -1,0 +1,95 @@
+"""Which architectures of ``transformers`` are causal language models that packed rows can train.
+
+Every layer has to mix tokens by attention alone, and by ours: what mixes them by a recurrent state or a
+convolution (Mamba, linear attention), or by a mask of its own, would mix the sequences of a packed row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from engine.errors import CheckpointError
+from engine.models.interface import PROBE
+from engine.models.networks import build_causal, layers_of, trunk_of
+
+_ROTARY = ("default", "linear", "yarn", "llama3", "proportional")
+"""Position encodings that depend on a token's position alone."""
+
+
+def check_architecture(config: PreTrainedConfig) -> None:
+    """Raise CheckpointError for a model that cannot be trained here; says why and what to do instead."""
+    family = config.model_type
+    if config.is_encoder_decoder:
+        raise _refused(family, "is an encoder-decoder")
+    if config.get_text_config() is not config:
+        raise _refused(family, "reads images or sound beside text; take the text-only variant of the model")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise _refused(family, "is not one of transformers' causal language models")
+    model_class: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if getattr(model_class, "_is_stateful", False):
+        raise _refused(family, "carries a recurrent state, which packed sequences would share")
+    if not getattr(model_class, "_supports_attention_backend", False):
+        raise _refused(family, "does not let its attention be replaced")
+    for rope in _rotary_types(config):
+        if rope not in _ROTARY:
+            raise _refused(
+                family,
+                f"has position encodings of rope_type '{rope}', which change with the longest sequence; "
+                f"set rope_parameters in its config.json to one of {', '.join(_ROTARY)}",
+            )
+    _probe(config)
+
+
+def max_context(config: PreTrainedConfig) -> int:
+    """Return the maximum length of a sequence, tokens; where YaRN extends it, the extended one."""
+    limit = int(config.max_position_embeddings)
+    for rope in _rotary_settings(config):
+        original = rope.get("original_max_position_embeddings")
+        if rope.get("rope_type") == "yarn" and original:
+            limit = max(limit, int(original * rope["factor"]))
+    return limit
+
+
+def _probe(config: PreTrainedConfig) -> None:
+    """Run the model without storage, and see that each layer calls the attention it was given."""
+    copy = AutoConfig.for_model(config.model_type, **_settings(config))
+    trunk = trunk_of(build_causal(copy, dtype=torch.bfloat16, meta=True, functions=PROBE))
+    trunk.to("meta")
+    callers: set[int] = set()
+    ids = torch.zeros(1, 4, dtype=torch.int64, device="meta")
+    try:
+        trunk(input_ids=ids, position_ids=ids, use_cache=False, segments=callers)
+    except Exception as error:  # whatever a foreign forward pass does when it gets no mask
+        raise _refused(config.model_type, f"does not work without masks ({type(error).__name__})") from error
+    missing = len(layers_of(trunk)) - len(callers)
+    if missing:
+        raise _refused(config.model_type, f"has {missing} layers without attention, which packed rows need")
+
+
+def _settings(config: PreTrainedConfig) -> dict[str, Any]:
+    settings = config.to_dict()
+    settings.pop("model_type")
+    return settings
+
+
+def _rotary_types(config: PreTrainedConfig) -> Iterator[str]:
+    for rope in _rotary_settings(config):
+        yield rope.get("rope_type", "default")
+
+
+def _rotary_settings(config: PreTrainedConfig) -> Iterator[Mapping[str, Any]]:
+    """Yield the position encodings: those of all layers, or of each kind of layer."""
+    found = getattr(config, "rope_parameters", None) or {}
+    if found and all(isinstance(value, Mapping) for value in found.values()):
+        yield from found.values()
+    else:
+        yield found
+
+
+def _refused(family: str, why: str) -> CheckpointError:
+    return CheckpointError(f"models of family '{family}' cannot be trained here: this one {why}")

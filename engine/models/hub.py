@@ -1,0 +1,77 @@
+"""Models of the Hugging Face Hub, in that library's own cache.
+
+What is in the cache is used as it is, without asking the hub. ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN`` and
+``HF_HUB_OFFLINE=1`` count as they do everywhere. Weights are fetched as safetensors only, and no code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from engine.errors import CheckpointError, PreflightError
+
+_FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README.md")
+_OTHER_FORMATS = ("original/*", "consolidated*", "onnx/*", "metal/*")
+
+
+def fetch_model(ref: str) -> Path:
+    """Return the folder of a model of the hub, downloading what is missing of it.
+
+    Args:
+        ref: ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
+
+    Raises:
+        CheckpointError: no such model or revision, or it is gated.
+        PreflightError: it is not in the cache, and the hub cannot be reached.
+    """
+    from huggingface_hub import constants, errors, snapshot_download
+
+    name, _, revision = ref.partition("@")
+
+    def snapshot(*, local: bool) -> Path:
+        return Path(
+            snapshot_download(
+                name,
+                revision=revision or None,
+                local_files_only=local,
+                allow_patterns=list(_FILES),
+                ignore_patterns=list(_OTHER_FORMATS),
+            )
+        )
+
+    with contextlib.suppress(errors.LocalEntryNotFoundError):
+        folder = snapshot(local=True)
+        if _is_complete(folder):
+            return folder
+    if constants.HF_HUB_OFFLINE:
+        raise PreflightError(
+            f"HF_HUB_OFFLINE is set and '{ref}' is not (completely) in the cache {constants.HF_HUB_CACHE}: "
+            f"download it with `hf download {name}`"
+        )
+    try:
+        return snapshot(local=False)
+    except errors.GatedRepoError:
+        raise CheckpointError(f"'{name}' is gated: accept its terms at the hub and set HF_TOKEN") from None
+    except errors.RevisionNotFoundError:
+        raise CheckpointError(f"'{name}' has no revision '{revision}'") from None
+    except errors.RepositoryNotFoundError:
+        raise CheckpointError(
+            f"'{name}' is no folder, and the hub has no such model (a private one needs HF_TOKEN)"
+        ) from None
+    except (errors.LocalEntryNotFoundError, errors.HfHubHTTPError, OSError) as error:
+        raise PreflightError(
+            f"'{ref}' is not in the cache {constants.HF_HUB_CACHE}, and the Hugging Face hub cannot be "
+            f"reached ({type(error).__name__}): download it on another machine with `hf download {name}`, or "
+            "set HF_ENDPOINT to a mirror"
+        ) from None
+
+
+def _is_complete(folder: Path) -> bool:
+    """Return whether a folder has its configuration and all files of its weights."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        return (folder / "config.json").is_file() and (folder / "model.safetensors").is_file()
+    shards = set(json.loads(index.read_text())["weight_map"].values())
+    return (folder / "config.json").is_file() and all((folder / shard).is_file() for shard in shards)

@@ -1,0 +1,77 @@
+"""References to models in configurations, and the folders they stand for.
+
+| reference | model |
+|---|---|
+| ``builtin:NAME`` | a policy that ships with the engine |
+| ``run:ID`` | the last checkpoint of a run |
+| ``fresh:NAME`` | random weights: a built-in architecture, or a folder with a ``config.json`` |
+| ``OWNER/NAME``, ``OWNER/NAME@REVISION`` | a model of the Hugging Face Hub, where no such folder exists |
+| anything else | a folder |
+
+To add a scheme: a branch in ``find_model``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config.places import HUB_MODEL
+from engine.errors import CheckpointError
+from engine.models.builtin.transformer import ARCHITECTURES
+from engine.models.hub import fetch_model
+
+BUILTIN = Path(__file__).parent / "builtin" / "shipped"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Files of a model, as far as there are any."""
+
+    folder: Path | None
+    """None for the random weights of a built-in architecture."""
+    architecture: str | None = None
+    """Name of that architecture."""
+    random: bool = False
+    """Whether weights are random even if the folder has others."""
+
+
+def find_model(ref: str, *, home: Path) -> Reference:
+    """Return what a reference stands for; a model of the hub is downloaded unless it is there.
+
+    Args:
+        ref: see the module's docstring.
+        home: the data folder, for ``run:<id>``.
+
+    Raises:
+        CheckpointError: there is no such model.
+        PreflightError: the hub cannot be reached.
+    """
+    scheme, _, name = ref.partition(":")
+    if scheme == "fresh" and name in ARCHITECTURES:
+        return Reference(folder=None, architecture=name, random=True)
+    if scheme == "fresh" and not (Path(name) / "config.json").is_file():
+        raise CheckpointError(
+            f"'{name}' is neither a built-in architecture ({', '.join(sorted(ARCHITECTURES))}) nor a folder "
+            "with a config.json"
+        )
+    if scheme == "fresh":
+        return Reference(folder=Path(name), random=True)
+    if scheme in ("builtin", "run") and _NAME.fullmatch(name) is None:
+        raise CheckpointError(f"'{ref}' names no checkpoint: expected {scheme}:NAME without folders")
+    if scheme == "builtin":
+        return Reference(folder=BUILTIN / name)
+    if scheme == "run":
+        return Reference(folder=_last_checkpoint(home, name))
+    if not Path(ref).exists() and HUB_MODEL.fullmatch(ref):
+        return Reference(folder=fetch_model(ref))
+    return Reference(folder=Path(ref))
+
+
+def _last_checkpoint(home: Path, run: str) -> Path:
+    found = sorted((home / "runs" / run / "checkpoints").glob("[0-9]*"))
+    if not found:
+        raise CheckpointError(f"run {run} has no checkpoint yet")
+    return found[-1]
