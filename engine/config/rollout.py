@@ -50,11 +50,16 @@ class AgentConfig(Section):
     """Prompt, tool format and limits of the agent loop."""
 
     prompt: Text = "compact_v1"
-    """Versioned prompt in ``engine/agent/prompts``: ``deepswe_v1`` (full), ``compact_v1`` (tiny models),
+    """Versioned prompt in ``engine/agent/prompts``: ``deepswe_v1`` (full), ``deepswe_rllm_v1`` (rLLM's, for
+    training), ``deepswe_r2e_v1`` (R2E-Gym's, for evaluation), ``compact_v1`` (tiny models),
     ``frozenlake_v1``, ``frozenlake_compact_v1``."""
     tool_format: Annotated[Literal["xml", "native", "words"], BeforeValidator(_renamed_format)] = "xml"
     """Format of the model's tool calls: ``xml`` (R2E-Gym's, which DeepSWE used), ``native`` (the model's own
     function calling), ``words`` (``move up``; for tools whose arguments are single words)."""
+    tools: Literal["r2e_gym", "openhands"] = "r2e_gym"
+    """Names of the tools, as the policy was trained with them: ``r2e_gym`` (``file_editor``, ``execute_bash``
+    with ``cmd``, ``search``, ``finish``) or ``openhands`` (``execute_bash`` with ``command``,
+    ``str_replace_editor``, ``submit``)."""
     max_steps: int = Field(default=50, ge=1)
     """Maximum number of turns; the rollout then ends with ``max_steps``."""
     max_context: int = Field(default=65_536, ge=64)

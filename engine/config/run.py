@@ -72,7 +72,13 @@ class _ActingRun(_Run):
     @model_validator(mode="after")
     def _reachable(self) -> Self:
         lake, steps = self.environment, self.agent.max_steps
-        if isinstance(lake, FrozenLakeConfig) and lake.max_path > steps:
+        if not isinstance(lake, FrozenLakeConfig):
+            return self
+        if self.agent.tools != "r2e_gym":
+            raise ValueError(
+                f"agent.tools is {self.agent.tools}, but FrozenLake has tools of its own: leave it out"
+            )
+        if lake.max_path > steps:
             raise ValueError(
                 f"environment.max_path is {lake.max_path}, but agent.max_steps only {steps}: some goals "
                 "could not be reached"

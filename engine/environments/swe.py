@@ -1,4 +1,4 @@
-"""The environment of software-engineering tasks: a sandbox of the task's image and four tools.
+"""The environment of software-engineering tasks: a sandbox of the task's image and its tools.
 
 Nothing is installed inside the sandbox; tools work on the host over its protocol.
 """
@@ -22,10 +22,12 @@ from engine.tools import (
     ObservationStyle,
     Search,
     Tool,
+    framed,
     printable,
     to_text,
 )
-from engine.tools.schemas import SWE_TOOLS, Tools
+from engine.tools.schemas import EXECUTE_BASH, FILE_EDITOR, FINISH, SEARCH, Tools
+from engine.tools.tool_sets import TOOL_SETS
 from engine.types import Grade, ToolCall
 
 _GRACE_S = 30.0
@@ -66,13 +68,15 @@ class SandboxShell:
         self._env = env
         self.timeout_s = timeout_s
 
-    async def run(self, command: str | list[str]) -> CommandResult:
+    async def run(self, command: str | list[str], *, split: bool = False) -> CommandResult:
         """Run a command in the workdir; a string is one bash command line."""
-        argv = ["/bin/bash", "-c", f"exec 2>&1; {command}"] if isinstance(command, str) else command
+        merge = "" if split else "exec 2>&1; "
+        argv = ["/bin/bash", "-c", f"{merge}{command}"] if isinstance(command, str) else command
         result = await self._sandbox.exec(argv, timeout_s=self.timeout_s, env=self._env)
         return CommandResult(
             exit_code=None if result.timed_out else result.exit_code,
-            output=printable(to_text(result.stdout + result.stderr)),
+            output=printable(to_text(result.stdout if split else result.stdout + result.stderr)),
+            errors=printable(to_text(result.stderr)) if split else "",
             dropped_bytes=result.dropped_bytes,
         )
 
@@ -82,7 +86,7 @@ class SweEnvironment:
 
     Args:
         opening: the sandbox to open; its workdir is the repository.
-        agent: command deadline and editor settings.
+        agent: tool set, command deadline and editor settings.
         style: the prompt's style of observations.
         judge: grades a patch of the task, in a sandbox of its own.
         setup_patch: what makes the image the task.
@@ -99,7 +103,8 @@ class SweEnvironment:
         setup_patch: str = "",
         hidden_paths: Sequence[str] = (),
     ) -> None:
-        self.tools: Tools = SWE_TOOLS
+        self._tool_set = TOOL_SETS[agent.tools]
+        self.tools: Tools = self._tool_set.tools
         self.step_deadline_s = agent.command_timeout_s + _GRACE_S
         self._opening = opening
         self._agent = agent
@@ -133,15 +138,15 @@ class SweEnvironment:
             )
         shell = self._shell = SandboxShell(sandbox, timeout_s=self._agent.command_timeout_s, env=env)
         self._by_name = {
-            "file_editor": FileEditor(
+            FILE_EDITOR.name: FileEditor(
                 SandboxFileStore(sandbox),
                 workdir=workdir,
                 style=self._style,
                 snippet_lines=self._agent.snippet_lines,
             ),
-            "execute_bash": ExecuteBash(shell, style=self._style),
-            "search": Search(shell, workdir=workdir, style=self._style),
-            "finish": Finish(),
+            EXECUTE_BASH.name: ExecuteBash(shell, style=self._style),
+            SEARCH.name: Search(shell, workdir=workdir, style=self._style),
+            FINISH.name: Finish(),
         }
         return sandbox.id
 
@@ -150,9 +155,11 @@ class SweEnvironment:
         _, shell = self._opened()
         shell.timeout_s = timeout_s
         with self._noted():
-            result = await self._by_name[call.name].run(call.arguments)
+            inner = self._tool_set.implementation_call(call)
+            result = await self._by_name[inner.name].run(inner.arguments)
+        own_frame = self._style != "r2e_gym" or inner.name == EXECUTE_BASH.name
         return EnvironmentStep(
-            observation=result.observation,
+            observation=result.observation if own_frame else framed(call.name, result),
             error=result.error,
             exit_code=result.exit_code,
             truncated_chars=result.truncated_chars,

@@ -15,7 +15,8 @@ from engine.environments.frozenlake import FrozenLakeEnvironment
 from engine.environments.swe import SweEnvironment
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
-from engine.tools.schemas import LAKE_TOOLS, SWE_TOOLS, Tools
+from engine.tools.schemas import LAKE_TOOLS, Tools
+from engine.tools.tool_sets import TOOL_SETS
 from engine.types import Grade, RolloutKey, TaskRow
 
 _LIFETIME_SLACK_S = 120.0
@@ -40,7 +41,11 @@ class SweEnvironments:
     sandbox: SandboxConfig
     run_id: str
     """Run that owns the sandboxes."""
-    tools: ClassVar[Tools] = SWE_TOOLS
+
+    @property
+    def tools(self) -> Tools:
+        """Return the tools of the configured tool set."""
+        return TOOL_SETS[self.agent.tools].tools
 
     @property
     def retries(self) -> int:

@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol
 
 _UNPRINTABLE = re.compile("[\0\ud800-\udfff]")
 
-ObservationStyle = Literal["compact", "full"]
-"""``compact``: bare text for tiny models. ``full``: sentences that name what happened."""
+ObservationStyle = Literal["compact", "full", "r2e_gym"]
+"""``compact``: bare text for tiny models. ``full``: sentences that name what happened. ``r2e_gym``: those in
+R2E-Gym's frame, which DeepSWE saw: exit code, name of the tool, standard output and error apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,8 @@ class CommandResult:
 
     exit_code: int | None
     output: str
+    errors: str = ""
+    """Standard error, where it was asked for apart from the output."""
     dropped_bytes: int = 0
 
 
@@ -56,13 +59,17 @@ class FileStore(Protocol):
 
 
 class Shell(Protocol):
-    """Runs commands in the repository, standard error merged into the output."""
+    """Runs commands in the repository."""
 
     timeout_s: float
     """Deadline of the next command, seconds; the environment sets it before each call."""
 
-    async def run(self, command: str | list[str]) -> CommandResult:
-        """Run a bash command line, or an argument list without a shell."""
+    async def run(self, command: str | list[str], *, split: bool = False) -> CommandResult:
+        """Run a bash command line, or an argument list without a shell.
+
+        Args:
+            split: whether standard error is returned apart from the output instead of merged into it.
+        """
 
 
 class Tool(Protocol):
@@ -75,6 +82,11 @@ class Tool(Protocol):
 def refusal(message: str) -> ToolResult:
     """Return the result of a refused call."""
     return ToolResult(observation=f"ERROR: {message}", error=message.split("\n", 1)[0][:300])
+
+
+def framed(tool: str, result: ToolResult) -> str:
+    """Return a result's observation in R2E-Gym's frame; ``execute_bash`` writes its own."""
+    return f"Execution output of [{tool}]:\n{result.observation}"
 
 
 def resolve(path: str, workdir: str) -> str:

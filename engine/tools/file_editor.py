@@ -26,6 +26,8 @@ _LISTED_LINES = 10
 _MAX_PLACES = 1000
 _MAX_ELIDED_CHARS = 1_000_000
 """Longer files are shown whole: reading their shape would take seconds."""
+_NUMBER = "{:>5}  {}"
+_R2E_GYM_NUMBER = "{:>6} {}"
 
 
 class _RefusedError(Exception):
@@ -38,7 +40,7 @@ class FileEditor:
     Args:
         store: where the files are.
         workdir: what relative paths are relative to.
-        style: ``compact`` prints bare lines, and answers ``ok`` to edits; ``full`` explains.
+        style: ``compact`` prints bare lines, and answers ``ok`` to edits; the others explain.
         snippet_lines: lines shown around an edit; 0 shows none.
     """
 
@@ -47,7 +49,8 @@ class FileEditor:
     ) -> None:
         self._store = store
         self._workdir = workdir
-        self._full = style == "full"
+        self._full = style != "compact"
+        self._number = _R2E_GYM_NUMBER if style == "r2e_gym" else _NUMBER
         self._snippet_lines = snippet_lines
         self._history: dict[str, list[bytes | None]] = {}
         self._commands: Mapping[str, Callable[[str, Mapping[str, Any]], Awaitable[str]]] = {
@@ -91,7 +94,7 @@ class FileEditor:
         if wanted and view_range is None and path.endswith(".py") and len(text) <= _MAX_ELIDED_CHARS:
             shown = elided_lines(printable(text))
         numbered = shown if shown is not None else list(enumerate(lines[first - 1 : last], first))
-        body = _numbered(numbered)
+        body = self._numbered(numbered)
         if not self._full:
             return body
         note = "" if shown is None else " (long function bodies left out; give view_range to read them)"
@@ -182,9 +185,12 @@ class FileEditor:
         lines = _lines(text)
         start = max(1, first - self._snippet_lines)
         end = min(len(lines), first + count - 1 + self._snippet_lines)
-        snippet = _numbered(list(enumerate(lines[start - 1 : end], start)))
+        snippet = self._numbered(list(enumerate(lines[start - 1 : end], start)))
         heading = f" Lines {start}-{end} now read:" if self._full else ""
         return f"{answer}{heading}\n{snippet}"
+
+    def _numbered(self, lines: list[tuple[int, str]]) -> str:
+        return "\n".join(self._number.format(number, line) for number, line in lines)
 
 
 def _needed(arguments: Mapping[str, Any], name: str) -> Any:
@@ -202,10 +208,6 @@ def _split_keeping_newlines(text: str) -> list[str]:
     parts = text.split("\n")
     lines = [f"{part}\n" for part in parts[:-1]]
     return [*lines, parts[-1]] if parts[-1] else lines
-
-
-def _numbered(lines: list[tuple[int, str]]) -> str:
-    return "\n".join(f"{number:>5}  {line}" for number, line in lines)
 
 
 def _checked_range(path: str, view_range: list[int] | None, total: int) -> tuple[int, int]:

@@ -1,6 +1,7 @@
 """Schemas of the tools, for validation, function calling and prompts.
 
-The four tools and their parameters are those R2E-Gym trained on. To add a tool: a ``ToolSchema``
+The four tools and their parameters are those R2E-Gym trained on; other names of them are in
+``engine.tools.tool_sets``. To add a tool: a ``ToolSchema``
 here, its class in ``engine.tools``, and an entry in the environment that offers it.
 """
 
@@ -91,6 +92,8 @@ class ToolSchema:
     name: str
     description: str
     parameters: tuple[Parameter, ...]
+    notes: tuple[str, ...] = ()
+    """Behaviour that only the long form of a prompt tells."""
 
     @property
     def is_wordy(self) -> bool:
@@ -132,6 +135,19 @@ class ToolSchema:
             lines[-1] = "  No parameters."
         return "\n".join(lines)
 
+    def specification(self, number: int) -> str:
+        """Return the long form of a prompt's text for this tool, framed and numbered as R2E-Gym does."""
+        lines = [f"---- BEGIN FUNCTION #{number}: {self.name} ----", f"Description: {self.description}"]
+        lines += [f"  * {note}" for note in self.notes]
+        lines.append("Parameters:" if self.parameters else "Parameters: none")
+        for place, p in enumerate(self.parameters, 1):
+            need = "required" if p.required else "optional"
+            type_name = "array" if p.type == "line_range" else p.type
+            lines.append(f"  {place}. {p.name} ({type_name}, {need}): {p.description}")
+            if p.choices:
+                lines.append(f"     Allowed values: [{', '.join(p.choices)}]")
+        return "\n".join([*lines, f"---- END FUNCTION #{number} ----"])
+
 
 FILE_EDITOR = ToolSchema(
     "file_editor",
@@ -148,11 +164,27 @@ FILE_EDITOR = ToolSchema(
         Parameter("view_range", "line_range", "For view: first and last line; -1 as last is the file's end."),
         Parameter("concise", "boolean", "For view of a long Python file: leave out function bodies."),
     ),
+    (
+        "Edits last, and the editor remembers them from one call to the next; undo_edit takes back the last "
+        "edit of the file at path.",
+        "view prints a file with its line numbers, and lists what is in a folder, two levels deep, hidden "
+        "entries left out.",
+        "create never replaces a file that is already there.",
+        "Long output is cut in the middle; a note says how much is missing.",
+        "str_replace needs an old_str that is in the file exactly once, whitespace included: where it is not "
+        "unique nothing is changed, and more of the lines around it are needed. new_str takes its place. "
+        "Line numbers that view prints are not part of the file.",
+    ),
 )
 EXECUTE_BASH = ToolSchema(
     "execute_bash",
     "Run a shell command in the repository. Every command gets a fresh shell without a terminal or input.",
     (Parameter("cmd", "string", "The command line; join steps with && or newlines.", True),),
+    (
+        "The exit code comes first, then what the command printed; of many lines the first and the last 40.",
+        "A command that exceeds its time limit is stopped, and what it printed until then is shown.",
+        "Nothing can be typed into a running command.",
+    ),
 )
 SEARCH = ToolSchema(
     "search",
@@ -162,6 +194,11 @@ SEARCH = ToolSchema(
         Parameter("path", "string", "File or folder to look in; the repository by default."),
         Parameter("python_only", "boolean", "In a folder: look only at .py files; true by default."),
     ),
+    (
+        "Below a folder (without path: the repository) everything but hidden entries is searched; where more "
+        "than 100 files match, none is listed and a narrower search is needed.",
+        "In a file the matching lines are shown with their numbers, as grep -n does.",
+    ),
 )
 FINISH = ToolSchema(
     "finish",
@@ -170,6 +207,7 @@ FINISH = ToolSchema(
         Parameter("command", "string", "Always submit.", True, ("submit",)),
         Parameter("result", "string", "A closing remark."),
     ),
+    ("Call it when the task is done, or when nothing more can be done about it.",),
 )
 MOVE = ToolSchema(
     "move",

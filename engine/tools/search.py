@@ -43,7 +43,7 @@ class Search:
     def __init__(self, shell: Shell, *, workdir: str, style: ObservationStyle = "full") -> None:
         self._shell = shell
         self._workdir = workdir
-        self._full = style == "full"
+        self._full = style != "compact"
 
     async def run(self, arguments: Mapping[str, Any]) -> ToolResult:
         """Execute a validated call."""

@@ -13,10 +13,11 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule
 
 from engine.models.base import LanguageModel
 from engine.models.logprobs import token_logprobs
+from engine.models.sharding import shard
 from engine.trainer.batch import Microbatch
 from engine.trainer.ranks import Ranks, place
 
@@ -47,7 +48,7 @@ class Scorer(nn.Module):
         self._ranks = ranks
         model.set_activation_checkpointing(recompute)
         if ranks.mesh is not None:
-            self._shard()
+            shard(self, model.blocks, ranks.mesh._flatten("ranks"), compute=self._low)
 
     def forward(self, batch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
         """Return log π at ``temperature`` and entropy in nats, both [N] and differentiable."""
@@ -73,19 +74,3 @@ class Scorer(nn.Module):
     @staticmethod
     def _targets(batch: Microbatch) -> Tensor:
         return batch.targets if batch.slots is None else batch.targets[batch.slots]
-
-    def _shard(self) -> None:
-        mesh = self._ranks.mesh
-        assert mesh is not None
-        flat = mesh._flatten("ranks")
-        policy = MixedPrecisionPolicy(
-            param_dtype=self._low,
-            reduce_dtype=None if self._low is None else torch.float32,
-            cast_forward_inputs=False,
-        )
-        for module in (*self.model.blocks, self):
-            fully_shard(module, mesh=flat, mp_policy=policy)
-        for part in self.modules():
-            if isinstance(part, FSDPModule):
-                part.set_gradient_divide_factor(1.0)  # parts of one sum, not replicas of a mean
-                part.set_force_sum_reduction_for_comms(True)  # gloo has no other

@@ -103,7 +103,7 @@ def scheduler(home: Path, policy: Policy, recorder: Recorder | None = None, **ag
     return swe_scheduler(
         backend,
         policy,
-        agent=quick_agent(max_steps=12, prompt="compact_v1", **agent),
+        agent=quick_agent(**{"max_steps": 12, "prompt": "compact_v1", **agent}),
         sandbox=sandbox,
         rollout=RolloutConfig(max_concurrent=4),
         grader=SandboxGrader(backend),
@@ -166,6 +166,38 @@ async def test_every_tool_in_a_real_sandbox(home: Path) -> None:
     assert FIXED.split("\n")[1] in trajectory.patch
     assert trajectory.reward == 1.0
     assert trajectory.timings.sandbox > 0
+
+
+async def test_published_names_and_observations_in_a_real_sandbox(home: Path) -> None:
+    turns = [
+        respond("str_replace_editor", command="view", path="/testbed/pkg/m.py", view_range=[1, 2]),
+        respond("execute_bash", command="echo out; echo err >&2; exit 3"),
+        respond("execute_bash", command="echo out"),
+        respond("execute_bash", cmd="ls"),
+        respond(
+            "str_replace_editor", command="str_replace", path="pkg/m.py", old_str="a - 1", new_str="a + 1"
+        ),
+        respond("submit"),
+    ]
+    policy = TextPolicy(turns)
+    built = scheduler(home, policy, tools="openhands", prompt="deepswe_rllm_v1", max_steps=10)
+    (trajectory,) = (await collect(built, make_row())).trajectories
+    assert (trajectory.error, trajectory.reward, trajectory.termination) == (
+        "",
+        1.0,
+        TerminationReason.SUBMITTED,
+    )
+    seen = [step.observation for step in trajectory.steps]
+    assert seen[0].startswith("Execution output of [str_replace_editor]:\n")
+    assert seen[0].endswith(f"     1 {SOURCE.split(chr(10))[0]}\n     2 {SOURCE.split(chr(10))[1]}")
+    assert seen[1] == (
+        "Exit code: Error: Exit code 3\nExecution output of [execute_bash]:\nError executing command:\n\n"
+        "[STDOUT]\n\nout \n\n[STDERR]\n\nerr"
+    )
+    assert seen[2].startswith("Exit code: 0\nExecution output of [execute_bash]:\n[STDOUT]\n\nout")
+    assert "missing argument 'command'" in seen[3] or "unknown argument 'cmd'" in seen[3]
+    names = [step.call.name for step in trajectory.steps if step.call]
+    assert names == ["str_replace_editor", *["execute_bash"] * 2, "str_replace_editor", "submit"]
 
 
 async def test_cancellation_leaves_no_sandbox(home: Path) -> None:

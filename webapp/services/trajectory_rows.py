@@ -41,7 +41,7 @@ def action_kind(tool: str, arguments: Mapping[str, Any]) -> str:
     """Classify an action: command, search, view, edit, finish, other; ``none`` if no call was parsed."""
     if not tool:
         return "none"
-    if tool == "file_editor":
+    if tool in ("file_editor", "str_replace_editor"):
         return "view" if arguments.get("command") == "view" else "edit"
     return _ACTIONS.get(tool, "other")
 

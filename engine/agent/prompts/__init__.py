@@ -1,9 +1,13 @@
 """Versioned prompts: one folder each with ``system.txt`` (optional), ``user.txt`` and ``prompt.json``.
 
-A prompt in use is never edited: its content hash is recorded with what was trained on it. To add
-one: a new folder ``<name>_v<number>``; ``prompt.json`` names the observations' style. Texts may
-use ``{{tools}}``, ``{{format}}``, ``{{workdir}}``, ``{{problem_statement}}`` and any text of the
-task's metadata by its name.
+A prompt in use is never edited: its content hash is recorded with what was trained on it. To add one: a new
+folder ``<name>_v<number>``. ``prompt.json`` holds the observations' style and, where they differ from the
+usual, the countdown of steps, the token warning, and ``system``, the prompt whose ``system.txt`` and
+``format_*.txt`` are used. Texts may use ``{{tools}}`` (short form) or ``{{functions}}`` (long form),
+``{{format}}``, ``{{finish}}`` and ``{{editor}}`` (names of those tools), ``{{workdir}}``,
+``{{workdir_name}}``, ``{{problem_statement}}`` and any text of the task's metadata by its name.
+
+In ``native`` format the model's chat template declares the tools: neither they nor a format are in the text.
 """
 
 from __future__ import annotations
@@ -11,10 +15,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.errors import ConfigError
 from engine.tools import ObservationStyle
@@ -24,26 +30,53 @@ from engine.types import Task
 
 _FOLDER = Path(__file__).parent
 _PLACEHOLDER = re.compile(r"\{\{(\w+)\}\}")
+_EMPTY_LINES = re.compile(r"\n{3,}")
+_COUNTDOWN = {
+    "each": "\n\nSteps Remaining: {remaining}",
+    "last": "\n\nSteps Remaining: {remaining}. This is the last one: hand in with the {{finish}} tool now.",
+}
+_TOKEN_WARNING = "\n\nYou are running out of tokens: hand in with the {{finish}} tool now."
+_FINISHING = ("finish", "submit")
+_EDITORS = ("file_editor", "str_replace_editor")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """A prompt for one tool format."""
+    """A prompt for one tool format and set of tools."""
 
     name: str
     """Folder name, version included, e.g. ``deepswe_v1``."""
     content_hash: str
-    """16 hex digits over every text that reaches the model, tool descriptions included."""
+    """16 hex digits over everything that reaches the model: texts, tool schemas and format."""
     system: str
     """Text of the system turn; empty for none."""
     user_template: str
     observations: ObservationStyle
+    declarations: tuple[Mapping[str, Any], ...]
+    """Tools in OpenAI's form, for the model's chat template; empty unless the format is ``native``."""
+    token_warning: str
+    """Text appended to an observation when the context is nearly full."""
+    countdown_each: str
+    countdown_last: str
 
     def user(self, task: Task) -> str:
         """Return the first user turn for a task; placeholders inside the statement stay as they are."""
         texts = {name: value for name, value in task.metadata.items() if isinstance(value, str)}
-        texts |= {"workdir": task.workdir, "problem_statement": task.problem_statement}
+        texts |= {
+            "workdir": task.workdir,
+            "workdir_name": posixpath.basename(task.workdir),
+            "problem_statement": task.problem_statement,
+        }
         return _fill(self.user_template, texts)
+
+    def countdown(self, remaining: int) -> str:
+        """Return the text that ends a turn of the environment.
+
+        Args:
+            remaining: steps left, the coming one included.
+        """
+        text = self.countdown_last if remaining == 1 else self.countdown_each
+        return text.replace("{remaining}", str(remaining)).replace("{after}", str(remaining - 1))
 
 
 def load_prompt(name: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) -> Prompt:
@@ -54,31 +87,36 @@ def load_prompt(name: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS) ->
     """
     if tool_format == "words" and (unfit := [tool.name for tool in tools.values() if not tool.is_wordy]):
         raise ConfigError(f"agent.tool_format 'words' cannot express calls of {', '.join(unfit)}: use 'xml'")
-    folder = _folder(name)
-    options = json.loads((folder / "prompt.json").read_text())
-    system_file = folder / "system.txt"
-    system = _fill(
-        _text(system_file) if system_file.exists() else "",
-        {
-            "tools": _tools_text(tools, tool_format),
-            "format": _text(_FOLDER / "formats" / f"{tool_format}.txt"),
-        },
-    )
-    user_template = _text(folder / "user.txt")
-    content = json.dumps([system, user_template, options, tool_format], sort_keys=True)
+    options = _options(name)
+    schemas = tuple(tool.json_schema() for tool in tools.values())
+    names = {"finish": _name_among(tools, _FINISHING), "editor": _name_among(tools, _EDITORS)}
+    countdown = options.get("countdown", _COUNTDOWN)
+    texts = {
+        "system": _system(_folder(options.get("system", name)), tool_format, tools),
+        "user": _text(_folder(name) / "user.txt"),
+        "each": countdown["each"],
+        "last": countdown["last"],
+        "token_warning": options.get("token_warning", _TOKEN_WARNING),
+    }
+    texts = {key: _fill(text, names) for key, text in texts.items()}
+    content = json.dumps([texts, options["observations"], tool_format, schemas], sort_keys=True)
     return Prompt(
         name=name,
         content_hash=hashlib.sha256(content.encode()).hexdigest()[:16],
-        system=system,
-        user_template=user_template,
+        system=texts["system"],
+        user_template=texts["user"],
         observations=options["observations"],
+        declarations=schemas if tool_format == "native" else (),
+        token_warning=texts["token_warning"],
+        countdown_each=texts["each"],
+        countdown_last=texts["last"],
     )
 
 
 @functools.cache
 def observation_style(name: str) -> ObservationStyle:
     """Return how a prompt wants observations written. Raises ConfigError when there is no such prompt."""
-    style: ObservationStyle = json.loads((_folder(name) / "prompt.json").read_text())["observations"]
+    style: ObservationStyle = _options(name)["observations"]
     return style
 
 
@@ -94,6 +132,11 @@ def _folder(name: str) -> Path:
     return folder
 
 
+def _options(name: str) -> dict[str, Any]:
+    options: dict[str, Any] = json.loads((_folder(name) / "prompt.json").read_text(encoding="utf-8"))
+    return options
+
+
 def _text(path: Path) -> str:
     return path.read_text(encoding="utf-8").removesuffix("\n")
 
@@ -102,8 +145,20 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template)
 
 
-def _tools_text(tools: Tools, tool_format: ToolFormat) -> str:
-    if tool_format == "native":
-        rows = "\n".join(json.dumps(tool.json_schema()) for tool in tools.values())
-        return f"The tools, as JSON schemas:\n\n<tools>\n{rows}\n</tools>"
-    return "The tools:\n\n" + "\n\n".join(tool.describe() for tool in tools.values())
+def _name_among(tools: Tools, names: tuple[str, ...]) -> str:
+    return next((name for name in names if name in tools), names[0])
+
+
+def _system(folder: Path, tool_format: ToolFormat, tools: Tools) -> str:
+    if not (folder / "system.txt").exists():
+        return ""
+    candidates = (folder / f"format_{tool_format}.txt", _FOLDER / "formats" / f"{tool_format}.txt")
+    format_text = next((_text(path) for path in candidates if path.exists()), "")
+    values = {"format": format_text, "tools": "", "functions": ""}
+    if tool_format != "native":
+        values["tools"] = "The tools:\n\n" + "\n\n".join(tool.describe() for tool in tools.values())
+        values["functions"] = "These functions are at your disposal:\n\n" + "\n\n".join(
+            tool.specification(number) for number, tool in enumerate(tools.values(), 1)
+        )
+    filled = _fill(_text(folder / "system.txt"), values)
+    return _EMPTY_LINES.sub("\n\n", filled).strip() if tool_format == "native" else filled

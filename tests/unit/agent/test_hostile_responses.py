@@ -24,6 +24,7 @@ from engine.tools.formats import ToolFormat
 from engine.tools.parser import MAX_MESSAGE_CHARS, MAX_RESPONSE_CHARS, ParsedResponse, parse
 from engine.tools.schemas import LAKE_TOOLS, MAX_INTEGER, SWE_TOOLS, CallError, Tools, validate_call
 from engine.tools.search import Search
+from engine.tools.tool_sets import OPENHANDS
 
 RESPONSES = 100_000
 SEEDS = 10
@@ -31,6 +32,7 @@ FORMATS: tuple[tuple[ToolFormat, Tools], ...] = (
     ("xml", SWE_TOOLS),
     ("native", SWE_TOOLS),
     ("words", LAKE_TOOLS),
+    ("xml", OPENHANDS.tools),
 )
 FRAGMENTS = [
     "<think>",
@@ -370,7 +372,8 @@ class Shell:
     def __init__(self, output: str, exit_code: int) -> None:
         self.output, self.exit_code, self.commands = output, exit_code, 0
 
-    async def run(self, command: str | list[str]) -> CommandResult:
+    async def run(self, command: str | list[str], *, split: bool = False) -> CommandResult:
+        assert not split
         self.commands += 1
         assert sum(map(len, command)) < 100_000
         return CommandResult(exit_code=self.exit_code, output=self.output)

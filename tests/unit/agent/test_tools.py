@@ -150,16 +150,47 @@ class RealShell:
         self.folder = folder
         self.timeout_s = timeout_s
 
-    async def run(self, command: str | list[str]) -> CommandResult:
+    async def run(self, command: str | list[str], *, split: bool = False) -> CommandResult:
         argv = ["/bin/bash", "-c", command] if isinstance(command, str) else command
         try:
             done = await asyncio.to_thread(
                 subprocess.run, argv, cwd=self.folder, timeout=self.timeout_s, check=False,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE if split else subprocess.STDOUT,
             )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             return CommandResult(exit_code=None, output=(error.stdout or b"").decode())
-        return CommandResult(exit_code=done.returncode, output=done.stdout.decode())
+        errors = done.stderr.decode() if split else ""
+        return CommandResult(exit_code=done.returncode, output=done.stdout.decode(), errors=errors)
+
+
+async def test_r2e_gyms_frame_keeps_standard_error_apart(tmp_path: Path) -> None:
+    tool = ExecuteBash(RealShell(tmp_path), style="r2e_gym")
+    assert (await tool.run({"cmd": "echo out; echo err >&2"})).observation == (
+        "Exit code: 0\nExecution output of [execute_bash]:\n[STDOUT]\n\nout \n\n[STDERR]\n\nerr"
+    )
+    assert (await tool.run({"cmd": "echo out; exit 3"})).observation == (
+        "Exit code: Error: Exit code 3\nExecution output of [execute_bash]:\nError executing command:\n\n"
+        "[STDOUT]\n\nout \n\n[STDERR]\n\n"
+    )
+    late = await ExecuteBash(RealShell(tmp_path, 0.5), style="r2e_gym").run({"cmd": "echo early; sleep 60"})
+    assert late.observation.startswith("Exit code: -1\n")
+    assert "stopped after 0.5 s" in late.error
+    assert "early" in late.observation
+
+
+async def test_r2e_gyms_long_outputs_keep_forty_lines_of_either_end(tmp_path: Path) -> None:
+    result = await ExecuteBash(RealShell(tmp_path), style="r2e_gym").run({"cmd": "seq 200; echo err >&2"})
+    lines = result.observation.split("\n")
+    assert len(lines) == 2 + 40 + 1 + 40
+    assert lines[4] == "1"
+    assert lines[-1] == "err"
+    assert result.truncated_chars > 0
+
+
+def test_r2e_gyms_views_are_numbered_as_cat_does() -> None:
+    tool, _ = editor({"/testbed/a.py": SOURCE}, "r2e_gym", 1)
+    shown = edit(tool, "view").observation.split("\n")
+    assert shown[1].startswith("     1 def f(a):")
 
 
 async def test_bash_shows_exit_code_and_condenses(tmp_path: Path) -> None:

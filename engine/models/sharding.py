@@ -1,0 +1,129 @@
+"""A model over ranks: parameters without memory → each rank's shards → filled from a checkpoint.
+
+    model = …                                    parameters on the meta device, buffers computed
+    shard(root, model.blocks, mesh, …)           FSDP2: a rank owns a part of every parameter
+    load_weights(root, model, source, device)    memory for the own parts, filled tensor by tensor
+
+No process ever holds more than its shards and one piece of a tensor. Without a mesh the same calls load a
+whole model into one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from engine.models.weights.model_weights import tied_names
+from engine.models.weights.source import WeightSource, copy_rows
+
+
+def use_stored_types(model: nn.Module, source: WeightSource) -> None:
+    """Give parameters on the meta device the types in which a checkpoint stores them; before ``shard``."""
+    for name, parameter in model.named_parameters():
+        if parameter.is_meta and parameter.is_floating_point():
+            parameter.data = parameter.data.to(source.tensors[name].dtype)
+
+
+def shard(
+    root: nn.Module,
+    blocks: Iterable[nn.Module],
+    mesh: DeviceMesh,
+    *,
+    compute: torch.dtype | None,
+    offload: bool = False,
+) -> None:
+    """Shard the parameters of a module over all ranks of a mesh with FSDP2.
+
+    Gradients are summed over the ranks, never averaged: ranks compute parts of one sum.
+
+    Args:
+        root: everything that touches a parameter happens inside its ``forward``.
+        blocks: modules within, gathered one at a time.
+        mesh: one-dimensional.
+        compute: type of gathered parameters; gradients are then reduced in float32. None: their own.
+        offload: keep shards, gradients and optimizer state in the host's memory.
+    """
+    precision = MixedPrecisionPolicy(
+        param_dtype=compute,
+        reduce_dtype=None if compute is None else torch.float32,
+        cast_forward_inputs=False,
+    )
+    policy = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda") if offload else OffloadPolicy()
+    for module in (*blocks, root):
+        fully_shard(module, mesh=mesh, mp_policy=precision, offload_policy=policy)
+    for part in root.modules():
+        if isinstance(part, FSDPModule):
+            part.set_gradient_divide_factor(1.0)
+            part.set_force_sum_reduction_for_comms(True)  # gloo has no other
+
+
+def load_weights(
+    root: nn.Module, model: nn.Module, source: WeightSource, device: torch.device, *, offload: bool = False
+) -> None:
+    """Give a model's parameters memory on ``device`` and fill them and its persistent buffers.
+
+    Args:
+        root: as given to ``shard``; without sharding, the model.
+        model: its parameters on the meta device, or anywhere to be overwritten.
+        source: has every name of the model's ``state_dict``.
+        device: of computation.
+        offload: as given to ``shard``.
+
+    Raises:
+        CheckpointError: the files of ``source`` became unreadable.
+    """
+    materialise(root, device, offload=offload)
+    fill(model.state_dict(keep_vars=True), source)
+
+
+def materialise(root: nn.Module, device: torch.device, *, offload: bool = False) -> None:
+    """Move a model to a device; parameters on the meta device get memory with arbitrary values.
+
+    Args:
+        root: the outermost sharded module, or a model that is not sharded.
+        device: of computation.
+        offload: parameters stay in the host's memory, and only buffers move.
+    """
+    home = torch.device("cpu") if offload else device
+
+    def place(tensor: Tensor) -> Tensor:
+        return torch.empty_like(tensor, device=home) if tensor.is_meta else tensor.to(home)
+
+    ties = tied_names(root)
+    root._apply(place)  # type: ignore[no-untyped-call]
+    for first, *others in ties:  # a parameter under two names has become two
+        for name in others:
+            owner, _, attribute = name.rpartition(".")
+            setattr(root.get_submodule(owner), attribute, root.get_parameter(first))
+    if home != device:
+        for module in root.modules():
+            for name, buffer in module.named_buffers(recurse=False):
+                setattr(module, name, buffer.to(device))
+
+
+@torch.no_grad()
+def fill(tensors: Mapping[str, Tensor], source: WeightSource) -> None:
+    """Fill tensors, of shards only this rank's rows, from the stored tensors of the same names."""
+    for name, tensor in tensors.items():
+        if isinstance(tensor, DTensor):
+            shape, offset = compute_local_shape_and_global_offset(
+                tensor.shape, tensor.device_mesh, tensor.placements
+            )
+            assert tuple(shape[1:]) == tuple(tensor.shape[1:]), "FSDP2 shards rows"
+            local = tensor.to_local()
+            if len(local):
+                copy_rows(source, name, local, offset[0])
+        else:
+            copy_rows(source, name, tensor)

@@ -1,0 +1,204 @@
+"""Weights of a checkpoint by the names of a model's parameters, checked before anything is read.
+
+A recipe makes one or more parameters from stored tensors; most take one tensor as it is.
+``conversion`` has the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NoReturn, Protocol
+
+from torch import Tensor, nn
+
+from engine.errors import CheckpointError
+from engine.models.weights.source import TensorInfo, WeightSource
+
+_SHOWN = 5
+"""Names that an error lists."""
+
+
+class Recipe(Protocol):
+    """Way to make parameters from stored tensors."""
+
+    @property
+    def inputs(self) -> list[str]:
+        """Return the names of the stored tensors."""
+
+    @property
+    def packed(self) -> bool:
+        """Return whether the inputs are quantised weights which the recipe unpacks."""
+
+    def describe(self, stored: WeightSource) -> dict[str, TensorInfo]:
+        """Return the parameters that the tensors make; nothing where they do not fit together."""
+
+    def rows(self, stored: WeightSource, name: str, start: int, stop: int | None) -> Iterator[Tensor]:
+        """Yield rows of a parameter in consecutive pieces."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsStored:
+    """Recipe of a parameter that is stored as it is, maybe under another name."""
+
+    name: str
+    stored_as: str
+    packed: bool = False
+
+    @property
+    def inputs(self) -> list[str]:
+        """Return the name of the stored tensor."""
+        return [self.stored_as]
+
+    def describe(self, stored: WeightSource) -> dict[str, TensorInfo]:
+        """Return the parameter."""
+        return {self.name: stored.tensors[self.stored_as]}
+
+    def rows(self, stored: WeightSource, name: str, start: int, stop: int | None) -> Iterator[Tensor]:  # noqa: ARG002
+        """Yield rows of the stored tensor."""
+        return stored.rows(self.stored_as, start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Recipes for all parameters of a model from one checkpoint."""
+
+    recipes: list[Recipe]
+    unexpected: list[str]
+    """Stored tensors that belong to no parameter."""
+    published: Callable[[str], Mapping[str, TensorInfo]]
+    """Tensors as which a parameter is published, for messages."""
+
+
+def plan_as_stored(
+    stored: WeightSource, expected: Mapping[str, TensorInfo], *, redundant: Collection[str] = ()
+) -> Plan:
+    """Return the plan for a model whose parameters are published under their own names.
+
+    Args:
+        stored: the checkpoint.
+        expected: the model's parameters.
+        redundant: names that may be stored besides, as copies.
+    """
+    return Plan(
+        recipes=[AsStored(name, name) for name in stored.tensors if name in expected],
+        unexpected=[name for name in stored.tensors if name not in expected and name not in redundant],
+        published=lambda name: {name: expected[name]},
+    )
+
+
+class ModelWeights:
+    """``WeightSource`` of a model's parameters and buffers from a checkpoint.
+
+    Args:
+        stored: the checkpoint.
+        expected: the model's parameters and persistent buffers.
+        plan: recipes for them.
+        ties: groups of names of one parameter; of each at least one must be stored.
+
+    Raises:
+        CheckpointError: tensors are missing, unexpected, quantised or of another shape.
+    """
+
+    def __init__(
+        self,
+        stored: WeightSource,
+        expected: Mapping[str, TensorInfo],
+        plan: Plan,
+        ties: list[list[str]],
+    ) -> None:
+        self._stored, self._expected, self._plan = stored, expected, plan
+        self._recipes: dict[str, tuple[Recipe, str]] = {}
+        """Parameter → recipe and the name under which the recipe makes it."""
+        self.tensors: dict[str, TensorInfo] = {}
+        for recipe in plan.recipes:
+            for name, info in recipe.describe(stored).items():
+                self._recipes[name], self.tensors[name] = (recipe, name), info
+        for names in ties:
+            found = next((name for name in names if name in self._recipes), None)
+            for name in names:
+                if found is not None and name not in self._recipes:
+                    self._recipes[name], self.tensors[name] = self._recipes[found], self.tensors[found]
+        self._check()
+
+    def where(self, name: str) -> str:
+        """Return the file of (the first part of) a parameter, for messages."""
+        return self._stored.where(self._recipes[name][0].inputs[0])
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Tensor]:
+        """Yield rows ``start`` … ``stop`` in consecutive pieces; a scalar is one piece."""
+        recipe, made_as = self._recipes[name]
+        return recipe.rows(self._stored, made_as, start, stop)
+
+    def _check(self) -> None:
+        bad = [
+            name
+            for name, info in self._expected.items()
+            if name not in self.tensors or self.tensors[name].shape != info.shape
+        ]
+        if bad:
+            self._check_missing(bad)
+            self._refuse_shape(bad[0])
+        for name in self._expected:
+            self._check_types(name)
+        if unexpected := self._plan.unexpected:
+            raise CheckpointError(
+                f"the model has no place for {len(unexpected)} stored tensors: {_listed(unexpected)} "
+                f"({self._stored.where(unexpected[0])}); config.json must be the one of these weights"
+            )
+
+    def _check_missing(self, bad: list[str]) -> None:
+        missing: list[str] = []
+        for name in bad:
+            parts = self._plan.published(name)
+            absent = [part for part in parts if part not in self._stored.tensors]
+            if name not in self.tensors or len(absent) < len(parts):  # else it was stored in another form
+                missing += absent
+        if missing:
+            raise CheckpointError(
+                f"the weights lack {len(missing)} tensors of the model: {_listed(missing)}; "
+                "download the folder again, or use the config.json of these weights"
+            )
+
+    def _refuse_shape(self, name: str) -> NoReturn:
+        for part, info in self._plan.published(name).items():
+            stored = self._stored.tensors.get(part)
+            if stored is not None and stored.shape != info.shape:
+                raise CheckpointError(
+                    f"tensor {part} of {self._stored.where(part)} has shape {list(stored.shape)}; the model "
+                    f"of config.json needs {list(info.shape)}: use the config.json of these weights"
+                )
+        found = f"shape {list(self.tensors[name].shape)}" if name in self.tensors else "no tensor"
+        raise CheckpointError(
+            f"what is stored for {name} gives {found}; the model of config.json needs "
+            f"{list(self._expected[name].shape)}: use the config.json of these weights"
+        )
+
+    def _check_types(self, name: str) -> None:
+        recipe, _ = self._recipes[name]
+        if recipe.packed or not self._expected[name].dtype.is_floating_point:
+            return
+        for part in recipe.inputs:
+            dtype = self._stored.tensors[part].dtype
+            if dtype.itemsize < 2 or not dtype.is_floating_point:
+                raise CheckpointError(
+                    f"tensor {part} of {self._stored.where(part)} has type {dtype}; weights must be float32, "
+                    "bfloat16 or float16: use the unquantised variant of the model"
+                )
+
+
+def expected_tensors(model: nn.Module) -> dict[str, TensorInfo]:
+    """Return the descriptions of a model's parameters and persistent buffers."""
+    return {name: TensorInfo.of(tensor) for name, tensor in model.state_dict().items()}
+
+
+def tied_names(model: nn.Module) -> list[list[str]]:
+    """Return the groups of names that belong to one parameter."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return [same for same in names.values() if len(same) > 1]
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (" …" if len(names) > _SHOWN else "")

@@ -1,0 +1,121 @@
+"""One rank of two that share models: ``python -m tests.unit.models.sharding_script FOLDER``, by ``env://``."""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig
+
+from engine.models.attention import Segments
+from engine.models.pretrained import PretrainedModel, build_causal
+from engine.models.sharding import load_weights, shard
+from engine.models.weights.opening import open_weights
+
+CPU = torch.device("cpu")
+LENGTHS = (9, 14, 5, 11)
+
+
+class Root(nn.Module):
+    """A loss of a model; all that touches weights happens inside."""
+
+    def __init__(self, model: PretrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, sequences: list[Tensor], factors: list[Tensor]) -> Tensor:
+        segments = Segments.whole([len(ids) for ids in sequences], CPU)
+        head = self.model.head
+        logits = self.model.packed_hidden(torch.cat(sequences), segments) @ head.weight.T * head.scale
+        logits = logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
+        return (logits * torch.cat(factors)).sum()
+
+
+def batch(vocabulary: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Sequences, and a factor for each of their logits."""
+    generator = torch.Generator().manual_seed(3)
+    ids = [torch.randint(5, 300, (length,), generator=generator) for length in LENGTHS]
+    return ids, [torch.randn(length, vocabulary, generator=generator) for length in LENGTHS]
+
+
+def empty(folder: Path) -> PretrainedModel:
+    return PretrainedModel(build_causal(AutoConfig.from_pretrained(folder), meta=True))
+
+
+def learn(folder: Path, mesh: DeviceMesh | None, *, offload: bool = False) -> dict[str, Tensor]:
+    """Return weights and gradients, from this rank's part of the sequences."""
+    model = empty(folder)
+    model.set_activation_checkpointing(True)
+    source = open_weights(folder, model)
+    root = Root(model)
+    if mesh is not None:
+        shard(root, model.blocks, mesh, compute=None, offload=offload)
+    load_weights(root, model, source, CPU, offload=offload)
+    rank, size = (0, 1) if mesh is None else (mesh.get_rank(), mesh.size())
+    ids, factors = batch(model.vocab_size)
+    root(ids[rank::size], factors[rank::size]).backward()
+    found = {}
+    for name, parameter in model.named_parameters():
+        found[name] = whole(parameter.detach())
+        assert parameter.grad is not None
+        found[f"{name} gradient"] = whole(parameter.grad)
+    return found
+
+
+def whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def memory(name: str) -> int:
+    """Return a number of ``/proc/self/status`` in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def measure(folder: Path, mesh: DeviceMesh) -> dict[str, int]:
+    """Load a large model; return the peak of this process's memory above what it had before."""
+    model = empty(folder)
+    source = open_weights(folder, model)
+    root = Root(model)
+    shard(root, model.blocks, mesh, compute=None)
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # forgets the peak so far
+    before = memory("VmRSS:")
+    load_weights(root, model, source, CPU)
+    peak = memory("VmHWM:") - before
+    locals_ = [p.to_local() for p in model.parameters() if isinstance(p, DTensor)]
+    assert all((local == local.flatten()[0]).all() for local in locals_)
+    return {
+        "peak": peak,
+        "shard": sum(local.numel() * local.element_size() for local in locals_),
+        "whole": sum(p.numel() * p.element_size() for p in model.parameters()),
+        "tensor": max(info.num_bytes for info in source.tensors.values()),
+    }
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    meshes = init_device_mesh("cpu", (dist.get_world_size(), 1), mesh_dim_names=("all", "alone"))
+    found = measure(folder / "large", meshes["all"])
+    (folder / f"memory-{dist.get_rank()}.json").write_text(json.dumps(found))
+    for family in sorted(path for path in (folder / "families").iterdir()):
+        results = {
+            "two ranks": learn(family, meshes["all"]),
+            "two ranks with offload": learn(family, meshes["all"], offload=True),
+            "one rank": learn(family, meshes["alone"]),
+        }
+        if dist.get_rank() == 0:
+            torch.save(results, folder / f"{family.name}.pt")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

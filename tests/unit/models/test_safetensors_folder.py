@@ -1,0 +1,204 @@
+"""Safetensors that other programs wrote: any layout is read to the bit, any damage is named at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from engine.errors import CheckpointError
+from engine.models.weights import safetensors_folder
+from engine.models.weights.safetensors_folder import SafetensorsFolder
+from engine.models.weights.source import copy_rows, read_tensor
+
+TENSORS = {
+    "matrix": torch.randn(7, 3, generator=torch.Generator().manual_seed(1)),
+    "half": torch.arange(12, dtype=torch.float32).view(2, 3, 2).bfloat16(),
+    "scalar": torch.tensor(2.5, dtype=torch.float64),
+    "none": torch.empty(0, 4),
+    "flags": torch.tensor([True, False, True]),
+    "count": torch.tensor([3, -1], dtype=torch.int64),
+    "eight": torch.ones(2, 2).to(torch.float8_e4m3fn),
+}
+
+
+def by_hand(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write the format as another program might: names backwards, blanks in and after the header."""
+    types = {torch.float32: "F32", torch.bfloat16: "BF16"}
+    header, data = {}, b""
+    for name in sorted(tensors, reverse=True):
+        raw = tensors[name].view(torch.uint8).numpy().tobytes()
+        header[name] = {
+            "data_offsets": [len(data), len(data) + len(raw)],
+            "shape": list(tensors[name].shape),
+            "dtype": types[tensors[name].dtype],
+        }
+        data += raw
+    text = json.dumps({**header, "__metadata__": {"format": "np", "by": "hand"}}, indent=3).encode()
+    text += b" " * (-len(text) % 64)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.mark.parametrize("piece", [1, 30, 1 << 20])
+def test_any_range_of_rows_of_any_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    monkeypatch.setattr(safetensors_folder, "PIECE_BYTES", piece)
+    save_file(TENSORS, tmp_path / "model.safetensors")
+    folder = SafetensorsFolder(tmp_path)
+    assert set(folder.tensors) == set(TENSORS)
+    for name, tensor in TENSORS.items():
+        assert folder.tensors[name].shape == tensor.shape
+        whole = read_tensor(folder, name)
+        assert whole.dtype == tensor.dtype
+        assert torch.equal(whole.view(-1).view(torch.uint8), tensor.view(-1).view(torch.uint8))
+    for start in range(8):
+        for stop in range(start, 8):
+            out = torch.empty(stop - start, 3, dtype=torch.float64)
+            copy_rows(folder, "matrix", out, start)
+            assert torch.equal(out, TENSORS["matrix"][start:stop].double())
+
+
+def test_a_file_written_by_another_program(tmp_path: Path) -> None:
+    tensors = {name: TENSORS[name] for name in ("matrix", "half")}
+    by_hand(tmp_path / "model.safetensors", tensors)
+    folder = SafetensorsFolder(tmp_path)
+    assert all(torch.equal(read_tensor(folder, name), tensor) for name, tensor in tensors.items())
+
+
+def sharded(folder: Path) -> Path:
+    save_file({"a": torch.ones(4, 2), "b": torch.zeros(2)}, folder / "model-00001-of-00002.safetensors")
+    save_file({"c": torch.full((3,), 7.0)}, folder / "model-00002-of-00002.safetensors")
+    write_index(folder, {"a": 1, "b": 1, "c": 2})
+    return folder
+
+
+def write_index(folder: Path, placed: dict[str, int]) -> None:
+    names = {name: f"model-0000{number}-of-00002.safetensors" for name, number in placed.items()}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
+
+
+def test_shards_behind_links_as_in_the_hugging_face_cache(tmp_path: Path) -> None:
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "snapshot").mkdir()
+    for path in sharded(tmp_path / "blobs").iterdir():
+        (tmp_path / "snapshot" / path.name).symlink_to(Path("..") / "blobs" / path.name)
+    folder = SafetensorsFolder(tmp_path / "snapshot")
+    assert {name: read_tensor(folder, name).sum().item() for name in folder.tensors} == {
+        "a": 8, "b": 0, "c": 21
+    }  # fmt: skip
+
+
+def lose_shard(folder: Path) -> None:
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def cut(size: int) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / "model-00001-of-00002.safetensors"
+        os.truncate(path, size if size >= 0 else path.stat().st_size + size)
+
+    return damage
+
+
+def overwrite(data: bytes) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        path = folder / "model-00001-of-00002.safetensors"
+        path.write_bytes(data + path.read_bytes()[len(data) :])
+
+    return damage
+
+
+def claim_more(folder: Path) -> None:
+    header = json.dumps(
+        {"a": {"dtype": "F32", "shape": [1000, 1000], "data_offsets": [0, 4_000_000]}}
+    ).encode()
+    path = folder / "model-00001-of-00002.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 64)
+
+
+def overlap(folder: Path) -> None:
+    entry = {"dtype": "F32", "shape": [4, 2], "data_offsets": [0, 32]}
+    header = json.dumps({"a": entry, "b": entry}).encode()
+    path = folder / "model-00001-of-00002.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 32)
+
+
+def point_outside(folder: Path) -> None:
+    index = {"weight_map": {"a": "../secret.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def point_to_pickle(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model.bin"}}))
+
+
+def break_index(text: str) -> Callable[[Path], None]:
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors.index.json").write_text(text)
+
+    return damage
+
+
+def four_bits(folder: Path) -> None:
+    header = json.dumps({"a": {"dtype": "F4", "shape": [4], "data_offsets": [0, 2]}}).encode()
+    path = folder / "model-00001-of-00002.safetensors"
+    path.write_bytes(struct.pack("<Q", len(header)) + header + b"\0\0")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lose_shard, "lacks 1 of the 2 files.*model-00002-of-00002"),
+        (cut(0), "model-00001-of-00002.*0 bytes.*damaged or incomplete"),
+        (cut(5), "model-00001-of-00002.*damaged or incomplete"),
+        (cut(40), "model-00001-of-00002.*damaged or incomplete"),
+        (cut(-1), "model-00001-of-00002.*damaged or incomplete"),
+        (overwrite(b"\xff" * 8), "model-00001-of-00002.*damaged or incomplete"),
+        (overwrite(struct.pack("<Q", 1 << 40)), "model-00001-of-00002.*damaged or incomplete"),
+        (overwrite(b"<html><body>not found"), "model-00001-of-00002.*damaged or incomplete"),
+        (claim_more, "model-00001-of-00002.*damaged or incomplete"),
+        (overlap, "model-00001-of-00002.*damaged or incomplete"),
+        (lambda folder: write_index(folder, {"a": 1, "z": 2}), "places tensor z in model-00002.*not contain"),
+        (lambda folder: write_index(folder, {"a": 2, "b": 1, "c": 2}), "places tensor a in model-00002"),
+        (point_outside, r"places tensor a in '\.\./secret\.safetensors': expected the name"),
+        (point_to_pickle, "places tensor a in 'model.bin'"),
+        (break_index("{"), "is not an index"),
+        (break_index("[]"), "is not an index"),
+        (break_index('{"weight_map": 3}'), "is not an index"),
+        (break_index('{"weight_map": {"a": 3}}'), "places tensor a in 3"),
+        (four_bits, "tensor a of .*model-00001.*F4.*unquantised"),
+    ],
+)  # fmt: skip
+def test_damage_is_named_before_anything_is_read(
+    tmp_path: Path, damage: Callable[[Path], None], message: str
+) -> None:
+    damage(sharded(tmp_path))
+    with pytest.raises(CheckpointError, match=message):
+        SafetensorsFolder(tmp_path)
+
+
+def test_other_folders_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint folder"):
+        SafetensorsFolder(tmp_path / "nowhere")
+    with pytest.raises(CheckpointError, match="has no weights: expected model.safetensors"):
+        SafetensorsFolder(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"pytorch_model\.bin, a pickle.*convert"):
+        SafetensorsFolder(tmp_path)
+    os.mkfifo(tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="not a regular file"):
+        SafetensorsFolder(tmp_path)
+
+
+def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(64, 64)}, tmp_path / "model.safetensors")
+    folder = SafetensorsFolder(tmp_path)
+    os.truncate(tmp_path / "model.safetensors", 1000)
+    with pytest.raises(CheckpointError, match="became shorter while tensor a was read"):
+        read_tensor(folder, "a")
