@@ -7,14 +7,14 @@ All numbers are little-endian. The encodings are lossless:
 
 * ``RUNS``: run lengths as u32, then the value of each run: masks, versions, step indices;
 * ``HALVES``: copies, then the lower, then the upper 16 bits of all values that are not copied: token ids,
-  whose upper bits hardly vary. A copy is the position, source and length (u32 each) of ids that repeat earlier
-  ones: where a conversation was rendered anew, a sample begins as the one before did;
+  whose upper bits hardly vary. A copy is the position, source and length (u32 each) of ids that repeat
+  earlier ones: where a conversation was rendered anew, a sample begins as the one before did;
 * ``BYTES``: the first, second, … byte of each value: log-probabilities, whose mantissas are random;
 * ``SAMPLED``: ``BYTES`` of the sampled tokens only, where all others are 0.0.
 
 A block of an unknown origin is safe to read: what it decompresses to is bounded by its number of tokens,
-which is bounded by ``MAX_TOKENS``. In JSON a block is base64 text. Events of earlier versions and of other trainers
-may hold the columns as lists instead.
+which is bounded by ``MAX_TOKENS``. In JSON a block is base64 text. Events of earlier versions and of other
+trainers may hold the columns as lists instead.
 """
 
 from __future__ import annotations

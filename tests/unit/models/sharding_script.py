@@ -15,7 +15,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
 from engine.models.attention import Segments
-from engine.models.pretrained import PretrainedModel, build_causal
+from engine.models.networks import build_causal
+from engine.models.pretrained import PretrainedModel
 from engine.models.sharding import load_weights, shard
 from engine.models.weights.opening import open_weights
 
