@@ -2,8 +2,8 @@
 
 Only trajectories with a gradient become samples: one whose advantage is zero needs no forward pass, unless
 the loss has a KL or entropy term (it still counts in the normaliser). Ids, masks and log-probabilities are
-the sampler's own; nothing is tokenised here. Samples are concatenated without padding and attend only
-to themselves. Packing never changes an update, only its speed.
+the sampler's own; nothing is tokenised here. Samples are packed without padding and attend only to
+themselves; what siblings have in common is computed once. Packing never changes an update, only its speed.
 To train on something new about a token: a column in ``Sample`` and ``Microbatch``.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,12 @@ from engine.algorithms import Member, needs_forward, trajectory_weights
 from engine.config.algorithm import AlgorithmConfig
 from engine.models.attention import Segments
 from engine.tokens import TokenRecord
+from engine.trainer.packing import lay_out, pack, packed_length
 from engine.trainer.ranks import ALONE, Ranks, shared_row
 from engine.types import Group
+
+_SHARE = 32
+"""Minimum number of common tokens that are computed once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,6 +73,8 @@ class Microbatch:
     """``Sample.place`` of each sample."""
     lengths: tuple[int, ...]
     """Number of input tokens of each sample."""
+    pieces: tuple[tuple[int, int], ...]
+    """Number of tokens of each piece of the row, and of the keys it attends to; shared tokens are in one."""
     width: int
     """Positions forwarded by all ranks that share the row, padding included."""
     old_logprobs: Tensor | None = None
@@ -138,37 +143,20 @@ def make_microbatches(
     A sample longer than the budget gets a row of its own. All ranks get the same number of microbatches, as
     each takes part in all collectives: a rank without samples gets padding rows without loss.
     """
-    total = sum(len(sample.ids) for sample in samples)
-    budget = min(tokens_per_microbatch, -(-total // ranks.data_size)) if samples else 0
-    rows = pack(samples, budget)
+    sequences = [sample.ids for sample in samples]
+    budget = min(tokens_per_microbatch, -(-packed_length(sequences, share=_SHARE) // ranks.data_size))
+    rows = [[samples[i] for i in row] for row in pack(sequences, budget, share=_SHARE)]
     rows += [[] for _ in range(-len(rows) % ranks.data_size)]
     return [_collate(row, device, ranks) for row in rows[ranks.data_rank :: ranks.data_size]]
 
 
-def pack(samples: Sequence[Sample], budget: int) -> list[list[Sample]]:
-    """Pack samples first-fit decreasing; the fullest rows come first."""
-    rows: list[list[Sample]] = []
-    used: list[int] = []
-    for sample in sorted(samples, key=lambda sample: -len(sample.ids)):
-        length = len(sample.ids)
-        row = next((i for i, filled in enumerate(used) if filled + length <= budget), len(rows))
-        if row == len(rows):
-            rows.append([])
-            used.append(0)
-        rows[row].append(sample)
-        used[row] += length
-    return [rows[i] for i in sorted(range(len(rows)), key=lambda i: -used[i])]
-
-
 def _collate(samples: Sequence[Sample], device: torch.device, ranks: Ranks) -> Microbatch:
-    lengths = tuple(len(sample.ids) for sample in samples)
+    layout = lay_out([sample.ids for sample in samples], share=_SHARE)
     counts = torch.tensor([len(sample.targets) for sample in samples], dtype=torch.int64)
-    starts = [end - length for end, length in zip(accumulate(lengths), lengths, strict=True)]
-    columns = _joined(
-        [start + sample.positions for start, sample in zip(starts, samples, strict=True)], torch.int64
-    )
-    row = shared_row(lengths, ranks, device)
-    ids = _joined([*(sample.ids for sample in samples), np.zeros(row.padding, np.int32)], torch.int64)
+    places = zip(layout.places, samples, strict=True)
+    columns = _joined([row[sample.positions] for row, sample in places], torch.int64)
+    row = shared_row(layout, ranks, device)
+    ids = _joined([layout.ids, np.zeros(row.padding, np.int32)], torch.int64)
     slots = None
     if row.here is not None:
         ids = ids[row.here]
@@ -191,7 +179,8 @@ def _collate(samples: Sequence[Sample], device: torch.device, ranks: Ranks) -> M
         weights=repeated([sample.weight for sample in samples]),
         rows=torch.repeat_interleave(torch.arange(len(samples)), counts).to(device),
         places=tuple(sample.place for sample in samples),
-        lengths=lengths,
+        lengths=tuple(len(sample.ids) for sample in samples),
+        pieces=tuple(zip(layout.lengths, layout.num_keys, strict=True)),
         width=row.width,
     )
 

@@ -30,14 +30,14 @@ class PassMeter:
     def add_training(self, sizes: ModelSizes, batch: Microbatch, *, checkpointing: bool) -> None:
         """Add a pass forwards and backwards."""
         flops = pass_flops(
-            sizes, _pieces(batch), len(batch.targets), training=True, checkpointing=checkpointing
+            sizes, batch.pieces, len(batch.targets), training=True, checkpointing=checkpointing
         )
         self.trained += flops.model
         self.recomputed += flops.recomputed
 
     def add_scoring(self, sizes: ModelSizes, batch: Microbatch) -> None:
         """Add a pass without gradients."""
-        self.scored += pass_flops(sizes, _pieces(batch), len(batch.targets), training=False).model
+        self.scored += pass_flops(sizes, batch.pieces, len(batch.targets), training=False).model
 
     @contextmanager
     def scoring(self, device: torch.device) -> Iterator[None]:
@@ -81,7 +81,3 @@ class PassMeter:
         if self.scored:
             found["update/mfu_scoring"] = self.scored / max(self.scoring_seconds, 1e-9) / peak
         return found
-
-
-def _pieces(batch: Microbatch) -> list[tuple[int, int]]:
-    return [(length, length) for length in batch.lengths]

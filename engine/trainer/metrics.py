@@ -20,8 +20,8 @@ from engine.algorithms.objective import LossParts
 from engine.trainer.batch import Microbatch
 
 _SUMS = (
-    "samples", "tokens", "real", "padded", "entropy", "ratio", "clipped_high", "clipped_low", "clipped_dual",
-    "mismatch", "mismatch_tokens", "kl", "correction",
+    "samples", "tokens", "real", "separate", "padded", "entropy", "ratio", "clipped_high", "clipped_low",
+    "clipped_dual", "mismatch", "mismatch_tokens", "kl", "correction",
 )  # fmt: skip
 _MAXIMA = ("ratio_max", "mismatch_max")
 
@@ -41,6 +41,8 @@ class UpdateMeter:
     samples: int = 0
     tokens: int = 0
     real: int = 0
+    separate: int = 0
+    """Tokens of the samples, counted as if none were shared."""
     padded: int = 0
     entropy: float = 0.0
     ratio: float = 0.0
@@ -64,7 +66,8 @@ class UpdateMeter:
         """
         self.samples += len(batch.lengths)
         self.tokens += len(batch.targets)
-        self.real += sum(batch.lengths)
+        self.real += sum(queries for queries, _ in batch.pieces)
+        self.separate += sum(batch.lengths)
         self.padded += batch.width
         if not len(batch.targets):
             return
@@ -123,6 +126,7 @@ class UpdateMeter:
                 "ratio/max": self.ratio_max,
                 "mismatch/max": self.mismatch_max,
                 "tokens/padding_share": 1 - self.real / self.padded,
+                "tokens/shared_share": 1 - self.real / self.separate,
                 "update/tokens_per_s": self.real / max(seconds, 1e-9),
             }
         return {name: value for name, value in found.items() if math.isfinite(value)}

@@ -8,6 +8,7 @@ separate sequences; only the number of computed tokens differs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -33,12 +34,26 @@ class Layout:
     places: tuple[NDArray[np.int64], ...]
     """For each sequence in the given order: the row's index of each of its tokens."""
 
+    @property
+    def num_keys(self) -> tuple[int, ...]:
+        """Return the number of keys of each piece."""
+        return tuple(sum(end - start for start, end in ranges) for ranges in self.keys)
+
+
+EMPTY = Layout(ids=np.zeros(0, np.int32), positions=np.zeros(0, np.int64), lengths=(), keys=(), places=())
+"""Layout of a row without sequences."""
+
 
 def shared_length(a: Ids, b: Ids) -> int:
     """Return the number of tokens with which both sequences begin."""
     common = min(len(a), len(b))
     differs = np.flatnonzero(a[:common] != b[:common])
     return int(differs[0]) if len(differs) else common
+
+
+def packed_length(sequences: Sequence[Ids], *, share: int) -> int:
+    """Return the number of tokens of a row that holds all the sequences."""
+    return sum(size for size, _ in _clusters(sequences, sys.maxsize, share))
 
 
 def pack(sequences: Sequence[Ids], budget: int, *, share: int) -> list[list[int]]:
@@ -64,8 +79,10 @@ def pack(sequences: Sequence[Ids], budget: int, *, share: int) -> list[list[int]
     return [rows[i] for i in sorted(range(len(rows)), key=lambda i: -used[i])]
 
 
-def lay_out(sequences: Sequence[Ids]) -> Layout:
-    """Lay sequences into one row; what a sequence has in common with another is there once."""
+def lay_out(sequences: Sequence[Ids], *, share: int) -> Layout:
+    """Lay sequences into one row; beginnings of ``share`` tokens or more in common are there once."""
+    if not sequences:
+        return EMPTY
     order = _sorted(sequences)
     path: list[tuple[int, int, int]] = []  # the last sequence's ranges: position, end, place in the row
     ids: list[Ids] = []
@@ -76,7 +93,7 @@ def lay_out(sequences: Sequence[Ids]) -> Layout:
     width, previous = 0, None
     for index in order:
         sequence = sequences[index]
-        shared = 0 if previous is None else shared_length(previous, sequence)
+        shared = 0 if previous is None else _shared(previous, sequence, share)
         path = [(start, min(end, shared), place) for start, end, place in path if start < shared]
         if shared < len(sequence):
             path.append((shared, len(sequence), width))
@@ -96,6 +113,11 @@ def lay_out(sequences: Sequence[Ids]) -> Layout:
     )
 
 
+def _shared(a: Ids, b: Ids, share: int) -> int:
+    common = shared_length(a, b)
+    return common if common >= share else 0
+
+
 def _sorted(sequences: Sequence[Ids]) -> list[int]:
     big_endian = [sequence.astype(">i4").tobytes() for sequence in sequences]
     return sorted(range(len(sequences)), key=big_endian.__getitem__)
@@ -108,9 +130,9 @@ def _clusters(sequences: Sequence[Ids], budget: int, share: int) -> Iterator[tup
         return
     members, size = [order[0]], len(sequences[order[0]])
     for before, index in pairwise(order):
-        common = shared_length(sequences[before], sequences[index])
+        common = _shared(sequences[before], sequences[index], share)
         added = len(sequences[index]) - common
-        if common >= share and size + added <= budget:
+        if common and size + added <= budget:
             members.append(index)
             size += added
         else:

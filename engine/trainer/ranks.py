@@ -10,7 +10,7 @@ torch's own ``context_parallel`` supports neither segments nor CPUs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from engine.models.attention import Segments
+from engine.models.attention import Ranges, Segments
+from engine.trainer.packing import Layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,37 +74,34 @@ class SharedRow:
     """Length of the whole row, padding included."""
 
 
-def shared_row(lengths: Sequence[int], ranks: Ranks, device: torch.device) -> SharedRow:
-    """Concatenate sequences and cut out this rank's part; without sequences, return a row of padding."""
+def shared_row(layout: Layout, ranks: Ranks, device: torch.device) -> SharedRow:
+    """Cut this rank's part out of a row; of a row without sequences, return padding."""
     pieces = 2 * ranks.context_size
-    total = sum(lengths)
+    total = len(layout.ids)
     padding = -total % pieces if ranks.context_size > 1 else 0
     if not total:
         padding = pieces
-    lengths = [*lengths, padding] if padding else lengths
-    whole = Segments.whole(lengths, torch.device("cpu"))
     width = total + padding
+    positions = torch.cat([torch.from_numpy(layout.positions), torch.arange(padding)])
+    lengths, keys = layout.lengths, layout.keys
+    if padding:
+        lengths, keys = (*lengths, padding), (*keys, ((total, width),))
+    row = Segments(positions=positions.to(device), lengths=lengths, keys=keys)
     group = ranks.context_group()
     if group is None:
-        return SharedRow(segments=Segments.whole(lengths, device), here=None, padding=padding, width=width)
+        return SharedRow(segments=row, here=None, padding=padding, width=width)
     chunk = width // pieces
     order = [n for rank in range(ranks.context_size) for n in (rank, pieces - 1 - rank)]
     mine = order[2 * ranks.context_rank : 2 * ranks.context_rank + 2]
     here = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in mine])
-    queries, keys = [], []
-    for start, end in ((n * chunk, (n + 1) * chunk) for n in mine):
-        for last, length in zip(accumulate(lengths), lengths, strict=True):
-            first, until = max(start, last - length), min(end, last)
-            if first < until:
-                queries.append(until - first)
-                keys.append(((last - length, until),))
+    cut = [piece for n in mine for piece in _pieces_between(row, n * chunk, (n + 1) * chunk)]
     placed = torch.cat([torch.arange(n * chunk, (n + 1) * chunk) for n in order])
     segments = Segments(
-        positions=whole.positions[here].to(device),
-        lengths=tuple(queries),
-        keys=tuple(keys),
+        positions=positions[here].to(device),
+        lengths=tuple(length for length, _ in cut),
+        keys=tuple(ranges for _, ranges in cut),
         exchange=RowExchange(
-            row=Segments.whole(lengths, device),
+            row=row,
             rank=ranks.context_rank,
             size=ranks.context_size,
             placed=placed.to(device),
@@ -112,6 +110,14 @@ def shared_row(lengths: Sequence[int], ranks: Ranks, device: torch.device) -> Sh
         ),
     )
     return SharedRow(segments=segments, here=here, padding=padding, width=width)
+
+
+def _pieces_between(row: Segments, start: int, end: int) -> Iterator[tuple[int, Ranges]]:
+    """Yield number of queries and keys of the parts of pieces that lie between two places of a row."""
+    for last, length, ranges in zip(accumulate(row.lengths), row.lengths, row.keys, strict=True):
+        first, until = max(start, last - length), min(end, last)
+        if first < until:
+            yield until - first, (*ranges[:-1], (ranges[-1][0], until))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

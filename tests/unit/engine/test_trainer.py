@@ -112,7 +112,9 @@ def test_loss_and_gradient_are_the_references(aggregation: str) -> None:
     expected = torch.cat([p.grad.double().flatten() for p in model.parameters() if p.grad is not None])
     assert relative(gradient(groups, algorithm=algorithm), expected) < 1e-6
     result = make_trainer(make_model(), algorithm=algorithm).update(groups, temperature=1.0)
-    assert result.metrics["loss/value"] == pytest.approx(expected_loss, rel=1e-5, abs=1e-8)
+    # The loss is a difference of larger terms, each of which float32 rounds.
+    rounding = torch.finfo(torch.float32).eps * slope.abs().sum().item()
+    assert result.metrics["loss/value"] == pytest.approx(expected_loss, rel=1e-5, abs=rounding)
 
 
 @pytest.mark.parametrize("aggregation", ["constant_length", "token_mean", "sequence_mean"])

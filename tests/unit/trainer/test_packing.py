@@ -12,7 +12,7 @@ from torch.nn.attention.flex_attention import flex_attention
 
 from engine.models.attention import Scoring, Segments, attend
 from engine.models.attention.kernels import attend_flex
-from engine.trainer.packing import Ids, Layout, lay_out, pack, shared_length
+from engine.trainer.packing import Ids, Layout, lay_out, pack, packed_length, shared_length
 
 HEADS, KV_HEADS, SIZE = 4, 2, 16
 SCORINGS = {
@@ -48,15 +48,16 @@ def segments_of(layout: Layout) -> Segments:
     return Segments(positions=torch.from_numpy(layout.positions), lengths=layout.lengths, keys=layout.keys)
 
 
-@given(sequences=sequences_of_few_tokens)
-def test_a_row_holds_every_sequence_and_each_common_beginning_once(sequences: list[Ids]) -> None:
-    layout = lay_out(sequences)
+@given(sequences=sequences_of_few_tokens, share=st.integers(1, 4))
+def test_a_row_holds_every_sequence_and_each_common_beginning_once(sequences: list[Ids], share: int) -> None:
+    layout = lay_out(sequences, share=share)
     for ids, places in zip(sequences, layout.places, strict=True):
         assert layout.ids[places].tolist() == ids.tolist()
         assert layout.positions[places].tolist() == list(range(len(ids)))
-    assert len(layout.ids) == len(
-        {tuple(ids[: n + 1].tolist()) for ids in sequences for n in range(len(ids))}
-    )
+    assert len(layout.ids) == packed_length(sequences, share=share)
+    if share == 1:
+        beginnings = {tuple(ids[: n + 1].tolist()) for ids in sequences for n in range(len(ids))}
+        assert len(layout.ids) == len(beginnings)
     assert sum(layout.lengths) == len(layout.ids)
 
 
@@ -67,7 +68,7 @@ def test_rows_hold_each_sequence_once_and_keep_to_the_budget(
 ) -> None:
     rows = pack(sequences, budget, share=share)
     assert sorted(index for row in rows for index in row) == list(range(len(sequences)))
-    sizes = [len(lay_out([sequences[i] for i in row]).ids) for row in rows]
+    sizes = [len(lay_out([sequences[i] for i in row], share=share).ids) for row in rows]
     assert all(size <= budget or len(row) == 1 for size, row in zip(sizes, rows, strict=True))
 
 
@@ -113,7 +114,7 @@ def chosen(qkv: Projected, places: Tensor) -> Projected:
 @pytest.mark.parametrize("name", SCORINGS)
 def test_attention_and_gradients_are_those_of_separate_sequences(name: str, flex: bool) -> None:
     scoring = SCORINGS[name]
-    layout = lay_out(siblings())
+    layout = lay_out(siblings(), share=4)
     everywhere = [torch.from_numpy(places) for places in layout.places]
     generator = torch.Generator().manual_seed(1)
 

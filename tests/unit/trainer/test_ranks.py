@@ -8,15 +8,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from numpy.typing import NDArray
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.spawn import spawn
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.models.attention import Segments, attend
+from engine.models.attention import attend
+from engine.trainer.packing import lay_out
 from engine.trainer.ranks import ALONE, Ranks, shared_row
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason
@@ -182,17 +185,30 @@ class _Gathered:
         return whole
 
 
-@pytest.mark.parametrize("lengths", [(8,), (3, 9, 1, 14), (5, 5), (40,)])
+SHARED = (13, 9, 17)
+"""Lengths of sequences that have a beginning in common."""
+
+
+def ids_of(lengths: tuple[int, ...]) -> list[NDArray[np.int32]]:
+    """Return sequences that begin with six common tokens if they are to share, without any elsewhere."""
+    common = np.arange(6, dtype=np.int32)
+    own = [np.arange(100 * n, 100 * n + length, dtype=np.int32) + 10 for n, length in enumerate(lengths)]
+    return [np.concatenate([common, ids[6:]]) for ids in own] if lengths == SHARED else own
+
+
+@pytest.mark.parametrize("lengths", [(8,), (3, 9, 1, 14), (5, 5), (40,), SHARED])
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
     monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...], size: int
 ) -> None:
     monkeypatch.setattr(Ranks, "context_group", lambda ranks: object() if ranks.context_size > 1 else None)
     places = [Ranks(context_rank=rank, context_size=size) for rank in range(size)]
-    rows = [shared_row(lengths, place, torch.device("cpu")) for place in places]
+    layout = lay_out(ids_of(lengths), share=2)
+    rows = [shared_row(layout, place, torch.device("cpu")) for place in places]
     width = rows[0].width
     q, k, v = torch.randn(3, width, 1, 8, generator=torch.Generator().manual_seed(1))
-    whole = Segments.whole([*lengths, *([rows[0].padding] if rows[0].padding else [])], torch.device("cpu"))
+    assert rows[0].segments.exchange is not None
+    whole = rows[0].segments.exchange.row
     expected = attend(q, k, v, whole)
     seen: list[int] = []
     for row in rows:
@@ -203,4 +219,5 @@ def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
         assert torch.equal(row.segments.positions, whole.positions[row.here])
         seen += row.here.tolist()
     assert sorted(seen) == list(range(width))
-    assert width - sum(lengths) < 2 * size
+    assert width - len(layout.ids) < 2 * size
+    assert (len(layout.ids) < sum(lengths)) == (lengths == SHARED)
