@@ -35,7 +35,7 @@ from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.engine.rl_builders import make_group, make_trajectory
 
-BAR = 1.5
+BAR = 3.0
 PROMPT, SAMPLED, SIBLINGS = 220, 100, 8
 CONTEXT = 1024
 SETTINGS: dict[str, Any] = {"baseline": "none", "clip_high": 0.2, "filtered_reasons": ()}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,18 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.trainer import TrainerConfig
 from engine.models.attention import Scoring, Segments, attend
 from engine.models.attention.kernels import attend_flex
+from engine.models.builtin.transformer import Transformer
+from engine.tokens import TokenRecord
 from engine.trainer.packing import Ids, Layout, lay_out, pack, packed_length, shared_length
+from engine.trainer.trainer import Trainer
+from engine.types import Group
+from tests.unit.engine.rl_builders import make_group, make_trajectory, random_tokens
+from tests.unit.engine.rl_model import VOCAB, make_model, recorded
+from tests.unit.engine.test_trainer import gradient_of
 
 HEADS, KV_HEADS, SIZE = 4, 2, 16
 SCORINGS = {
@@ -137,3 +148,54 @@ def test_attention_and_gradients_are_those_of_separate_sequences(name: str, flex
     gradients = torch.autograd.grad((torch.cat(together) * factors).sum(), qkv)
     for one, other in zip(gradients, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+
+
+PROMPT = 40
+
+
+def siblings_of_a_prompt(model: Transformer) -> list[Group]:
+    """Return two groups, each of four members with one prompt."""
+    rng = random.Random(0)
+    groups = []
+    for name in "ab":
+        prompt = [rng.randrange(VOCAB) for _ in range(PROMPT)]
+        members = []
+        for index in range(4):
+            rest = random_tokens(rng, vocab=VOCAB, length=rng.randint(12, 20))
+            tokens = TokenRecord(
+                ids=[*prompt, *rest.ids.tolist()],
+                mask=[*[False] * PROMPT, *rest.mask.tolist()],
+                logprobs=[0.0] * (PROMPT + len(rest)),
+            )
+            trajectory = make_trajectory(
+                float(index % 2), index=index, task_id=name, tokens=recorded(model, tokens)
+            )
+            members.append(trajectory)
+        groups.append(make_group(members, name))
+    return groups
+
+
+def updated(groups: list[Group], budget: int) -> tuple[Tensor, dict[str, float]]:
+    """Return the whole gradient of an optimizer step before clipping, and the metrics."""
+    model = make_model()
+    config = TrainerConfig(minibatches=1, threads=1, tokens_per_microbatch=budget)
+    trainer = Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=128, seed=0)
+    with gradient_of(model) as sums:
+        metrics = trainer.update(groups, temperature=1.0).metrics
+    return torch.cat([total.flatten() for total in sums]), metrics
+
+
+@pytest.mark.parametrize("budget", [64, 128, 4096])
+def test_an_update_on_siblings_has_the_gradient_of_separate_sequences(
+    monkeypatch: pytest.MonkeyPatch, budget: int
+) -> None:
+    groups = siblings_of_a_prompt(make_model())
+    shared, metrics = updated(groups, budget)
+    monkeypatch.setattr("engine.trainer.batch._SHARE", 10_000)
+    separate, separate_metrics = updated(groups, 64)
+    assert float((shared - separate).norm() / separate.norm()) < 1e-6
+    assert metrics["loss/value"] == pytest.approx(separate_metrics["loss/value"], abs=1e-7)
+    assert separate_metrics["tokens/shared_share"] == 0
+    if budget == 4096:
+        tokens = sum(int(np.flatnonzero(t.tokens.mask)[-1]) for group in groups for t in group.trajectories)
+        assert metrics["tokens/shared_share"] == pytest.approx(6 * PROMPT / tokens)
