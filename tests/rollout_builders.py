@@ -75,10 +75,10 @@ class TextPolicy(ScriptedPolicy):
         super().__init__()
         self._texts = texts
 
-    def _respond(self, context: GenerationContext) -> str:
+    def _reply_ids(self, context: GenerationContext) -> list[int]:
         if callable(self._texts):
-            return self._texts(context)
-        return self._texts[min(len(context.steps), len(self._texts) - 1)]
+            return self.chat.reply_ids(self._texts(context))
+        return self.chat.reply_ids(self._texts[min(len(context.steps), len(self._texts) - 1)])
 
 
 class PatchGrader:

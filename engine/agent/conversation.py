@@ -139,9 +139,9 @@ class Conversation:
         self._steps.extend([step] * len(ids))
 
 
-def call_id(step: int) -> str:
+def call_id(step: int, position: int) -> str:
     """Return the identifier of a step's function call: nine characters, as Mistral requires."""
-    return f"call{step:05d}"
+    return f"c{step % 100_000:05d}x{position % 100:02d}"
 
 
 def _assistant_message(reply: Reply, step: int, *, keep_thinking: bool) -> Message:
@@ -152,10 +152,10 @@ def _assistant_message(reply: Reply, step: int, *, keep_thinking: bool) -> Messa
     if reply.calls:
         message["tool_calls"] = [
             {
-                "id": call_id(step),
+                "id": call_id(step, position),
                 "type": "function",
-                "function": {"name": call.name, "arguments": dict(call.arguments)},
+                "function": {"name": call.name, "arguments": call.arguments},
             }
-            for call in reply.calls
+            for position, call in enumerate(reply.calls)
         ]
     return message

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from engine.agent.budget import cap_tokens
-from engine.agent.conversation import Continuation, Conversation
+from engine.agent.conversation import Continuation, Conversation, call_id
 from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentStep
@@ -28,13 +28,12 @@ from engine.inference.base import (
 from engine.models.chat.base import Chat, Message, Reply
 from engine.tokens import TokenRecord
 from engine.tools import cap_characters, printable
-from engine.tools.parser import ParsedResponse, parse
+from engine.tools.parser import ParsedResponse, parse_content, parse_native, unclosed_thinking
 from engine.types import RolloutKey, Step, TaskRow, TerminationReason
 
 _MIN_COMMAND_S = 0.1
 _MAX_COUNT = 2**31 - 1
 """Upper limit of the count of characters left out of an observation."""
-_TOKEN_WARNING = "\n\nYou are running out of tokens: submit now with the finish tool."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +84,12 @@ class AgentLoop:
         chat, limit = self.policy.chat, self.policy.max_context
         self._chat = chat if self.config.thinking == "on" else chat.without_thinking()
         self._context = min(self.config.max_context, limit or self.config.max_context)
-        user = self.prompt.user(self.row.task) + self._reminder(self.config.max_steps)
+        user = self.prompt.user(self.row.task) + self._countdown(self.config.max_steps)
         turns = (("system", self.prompt.system), ("user", user))
         self._conversation = Conversation(
             self._chat,
             [{"role": role, "content": text} for role, text in turns if text or role == "user"],
+            tools=self.prompt.declarations,
             keep_thinking=self.config.thinking_history == "keep",
         )
 
@@ -132,7 +132,7 @@ class AgentLoop:
         step = await self._act(step)
         continuation = None
         if not step.done and index + 1 < self.config.max_steps:
-            step, continuation = self._continued(step)
+            step, continuation = self._continued(step, reply)
         self._finish_step(step)
         if step.done:
             raise _Ended(TerminationReason.SUBMITTED)
@@ -143,18 +143,28 @@ class AgentLoop:
                 raise _Ended(TerminationReason.MAX_CONTEXT)
             self._conversation.append(continuation, step=index)
 
-    def _continued(self, step: Step) -> tuple[Step, Continuation]:
+    def _continued(self, step: Step, reply: Reply) -> tuple[Step, Continuation]:
         """Return the step with its observation as the model sees it, and the next prompt."""
-        shown = step.observation + self._reminder(self.config.max_steps - step.index - 1)
-        continuation = self._conversation.continuation([self._answer(shown)])
+        shown = step.observation + self._countdown(self.config.max_steps - step.index - 1)
+        continuation = self._conversation.continuation(self._answers(step.index, reply, shown))
         if self._context - continuation.length < self.config.token_warning:
-            shown += _TOKEN_WARNING
-            continuation = self._conversation.continuation([self._answer(shown)])
+            shown += self.prompt.token_warning
+            continuation = self._conversation.continuation(self._answers(step.index, reply, shown))
         return replace(step, observation=shown), continuation
 
-    def _answer(self, observation: str) -> Message:
-        """Return an observation as the message that answers the model's last turn."""
-        return {"role": "user", "content": observation}
+    def _answers(self, index: int, reply: Reply, observation: str) -> list[Message]:
+        """Return an observation as the messages that answer the model's turn: one for each native call."""
+        if not reply.calls:
+            return [{"role": "user", "content": observation}]
+        return [
+            {
+                "role": "tool",
+                "tool_call_id": call_id(index, position),
+                "name": printable(call.name),
+                "content": observation,
+            }
+            for position, call in enumerate(reply.calls)
+        ]
 
     async def _generate(self, index: int) -> Generation:
         room = self._context - len(self._conversation)
@@ -181,7 +191,7 @@ class AgentLoop:
     ) -> Step:
         """Make one parsed model response into a step (thought, tool call, parse error)."""
         text = printable(reply.text)
-        parsed = parse(text, self.config.tool_format, self.environment.tools)
+        parsed = self._parsed(reply)
         if not generation.stopped:
             message = f"the response was cut off after {len(generation.ids)} tokens; nothing was run"
             parsed = ParsedResponse(parsed.thought, None, message)
@@ -198,6 +208,14 @@ class AgentLoop:
             model_seconds=model_seconds,
             policy_version=max(generation.versions, default=self.policy.version),
         )
+
+    def _parsed(self, reply: Reply) -> ParsedResponse:
+        tools, thinking, content = self.environment.tools, printable(reply.thinking), printable(reply.content)
+        if not reply.thinking_closed:
+            return unclosed_thinking(printable(reply.text))
+        if self.config.tool_format == "native":
+            return parse_native(reply.calls, tools, thinking=thinking, content=content)
+        return parse_content(content, self.config.tool_format, tools, thinking=thinking)
 
     async def _act(self, step: Step) -> Step:
         """Carry out the step's call, if it has one."""
@@ -231,12 +249,8 @@ class AgentLoop:
         self._steps.append(step)
         self.on_step(step)
 
-    def _reminder(self, remaining: int) -> str:
-        if not self.config.step_reminder:
-            return ""
-        if remaining == 1:
-            return "\n\nSteps Remaining: 1. This is the last one: hand in with the finish tool now."
-        return f"\n\nSteps Remaining: {remaining}"
+    def _countdown(self, remaining: int) -> str:
+        return self.prompt.countdown(remaining) if self.config.step_reminder else ""
 
 
 def _described(error: Exception) -> str:

@@ -18,7 +18,8 @@ from engine.types import Step, TaskRow, ToolCall
 Plan = Generator[tuple[str, ToolCall], Step, None]
 """Generator that yields a thought and a call, and receives the finished step."""
 
-_NUMBERED = re.compile(r" {0,4}(\d+)  (.*)", re.DOTALL)
+_NUMBERED = re.compile(r"(?:(\d{6,}|[ \d]{4}\d)  |([ \d]{5}\d) )(.*)", re.DOTALL)
+"""A line of the editor, numbered in our own styles or in R2E-Gym's."""
 _WIDER_BY = (8, 40, 160)
 
 
@@ -135,6 +136,6 @@ def _numbered_lines(observation: str) -> dict[int, str]:
     shown: dict[int, str] = {}
     for line in observation.split("\n"):
         match = _NUMBERED.fullmatch(line)
-        if match and (not shown or int(match[1]) == max(shown) + 1):
-            shown[int(match[1])] = match[2]
+        if match and (number := int(match[1] or match[2])) and (not shown or number == max(shown) + 1):
+            shown[number] = match[3]
     return shown

@@ -1,8 +1,8 @@
 """Policies without a model: gold patch, no-op, and replay of stored responses.
 
 They run through the same tokens, parser, tools and grading as a model, so an oracle run proves a
-dataset and a no-op run proves its tests. To add one: a class with ``_respond`` over
-``ScriptedPolicy``, its settings in ``engine.config.rollout``.
+dataset and a no-op run proves its tests. To add one: a class over ``ScriptedPolicy``
+or ``CallingPolicy``, its settings in ``engine.config.rollout``.
 """
 
 from __future__ import annotations
@@ -18,12 +18,14 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
 from engine.tools.formats import ToolFormat
-from engine.tools.rendering import render_response
+from engine.tools.parser import NativeCall
+from engine.tools.rendering import render_response, render_thinking
+from engine.tools.tool_sets import R2E_GYM, ToolSet
 from engine.types import ToolCall
 
 
 class ScriptedPolicy(ABC):
-    """Policy whose responses are computed as text (``engine.inference.base.Policy``).
+    """Policy whose responses are computed (``engine.inference.base.Policy``).
 
     Log-probabilities are 0: the policy is certain.
     """
@@ -37,7 +39,7 @@ class ScriptedPolicy(ABC):
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Return the response's ids, cut at the request's limit. Raises ModelError."""
-        ids = self.chat.reply_ids(self._respond(request.context))
+        ids = self._reply_ids(request.context)
         kept = tuple(ids[: request.sampling.max_tokens])
         return Generation(
             ids=kept,
@@ -50,42 +52,62 @@ class ScriptedPolicy(ABC):
         """Do nothing; there are no resources."""
 
     @abstractmethod
-    def _respond(self, context: GenerationContext) -> str:
-        """Return the next turn's text. Raises ModelError."""
+    def _reply_ids(self, context: GenerationContext) -> list[int]:
+        """Return the ids of the next turn, its end included. Raises ModelError."""
 
 
-class NoopPolicy(ScriptedPolicy):
+class CallingPolicy(ScriptedPolicy):
+    """Scripted policy that calls tools.
+
+    Args:
+        tool_format: how its calls are written.
+        tool_set: the names it calls the tools by.
+        chat: writes its turns.
+    """
+
+    def __init__(
+        self, *, tool_format: ToolFormat = "xml", tool_set: ToolSet = R2E_GYM, chat: Chat | None = None
+    ) -> None:
+        super().__init__(chat=chat)
+        self._tool_format = tool_format
+        self._tool_set = tool_set
+
+    def _reply_ids(self, context: GenerationContext) -> list[int]:
+        thought, implementation_call = self._next(context)
+        call = self._tool_set.published_call(implementation_call)
+        if self._tool_format == "native":
+            native = NativeCall(name=call.name, arguments=call.arguments)
+            return self.chat.reply_ids(f"{render_thinking(thought)}\n\n", [native])
+        try:
+            return self.chat.reply_ids(render_response(thought, call, self._tool_format))
+        except ValueError as error:
+            raise ModelError(f"the {self.name} policy's call cannot be written: {error}") from error
+
+    @abstractmethod
+    def _next(self, context: GenerationContext) -> tuple[str, ToolCall]:
+        """Return the next turn's thought, and its call in the implementation's names. Raises ModelError."""
+
+
+class NoopPolicy(CallingPolicy):
     """Policy that submits at once without any change."""
 
     name = "noop"
 
-    def __init__(self, *, tool_format: ToolFormat = "xml", chat: Chat | None = None) -> None:
-        super().__init__(chat=chat)
-        self._tool_format = tool_format
-
-    def _respond(self, _context: GenerationContext) -> str:
-        call = ToolCall(name="finish", arguments={"command": "submit"})
-        return render_response("done", call, self._tool_format)
+    def _next(self, _context: GenerationContext) -> tuple[str, ToolCall]:
+        return "done", ToolCall(name="finish", arguments={"command": "submit"})
 
 
-class OraclePolicy(ScriptedPolicy):
+class OraclePolicy(CallingPolicy):
     """Policy that applies the gold patch with the tools, then submits."""
 
     name = "oracle"
 
-    def __init__(self, *, tool_format: ToolFormat = "xml", chat: Chat | None = None) -> None:
-        super().__init__(chat=chat)
-        self._tool_format = tool_format
-
-    def _respond(self, context: GenerationContext) -> str:
+    def _next(self, context: GenerationContext) -> tuple[str, ToolCall]:
         steps = plan(context.row)
         thought, call = next(steps)
         for step in context.steps:
             thought, call = steps.send(step)
-        try:
-            return render_response(thought, call, self._tool_format)
-        except ValueError as error:
-            raise ModelError(f"the gold patch cannot be written as a tool call: {error}") from error
+        return thought, call
 
 
 class ReplayPolicy(ScriptedPolicy):
@@ -128,11 +150,11 @@ class ReplayPolicy(ScriptedPolicy):
             responses.setdefault(key, texts)
         return cls(responses, chat=chat)
 
-    def _respond(self, context: GenerationContext) -> str:
+    def _reply_ids(self, context: GenerationContext) -> list[int]:
         key = (context.key.task_id, context.key.index)
         if key not in self._responses:
             raise ModelError(f"no stored trajectory of task {key[0]}, index {key[1]}")
         texts = self._responses[key]
         if len(context.steps) >= len(texts):
             raise ModelError(f"the stored trajectory of task {key[0]} has only {len(texts)} steps")
-        return texts[len(context.steps)]
+        return self.chat.reply_ids(texts[len(context.steps)])

@@ -18,6 +18,7 @@ from engine.config.rollout import (
 )
 from engine.inference.base import Policy
 from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy
+from engine.tools.tool_sets import TOOL_SETS
 
 
 def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
@@ -31,9 +32,9 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
         case TransformerPolicyConfig():
             return _transformer(config, home)
         case OraclePolicyConfig():
-            return OraclePolicy(tool_format=agent.tool_format)
+            return OraclePolicy(tool_format=agent.tool_format, tool_set=TOOL_SETS[agent.tools])
         case NoopPolicyConfig():
-            return NoopPolicy(tool_format=agent.tool_format)
+            return NoopPolicy(tool_format=agent.tool_format, tool_set=TOOL_SETS[agent.tools])
         case ReplayPolicyConfig():
             return ReplayPolicy.from_file(Path(config.source))
         case _:

@@ -82,9 +82,14 @@ def parse(
 def parse_content(
     content: str, tool_format: ToolFormat, tools: Tools = SWE_TOOLS, *, thinking: str = ""
 ) -> ParsedResponse:
-    """Read what a response says after its thinking; ``thinking`` becomes the first part of the thought."""
+    """Read what a response says after its thinking; ``thinking`` becomes the first part of the thought.
+
+    Without ``thinking`` the content is read as ``parse`` does: some families write thinking as text.
+    """
+    if not thinking:
+        return parse(content, tool_format, tools)
     if len(content) > MAX_RESPONSE_CHARS:
-        return _too_long(thinking + content)
+        return _too_long(content)
     parsed = _parse(content, 0, tool_format, tools)
     return ParsedResponse(_joined(thinking, parsed.thought), parsed.call, parsed.error)
 
@@ -105,6 +110,24 @@ def parse_native(
         return ParsedResponse(thought, validate_call(call.name, checked_arguments(call.arguments), tools))
     except CallError as error:
         return ParsedResponse(thought, None, _message(str(error)))
+
+
+def read_native(text: str) -> tuple[str, tuple[NativeCall, ...]]:
+    """Return the prose before the function calls that a text in ChatML holds, and the calls."""
+    if len(text) > MAX_RESPONSE_CHARS:
+        return text, ()
+    places = READERS["native"](text, 0, {})
+    first = _first_call(places)
+    if first is None or (isinstance(first, BrokenCall) and first.mention):
+        return text, ()
+    whole = [first, *(place for place in places if isinstance(place, FoundCall))]
+    calls = (
+        NativeCall(name=place.name, arguments=place.arguments, error=place.error)
+        if isinstance(place, FoundCall)
+        else NativeCall(name="", arguments={}, error=place.error)
+        for place in whole
+    )
+    return text[: first.start], tuple(calls)
 
 
 def unclosed_thinking(text: str) -> ParsedResponse:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from engine.tools.formats import PARAMETER_END, ToolFormat
 from engine.tools.parser import THINK_END, THINK_START
@@ -29,19 +31,34 @@ def render_call(call: ToolCall, tool_format: ToolFormat) -> str:
     if tool_format == "words":
         return " ".join((call.name, *map(str, call.arguments.values())))
     if tool_format == "native":
-        payload = {"name": call.name, "arguments": dict(call.arguments)}
-        return f"<tool_call>\n{json.dumps(payload, ensure_ascii=False)}\n</tool_call>"
+        return render_native(call.name, call.arguments)
     rows = [
         f"<parameter={key}>{_xml_value(key, value)}</parameter>\n" for key, value in call.arguments.items()
     ]
     return f"<function={call.name}>\n{''.join(rows)}</function>"
 
 
+def render_native(name: str, arguments: Mapping[str, Any] | str) -> str:
+    """Render a function call as ChatML does; ``read_native`` is the inverse.
+
+    Args:
+        arguments: an object, or the JSON text of one.
+    """
+    text = arguments if isinstance(arguments, str) else json.dumps(dict(arguments), ensure_ascii=False)
+    shown = json.dumps(name, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {shown}, "arguments": {text}}}\n</tool_call>'
+
+
+def render_thinking(thought: str) -> str:
+    """Render a turn's thinking block."""
+    return f"{THINK_START}\n{thought}\n{THINK_END}"
+
+
 def render_response(thought: str, call: ToolCall, tool_format: ToolFormat) -> str:
     """Render a whole turn: thinking block, empty line, call; in words format all on one line."""
     if tool_format == "words":
         return f"{thought} {render_call(call, tool_format)}".lstrip()
-    return f"{THINK_START}\n{thought}\n{THINK_END}\n\n{render_call(call, tool_format)}"
+    return f"{render_thinking(thought)}\n\n{render_call(call, tool_format)}"
 
 
 def _xml_value(key: str, value: object) -> str:

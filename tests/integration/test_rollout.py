@@ -18,6 +18,8 @@ from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
+from engine.tools.formats import ToolFormat
+from engine.tools.tool_sets import OPENHANDS
 from engine.types import Grade, Group, TaskRow, TerminationReason, Verdict
 from tests.rollout_builders import (
     FIXED,
@@ -198,6 +200,20 @@ async def test_published_names_and_observations_in_a_real_sandbox(home: Path) ->
     assert "missing argument 'command'" in seen[3] or "unknown argument 'cmd'" in seen[3]
     names = [step.call.name for step in trajectory.steps if step.call]
     assert names == ["str_replace_editor", *["execute_bash"] * 2, "str_replace_editor", "submit"]
+
+
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
+async def test_the_oracle_works_under_published_names(home: Path, tool_format: ToolFormat) -> None:
+    policy = OraclePolicy(tool_format=tool_format, tool_set=OPENHANDS)
+    changes: dict[str, Any] = {
+        "tools": "openhands",
+        "tool_format": tool_format,
+        "prompt": "deepswe_r2e_v1",
+        "snippet_lines": 4,
+    }
+    (trajectory,) = (await collect(scheduler(home, policy, **changes), make_row(patch=PATCH))).trajectories
+    assert (trajectory.error, trajectory.reward) == ("", 1.0)
+    assert {step.call.name for step in trajectory.steps if step.call} == set(OPENHANDS.tools)
 
 
 async def test_cancellation_leaves_no_sandbox(home: Path) -> None:

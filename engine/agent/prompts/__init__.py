@@ -35,7 +35,7 @@ _COUNTDOWN = {
     "each": "\n\nSteps Remaining: {remaining}",
     "last": "\n\nSteps Remaining: {remaining}. This is the last one: hand in with the {{finish}} tool now.",
 }
-_TOKEN_WARNING = "\n\nYou are running out of tokens: hand in with the {{finish}} tool now."
+_TOKEN_WARNING = "\n\nYou are running out of tokens: submit now with the {{finish}} tool."
 _FINISHING = ("finish", "submit")
 _EDITORS = ("file_editor", "str_replace_editor")
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from engine.tools.parser import NativeCall
+
 Message = Mapping[str, Any]
 """A message in OpenAI's form: ``role`` and ``content``; of an assistant also ``reasoning_content`` and
 ``tool_calls``, of a tool ``name`` and ``tool_call_id``."""
@@ -27,16 +29,6 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, special tokens spelled out."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeCall:
-    """A function call in the family's own format, as far as it could be read."""
-
-    name: str
-    arguments: Mapping[str, Any]
-    error: str = ""
-    """Description of what is malformed; empty for a readable call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,28 @@
 """ChatML for tokenizers of our own: the built-in policies and those without a model.
 
 The same turns as Qwen3's, from four marker ids. New text alone is encoded, so every prompt is an exact prefix
-of the next, and its cost is that of the new turn.
+of the next, and its cost is that of the new turn. Functions are declared in the system turn, called between
+``<tool_call>`` tags and answered in user turns, as Qwen3 does.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
-from engine.errors import ModelError
-from engine.models.chat.base import Message, NativeCall, Reply, Tokenizer, ToolDeclaration
+from engine.models.chat.base import Message, Reply, Tokenizer, ToolDeclaration
 from engine.models.chat.thinking import read_thinking, split_thinking
+from engine.tools.parser import NativeCall, read_native
+from engine.tools.rendering import render_native
+
+_FORMAT = """\
+Write a tool call as one JSON object between tool_call tags:
+
+<tool_call>
+{"name": "tool_name", "arguments": {"first_name": "value", "second_name": 3}}
+</tool_call>"""
 
 
 class ChatMLTokenizer(Tokenizer, Protocol):
@@ -42,9 +53,8 @@ class ChatML:
 
     def open(self, messages: Sequence[Message], tools: Sequence[ToolDeclaration] = ()) -> list[int]:
         """Return the ids of a whole conversation, the header of the model's turn included."""
-        self._refuse(tools)
         ids: list[int] = []
-        for message in messages:
+        for message in _declared(messages, tools) if tools else messages:
             ids += self._turn(message)
         return [*ids, *self._header]
 
@@ -53,10 +63,9 @@ class ChatML:
         prompt_ids: Sequence[int],  # noqa: ARG002 - other families look at it
         completion_ids: Sequence[int],
         messages: Sequence[Message],
-        tools: Sequence[ToolDeclaration] = (),
+        tools: Sequence[ToolDeclaration] = (),  # noqa: ARG002 - other families look at it
     ) -> list[int] | None:
         """Return the ids that follow a completion; never None."""
-        self._refuse(tools)
         closed = bool(completion_ids) and completion_ids[-1] in self.stop_ids
         ids = [] if closed else [self.tokenizer.im_end]
         ids += self._newline
@@ -71,18 +80,20 @@ class ChatML:
         tools: Sequence[ToolDeclaration] = (),
     ) -> Reply:
         """Parse a response; thinking is what lies between the marker ids."""
-        self._refuse(tools)
         ids = list(completion_ids)
         if ids and ids[-1] in self.stop_ids:
             ids.pop()
         markers = (self.tokenizer.think_start, self.tokenizer.think_end)
-        return read_thinking(self.tokenizer, ids, markers, opened=False)
+        reply = read_thinking(self.tokenizer, ids, markers, opened=False)
+        if not tools:
+            return reply
+        content, calls = read_native(reply.content)
+        return replace(reply, content=content, calls=calls)
 
     def reply_ids(self, text: str, calls: Sequence[NativeCall] = ()) -> list[int]:
         """Return the ids of a response, the end of the turn included."""
-        if calls:
-            raise ModelError("ChatML has no function calls of its own: use agent.tool_format 'xml'")
         tokenizer = self.tokenizer
+        text += "\n".join(render_native(call.name, call.arguments) for call in calls)
         thinking, rest, closed = split_thinking(text)
         ids: list[int] = []
         if thinking is not None:
@@ -96,9 +107,20 @@ class ChatML:
 
     def _turn(self, message: Message) -> list[int]:
         tokenizer = self.tokenizer
-        body = tokenizer.encode(f"{message['role']}\n{message['content']}")
+        role, text = message["role"], message["content"]
+        if role == "tool":
+            role, text = "user", f"<tool_response>\n{text}\n</tool_response>"
+        for call in message.get("tool_calls", ()):
+            function = call["function"]
+            text += f"\n{render_native(function['name'], function['arguments'])}"
+        body = tokenizer.encode(f"{role}\n{text}")
         return [tokenizer.im_start, *body, tokenizer.im_end, *self._newline]
 
-    def _refuse(self, tools: Sequence[ToolDeclaration]) -> None:
-        if tools:
-            raise ModelError("ChatML cannot declare functions: use agent.tool_format 'xml'")
+
+def _declared(messages: Sequence[Message], tools: Sequence[ToolDeclaration]) -> list[Message]:
+    """Return the messages with the functions declared in the system message."""
+    rows = "\n".join(json.dumps(tool) for tool in tools)
+    texts = [str(message["content"]) for message in messages if message["role"] == "system"]
+    texts += [f"The tools, as JSON schemas:\n\n<tools>\n{rows}\n</tools>", _FORMAT]
+    others = [message for message in messages if message["role"] != "system"]
+    return [{"role": "system", "content": "\n\n".join(texts)}, *others]

@@ -79,12 +79,13 @@ class Expert(ScriptedPolicy):
         self._noise = noise
         self._rng = rng
 
-    def _respond(self, _context: GenerationContext) -> str:
+    def _reply_ids(self, _context: GenerationContext) -> list[int]:
         random_move = self._rng.random() < self._noise
         first = self._rng.choice(list(DIRECTIONS)) if random_move else ""
         plan = self._plan(first)
         thought = " ".join(plan[: self._rng.randint(0, _LONGEST_THOUGHT)])
-        return render_response(thought, ToolCall(name=MOVE.name, arguments={"direction": plan[0]}), "words")
+        call = ToolCall(name=MOVE.name, arguments={"direction": plan[0]})
+        return self.chat.reply_ids(render_response(thought, call, "words"))
 
     def _plan(self, first: str) -> list[str]:
         """Return the moves to the goal, starting with ``first`` if given; ends early in a hole."""

@@ -21,6 +21,7 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
 from engine.tools.formats import ToolFormat
+from engine.tools.rendering import render_native
 from engine.types import Step, TerminationReason
 from tests.fakes.memory_sandbox import Command, MemoryBackend, printed, silent
 from tests.rollout_builders import (
@@ -118,6 +119,39 @@ async def test_nonsense_is_the_models_own_doing_and_the_rollout_goes_on(tool_for
     assert outcome.termination is TerminationReason.SUBMITTED
     assert [bool(step.error) for step in steps] == [True] * len(said) + [False]
     assert all(step.observation.startswith("ERROR: ") for step in steps[:-1])
+
+
+async def test_native_calls_are_declared_and_answered_in_turns_of_their_own() -> None:
+    submit = render_native("submit", {})
+    look = render_native("file_editor", {"command": "view", "path": "pkg/m.py"})
+    said = [
+        f"<think>maybe {submit}</think>\n\nI look.\n{look}",
+        f"{look}\n{look}",
+        "no call",
+        f"{submit} I wrote <tool_call>.",
+    ]
+    outcome, steps = await roll(TextPolicy(said), quick_agent(tool_format="native", step_reminder=True))
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert [step.call.name if step.call else "" for step in steps] == ["file_editor", "", "", "finish"]
+    assert steps[0].thought == f"maybe {submit}\n\nI look."
+    assert "more than one tool call" in steps[1].error
+    assert "no tool call" in steps[2].error
+    shown = _shown(outcome)
+    assert shown.count("<tools>") == 1
+    assert shown.index('"name": "execute_bash"') < shown.index("f subtracts")
+    answers = shown.split("<|im_start|>user\n")[2:]
+    assert [part.startswith("<tool_response>\n") for part in answers] == [True, True, True, False]
+    assert all("Steps Remaining: " in part for part in answers)
+
+
+async def test_a_call_in_the_thinking_is_not_run() -> None:
+    thinking = f"<think>I could {SUBMIT.split('</think>')[1]} but look first.</think>"
+    outcome, steps = await roll(TextPolicy([thinking + LOOK.split("</think>")[1], SUBMIT]), quick_agent())
+    assert [step.call.name for step in steps if step.call] == ["file_editor", "finish"]
+    unclosed = SUBMIT.replace("</think>", "")
+    outcome, steps = await roll(TextPolicy([unclosed, SUBMIT]), quick_agent())
+    assert "was not closed" in steps[0].error
+    assert outcome.termination is TerminationReason.SUBMITTED
 
 
 async def test_a_long_turn_ends_with_max_response() -> None:

@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 from engine.config.rollout import AgentConfig
 from engine.tools import formats
 from engine.tools.formats import ToolFormat
-from engine.tools.parser import NativeCall, parse, parse_content, parse_native
+from engine.tools.parser import NativeCall, parse, parse_content, parse_native, read_native
 from engine.tools.rendering import render_call
 from engine.tools.schemas import SWE_TOOLS
 from engine.types import ToolCall
 
 LS = ToolCall(name="execute_bash", arguments={"cmd": "ls"})
 DONE = ToolCall(name="finish", arguments={"command": "submit"})
+CALL = render_call(LS, "native")
 TEXT_FORMATS: tuple[ToolFormat, ...] = ("xml", "native")
 OPENERS = {"xml": "<function=", "native": "<tool_call>"}
 MENTIONS = (
@@ -186,6 +187,26 @@ def test_native_errors_are_those_of_the_text_formats() -> None:
     for name, arguments in (("ls", {}), ("execute_bash", {}), ("search", {"search_term": "a", "x": 1})):
         text = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
         assert parse_native([native(name, arguments)]).error == parse(text, "native").error
+
+
+@pytest.mark.parametrize(
+    ("text", "prose", "calls"),
+    [
+        ("just words", "just words", []),
+        ("I use <tool_call> tags", "I use <tool_call> tags", []),
+        (f"Look. {CALL} <tool_call> done", "Look. ", [("execute_bash", "")]),
+        (f"{CALL}{CALL}", "", [("execute_bash", ""), ("execute_bash", "")]),
+        ('a <tool_call>{"name": ', "a ", [("", "not valid JSON")]),
+        ("<tool_call>[]</tool_call>", "", [("", "must be an object")]),
+    ],
+)
+def test_calls_in_chatml_are_read_as_far_as_they_go(
+    text: str, prose: str, calls: list[tuple[str, str]]
+) -> None:
+    before, found = read_native(text)
+    assert before == prose
+    assert [call.name for call in found] == [name for name, _ in calls]
+    assert all(error in call.error for call, (_, error) in zip(found, calls, strict=True))
 
 
 @given(

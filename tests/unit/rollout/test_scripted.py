@@ -15,6 +15,7 @@ from engine.patches.structure import FileChange, parse_patch
 from engine.tools import FileEditor, MemoryFileStore, ObservationStyle, run_immediately
 from engine.tools.formats import ToolFormat
 from engine.tools.parser import parse
+from engine.tools.tool_sets import OPENHANDS
 from engine.types import Step, ToolCall
 from tests.rollout_builders import make_key, make_row
 
@@ -66,7 +67,7 @@ def _shell(store: MemoryFileStore, command: str) -> None:
 
 
 @pytest.mark.skipif(not TRAJECTORIES.exists(), reason="the sample trajectories are not on this machine")
-@pytest.mark.parametrize("style", ["compact", "full"])
+@pytest.mark.parametrize("style", ["compact", "full", "r2e_gym"])
 def test_oracle_makes_real_patches(style: ObservationStyle) -> None:
     made = 0
     with TRAJECTORIES.open() as lines:
@@ -89,11 +90,12 @@ def diff(body: str, *, old: str = "a/m.py", new: str = "b/m.py") -> str:
     return f"diff --git a/m.py b/m.py\n--- {old}\n+++ {new}\n{body}"
 
 
-def test_oracle_widens_an_edit_that_is_not_unique() -> None:
+@pytest.mark.parametrize("style", ["compact", "full", "r2e_gym"])
+def test_oracle_widens_an_edit_that_is_not_unique(style: ObservationStyle) -> None:
     block = "def f():\n    x = 1\n    return x\n"
     source = f"# one\n{block}# two\n{block}# three\n"
     patch = diff("@@ -6,3 +6,3 @@\n def f():\n-    x = 1\n+    x = 2\n     return x\n")
-    files, calls = carry_out(patch, {"m.py": source})
+    files, calls = carry_out(patch, {"m.py": source}, style=style)
     assert files["m.py"] == f"# one\n{block}# two\n{block.replace('1', '2')}# three\n"
     assert [call.arguments["command"] for call in calls] == ["view", "str_replace", "view", "str_replace"]
 
@@ -169,6 +171,17 @@ async def test_policies_speak_both_formats(tool_format: ToolFormat) -> None:
     assert parsed.call is not None
     assert parsed.call.arguments["path"] == "/testbed/pkg/m.py"
     assert len(await respond(NoopPolicy(), max_tokens=3)) < 30
+
+
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
+async def test_policies_call_the_tools_by_the_configured_names(tool_format: ToolFormat) -> None:
+    noop = NoopPolicy(tool_format=tool_format, tool_set=OPENHANDS)
+    parsed = parse(await respond(noop), tool_format, OPENHANDS.tools)
+    assert parsed.call == ToolCall(name="submit", arguments={})
+    oracle = OraclePolicy(tool_format=tool_format, tool_set=OPENHANDS)
+    parsed = parse(await respond(oracle), tool_format, OPENHANDS.tools)
+    assert parsed.call is not None
+    assert parsed.call.name == "str_replace_editor"
 
 
 async def test_replay_gives_stored_responses(tmp_path: Path) -> None:
