@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import DatasetError
+from engine.events.token_block import decode, encode
 from engine.tokens import TokenRecord
 from engine.types import (
     FindingKind,
@@ -30,11 +31,13 @@ from engine.types import (
     Verdict,
 )
 
-FORMAT = "trainyard.trajectory/1"
+FORMAT = "trainyard.trajectory/2"
+_WITH_LISTS = "trainyard.trajectory/1"
+"""Format of earlier versions, whose tokens are lists; it is read too."""
 
 
 def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
-    """Return a trajectory as plain data; sequences become lists."""
+    """Return a trajectory as plain data: sequences as lists, tokens as a block in base64."""
     grade = trajectory.grade
     return {
         "format": FORMAT,
@@ -47,18 +50,18 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
         "patch": trajectory.patch,
         "grade": None if grade is None else _plain_grade(grade),
         "findings": [_plain(finding) for finding in trajectory.findings],
-        "tokens": {name: column.tolist() for name, column in _plain(trajectory.tokens).items()},
+        "tokens": base64.b64encode(encode(trajectory.tokens)).decode(),
         "timings": _plain(trajectory.timings),
     }
 
 
 def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
-    """Return the trajectory in the output of ``trajectory_to_dict``.
+    """Return the trajectory in the output of ``trajectory_to_dict``, this version's or an earlier one's.
 
     Raises:
         DatasetError: another format, or a field is missing or unknown.
     """
-    if data.get("format") != FORMAT:
+    if data.get("format") not in (FORMAT, _WITH_LISTS):
         raise DatasetError(f"not a stored trajectory: format is {data.get('format')!r}, expected '{FORMAT}'")
     rest = {name: value for name, value in data.items() if name != "format"}
     try:
@@ -66,7 +69,7 @@ def trajectory_from_dict(data: Mapping[str, Any]) -> Trajectory:
         rest["termination"] = TerminationReason(data["termination"])
         rest["steps"] = tuple(_step(step) for step in data["steps"])
         rest["grade"] = None if data["grade"] is None else _grade(data["grade"])
-        rest["tokens"] = TokenRecord(**data["tokens"])
+        rest["tokens"] = _tokens(data["tokens"])
         rest["timings"] = Timings(**data["timings"])
         rest["findings"] = _findings(data.get("findings", ()))
         return Trajectory(**rest)
@@ -120,6 +123,10 @@ def _plain_grade(grade: Grade) -> dict[str, Any]:
 
 def _findings(rows: Iterable[Mapping[str, Any]]) -> tuple[TamperFinding, ...]:
     return tuple(TamperFinding(**{**row, "kind": FindingKind(row["kind"])}) for row in rows)
+
+
+def _tokens(data: str | Mapping[str, Any]) -> TokenRecord:
+    return decode(base64.b64decode(data, validate=True)) if isinstance(data, str) else TokenRecord(**data)
 
 
 def _step(data: Mapping[str, Any]) -> Step:

@@ -99,3 +99,18 @@ def test_unknown_fields_are_refused() -> None:
     trajectory = Trajectory(key=make_key(), steps=(), termination=TerminationReason.SUBMITTED)
     with pytest.raises(DatasetError, match="surprise"):
         trajectory_from_dict({**trajectory_to_dict(trajectory), "surprise": 1})
+
+
+def test_files_of_earlier_versions_hold_lists_of_tokens() -> None:
+    tokens = TokenRecord(ids=[1, 2], mask=[0, 1], logprobs=[0.0, -0.5], versions=[-1, 3], steps=[-1, 0])
+    trajectory = Trajectory(key=make_key(), steps=(), termination=TerminationReason.SUBMITTED, tokens=tokens)
+    lists = {"ids": [1, 2], "mask": [0, 1], "logprobs": [0.0, -0.5], "versions": [-1, 3], "steps": [-1, 0]}
+    earlier = {**trajectory_to_dict(trajectory), "format": "trainyard.trajectory/1", "tokens": lists}
+    assert trajectory_from_dict(json.loads(json.dumps(earlier))) == trajectory
+
+
+@pytest.mark.parametrize("tokens", ["%%%", "VFlUQg==", 5, {"ids": [1], "mask": []}, {"surprise": []}])
+def test_damaged_tokens_are_refused(tokens: Any) -> None:
+    trajectory = Trajectory(key=make_key(), steps=(), termination=TerminationReason.SUBMITTED)
+    with pytest.raises(DatasetError, match="malformed"):
+        trajectory_from_dict({**trajectory_to_dict(trajectory), "tokens": tokens})
