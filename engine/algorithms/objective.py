@@ -81,6 +81,8 @@ class LossParts:
     """bool: likewise for the lower bound."""
     clipped_dual: Tensor
     """bool: the dual clip cut the gradient off."""
+    masked: Tensor
+    """bool: a clip cut the gradient of ℓ off, or the importance correction is 0."""
     correction: Tensor | None
     """c; None without an importance correction."""
     kl: Tensor | None
@@ -95,9 +97,12 @@ def policy_loss(batch: TokenBatch, config: AlgorithmConfig) -> LossParts:
     """
     ratio = _ratio(batch, config)
     losses, clipped_high, clipped_low, clipped_dual = _surrogate_losses(batch, ratio, config)
+    clipped = clipped_high | clipped_low | clipped_dual
+    masked = torch.zeros_like(clipped) if config.ratio == "cispo" else clipped
     correction = importance_weights(batch, config)
     if correction is not None:
         losses = losses * correction
+        masked = masked | (correction == 0)
     kl = None
     if has_kl_loss(config):
         if batch.reference_logprobs is None:
@@ -115,6 +120,7 @@ def policy_loss(batch: TokenBatch, config: AlgorithmConfig) -> LossParts:
         clipped_high=clipped_high,
         clipped_low=clipped_low,
         clipped_dual=clipped_dual,
+        masked=masked,
         correction=correction,
         kl=None if kl is None else kl.detach(),
     )

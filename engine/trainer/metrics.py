@@ -20,8 +20,9 @@ from engine.algorithms.objective import LossParts
 from engine.trainer.batch import Microbatch
 
 _SUMS = (
-    "samples", "tokens", "real", "separate", "padded", "entropy", "ratio", "clipped_high", "clipped_low",
-    "clipped_dual", "mismatch", "mismatch_tokens", "kl", "correction",
+    "samples", "tokens", "real", "separate", "padded", "entropy", "ratio", "weight", "weight_square",
+    "clipped_high", "clipped_low", "clipped_dual", "masked", "mismatch", "mismatch_k1", "mismatch_k3",
+    "mismatch_tokens", "kl", "correction",
 )  # fmt: skip
 _MAXIMA = ("ratio_max", "mismatch_max")
 
@@ -47,10 +48,16 @@ class UpdateMeter:
     entropy: float = 0.0
     ratio: float = 0.0
     ratio_max: float = -math.inf
+    weight: float = 0.0
+    """Sum of π/μ."""
+    weight_square: float = 0.0
     clipped_high: int = 0
     clipped_low: int = 0
     clipped_dual: int = 0
+    masked: int = 0
     mismatch: float = 0.0
+    mismatch_k1: float = 0.0
+    mismatch_k3: float = 0.0
     mismatch_max: float = -math.inf
     mismatch_tokens: int = 0
     kl: float = 0.0
@@ -77,14 +84,19 @@ class UpdateMeter:
         self.clipped_high += int(parts.clipped_high.sum())
         self.clipped_low += int(parts.clipped_low.sum())
         self.clipped_dual += int(parts.clipped_dual.sum())
+        self.masked += int(parts.masked.sum())
+        gap = (logprobs.detach() - batch.sampler_logprobs).double()
+        self.weight += gap.exp().sum().item()
+        self.weight_square += (2 * gap).exp().sum().item()
         if parts.kl is not None:
             self.kl += parts.kl.double().sum().item()
         if parts.correction is not None:
             self.correction += parts.correction.double().sum().item()
         if not self.steps:
-            gap = (logprobs.detach() - batch.sampler_logprobs).abs().double()
-            self.mismatch += gap.sum().item()
-            self.mismatch_max = max(self.mismatch_max, gap.max().item())
+            self.mismatch += gap.abs().sum().item()
+            self.mismatch_max = max(self.mismatch_max, gap.abs().max().item())
+            self.mismatch_k1 -= gap.sum().item()
+            self.mismatch_k3 += (gap.exp() - 1 - gap).sum().item()
             self.mismatch_tokens += len(batch.targets)
 
     def reduce(self, *, counts: bool) -> None:
@@ -138,7 +150,12 @@ class UpdateMeter:
             "ratio/mean": self.ratio / self.tokens,
             "entropy/mean": self.entropy / self.tokens,
             "mismatch/mean": self.mismatch / max(1, self.mismatch_tokens),
+            "mismatch/kl_k1": self.mismatch_k1 / max(1, self.mismatch_tokens),
+            "mismatch/kl_k3": self.mismatch_k3 / max(1, self.mismatch_tokens),
+            "tokens/masked_share": self.masked / self.tokens,
         }
+        if self.weight_square:
+            found["ratio/effective_share"] = self.weight**2 / (self.tokens * self.weight_square)
         if self.clipped_dual:
             found["clip/dual"] = self.clipped_dual / self.tokens
         if self.has_kl:

@@ -50,19 +50,23 @@ class Scorer(nn.Module):
         if ranks.mesh is not None:
             shard(self, model.blocks, ranks.mesh._flatten("ranks"), compute=self._low)
 
-    def forward(self, batch: Microbatch, temperature: float) -> tuple[Tensor, Tensor]:
-        """Return log π at ``temperature`` and entropy in nats, both [N] and differentiable."""
+    def forward(
+        self, batch: Microbatch, temperature: float, *, entropy: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return log π at ``temperature`` and, if wanted, entropy in nats, both [N] and differentiable."""
         device = batch.ids.device.type
         with torch.autocast(device, self._low, enabled=self._low is not None):
             hidden = self.model.packed_hidden(batch.ids, batch.segments)
-        chosen, head = hidden[batch.columns], self.model.head.weight
+        chosen = hidden[batch.columns]
         if self._low is not None:
-            chosen, head = chosen.to(self._low), head.to(self._low)
-        scores = token_logprobs(chosen, head, self._targets(batch), temperature)
+            chosen = chosen.to(self._low)
+        head, targets = self.model.head, self._targets(batch)
+        logprobs, entropies = token_logprobs(chosen, head, targets, temperature, entropy=entropy)
         group = self._ranks.context_group()
-        if group is None or batch.slots is None:
-            return scores
-        logprobs, entropies = (place(x, batch.slots, len(batch.targets), group) for x in scores)
+        if group is not None and batch.slots is not None:
+            logprobs = place(logprobs, batch.slots, len(batch.targets), group)
+            if entropies is not None:
+                entropies = place(entropies, batch.slots, len(batch.targets), group)
         return logprobs, entropies
 
     def reshard(self) -> None:

@@ -273,7 +273,7 @@ class Trainer:
     def _score(self, scorer: Scorer, batch: Microbatch, temperature: float) -> Tensor:
         """Return log-probabilities without gradients."""
         self._passes.add_scoring(self._sizes, batch)
-        logprobs: Tensor = scorer(batch, temperature)[0]
+        logprobs: Tensor = scorer(batch, temperature, entropy=False)[0]
         return logprobs
 
     @torch.no_grad()

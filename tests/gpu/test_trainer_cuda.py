@@ -10,6 +10,7 @@ import torch
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.attention import Segments, attend
+from engine.models.base import Head
 from engine.models.builtin.transformer import Transformer
 from engine.models.logprobs import token_logprobs
 from engine.trainer.group import TrainerGroup
@@ -68,7 +69,7 @@ def test_log_probabilities_need_a_fraction_of_the_tables_memory() -> None:
     targets = torch.randint(151_936, (8192,), device="cuda")
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
-    token_logprobs(hidden, weight, targets, 1.0)[0].sum().backward()  # type: ignore[no-untyped-call]
+    token_logprobs(hidden, Head(weight=weight), targets, 1.0)[0].sum().backward()  # type: ignore[no-untyped-call]
     table = 8192 * 151_936 * 4
     assert torch.cuda.max_memory_allocated() - before < table / 2
 

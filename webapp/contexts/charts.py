@@ -78,6 +78,20 @@ RUN_CHARTS = (
         "clip", "Clipped tokens", "share", (Series("clip/high", "high", 2), Series("clip/low", "low", 1))
     ),
     ChartSpec(
+        "mismatch", "Sampler and trainer apart", "nats per token",
+        (
+            Series("mismatch/mean", "|log π − log μ|", 1), Series("mismatch/kl_k1", "KL, k1", 2),
+            Series("mismatch/kl_k3", "KL, k3", 3),
+        ),
+    ),
+    ChartSpec(
+        "effective", "Tokens that count", "share",
+        (
+            Series("ratio/effective_share", "effective sample size", 1),
+            Series("tokens/masked_share", "masked by clip or correction", 2),
+        ),
+    ),
+    ChartSpec(
         "loop", "Event loop held", "milliseconds at once",
         (
             Series("loop/held_max_ms", "longest", 2), Series("loop/held_p999_ms", "99.9th percentile", 5),

@@ -206,6 +206,21 @@ def test_importance_corrections_by_hand(kind: Any, expected: list[float] | None)
     )
 
 
+@pytest.mark.parametrize("ratio", ["token", "sequence", "cispo", "none"])
+@pytest.mark.parametrize("correction", ["none", "token_tis", "icepop", "sequence_mask"])
+@pytest.mark.parametrize("dual_clip", [None, 1.25])
+def test_masked_tokens_are_those_without_a_gradient(
+    ratio: Any, correction: Any, dual_clip: float | None
+) -> None:
+    sampler = -torch.tensor([10.0, 0.5, 1.0, 1.0, 1.0, 3.0], dtype=torch.float64).log()
+    batch = one_batch([math.log(q) for q in RATIOS], ADVANTAGES, sampler_logprobs=sampler)
+    config = AlgorithmConfig(ratio=ratio, importance_correction=correction, dual_clip=dual_clip)
+    parts = policy_loss(batch, config)
+    parts.loss.backward()  # type: ignore[no-untyped-call]
+    assert batch.logprobs.grad is not None
+    assert parts.masked.tolist() == (batch.logprobs.grad == 0).tolist()
+
+
 def test_a_sequence_mask_survives_a_hundred_thousand_tokens() -> None:
     """A product of ratios over so many tokens would be e^100: the geometric mean is e^0.001."""
     count = 100_000

@@ -237,6 +237,13 @@ def test_clip_shares_by_hand() -> None:
     assert metrics["ratio/mean"] == pytest.approx(6.1 / 6)
     assert metrics["ratio/max"] == pytest.approx(1.5)
     assert metrics["mismatch/max"] == pytest.approx(math.log(2))
+    gaps = (logprobs - batch.sampler_logprobs).double()
+    assert metrics["mismatch/kl_k1"] == pytest.approx(-gaps.mean().item())
+    assert metrics["mismatch/kl_k3"] == pytest.approx((gaps.exp() - 1 - gaps).mean().item())
+    assert metrics["ratio/effective_share"] == pytest.approx(
+        gaps.exp().sum().item() ** 2 / (6 * gaps.exp().square().sum().item())
+    )
+    assert metrics["tokens/masked_share"] == pytest.approx(2 / 6)
     assert metrics["tokens/padding_share"] == 0
 
 

@@ -129,6 +129,8 @@ def test_two_ranks_are_one(both: list[dict[str, Any]], case: str, name: str) -> 
             assert_equal_metrics(ours, theirs, rel=1e-5)
             assert theirs.get("mismatch/mean") == pytest.approx(ours.get("mismatch/mean"), rel=1e-5, abs=1e-8)
             assert theirs.get("clip/high") == ours.get("clip/high")
+            share = ours.get("ratio/effective_share")
+            assert theirs.get("ratio/effective_share") == pytest.approx(share, rel=1e-5)
     for key, weight in both[0]["float32"][case][name][1].items():
         assert torch.equal(weight, both[1]["float32"][case][name][1][key]), "ranks hold different weights"
 
