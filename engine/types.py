@@ -322,6 +322,10 @@ class Trajectory:
     attempts: int = 1
     findings: tuple[TamperFinding, ...] = ()
     """Signs of tampering in its steps, its patch and its grading."""
+    prompt: str = ""
+    """Name of the prompt, version included; empty where it is unknown."""
+    prompt_hash: str = ""
+    """Hash of everything that the prompt told the model: texts, tools and tool format."""
 
     @property
     def reward(self) -> float | None:

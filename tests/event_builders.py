@@ -71,6 +71,8 @@ class Stream:
             reward=reward,
             num_steps=steps,
             patch="diff --git a/a.py b/a.py\n",
+            prompt="deepswe_v1",
+            prompt_hash="0123456789abcdef",
             tests=[
                 {"test_id": "t::a", "kind": "fail_to_pass", "outcome": "passed" if reward else "failed"},
                 {"test_id": "t::b", "kind": "pass_to_pass", "outcome": "passed", "seconds": 0.5},

@@ -150,6 +150,10 @@ class TrajectoryFinished(RunEvent):
     """Kind of the underlying sandbox failure, e.g. ``memory``; empty when there was none."""
     reused_verdict: bool = False
     attempts: int = 1
+    prompt: str = Field(default="", max_length=64)
+    """Name of the prompt, version included; empty when unknown."""
+    prompt_hash: str = Field(default="", max_length=16)
+    """Hash of the prompt's texts, tools and tool format, as the model saw them."""
     prompt_tokens: int = 0
     generated_tokens: int = 0
     thinking_tokens: int = 0

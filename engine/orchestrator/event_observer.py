@@ -98,6 +98,8 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
         "error": clean(trajectory.error),
         "failure": trajectory.failure,
         "attempts": trajectory.attempts,
+        "prompt": trajectory.prompt,
+        "prompt_hash": trajectory.prompt_hash,
         "prompt_tokens": steps[0].prompt_tokens if steps else 0,
         "generated_tokens": sum(step.generated_tokens for step in steps),
         "thinking_tokens": sum(step.thinking_tokens for step in steps),

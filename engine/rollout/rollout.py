@@ -242,6 +242,8 @@ class Rollout:
             error=self._outcome.error,
             failure=self._outcome.failure,
             attempts=max(self._attempts, 1),
+            prompt=self.parts.prompt.name,
+            prompt_hash=self.parts.prompt.content_hash,
             findings=find_tampering(steps, self.row.answer) + (grade.findings if grade is not None else ()),
         )
 

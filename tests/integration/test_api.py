@@ -190,6 +190,7 @@ def test_scripts_read_trajectories_page_by_page() -> None:
     assert sorted(ids) == sorted(Trajectory.objects.filter(run=run).values_list("pk", flat=True))
     one = client.get(f"{API}/trajectories/{ids[0]}").json()
     assert [step["index"] for step in one["steps"]] == [0, 1]
+    assert (one["prompt"], one["prompt_hash"]) == ("deepswe_v1", "0123456789abcdef")
     assert [test["test_id"] for test in one["tests"]] == ["t::a", "t::b"]
     tokens = client.get(f"{API}/trajectories/{ids[0]}/tokens?start=1").json()
     assert (tokens["length"], tokens["ids"]) == (3, [2, 3])

@@ -54,6 +54,7 @@ def test_a_whole_run_becomes_rows() -> None:
     assert (group.size, group.num_solved, group.num_masked, group.mean_reward) == (2, 1, 1, 0.5)
     loser = Trajectory.objects.get(group=group, index=0)
     assert (loser.reward, loser.advantage, loser.loss_mask, loser.verdict) == (0.0, -0.5, True, "failed")
+    assert (loser.prompt, loser.prompt_hash) == ("deepswe_v1", "0123456789abcdef")
     assert (loser.num_steps, loser.num_tests, loser.num_tests_passed) == (2, 2, 1)
     assert [step.thinking_tokens for step in Step.objects.filter(trajectory=loser)] == [3, 4]
     assert TokenBlob.objects.get(trajectory=loser).record == TokenRecord(

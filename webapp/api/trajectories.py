@@ -103,6 +103,8 @@ class TrajectoryDetail(TrajectoryOut):
     detail: str
     error: str
     failure: str
+    prompt: str
+    prompt_hash: str
     queue_seconds: float
     sandbox_seconds: float
     pull_seconds: float

@@ -136,7 +136,7 @@ def judge(trajectory: Trajectory, member: GroupMember) -> None:
 
 _COPIED = (
     "reward", "num_steps", "patch", "test_log", "detail", "error", "failure", "reused_verdict", "attempts",
-    "prompt_tokens", "generated_tokens", "thinking_tokens", "policy_version_min",
+    "prompt", "prompt_hash", "prompt_tokens", "generated_tokens", "thinking_tokens", "policy_version_min",
     "policy_version_max", "queue_seconds", "sandbox_seconds", "pull_seconds", "start_seconds",
     "model_seconds", "tool_seconds", "grading_seconds", "total_seconds",
 )  # fmt: skip

@@ -59,6 +59,8 @@ def trajectory(
         steps=tuple(steps),
         termination=termination,
         grade=Grade(verdict=verdict or Verdict.INFRA_ERROR, reward=reward),
+        prompt="deepswe_v1",
+        prompt_hash="0" * 16,
         tokens=TokenRecord(ids=(1, 2), mask=(0, 1), logprobs=(0.0, -1.5), versions=(-1, 3), steps=(-1, 0)),
     )
 
@@ -236,6 +238,7 @@ def test_tokens_travel_with_training_trajectories_only(phase: str, travels: bool
     assert event.generated_tokens == 3
     assert (event.policy_version_min, event.policy_version_max) == (4, 4)
     assert event.reward == 1.0
+    assert (event.prompt, event.prompt_hash) == ("deepswe_v1", "0" * 16)
 
 
 class GatedSink(MemorySink):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from engine.agent.prompts import load_prompt
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, ModelError, SandboxError
@@ -52,6 +53,10 @@ async def test_oracle_solves_and_noop_does_not() -> None:
     told = ["started", "step 0", "step 1", "step 2", "finished"]
     assert recorder.of(make_key(index=0)) == recorder.of(make_key(index=1)) == told
     assert len(recorder.finished[0].tokens)
+    prompt = load_prompt("compact_v1", "xml")
+    assert [(one.prompt, one.prompt_hash) for one in recorder.finished] == [
+        (prompt.name, prompt.content_hash)
+    ] * len(recorder.finished)
     (group,) = await scheduler(backend, NoopPolicy()).collect([request()])
     assert [(t.reward, t.patch) for t in group.trajectories] == [(0.0, ""), (0.0, "")]
     assert backend.live == 0

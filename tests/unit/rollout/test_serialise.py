@@ -53,7 +53,7 @@ TOKENS = st.builds(
 TRAJECTORIES = st.builds(
     Trajectory, key=st.just(make_key()), steps=st.lists(STEPS, max_size=3).map(tuple), grade=GRADES,
     tokens=TOKENS, timings=st.builds(Timings, queue=FLOATS, pull=FLOATS), patch=TEXT, error=TEXT,
-    failure=TEXT, attempts=st.integers(1),
+    failure=TEXT, attempts=st.integers(1), prompt=TEXT, prompt_hash=TEXT,
 )  # fmt: skip
 
 

@@ -258,10 +258,25 @@ def test_only_worlds_with_a_repository_show_tests_and_patches(operator: Client) 
     address = trajectory_url(
         yard.run.pk, trajectory.phase, trajectory.iteration, trajectory.task_key, trajectory.index
     )
-    assert '<section class="panel" id="patch">' in operator.get(address).content.decode()
+    page = operator.get(address).content.decode()
+    assert '<section class="panel" id="patch">' in page
     Run.objects.filter(pk=yard.run.pk).update(
         config={**yard.run.config, "environment": {"type": "frozenlake"}}
     )
     page = operator.get(address).content.decode()
     assert '<section class="panel" id="patch">' not in page
     assert "Provenance" in page
+
+
+def test_provenance_names_the_prompt_and_its_hash(operator: Client) -> None:
+    yard = make_yard(iterations=1)
+    trajectory = Trajectory.objects.filter(run=yard.run, state="finished").first()
+    assert trajectory is not None
+    page = operator.get(
+        trajectory_url(
+            yard.run.pk, trajectory.phase, trajectory.iteration, trajectory.task_key, trajectory.index
+        )
+    ).content.decode()
+    provenance = page[page.index("Provenance") :]
+    assert "deepswe_v1" in provenance
+    assert ">0123456789abcdef</code>" in provenance
