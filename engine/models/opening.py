@@ -9,16 +9,12 @@ sampler is fast, and its log-probabilities are bit-equal in sampling and scoring
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
 from engine.errors import CheckpointError
 from engine.models.base import LanguageModel
@@ -26,6 +22,11 @@ from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer, TransformerConfig
 from engine.models.families import Family, family_of
 from engine.models.references import BUILTIN, find_model
+from engine.models.sharding import load_weights
+from engine.models.weights.opening import open_weights, read_config
+from engine.models.weights.policy_files import carry_files, draft_folder, write_config, write_json
+from engine.models.weights.source import TensorsInMemory, read_tensor
+from engine.models.weights.writing import write_safetensors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,13 +55,15 @@ class OpenedModel:
         return self.model, self.tokenizer
 
 
-def open_model(ref: str, *, home: Path, dtype: torch.dtype = torch.float32) -> OpenedModel:
+def open_model(ref: str, *, home: Path, dtype: torch.dtype = torch.float32, read: bool = True) -> OpenedModel:
     """Open a model for sampling or training.
 
     Args:
         ref: see ``engine.models.references``.
         home: the data folder, for ``run:<id>``.
         dtype: of the weights; a built-in policy's stay float32.
+        read: read the weights; else a published model's parameters stay on the meta device, and
+            ``engine.models.weights.opening.open_weights`` reads them.
 
     Raises:
         CheckpointError: missing, incomplete, or a model that cannot be trained here.
@@ -79,7 +82,7 @@ def open_model(ref: str, *, home: Path, dtype: torch.dtype = torch.float32) -> O
         return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance)
     from engine.models.pretrained import load_pretrained  # transformers takes seconds to import
 
-    pretrained = load_pretrained(found.folder, dtype=dtype, random=found.random)
+    pretrained = load_pretrained(found.folder, dtype=dtype, random=found.random, read=read)
     tokenizer = _published_tokenizer(found.folder)
     _check_vocabulary(found.folder, len(tokenizer), pretrained.vocab_size)
     return OpenedModel(
@@ -150,33 +153,49 @@ def save_policy_checkpoint(
         provenance: its origin (command, seed, data, versions, metrics); must be JSON.
         dtype: type of the stored weights; bfloat16 halves the size.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
-    _write_json(draft / "config.json", {**model.config.to_json(), "dtype": str(dtype).split(".")[1]})
-    state = model.state_dict()
-    weights = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in state.items()}
-    save_file(weights, draft / "model.safetensors", metadata={"format": "pt"})
-    (draft / "model.safetensors").chmod(0o644)  # the writer makes it private
-    tokenizer.save(draft)
-    _write_json(draft / "provenance.json", dict(provenance))
-    shutil.rmtree(folder, ignore_errors=True)
-    draft.rename(folder)
+    with draft_folder(folder) as draft:
+        weights = TensorsInMemory({name: tensor.to(dtype) for name, tensor in model.state_dict().items()})
+        tensors = ((name, read_tensor(weights, name)) for name in weights.tensors)
+        write_safetensors(draft, weights.tensors, tensors)
+        _write_builtin_files(draft, model, tokenizer, dtype)
+        write_json(draft / "provenance.json", provenance)
+
+
+def write_policy_files(
+    folder: Path, opened: OpenedModel, provenance: Mapping[str, Any], *, dtype: torch.dtype = torch.float32
+) -> None:
+    """Write what a policy folder holds besides the weights: the model's original files, and provenance.
+
+    Args:
+        folder: exists.
+        opened: the model.
+        provenance: origin of the weights; must be JSON.
+        dtype: of the weights.
+    """
+    if isinstance(opened.model, Transformer):
+        _write_builtin_files(folder, opened.model, opened.tokenizer, dtype)
+        write_json(folder / "provenance.json", provenance)
+        return
+    assert opened.folder is not None
+    write_config(read_config(opened.folder), folder, dtype)
+    carry_files(opened.folder, folder)
+    write_json(folder / "provenance.json", {**provenance, "implementation": "transformers"})
+
+
+def _write_builtin_files(
+    folder: Path, model: Transformer, tokenizer: BpeTokenizer, dtype: torch.dtype
+) -> None:
+    write_config(model.config.to_json(), folder, dtype)
+    tokenizer.save(folder)
 
 
 def _load_builtin(folder: Path) -> tuple[Transformer, BpeTokenizer]:
     try:
-        config = TransformerConfig.from_json(json.loads((folder / "config.json").read_text()))
-        weights = load_file(folder / "model.safetensors")
+        config = TransformerConfig.from_json(read_config(folder))
         model = Transformer(config)
-        model.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
-    except (OSError, ValueError, TypeError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"cannot read the checkpoint {folder}: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise CheckpointError(f"{folder / 'config.json'} describes no model: {error}") from error
+    load_weights(model, model, open_weights(folder, model), torch.device("cpu"))
     tokenizer = load_tokenizer(folder)
     _check_vocabulary(folder, tokenizer.vocab_size, config.vocab_size)
     return model, tokenizer
-
-
-def _write_json(path: Path, data: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n")

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from engine.errors import CheckpointError
 from engine.models.architectures import check_architecture, max_context
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
-from engine.models.interface import PACKED
 from engine.models.networks import build_causal, layers_of, trunk_of
+from engine.models.sharding import load_weights
+from engine.models.weights.opening import open_weights
 
 
 class PretrainedModel(LanguageModel):
@@ -93,7 +93,7 @@ class PretrainedModel(LanguageModel):
 
 
 def load_pretrained(
-    folder: Path, *, dtype: torch.dtype = torch.float32, random: bool = False
+    folder: Path, *, dtype: torch.dtype = torch.float32, random: bool = False, read: bool = True
 ) -> PretrainedModel:
     """Open a folder as ``transformers`` publishes it.
 
@@ -101,6 +101,7 @@ def load_pretrained(
         folder: with ``config.json`` and the weights.
         dtype: of the weights.
         random: take random weights instead; only ``config.json`` is needed.
+        read: read the weights; else the parameters stay on the meta device (``engine.models.sharding``).
 
     Raises:
         CheckpointError: unreadable, or an architecture that cannot be trained here.
@@ -108,21 +109,14 @@ def load_pretrained(
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         check_architecture(config)
-        if random:
-            return PretrainedModel(build_causal(config, dtype=dtype))
-        causal = AutoModelForCausalLM.from_pretrained(
-            folder,
-            config=config,
-            dtype=dtype,
-            attn_implementation=PACKED,
-            experts_implementation=PACKED,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        model = PretrainedModel(build_causal(config, dtype=dtype, meta=not random))
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"cannot read the model in {folder}: {error}") from error
-    return PretrainedModel(causal)
+    if not random:
+        source = open_weights(folder, model)
+        if read:
+            load_weights(model, model, source, torch.device("cpu"))
+    return model
 
 
 def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:

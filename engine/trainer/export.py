@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
 
 from engine.config.run import TrainRun, load_run_config
 from engine.errors import CheckpointError, ConfigError
-from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.checkpoints.checkpoint import load_latest, read_checkpoint
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
-    """Write ``config.json``, ``model.safetensors``, tokenizer and provenance.
+    """Write a folder that transformers and vLLM open: weights, configuration, tokenizer, chat template.
 
     Args:
         source: a run's folder (its last checkpoint is taken), one checkpoint, or any policy folder.
@@ -30,15 +28,9 @@ def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
         CheckpointError: nothing to export there, or damaged.
     """
     folder = _policy_folder(source)
-    model, tokenizer = open_model(str(folder), home=source).builtin()
-    provenance = json.loads((folder / "provenance.json").read_text())
-    save_policy_checkpoint(
-        out, model, tokenizer, {**provenance, "exported_from": str(folder)}, dtype=DTYPES[dtype]
-    )
-    # What transformers' AutoTokenizer asks for besides tokenizer.json.
-    (out / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}, indent=2) + "\n"
-    )
+    from engine.models.weights.export import export_folder  # transformers takes seconds to import
+
+    export_folder(folder, out, dtype=DTYPES[dtype])
     return folder
 
 

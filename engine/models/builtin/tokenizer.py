@@ -91,7 +91,7 @@ class BpeTokenizer:
         return str(self._backend.decode(list(ids), skip_special_tokens=False))
 
     def save(self, folder: Path) -> None:
-        """Write ``tokenizer.json`` and ``tokenizer_config.json`` as ``transformers`` reads them."""
+        """Write the tokenizer, its chat template and the end of a turn as ``transformers`` reads them."""
         (folder / "tokenizer.json").write_text(self._backend.to_str(pretty=False))
         settings = {
             "tokenizer_class": "PreTrainedTokenizerFast",
@@ -101,6 +101,8 @@ class BpeTokenizer:
             "chat_template": CHAT_TEMPLATE,
         }
         (folder / "tokenizer_config.json").write_text(json.dumps(settings, indent=2) + "\n")
+        generation = {"eos_token_id": self.im_end, "pad_token_id": self._id(END_OF_TEXT)}
+        (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n")
 
 
 def load_tokenizer(folder: Path) -> BpeTokenizer:

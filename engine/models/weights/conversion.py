@@ -29,7 +29,7 @@ from transformers.core_model_loading import (
 )
 from transformers.integrations.mxfp4 import Mxfp4Dequantize
 
-from engine.models.weights.model_weights import AsStored, Plan, Recipe, expected_tensors
+from engine.models.weights.model_weights import AsStored, Plan, Recipe, expected_tensors, tied_names
 from engine.models.weights.source import TensorInfo, WeightSource, read_tensor
 
 _IGNORED = (r"rotary_emb\.inv_freq", r"(^|\.)position_ids$")
@@ -151,11 +151,10 @@ class Converted:
 def published_tensors(
     tensors: Mapping[str, TensorInfo], network: PreTrainedModel, dtype: torch.dtype
 ) -> dict[str, TensorInfo]:
-    """Return the tensors that ``iterate_published`` yields, in its order."""
+    """Return descriptions of the tensors that ``iterate_published`` yields, in its order."""
+    cast = _cast(tensors, network, dtype)
     return {
-        name: TensorInfo(info.shape, dtype)
-        for group in _groups(tensors, network)
-        for name, info in group.describe(tensors, network).items()
+        name: info for group in _groups(cast, network) for name, info in group.describe(cast, network).items()
     }
 
 
@@ -165,12 +164,27 @@ def iterate_published(
     """Yield names and tensors of a published checkpoint from a model's weights, one parameter at a time.
 
     Args:
-        source: the weights by the model's names.
+        source: the weights by the model's names; a parameter of several names is published under the first.
         network: of ``meta_network``.
-        dtype: of the result.
+        dtype: of the parameters; buffers keep their own.
     """
-    for group in _groups(source.tensors, network):
-        yield from group.convert([read_tensor(source, name, dtype) for name in group.names], network).items()
+    cast = _cast(source.tensors, network, dtype)
+    for group in _groups(cast, network):
+        tensors = [read_tensor(source, name, cast[name].dtype) for name in group.names]
+        yield from group.convert(tensors, network).items()
+
+
+def _cast(
+    tensors: Mapping[str, TensorInfo], network: PreTrainedModel, dtype: torch.dtype
+) -> dict[str, TensorInfo]:
+    """Return the descriptions of what is published, before it is converted."""
+    buffers = {name for name, _ in network.named_buffers()}
+    copies = {name for names in tied_names(network) for name in names[1:]}
+    return {
+        name: info if name in buffers else TensorInfo(info.shape, dtype)
+        for name, info in tensors.items()
+        if name not in copies
+    }
 
 
 @dataclass(slots=True)

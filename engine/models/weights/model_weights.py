@@ -192,6 +192,13 @@ def expected_tensors(model: nn.Module) -> dict[str, TensorInfo]:
     return {name: TensorInfo.of(tensor) for name, tensor in model.state_dict().items()}
 
 
+def stored_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return what a checkpoint has to hold: parameters, under one name each, and persistent buffers."""
+    copies = {name for names in tied_names(model) for name in names[1:]}
+    state = model.state_dict(keep_vars=True)
+    return {name: tensor.detach() for name, tensor in state.items() if name not in copies}
+
+
 def tied_names(model: nn.Module) -> list[list[str]]:
     """Return the groups of names that belong to one parameter."""
     names: dict[int, list[str]] = {}

@@ -4,42 +4,68 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from engine.errors import CheckpointError
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import Transformer
+from engine.models.weights.dcp_folder import DcpFolder
 from engine.models.weights.model_weights import ModelWeights, expected_tensors, plan_as_stored, tied_names
-from engine.models.weights.safetensors_folder import SafetensorsFolder
+from engine.models.weights.safetensors_folder import INDEX, SINGLE, SafetensorsFolder
 from engine.models.weights.source import WeightSource
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SHARDS = "shards"
+"""Folder in a run's checkpoint with distributed weights (DCP), under ``model.NAME``."""
 
 _UNPACKED = "mxfp4"
 """The one quantisation that is read: gpt-oss is published in no other form."""
 
 
 def open_weights(folder: Path, model: LanguageModel) -> WeightSource:
-    """Open the published weights of a model; everything is checked and nothing is read yet.
+    """Open the weights of a model; everything is checked and nothing is read yet.
 
     Args:
-        folder: of the checkpoint.
+        folder: of the checkpoint: published safetensors, or what a run's ranks wrote.
         model: built from the folder's ``config.json``; may be on the meta device.
 
     Raises:
         CheckpointError: files or tensors are missing, damaged, unexpected, quantised, or of another shape.
     """
-    check_quantisation(folder)
-    stored = SafetensorsFolder(folder)
     if isinstance(model, Transformer):
-        expected = expected_tensors(model)
+        stored, expected = _stored(folder), expected_tensors(model)
         redundant = ("lm_head.weight",) if model.config.tie_word_embeddings else ()
         plan = plan_as_stored(stored, expected, redundant=redundant)
         return ModelWeights(stored, expected, plan, tied_names(model))
-    from engine.models.weights.conversion import meta_network, plan_converted
+    from engine.models.weights.conversion import meta_network
 
-    network = meta_network(cast(Any, model.config))
-    return ModelWeights(
-        stored, expected_tensors(network), plan_converted(stored, network), tied_names(network)
+    return open_network_weights(folder, meta_network(cast(Any, model.config)))
+
+
+def open_network_weights(folder: Path, network: PreTrainedModel) -> WeightSource:
+    """Open the weights of a model of ``transformers``, as ``open_weights``.
+
+    Args:
+        folder: of the checkpoint.
+        network: of ``meta_network``.
+    """
+    from engine.models.weights.conversion import plan_converted
+
+    check_quantisation(folder)
+    stored, expected = _stored(folder), expected_tensors(network)
+    plan = (
+        plan_as_stored(stored, expected) if isinstance(stored, DcpFolder) else plan_converted(stored, network)
     )
+    return ModelWeights(stored, expected, plan, tied_names(network))
+
+
+def _stored(folder: Path) -> WeightSource:
+    published = (folder / SINGLE).exists() or (folder / INDEX).exists()
+    if not published and (folder / SHARDS).is_dir():
+        return DcpFolder(folder / SHARDS, prefix="model.")
+    return SafetensorsFolder(folder)
 
 
 def check_quantisation(folder: Path) -> None:

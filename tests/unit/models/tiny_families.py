@@ -106,6 +106,7 @@ def write_tiny(
     seed: int = 0,
     dtype: torch.dtype = torch.float32,
     chat_template: str | None = None,
+    max_shard_size: str = "1GB",
     **settings: Any,
 ) -> Path:
     """Write a random model of a family with its tokenizer, as ``transformers`` publishes them.
@@ -116,12 +117,13 @@ def write_tiny(
         seed: seed of the weights.
         dtype: of the weights.
         chat_template: of the tokenizer.
+        max_shard_size: of a file of weights.
         settings: overrides of the configuration.
     """
     from transformers import PreTrainedTokenizerFast
 
     causal = build_causal(tiny_config(family, **settings), dtype=dtype, seed=seed)
-    causal.save_pretrained(folder)
+    causal.save_pretrained(folder, max_shard_size=max_shard_size)
     pad, end, *_ = SPECIALS[family]
     tokenizer = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tiny_tokenizer(family), eos_token=end, pad_token=pad, chat_template=chat_template,

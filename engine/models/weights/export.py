@@ -1,0 +1,64 @@
+"""Export of a policy as a folder that transformers, vLLM and peft open.
+
+The weights go from file to file, one parameter at a time, under the names and in the layout in which the
+model was published.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from engine.errors import CheckpointError
+from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
+from engine.models.weights.opening import open_network_weights, read_config
+from engine.models.weights.policy_files import carry_files, draft_folder, write_config, write_json
+from engine.models.weights.writing import MAX_FILE_BYTES, write_safetensors
+
+
+def export_folder(
+    source: Path, out: Path, *, dtype: torch.dtype, max_file_bytes: int = MAX_FILE_BYTES
+) -> None:
+    """Write a policy folder's weights as safetensors, with the files that belong to them.
+
+    Args:
+        source: a checkpoint of a run, or any folder with weights that can be trained here.
+        out: created or replaced.
+        dtype: of the written weights; buffers keep their own.
+        max_file_bytes: size at which the weights are split over files.
+
+    Raises:
+        CheckpointError: the folder is not complete, or damaged.
+    """
+    config = read_config(source)
+    try:
+        settings = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise CheckpointError(f"cannot read {source / 'config.json'}: {error}") from error
+    network = meta_network(settings)
+    weights = open_network_weights(source, network)
+    provenance = _provenance(source)
+    with draft_folder(out) as draft:
+        write_safetensors(
+            draft,
+            published_tensors(weights.tensors, network, dtype),
+            iterate_published(weights, network, dtype),
+            max_file_bytes=max_file_bytes,
+        )
+        write_config(config, draft, dtype)
+        carry_files(source, draft)
+        write_json(draft / "provenance.json", {**provenance, "exported_from": str(source)})
+
+
+def _provenance(folder: Path) -> Mapping[str, Any]:
+    path = folder / "provenance.json"
+    try:
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    return found

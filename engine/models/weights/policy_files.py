@@ -1,0 +1,84 @@
+"""The files of a policy folder besides its weights, kept as they were published.
+
+Chat template, special tokens, end-of-sequence ids and generation settings are facts about a model that no
+weights hold: every checkpoint and every export carries the original files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CARRIED = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
+    "generation_config.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    "*.tiktoken",
+    "tekken.json",
+    "LICENSE*",
+    "NOTICE*",
+)
+"""Patterns of files that go wherever the weights go; no program is among them."""
+
+
+def carry_files(source: Path, out: Path) -> None:
+    """Copy the files that belong to a model's weights, as they are."""
+    for pattern in CARRIED:
+        for path in source.glob(pattern):
+            if path.is_file():
+                copy = out / path.relative_to(source)
+                copy.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, copy)
+
+
+def write_config(config: Mapping[str, Any], out: Path, dtype: torch.dtype) -> None:
+    """Write a ``config.json`` for unquantised weights of a type.
+
+    Args:
+        config: content of the original one.
+        out: the folder.
+        dtype: of the weights.
+    """
+    name = str(dtype).removeprefix("torch.")
+    changed = {**config, "dtype": name} | ({"torch_dtype": name} if "torch_dtype" in config else {})
+    changed.pop("quantization_config", None)
+    write_json(out / "config.json", changed)
+
+
+@contextmanager
+def draft_folder(folder: Path) -> Iterator[Path]:
+    """Yield a hidden folder beside ``folder``, which takes its place at the end.
+
+    Readers see the old folder or the complete new one; after an error there is nothing new.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    try:
+        yield draft
+        shutil.rmtree(folder, ignore_errors=True)
+        draft.rename(folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def write_json(path: Path, data: Mapping[str, Any]) -> None:
+    """Write a JSON object for people to read."""
+    path.write_text(json.dumps(data, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
