@@ -6,6 +6,7 @@ import base64
 import importlib
 import json
 import zlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from tests.event_builders import Stream, ref
 from tests.web_builders import launched, make_user, post, sign_in
 from webapp.models import Event, TokenBlob, Trajectory
 from webapp.permissions import Role
-from webapp.services import attempts
+from webapp.services import attempts, ingest
 
 pytestmark = pytest.mark.django_db
 RECORD = TokenRecord(
@@ -113,6 +114,23 @@ def test_hostile_tokens_are_refused_whole(tokens: Any, message: str) -> None:
     run.refresh_from_db()
     assert run.last_seq == 0
     assert not Trajectory.objects.filter(run=run).exists()
+
+
+def test_the_tokens_of_a_batch_are_bounded_but_not_those_of_a_spool(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run, claim = launched()
+    stream = finished(text(encode(RECORD)))
+    stream.trajectory(ref(0, "a", 1))
+    monkeypatch.setattr(ingest, "MAX_TOKENS", 6)
+    refused = engine_post(claim, stream.body())
+    assert refused.status_code == 413
+    assert refused.json()["detail"] == "a batch may have 6 tokens; send fewer events"
+    assert engine_post(claim, stream.body(0, 4)).status_code == 200
+    spool = tmp_path / "events.jsonl"
+    spool.write_bytes(stream.body())
+    ingest.ingest_spool(run_id=run.pk, path=spool)
+    assert TokenBlob.objects.filter(trajectory__run=run).count() == 2
 
 
 def migrate(name: str) -> Any:

@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from engine import redaction
 from engine.errors import TrainyardError
+from engine.events import token_block
 from engine.events.redaction import redact_line
 from engine.events.types import EVENT_ADAPTER, AnyEvent, TrajectoryFinished
 from engine.redaction import Redactor
@@ -41,6 +42,8 @@ from webapp.services.trajectory_rows import moment
 
 MAX_BYTES = 64 * 1024 * 1024
 """Largest batch after decompression."""
+MAX_TOKENS = token_block.MAX_TOKENS
+"""Most tokens of all trajectories of a batch: their blocks may be much smaller than what they hold."""
 _EVENT_COLUMNS = ("run_id", "seq", "epoch", "type", "time", "payload")
 _SPOOL_BATCH = 1_000
 
@@ -50,7 +53,7 @@ class BadTokenError(TrainyardError):
 
 
 class TooLargeError(TrainyardError):
-    """The batch exceeds ``MAX_BYTES``: send fewer events."""
+    """The batch exceeds ``MAX_BYTES`` or ``MAX_TOKENS``: send fewer events."""
 
 
 class MalformedError(TrainyardError):
@@ -135,7 +138,7 @@ def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Recei
             stored.
     """
     run = authenticate(run_id=run_id, token=token)
-    lines = parse_lines(_decode(body, encoding).split(b"\n"), secrets=(token,))
+    lines = parse_lines(_decode(body, encoding).split(b"\n"), secrets=(token,), max_tokens=MAX_TOKENS)
     return store(run_id=run_id, lines=lines, attempt=run.epoch)
 
 
@@ -157,18 +160,23 @@ def ingest_spool(*, run_id: int, path: Path) -> Receipt:
     return Receipt(run.last_seq, accepted, 0)
 
 
-def parse_lines(raw: Iterable[bytes], *, secrets: tuple[str, ...] = ()) -> list[ParsedLine]:
+def parse_lines(
+    raw: Iterable[bytes], *, secrets: tuple[str, ...] = (), max_tokens: int | None = None
+) -> list[ParsedLine]:
     """Parse and validate lines with consecutive ``seq``, with secrets redacted.
 
     Args:
         raw: lines of JSON.
         secrets: further secrets, unknown to this process's redactor.
+        max_tokens: bound on the tokens of all trajectories.
 
     Raises:
         MalformedError: a line is no event, or does not follow the one before.
+        TooLargeError: there are more tokens.
     """
     redactor = _knowing(redaction.redactor(), secrets)
     parsed: list[ParsedLine] = []
+    num_tokens = 0
     for number, line in enumerate(raw, start=1):
         if not line.strip():
             continue
@@ -179,6 +187,9 @@ def parse_lines(raw: Iterable[bytes], *, secrets: tuple[str, ...] = ()) -> list[
         first, last = parsed[0].event, parsed[-1].event
         if last.seq != first.seq + len(parsed) - 1:
             raise MalformedError(f"seq {last.seq} does not follow {last.seq - 1}", number)
+        num_tokens += _num_tokens(last)
+        if max_tokens is not None and num_tokens > max_tokens:
+            raise TooLargeError(f"a batch may have {max_tokens} tokens; send fewer events")
     return parsed
 
 
@@ -256,9 +267,13 @@ def _parse(line: bytes) -> ParsedLine:
         line = json.dumps(without_nul(record), ensure_ascii=False).encode()
     event = EVENT_ADAPTER.validate_json(line)
     moment(event.time)
-    if isinstance(event, TrajectoryFinished) and event.tokens is not None:
+    if _num_tokens(event):
         return ParsedLine(event, event.model_dump_json(exclude={"tokens"}))
     return ParsedLine(event, line.decode())
+
+
+def _num_tokens(event: AnyEvent) -> int:
+    return event.tokens.length if isinstance(event, TrajectoryFinished) and event.tokens else 0
 
 
 _SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
