@@ -152,7 +152,7 @@ class TrajectoryFinished(RunEvent):
     attempts: int = 1
     prompt: str = Field(default="", max_length=64)
     """Name of the prompt, version included; empty when unknown."""
-    prompt_hash: str = Field(default="", max_length=16)
+    prompt_hash: str = Field(default="", max_length=64)
     """Hash of the prompt's texts, tools and tool format, as the model saw them."""
     prompt_tokens: int = 0
     generated_tokens: int = 0

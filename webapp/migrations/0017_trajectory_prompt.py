@@ -18,6 +18,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='trajectory',
             name='prompt_hash',
-            field=models.CharField(blank=True, default='', max_length=16),
+            field=models.CharField(blank=True, default='', max_length=64),
         ),
     ]

@@ -111,7 +111,7 @@ class Trajectory(models.Model):
     """Sandboxes tried."""
     prompt = models.CharField(max_length=64, blank=True, default="")
     """Name of the prompt, version included; empty when unknown."""
-    prompt_hash = models.CharField(max_length=16, blank=True, default="")
+    prompt_hash = models.CharField(max_length=64, blank=True, default="")
     """Hash of the prompt's texts, tools and tool format."""
 
     prompt_tokens = models.BigIntegerField(default=0)

@@ -176,7 +176,7 @@ def test_what_other_systems_wrote_is_a_call_or_an_error(tool_set: ToolSet) -> No
     assert len(calls) >= 5
     for text in texts:
         for tool_format in ("xml", "native"):
-            parsed = parse(text, tool_format, tool_set.tools)  # type: ignore[arg-type]
+            parsed = parse(text, tool_format, tool_set.tools)
             assert (parsed.call is None) == bool(parsed.error)
         thought = f"{text}</think>\n{render_call(SUBMIT, 'xml')}"
         assert parse(thought, "xml", tool_set.tools, thinking_open=True).call is not None
