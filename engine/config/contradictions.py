@@ -61,14 +61,15 @@ def _sampling(run: TrainSettings) -> list[tuple[str, str]]:
     found = []
     if run.policy.temperature == 0:
         found.append(("policy.temperature", "0 makes greedy siblings identical, so nothing is learned"))
-    if run.policy.top_p < 1:
-        found.append(
-            (
-                "policy.top_p",
-                "must be 1 in training: the sampler's log-probabilities are those of the nucleus, the "
-                "trainer's those of the whole vocabulary",
+    for name, everything in (("top_p", 1), ("top_k", 0), ("min_p", 0)):
+        if getattr(run.policy, name) != everything:
+            found.append(
+                (
+                    f"policy.{name}",
+                    f"must be {everything} in training: the sampler's log-probabilities are those of the "
+                    "tokens it may draw, the trainer's those of the whole vocabulary",
+                )
             )
-        )
     return found
 
 

@@ -119,6 +119,10 @@ class TransformerPolicyConfig(Section):
     """Sampling temperature."""
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Probability mass of nucleus sampling."""
+    top_k: int = Field(default=0, ge=0)
+    """Number of most likely tokens to sample from; 0 samples from all."""
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    """Minimum probability of a sampled token, as a share of the most likely one's; 0 samples from all."""
     max_batch: int = Field(default=64, ge=1)
     """Maximum number of sequences sampled at once."""
 

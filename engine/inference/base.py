@@ -17,6 +17,11 @@ class SamplingParams:
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy, with log-probabilities at temperature 1."""
     top_p: float = 1.0
+    """Mass of the nucleus: the fewest most likely tokens that have it are kept; 1 keeps all."""
+    top_k: int = 0
+    """Number of most likely tokens kept; 0 keeps all."""
+    min_p: float = 0.0
+    """Minimum probability of a token, as a share of the most likely one's; 0 keeps all."""
     max_tokens: int = 512
 
 

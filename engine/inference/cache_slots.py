@@ -13,13 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor
 
-from engine.models.builtin.batch_invariance import choose_tiles
-from engine.models.builtin.cached_attention import Piece
-from engine.models.builtin.kv_cache import KVCache
-from engine.models.builtin.transformer import Transformer
+from engine.models.cache import Cache, Piece
 
 Owner = TypeVar("Owner")
 
@@ -40,20 +36,16 @@ class CacheSlots(Generic[Owner]):
     """KV cache of at most ``rows`` sequences; owners are hashable request objects.
 
     Args:
-        model: the model whose keys and values are stored.
+        cache: empty; its rows are the slots.
         rows: maximum number of sequences, active and parked together.
     """
 
-    def __init__(self, model: Transformer, rows: int) -> None:
-        self._model = model
-        weight = model.model.embed_tokens.weight
-        self._cache = KVCache(model.config, rows, device=weight.device, dtype=weight.dtype)
+    def __init__(self, cache: Cache, rows: int) -> None:
+        self._cache = cache
         self._rows = [_Row() for _ in range(rows)]
         self._tick = 0
         self.active: list[Owner] = []
         """Owners in row order."""
-        self.is_invariant: bool | None = None
-        """Whether a sequence's bits depend on itself alone; None until something was fed."""
 
     def activate(self, owner: Owner, prompt: Sequence[int]) -> None:
         """Assign the next active row to ``owner``, reusing the cache that its prompt continues."""
@@ -63,7 +55,7 @@ class CacheSlots(Generic[Owner]):
         if found is None:
             spare = range(place, len(self._rows))
             found = min(spare, key=lambda r: (self._rows[r].fed > 0, self._rows[r].used))
-            self._rows[found] = _Row()
+            self._empty(found)
         self._swap(found, place)
         row = self._rows[place]
         row.ids, row.fed, row.keep = prompt, min(row.fed, len(prompt) - 1), True
@@ -83,7 +75,7 @@ class CacheSlots(Generic[Owner]):
         self._tick += 1
         self._rows[last].used = self._tick
         if not self._rows[last].keep:
-            self._rows[last] = _Row()
+            self._empty(last)
 
     def forget(self) -> None:
         """Empty the parked rows; active ones are emptied when they end."""
@@ -91,12 +83,13 @@ class CacheSlots(Generic[Owner]):
             if place < len(self.active):
                 row.keep = False
             else:
-                self._rows[place] = _Row()
+                self._empty(place)
 
     def clear(self) -> list[Owner]:
         """Empty everything and return the owners that were active."""
         owners, self.active = self.active, []
-        self._rows = [_Row() for _ in self._rows]
+        for place in range(len(self._rows)):
+            self._empty(place)
         return owners
 
     def feed_prompts(self, owners: Sequence[Owner]) -> Tensor:
@@ -107,15 +100,12 @@ class CacheSlots(Generic[Owner]):
         """Feed the last sampled token of every active sequence; return next-token logits [n, V]."""
         return self._feed(0)
 
-    @torch.no_grad()
     def _feed(self, first: int) -> Tensor:
         rows = self._rows[first : len(self.active)]
         pieces = [
             Piece(row=place, start=row.fed, ids=row.ids[row.fed :]) for place, row in enumerate(rows, first)
         ]
-        choice = choose_tiles(self._model)
-        self.is_invariant = choice.is_invariant
-        logits = self._model.extend(pieces, self._cache, choice.tiles)
+        logits = self._cache.feed(pieces)
         for row in rows:
             row.fed = len(row.ids)
         return logits
@@ -142,6 +132,10 @@ class CacheSlots(Generic[Owner]):
         if donor != place:
             self._cache.copy(donor, place, row.fed, shared)
             row.fed = shared
+
+    def _empty(self, place: int) -> None:
+        self._rows[place] = _Row()
+        self._cache.clear(place)
 
     def _swap(self, a: int, b: int) -> None:
         if a != b:

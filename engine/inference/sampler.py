@@ -21,8 +21,9 @@ from torch import Tensor
 from engine.errors import ModelError
 from engine.inference.base import Generation, GenerationRequest
 from engine.inference.cache_slots import CacheSlots
+from engine.inference.caches import open_cache
 from engine.inference.sampling import sample
-from engine.models.builtin.transformer import Transformer
+from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
 
 _GATHER_S = 0.002
@@ -56,7 +57,7 @@ class _Sequence:
 
 
 class TransformerPolicy:
-    """Samples a ``Transformer`` for many rollouts at once (``engine.inference.base.Policy``).
+    """Samples a language model for many rollouts at once (``engine.inference.base.Policy``).
 
     Args:
         model: on any device; weights may change in place between generations, then call ``set_version``.
@@ -68,7 +69,7 @@ class TransformerPolicy:
 
     def __init__(
         self,
-        model: Transformer,
+        model: LanguageModel,
         chat: Chat,
         *,
         version: int = 0,
@@ -81,7 +82,8 @@ class TransformerPolicy:
         self.version = version
         self._model = model
         self._max_batch = max_batch
-        self._slots: CacheSlots[_Sequence] = CacheSlots(model, max_batch)
+        self._cache = open_cache(model, max_batch)
+        self._slots: CacheSlots[_Sequence] = CacheSlots(self._cache, max_batch)
         self._waiting: deque[_Sequence] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -91,7 +93,7 @@ class TransformerPolicy:
     @property
     def is_batch_invariant(self) -> bool | None:
         """Whether a request's bits depend on it and the weights alone; None before the first request."""
-        return self._slots.is_invariant
+        return self._cache.is_invariant
 
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample a completion.
@@ -187,13 +189,8 @@ class TransformerPolicy:
             self._advance(active, self._slots.feed_last(), version)
 
     def _advance(self, sequences: list[_Sequence], logits: Tensor, version: int) -> None:
-        sampling = [s.request.sampling for s in sequences]
-        sampled = sample(
-            logits,
-            temperatures=[p.temperature for p in sampling],
-            top_ps=[p.top_p for p in sampling],
-            uniforms=[s.random.random() for s in sequences],
-        )
+        params = [s.request.sampling for s in sequences]
+        sampled = sample(logits, params, [s.random.random() for s in sequences])
         for sequence, token, logprob, entropy in zip(
             sequences, sampled.ids, sampled.logprobs, sampled.entropy, strict=True
         ):

@@ -1,4 +1,4 @@
-"""Sampling of one token per row from logits: temperature, nucleus, inverse CDF, exact log-probabilities.
+"""Sampling of one token per row from logits: temperature, min-p, top-k, nucleus, inverse CDF.
 
 The draw takes a uniform number per row from the request's own stream, so results do not depend on
 the batch. To add a sampling rule: transform the log-probabilities before ``_pick`` so that the
@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from engine.inference.base import SamplingParams
+
 
 class SampledBatch(NamedTuple):
     """Sampled tokens, their log-probabilities and the entropies of their distributions in nats, per row."""
@@ -23,25 +25,26 @@ class SampledBatch(NamedTuple):
 
 
 @torch.no_grad()
-def sample(
-    logits: Tensor,
-    *,
-    temperatures: Sequence[float],
-    top_ps: Sequence[float],
-    uniforms: Sequence[float],
-) -> SampledBatch:
+def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[float]) -> SampledBatch:
     """Sample each row of ``logits`` [N, V].
+
+    Tokens are left out in vLLM's order: by min-p, then top-k, then the nucleus of what is left.
 
     Args:
         logits: any float dtype; computed in float32, cumulated in float64.
-        temperatures: 0 selects the most likely token and records its log-probability at temperature 1.
-        top_ps: mass of the nucleus; 1 keeps everything.
+        params: of each row; temperature 0 selects the most likely token and records its log-probability at
+            temperature 1.
         uniforms: numbers in [0, 1), one per row.
     """
+    temperatures = [p.temperature for p in params]
     scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=logits.device)
     logprobs = torch.log_softmax(logits.float() / scale.unsqueeze(1), dim=-1)
-    if min(top_ps) < 1:
-        logprobs = _nucleus(logprobs, torch.tensor(top_ps, device=logits.device))
+    if any(p.min_p > 0 for p in params):
+        logprobs = _probable(logprobs, torch.tensor([p.min_p for p in params], device=logits.device))
+    if any(0 < p.top_k < logits.shape[1] for p in params):
+        logprobs = _first(logprobs, [p.top_k for p in params])
+    if any(p.top_p < 1 for p in params):
+        logprobs = _nucleus(logprobs, torch.tensor([p.top_p for p in params], device=logits.device))
     probabilities = logprobs.exp()
     surprise = (probabilities * logprobs.clamp(min=-1e4)).double()
     entropy = -surprise.cumsum(-1)[:, -1].float()  # in order; a sum may split a lone row between threads
@@ -56,6 +59,22 @@ def _pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     cumulated = probabilities.double().cumsum(-1)
     target = uniforms.unsqueeze(1) * cumulated[:, -1:]
     return torch.searchsorted(cumulated, target, right=True).squeeze(1).clamp(max=probabilities.shape[1] - 1)
+
+
+def _probable(logprobs: Tensor, min_ps: Tensor) -> Tensor:
+    """Keep the tokens with at least that share of the most likely one's probability; renormalise."""
+    least = logprobs.amax(-1, keepdim=True) + min_ps.log().unsqueeze(1)
+    return torch.log_softmax(logprobs.masked_fill(logprobs < least, float("-inf")), dim=-1)
+
+
+def _first(logprobs: Tensor, top_ks: Sequence[int]) -> Tensor:
+    """Keep that many most likely tokens of each row, 0 for all; of equal ones the first; renormalise."""
+    width = logprobs.shape[1]
+    counts = torch.tensor([k or width for k in top_ks], device=logprobs.device)
+    order = logprobs.argsort(dim=-1, descending=True, stable=True)
+    behind = torch.arange(width, device=logprobs.device) >= counts.unsqueeze(1)
+    dropped = torch.zeros_like(logprobs, dtype=torch.bool).scatter(1, order, behind)
+    return torch.log_softmax(logprobs.masked_fill(dropped, float("-inf")), dim=-1)
 
 
 def _nucleus(logprobs: Tensor, top_ps: Tensor) -> Tensor:

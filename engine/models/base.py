@@ -10,7 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from engine.models.attention import Segments
 
@@ -24,6 +26,12 @@ class Head:
     scale: float = 1.0
     softcap: float | None = None
     """c: logits become c · tanh(logits / c); None leaves them."""
+
+
+def logits_of(hidden: Tensor, head: Head) -> Tensor:
+    """Return the logits of hidden states, [..., H] → [..., V]."""
+    logits = functional.linear(hidden, head.weight) * head.scale
+    return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
 
 
 class LanguageModel(nn.Module, ABC):

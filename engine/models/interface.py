@@ -54,6 +54,10 @@ def packed_attention(
     """
     assert attention_mask is None, f"{type(module).__name__} masks attention by itself"
     q, k, v = (x.squeeze(0).transpose(0, 1) for x in (query, key, value))
+    if segments.store is not None:
+        layer = module.layer_idx
+        assert isinstance(layer, int)
+        k, v = segments.store.exchange(layer, k, v)
     scoring = Scoring(scale=scaling, window=sliding_window, softcap=softcap, sinks=s_aux)
     return attend(q, k, v, segments, scoring).unsqueeze(0), None
 

@@ -112,7 +112,12 @@ def build_scheduler(
     """Return a scheduler whose rollouts are recorded as this run's events."""
     sampling = SamplingParams()
     if isinstance(config.policy, TransformerPolicyConfig):
-        sampling = SamplingParams(temperature=config.policy.temperature, top_p=config.policy.top_p)
+        sampling = SamplingParams(
+            temperature=config.policy.temperature,
+            top_p=config.policy.top_p,
+            top_k=config.policy.top_k,
+            min_p=config.policy.min_p,
+        )
     observer = EventObserver(run.sink, observe_duration=environments.observe_duration)
     run.closing.callback(observer.close)
     return RolloutScheduler(

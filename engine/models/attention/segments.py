@@ -46,6 +46,13 @@ class Exchange(Protocol):
         """Return this rank's tokens with all heads: the inverse of ``scatter_heads``."""
 
 
+class Store(Protocol):
+    """Cache of keys and values for one forward of T new tokens; their sequences began in earlier forwards."""
+
+    def exchange(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store a layer's new keys and values [T, kv_heads, D]; return all that ``keys`` index."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
     """Attention layout of the T tokens of a packed row; pieces are contiguous and cover the row in order."""
@@ -59,6 +66,8 @@ class Segments:
     piece attends to all of them, the one before it to all but one, and so on."""
     exchange: Exchange | None = None
     """Collectives with the ranks that hold the rest of the row, which ``keys`` index; None: T is all."""
+    store: Store | None = None
+    """Cache that holds what ``keys`` index; None: the row itself does."""
 
     @classmethod
     def whole(cls, lengths: Sequence[int], device: torch.device) -> Segments:

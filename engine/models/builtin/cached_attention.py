@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.models.builtin.kv_cache import KVCache
+from engine.models.cache import Piece
 
 TILE_KEYS = 256
 
@@ -33,34 +34,6 @@ class Tiles:
     """Maximum number of tokens of one forward, a multiple of ``row_step``."""
     queries: int
     """Number of queries of an attention tile."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
-    """New tokens of one sequence."""
-
-    row: int
-    """Row of the cache."""
-    start: int
-    """Position of the first token in its sequence."""
-    ids: Sequence[int]
-
-
-def split_into_chunks(pieces: Sequence[Piece], limit: int) -> Iterator[list[Piece]]:
-    """Yield the pieces in order, cut into chunks of at most ``limit`` tokens."""
-    chunk: list[Piece] = []
-    room = limit
-    for piece in pieces:
-        done = 0
-        while done < len(piece.ids):
-            part = piece.ids[done : done + room]
-            chunk.append(Piece(row=piece.row, start=piece.start + done, ids=part))
-            done, room = done + len(part), room - len(part)
-            if room == 0:
-                yield chunk
-                chunk, room = [], limit
-    if chunk:
-        yield chunk
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from engine.errors import ModelError
-from engine.inference.base import Generation
+from engine.inference.base import Generation, SamplingParams
 from engine.inference.sampler import TransformerPolicy
 from engine.inference.sampling import sample
-from engine.models.builtin.cached_attention import Piece
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.cache import Piece
 from engine.models.chat.chatml import ChatML
 from tests.unit.models.small import VOCAB, model, prompt, request, tokenizer
 
@@ -191,17 +191,16 @@ def test_draws_follow_the_distribution_and_the_nucleus_is_renormalised() -> None
     logits = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
     uniforms = torch.rand(4000, generator=torch.Generator().manual_seed(0)).tolist()
     many = logits.expand(4000, 4)
-    ones = [1.0] * 4000
-    full = Counter(sample(many, temperatures=ones, top_ps=ones, uniforms=uniforms).ids)
+    full = Counter(sample(many, [SamplingParams()] * 4000, uniforms).ids)
     assert full[0] / 4000 == pytest.approx(0.5, abs=0.03)
     assert full[3] / 4000 == pytest.approx(0.1, abs=0.02)
-    cut = sample(many, temperatures=ones, top_ps=[0.7] * 4000, uniforms=uniforms)
+    cut = sample(many, [SamplingParams(top_p=0.7)] * 4000, uniforms)
     assert set(cut.ids) == {0, 1}
     first = cut.ids.index(0)
     assert cut.logprobs[first] == pytest.approx(math.log(2 / 3), abs=1e-5)
     entropy = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3))
     assert cut.entropy[first] == pytest.approx(entropy, abs=1e-5)
-    assert sample(logits, temperatures=[1.0], top_ps=[1.0], uniforms=[0.999999]).ids == [3]
+    assert sample(logits, [SamplingParams()], [0.999999]).ids == [3]
 
 
 async def test_a_cancelled_request_frees_its_place() -> None:
@@ -227,3 +226,21 @@ async def test_impossible_requests_and_a_closed_policy_raise_model_errors() -> N
     await policy.close()
     with pytest.raises(ModelError, match="closed"):
         await policy.generate(request(prompt(4)))
+
+
+def test_top_k_and_min_p_keep_the_most_likely_tokens_and_renormalise() -> None:
+    logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log().expand(3, 4)
+    params = [SamplingParams(top_k=2), SamplingParams(min_p=0.5), SamplingParams(top_k=3, top_p=0.7)]
+    found = sample(logits, params, [0.99] * 3)
+    assert found.ids == [1, 2, 1]
+    kept = ([0.4, 0.3], [0.4, 0.3, 0.2], [0.4, 0.3])
+    for token, logprob, entropy, likely in zip(*found, kept, strict=True):
+        shares = [x / sum(likely) for x in likely]
+        assert logprob == pytest.approx(math.log(shares[token]), abs=1e-5)
+        assert entropy == pytest.approx(-sum(x * math.log(x) for x in shares), abs=1e-5)
+
+
+def test_equally_likely_tokens_are_cut_to_exactly_k() -> None:
+    assert sample(torch.zeros(1, 6), [SamplingParams(top_k=2)], [0.99]).logprobs == [
+        pytest.approx(math.log(1 / 2))
+    ]

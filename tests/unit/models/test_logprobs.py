@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch.autograd import backward
 
+from engine.inference.base import SamplingParams
 from engine.inference.sampling import sample
 from engine.models import logprobs as module
 from engine.models.base import Head
 from engine.models.builtin.batch_invariance import choose_tiles
-from engine.models.builtin.cached_attention import Piece
 from engine.models.builtin.kv_cache import KVCache
+from engine.models.cache import Piece
 from engine.models.logprobs import token_logprobs
 from engine.trainer.batch import Sample, make_microbatches
 from engine.trainer.ranks import ALONE
@@ -204,7 +205,7 @@ def test_sampled_logprobs_equal_recomputed_ones(temperature: float, top_p: float
                 for r, (start, ids) in enumerate(zip(starts, new, strict=True))
             ]
             logits = net.extend(pieces, cache, choose_tiles(net).tiles)
-            drawn = sample(logits, temperatures=[temperature] * 3, top_ps=[top_p] * 3, uniforms=u)
+            drawn = sample(logits, [SamplingParams(temperature=temperature, top_p=top_p)] * 3, u)
             for row, (token, logprob) in enumerate(zip(drawn.ids, drawn.logprobs, strict=True)):
                 sampled[row].append((token, logprob))
             starts = [start + len(ids) for start, ids in zip(starts, new, strict=True)]

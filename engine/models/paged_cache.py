@@ -1,0 +1,153 @@
+"""Cache of any model's keys and values in pages, as many as its sequences need.
+
+Pages are those of Kwon et al. 2023 (arXiv:2309.06180): rows that begin alike share them. Prompts are fed in
+chunks. A token's last bits may differ beside other sequences, as batched products round differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.models.attention import Segments
+from engine.models.base import LanguageModel, logits_of
+from engine.models.cache import Piece, split_into_chunks
+
+PAGE = 16
+"""Tokens of a page."""
+_CHUNK = 2048
+"""Maximum number of tokens of one forward."""
+_GROWTH = 1.5
+
+
+class PagedCache:
+    """``engine.models.cache.Cache`` of a model that reads packed rows.
+
+    Keys and values have the type that the model computes them in.
+
+    Args:
+        model: the model whose keys and values are stored.
+        rows: maximum number of sequences.
+    """
+
+    is_invariant: bool | None = False
+
+    def __init__(self, model: LanguageModel, rows: int) -> None:
+        self._model = model
+        self._device = model.head.weight.device
+        self._rows: list[list[int]] = [[] for _ in range(rows)]
+        """Pages of each row."""
+        self._users: list[int] = []
+        """Number of rows that use each page."""
+        self._free: list[int] = []
+        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
+        """Keys and values of each layer, [pages × PAGE, kv_heads, D]."""
+
+    @property
+    def used_pages(self) -> int:
+        """Return the number of pages that hold tokens of some row."""
+        return len(self._users) - len(self._free)
+
+    @torch.no_grad()
+    def feed(self, pieces: Sequence[Piece]) -> Tensor:
+        """Continue sequences by their next tokens; return logits [n, V]."""
+        ends: dict[int, Tensor] = {}
+        for chunk in split_into_chunks(pieces, _CHUNK):
+            ids = torch.tensor([i for piece in chunk for i in piece.ids], device=self._device)
+            hidden = self._model.packed_hidden(ids, self._segments(chunk))
+            for piece, end in zip(chunk, accumulate(len(piece.ids) for piece in chunk), strict=True):
+                ends[piece.row] = hidden[end - 1]  # of a piece that was cut, the last
+        return logits_of(torch.stack([ends[piece.row] for piece in pieces]), self._model.head)
+
+    def copy(self, source: int, target: int, start: int, end: int) -> None:  # noqa: ARG002
+        """Let one row begin as another does, up to ``end``; whole pages are shared."""
+        self.clear(target)
+        shared = end // PAGE
+        self._rows[target] = self._rows[source][:shared]
+        for page in self._rows[target]:
+            self._users[page] += 1
+        if end % PAGE:
+            page, own = self._rows[source][shared], self._take_page()
+            self._rows[target].append(own)
+            for stores in self.layers.values():
+                for store in stores:
+                    store[own * PAGE : (own + 1) * PAGE] = store[page * PAGE : (page + 1) * PAGE]
+
+    def swap(self, a: int, b: int, length: int) -> None:  # noqa: ARG002
+        """Exchange two rows."""
+        self._rows[a], self._rows[b] = self._rows[b], self._rows[a]
+
+    def clear(self, row: int) -> None:
+        """Free the pages that no other row uses."""
+        for page in self._rows[row]:
+            self._users[page] -= 1
+            if not self._users[page]:
+                self._free.append(page)
+        self._rows[row] = []
+
+    def _segments(self, chunk: Sequence[Piece]) -> Segments:
+        """Return the layout of a forward: its queries are the pieces, its keys their whole sequences."""
+        slots = [self._slots(piece.row, piece.start + len(piece.ids)) for piece in chunk]
+        positions = [torch.arange(piece.start, piece.start + len(piece.ids)) for piece in chunk]
+        ends = list(accumulate(map(len, slots)))
+        new = [own[piece.start :] for own, piece in zip(slots, chunk, strict=True)]
+        return Segments(
+            positions=torch.cat(positions).to(self._device),
+            lengths=tuple(len(piece.ids) for piece in chunk),
+            keys=tuple(((end - len(own), end),) for own, end in zip(slots, ends, strict=True)),
+            store=_Chunk(self, torch.cat(new).to(self._device), torch.cat(slots).to(self._device)),
+        )
+
+    def _slots(self, row: int, length: int) -> Tensor:
+        """Return where a row's first ``length`` tokens are, int64; pages are added as needed."""
+        pages = self._rows[row]
+        while len(pages) * PAGE < length:
+            pages.append(self._take_page())
+        starts = torch.tensor(pages, dtype=torch.int64).unsqueeze(1) * PAGE
+        return (starts + torch.arange(PAGE)).flatten()[:length]
+
+    def _take_page(self) -> int:
+        if not self._free:
+            self._free.append(len(self._users))
+            self._users.append(0)
+        page = self._free.pop()
+        self._users[page] = 1
+        return page
+
+    def layer(self, number: int, like: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the stores of a layer's keys and values, with room for every page.
+
+        Args:
+            number: of the layer.
+            like: keys and values, for their shape and type.
+        """
+        need = len(self._users) * PAGE
+        found = self.layers.get(number)
+        if found is None or len(found[0]) < need:
+            room = int(need * _GROWTH)
+            old = found or tuple(x.new_zeros(0, *x.shape[1:]) for x in like)
+            keys, values = (functional.pad(x, (0, 0, 0, 0, 0, room - len(x))) for x in old)
+            self.layers[number] = keys, values
+        return self.layers[number]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunk:
+    """The store of one forward (``engine.models.attention.Store``)."""
+
+    cache: PagedCache
+    new: Tensor
+    """int64 [T]: where the forward's own tokens go."""
+    seen: Tensor
+    """int64 [K]: where the keys of all its pieces are."""
+
+    def exchange(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Store the forward's own keys and values; return those of the pieces' whole sequences."""
+        keys, values = self.cache.layer(layer, (k, v))
+        keys[self.new], values[self.new] = k, v
+        return keys[self.seen], values[self.seen]

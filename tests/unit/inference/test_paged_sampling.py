@@ -1,0 +1,120 @@
+"""The sampler with models of other families: their keys and values are kept in pages."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+import pytest
+import torch
+
+from engine.inference.base import Generation
+from engine.inference.sampler import TransformerPolicy
+from engine.models.attention import Segments
+from engine.models.base import LanguageModel, logits_of
+from engine.models.cache import Piece
+from engine.models.chat.chatml import ChatML
+from engine.models.networks import build_causal
+from engine.models.paged_cache import PAGE, PagedCache
+from engine.models.pretrained import PretrainedModel
+from tests.unit.models.small import prompt, request, tokenizer
+from tests.unit.models.tiny_families import FAMILIES, tiny_config
+
+CPU = torch.device("cpu")
+
+
+def make_model(family: str, dtype: torch.dtype = torch.float32) -> PretrainedModel:
+    torch.set_num_threads(1)
+    return PretrainedModel(build_causal(tiny_config(family), dtype=dtype))
+
+
+def ids_of(length: int, seed: int) -> list[int]:
+    return [5 + i % 300 for i in prompt(length, seed)]
+
+
+@torch.no_grad()
+def recomputed(net: LanguageModel, ids: list[int], generation: Generation) -> list[float]:
+    whole = torch.tensor([*ids, *generation.ids])
+    hidden = net.packed_hidden(whole, Segments.whole([len(whole)], CPU))
+    table = torch.log_softmax(logits_of(hidden, net.head).float(), -1)
+    return [float(table[len(ids) + i - 1, token]) for i, token in enumerate(generation.ids)]
+
+
+async def converse(policy: TransformerPolicy, index: int) -> list[tuple[list[int], Generation]]:
+    ids, found = ids_of(30, 7) + ids_of(3 + index, index), []
+    for turn in range(3):
+        generation = await policy.generate(request(ids, seed=10 * index + turn, max_tokens=9, stop=1))
+        found.append((ids, generation))
+        ids = [*ids, *generation.ids, *ids_of(20, 100 + index + turn)]
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+async def test_sampled_logprobs_equal_recomputed_ones(family: str) -> None:
+    """Over several turns and in a batch that sequences join and leave; prompts begin alike."""
+    net = make_model(family)
+    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=3)
+    found = await asyncio.gather(*(converse(policy, index) for index in range(5)))
+    await policy.close()
+    assert policy.is_batch_invariant is False
+    for ids, generation in [turn for turns in found for turn in turns]:
+        again = recomputed(net, ids, generation)
+        assert max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True)) <= 1e-5
+
+
+async def test_changed_weights_drop_what_was_cached() -> None:
+    net = make_model("qwen3")
+    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=2)
+    ids = ids_of(40, 1)
+    first = await policy.generate(request(ids, seed=1, max_tokens=5, stop=1))
+    with torch.no_grad():
+        net.head.weight.mul_(1.5)
+        for parameter in net.blocks[0].parameters():
+            parameter.mul_(1.2)
+    policy.set_version(1)
+    ids = [*ids, *first.ids, *ids_of(4, 2)]
+    second = await policy.generate(request(ids, seed=2, max_tokens=5, stop=1))
+    await policy.close()
+    again = recomputed(net, ids, second)
+    assert max(abs(a - b) for a, b in zip(second.logprobs, again, strict=True)) <= 1e-5
+
+
+@torch.no_grad()
+def test_a_prompt_fed_in_chunks_gives_the_logits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, text = make_model("gpt_oss"), ids_of(100, 3)
+    whole = torch.tensor(text)
+    expected = logits_of(net.packed_hidden(whole, Segments.whole([len(text)], CPU))[-1], net.head)
+    monkeypatch.setattr("engine.models.paged_cache._CHUNK", 17)
+    cache = PagedCache(net, 2)
+    beside = Piece(row=1, start=0, ids=ids_of(23, 4))
+    for start, end in pairwise((0, 41, 42, 100)):
+        pieces = [Piece(row=0, start=start, ids=text[start:end]), *([beside] if start == 0 else [])]
+        logits = cache.feed(pieces)
+    torch.testing.assert_close(logits[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_rows_share_pages_until_they_differ_and_free_them() -> None:
+    net, text = make_model("qwen3"), ids_of(3 * PAGE + 5, 5)
+    cache = PagedCache(net, 3)
+    cache.feed([Piece(row=0, start=0, ids=text)])
+    cache.copy(0, 1, 0, len(text))
+    assert cache.used_pages == 5  # three shared, and a last one for each
+    tails = [ids_of(7, 6), ids_of(7, 8)]
+    logits = cache.feed([Piece(row=row, start=len(text), ids=tail) for row, tail in enumerate(tails)])
+    for row, tail in enumerate(tails):
+        alone = PagedCache(net, 1).feed([Piece(row=0, start=0, ids=[*text, *tail])])
+        torch.testing.assert_close(logits[row], alone[0], rtol=1e-5, atol=1e-5)
+    cache.clear(0)
+    assert cache.used_pages == 4
+    cache.clear(1)
+    assert cache.used_pages == 0
+    cache.feed([Piece(row=2, start=0, ids=text)])
+    assert cache.used_pages == 4
+
+
+@torch.no_grad()
+def test_keys_and_values_have_the_models_type() -> None:
+    cache = PagedCache(make_model("llama", torch.bfloat16), 1)
+    cache.feed([Piece(row=0, start=0, ids=ids_of(5, 1))])
+    assert {store.dtype for pair in cache.layers.values() for store in pair} == {torch.bfloat16}
