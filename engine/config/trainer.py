@@ -35,6 +35,8 @@ class TrainerConfig(Section):
     """ε of AdamW."""
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay of AdamW."""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """AdamW, or torchao's AdamW with moments in 8 bits: a quarter of its memory."""
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Maximum gradient norm; larger gradients are clipped."""
     tokens_per_microbatch: int = Field(default=2048, ge=64)
@@ -58,6 +60,10 @@ class TrainerConfig(Section):
     sharded over all ranks."""
     context_parallel: int = Field(default=1, ge=1)
     """Number of ranks that share the tokens of each trajectory, for contexts too long for one device."""
+    launcher: Literal["local", "torchrun"] = "local"
+    """Who starts the ranks: the run itself, on its machine, or ``torchrun``, on one or several machines."""
+    rank_timeout_s: float = Field(default=600.0, gt=0)
+    """Maximum time for ranks to start, to wait for one another, and without a sign of life, seconds."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the weights; ``auto`` uses CUDA where available."""
     threads: int = Field(default=2, ge=1)

@@ -17,7 +17,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.config.trainer import TrainerConfig
-from engine.models.builtin.transformer import Transformer
+from engine.models.base import LanguageModel
 
 _NAME = "default"
 
@@ -33,7 +33,7 @@ class Adapters:
     """
 
     def __init__(
-        self, model: Transformer, base: Transformer | None, config: TrainerConfig, seed: int
+        self, model: LanguageModel, base: LanguageModel | None, config: TrainerConfig, seed: int
     ) -> None:
         self._folded = model
         self.model = copy.deepcopy(base or model).to(next(model.parameters()).device)

@@ -51,7 +51,7 @@ from engine.rollout.scheduler import GroupRequest
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoints.writer import CheckpointWriter
-from engine.trainer.trainer import UpdateResult
+from engine.trainer.learner import UpdateResult
 from engine.types import Group, TaskRow
 
 
@@ -114,6 +114,8 @@ class TrainingLoop:
             run.run_dir, keep=config.trainer.keep_checkpoints, keep_best=config.trainer.keep_best
         )
         self._heldout_rate: float | None = None
+        self._saving_s = 0.0
+        """Time that the checkpoint before this iteration held it up, seconds."""
         self.policy = TransformerPolicy(
             trainer.model,
             ChatML(trainer.tokenizer),
@@ -183,8 +185,8 @@ class TrainingLoop:
         """Stop background work; a checkpoint being written is finished and announced."""
         await self._prefetch.close()
         await self.policy.close()
-        await self._trainer.close()
         await asyncio.to_thread(self._writer.close)
+        await self._trainer.close()
         await self._announce_checkpoint(self._writer.finished())
 
     async def _update(self, collection: Collection) -> UpdateResult:
@@ -238,11 +240,13 @@ class TrainingLoop:
         metrics = iteration_metrics(groups) | result.metrics
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
-        metrics |= {**times, "time/iteration": sum(times.values()), **held.metrics}
+        metrics |= {**times, "time/iteration": sum(times.values()) + self._saving_s, **held.metrics}
+        metrics["time/checkpoint"] += self._saving_s
         if self.policy.is_batch_invariant is not None:
             metrics["sampling/batch_invariant"] = float(self.policy.is_batch_invariant)
         self._alarms.after_iteration(iteration, groups, metrics)
         self._alarms.loop_held(iteration, held)
+        self._saving_s = 0.0
         self.progress.iteration += 1
         self.progress.trajectories += sum(len(group.trajectories) for group in groups)
         self.progress.solve_rates.append(metrics["solve/rate"])
@@ -280,7 +284,8 @@ class TrainingLoop:
                 self._heldout_rate = summary.solve_rate
 
     async def _save_checkpoint(self) -> None:
-        """Copy the state; it is written while the next iteration runs."""
+        """Start a checkpoint; it is written while the next iteration runs."""
+        started = time.monotonic()
         with self._run.probe.phase("checkpoint"):
             await self._announce_checkpoint(await asyncio.to_thread(self._writer.wait))
             snapshot = await self._trainer.snapshot(
@@ -297,6 +302,7 @@ class TrainingLoop:
             )
         self._heldout_rate = None
         self._writer.save(snapshot)
+        self._saving_s = time.monotonic() - started
 
     async def _announce_checkpoint(self, saved: Checkpoint | None) -> None:
         if saved is None:

@@ -1,6 +1,7 @@
-"""``python -m engine.trainer export SOURCE OUT [--dtype bfloat16] [--adapters]``.
+"""``python -m engine.trainer export SOURCE OUT [--dtype bfloat16] [--adapters]``, and ``rank``.
 
 SOURCE is a run's folder, one of its checkpoints, or a policy folder. Exit code 2: nothing to export there.
+``rank`` is the program of one rank of a trainer, started by a run or by ``torchrun``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, TrainerError
 from engine.trainer.export import DTYPES, export_adapters, export_policy
 
 
@@ -23,7 +24,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export.add_argument("out", type=Path)
     export.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     export.add_argument("--adapters", action="store_true", help="the adapters alone, for peft")
+    commands.add_parser("rank", help="run one rank of a trainer").set_defaults(is_rank=True)
     given = parser.parse_args(arguments)
+    if hasattr(given, "is_rank"):
+        return _serve()
     try:
         if given.adapters:
             found = export_adapters(given.source, given.out)
@@ -34,6 +38,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     print(f"exported {found} to {given.out}")
     return 0
+
+
+def _serve() -> int:
+    from engine.trainer.rank import serve
+
+    try:
+        return serve()
+    except TrainerError as error:
+        print(error, file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -18,12 +18,11 @@ from engine.config.run import TrainRun
 from engine.errors import TrainerError, TrainyardError
 from engine.models.builtin.tokenizer import BpeTokenizer
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import open_model
+from engine.models.opening import OpenedModel, open_model, write_policy_files
 from engine.threads import in_thread
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
 from engine.trainer.factory import open_trainer, training_device
-from engine.trainer.group import TrainerGroup
-from engine.trainer.trainer import Trainer, UpdateResult
+from engine.trainer.learner import Learner, UpdateResult
 from engine.types import Group
 
 T = TypeVar("T")
@@ -35,7 +34,8 @@ class AsyncTrainer:
     model: Transformer
     """The policy; updates change its weights in place."""
     tokenizer: BpeTokenizer
-    _trainer: Trainer | TrainerGroup
+    _opened: OpenedModel
+    _trainer: Learner
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="training")
@@ -84,10 +84,16 @@ class AsyncTrainer:
         score: float | None,
     ) -> Snapshot:
         """Run ``take_snapshot``. Raises TrainerError after an abandoned update."""
-        take = partial(take_snapshot, run_dir, iteration, cursor=cursor, provenance=provenance, score=score)
-        return await self._call(
-            partial(take, model=self.model, tokenizer=self.tokenizer, trainer=self._trainer)
+        take = partial(
+            take_snapshot,
+            run_dir,
+            iteration,
+            trainer=self._trainer,
+            policy_files=partial(write_policy_files, opened=self._opened, provenance=provenance),
+            cursor=cursor,
+            score=score,
         )
+        return await self._call(take)
 
     async def close(self) -> None:
         """Stop the trainer's ranks, if any, and the thread."""
@@ -102,9 +108,10 @@ class AsyncTrainer:
 
     def _open(self, config: TrainRun, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
         source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
-        self.model, self.tokenizer = open_model(source, home=home).builtin()
+        self._opened = open_model(source, home=home)
+        self.model, self.tokenizer = self._opened.builtin()
         self.model.to(training_device(config.trainer))
-        self._trainer = open_trainer(config, self.model, run_dir=run_dir, home=home)
+        self._trainer = open_trainer(config, self.model, policy=source, run_dir=run_dir, home=home)
         if checkpoint is None:
             torch.manual_seed(config.seed)
             return

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -48,6 +48,10 @@ class Sample:
     """Weight w_i of ``engine.algorithms.trajectory_weights``."""
     place: int = 0
     """Index of the trajectory within the update, counted across groups."""
+
+
+Row: TypeAlias = tuple[Sample, ...]
+"""Samples of one forward pass."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,22 +139,26 @@ def make_sample(
     )
 
 
-def make_microbatches(
-    samples: Sequence[Sample], *, tokens_per_microbatch: int, device: torch.device, ranks: Ranks = ALONE
-) -> list[Microbatch]:
-    """Pack this rank's share of the samples into rows of at most ``tokens_per_microbatch`` tokens.
+def share_rows(
+    samples: Sequence[Sample], *, tokens_per_microbatch: int, data_parallel: int = 1
+) -> list[list[Row]]:
+    """Pack samples into rows of at most ``tokens_per_microbatch`` tokens and deal these to data ranks.
 
-    A sample longer than the budget gets a row of its own. All ranks get the same number of microbatches, as
-    each takes part in all collectives: a rank without samples gets padding rows without loss.
+    A sample longer than the budget gets a row of its own. All ranks get the same number of rows, as each
+    takes part in all collectives: a row without samples is forwarded as padding without loss.
+
+    Returns:
+        The rows of each data rank.
     """
     sequences = [sample.ids for sample in samples]
-    budget = min(tokens_per_microbatch, -(-packed_length(sequences, share=_SHARE) // ranks.data_size))
-    rows = [[samples[i] for i in row] for row in pack(sequences, budget, share=_SHARE)]
-    rows += [[] for _ in range(-len(rows) % ranks.data_size)]
-    return [_collate(row, device, ranks) for row in rows[ranks.data_rank :: ranks.data_size]]
+    budget = min(tokens_per_microbatch, -(-packed_length(sequences, share=_SHARE) // data_parallel))
+    rows: list[Row] = [tuple(samples[i] for i in row) for row in pack(sequences, budget, share=_SHARE)]
+    rows += [() for _ in range(-len(rows) % data_parallel)]
+    return [rows[rank::data_parallel] for rank in range(data_parallel)]
 
 
-def _collate(samples: Sequence[Sample], device: torch.device, ranks: Ranks) -> Microbatch:
+def make_microbatch(samples: Row, device: torch.device, ranks: Ranks = ALONE) -> Microbatch:
+    """Return a row as tensors; under context parallelism, this rank's part of it."""
     layout = lay_out([sample.ids for sample in samples], share=_SHARE)
     counts = torch.tensor([len(sample.targets) for sample in samples], dtype=torch.int64)
     places = zip(layout.places, samples, strict=True)

@@ -8,7 +8,9 @@ import torch
 
 from engine.config.run import TrainRun, load_run_config
 from engine.errors import CheckpointError, ConfigError
+from engine.models.weights.opening import SHARDS
 from engine.trainer.checkpoints.checkpoint import load_latest, read_checkpoint
+from engine.trainer.shards import read_part
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -50,9 +52,8 @@ def export_adapters(run_dir: Path, out: Path) -> Path:
         config = load_run_config(run_dir / "config.json")
     except ConfigError as error:
         raise CheckpointError(f"{run_dir} is not a run: {error}") from error
-    state = torch.load(checkpoint.path / "training.pt", map_location="cpu", weights_only=True)
-    adapters = state["trainer"].get("adapters")
-    if adapters is None or not isinstance(config, TrainRun):
+    adapters = read_part(checkpoint.path / SHARDS, "adapters")
+    if not adapters or not isinstance(config, TrainRun):
         raise CheckpointError(f"{checkpoint.path} has no adapters: trainer.lora_rank was 0")
     from engine.models.adapters import save_adapters  # peft takes seconds to import
 

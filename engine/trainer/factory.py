@@ -14,9 +14,11 @@ from engine.algorithms import needs_reference
 from engine.config.run import TrainRun
 from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
-from engine.models.builtin.transformer import Transformer
+from engine.models.base import LanguageModel
 from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.group import TrainerGroup
+from engine.trainer.learner import Learner
+from engine.trainer.rank import RankSettings
 from engine.trainer.trainer import Trainer
 
 
@@ -34,12 +36,13 @@ def training_device(config: TrainerConfig) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
-def open_trainer(run: TrainRun, model: Transformer, *, run_dir: Path, home: Path) -> Trainer | TrainerGroup:
+def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: Path, home: Path) -> Learner:
     """Return the trainer of a run.
 
     Args:
         run: its configuration.
-        model: the policy, on its device; changed in place by updates.
+        model: the policy that samples, on its device; updates change it in place.
+        policy: reference of the policy, which ranks open themselves.
         run_dir: the run's folder, where frozen policies are kept.
         home: the data folder, for checkpoint references.
 
@@ -52,29 +55,37 @@ def open_trainer(run: TrainRun, model: Transformer, *, run_dir: Path, home: Path
     start = run.policy.checkpoint
     reference = None
     if needs_reference(run.algorithm):
-        reference = _frozen(run_dir / "reference", config.reference or start, home).to(device)
+        reference = str(_freeze(run_dir / "reference", config.reference or start, home))
     if config.data_parallel * config.context_parallel > 1:
-        return TrainerGroup(
-            model,
+        settings = RankSettings(
+            policy=policy,
+            reference=reference,
+            home=home,
             algorithm=run.algorithm,
             config=config,
             max_context=run.agent.max_context,
             seed=run.seed,
-            reference=reference,
+            device=device.type,
         )
+        return TrainerGroup(settings, sampler=model)
     return Trainer(
         model,
         algorithm=run.algorithm,
         config=config,
         max_context=run.agent.max_context,
         seed=run.seed,
-        reference=reference,
-        base=_frozen(run_dir / "base", start, home) if config.lora_rank else None,
+        reference=_open(reference, home).to(device) if reference else None,
+        base=_open(str(_freeze(run_dir / "base", start, home)), home) if config.lora_rank else None,
     )
 
 
-def _frozen(folder: Path, ref: str, home: Path) -> Transformer:
+def _freeze(folder: Path, ref: str, home: Path) -> Path:
+    """Return the run's own copy of a policy."""
     if not folder.exists():
         model, tokenizer = open_model(ref, home=home).builtin()
         save_policy_checkpoint(folder, model, tokenizer, {"from": ref})
-    return open_model(str(folder), home=home).builtin()[0]
+    return folder
+
+
+def _open(ref: str, home: Path) -> LanguageModel:
+    return open_model(ref, home=home).builtin()[0]

@@ -1,240 +1,261 @@
-"""Trainer on several ranks: child processes that run the same ``Trainer``, and their controller.
+"""Trainer on several ranks: processes that run the same program, and their controller.
 
-The orchestrator stays one process. It sends every rank the same groups; each forwards its share and
-all end with the same weights, sharded. The first rank then writes the whole weights into the policy's
-own tensors, which the processes share, so that the sampler sees an update exactly as it does with one rank.
+The orchestrator stays one process. It plans the update and sends every rank its own rows; each forwards
+them and all end with the same weights, sharded. The first rank then sends the whole weights to the sampler's
+model, where there is one. Ranks of this machine are started here, those of several by ``torchrun``.
 """
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import pickle
-import tempfile
-import threading
-import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from torch import nn
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
-from engine.models.builtin.transformer import Transformer
-from engine.trainer.ranks import Ranks
-from engine.trainer.trainer import Trainer, UpdateResult
-from engine.types import Group
+from engine.errors import CheckpointError, TrainerError
+from engine.trainer.batch import Row
+from engine.trainer.learner import Learned, Learner, Share
+from engine.trainer.rank import RankSettings, tensor_bytes
+from engine.trainer.rank_link import ADDRESS, KEY, RankListener, read_address, read_key, shut_down
+from engine.trainer.rank_watch import RankWatch
+from engine.trainer.shards import Fingerprint
 
-_POLL_S = 0.1
-"""Interval at which ``abandon`` is noticed while ranks compute, seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Settings:
-    algorithm: AlgorithmConfig
-    config: TrainerConfig
-    max_context: int
-    seed: int
-    store: str
-    """Address of the rendezvous store."""
+_LOOPBACK = "127.0.0.1"
+_END_S = 10
+"""Time for ranks to end by themselves, seconds."""
 
 
-class TrainerGroup:
-    """``Trainer`` on ``data_parallel`` × ``context_parallel`` ranks of this machine.
+class TrainerGroup(Learner):
+    """``Trainer`` on ``data_parallel`` × ``context_parallel`` ranks.
 
     Args:
-        model: the policy's; its tensors are shared with the ranks, which write every update into them.
-        algorithm: the objective.
-        config: settings; with CUDA each rank uses the device of its number.
-        max_context: the agent's limit in tokens.
-        seed: decides which groups share an optimizer step.
-        reference: the frozen reference policy of the KL term.
+        settings: what every rank is told.
+        sampler: receives the whole weights after every update; None: nothing here samples.
 
     Raises:
         TrainerError: a rank did not start.
     """
 
-    def __init__(
-        self,
-        model: Transformer,
-        *,
-        algorithm: AlgorithmConfig,
-        config: TrainerConfig,
-        max_context: int,
-        seed: int,
-        reference: Transformer | None = None,
-    ) -> None:
-        self._abandoned = threading.Event()
-        self._folder = tempfile.TemporaryDirectory(prefix="trainyard-ranks-")
-        settings = _Settings(
-            algorithm=algorithm,
-            config=config,
-            max_context=max_context,
-            seed=seed,
-            store=f"file://{self._folder.name}/store",
-        )
-        context = torch.multiprocessing.get_context("spawn")
-        self._pipes: list[Connection] = []
-        self._processes = []
-        for rank in range(config.data_parallel * config.context_parallel):
-            ours, theirs = context.Pipe()
-            process = context.Process(
-                target=_serve,
-                args=(rank, theirs, settings, model, reference),
-                daemon=True,
-                name=f"rank-{rank}",
-            )
-            process.start()
-            theirs.close()
-            self._pipes.append(ours)
-            self._processes.append(process)
-        self._answers()
-
-    def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
-        """Run ``Trainer.update`` on all ranks. Raises TrainerError when a rank failed or ended."""
-        # One by one: pickling them all at once would hold the interpreter lock for seconds.
-        pickled = [pickle.dumps(trajectory) for group in groups for trajectory in group.trajectories]
-        bare = [(replace(group, trajectories=()), len(group.trajectories)) for group in groups]
-        result = self._ask("update", bare, temperature, attached=pickled)
-        assert isinstance(result, UpdateResult)
-        return result
+    def __init__(self, settings: RankSettings, *, sampler: nn.Module | None = None) -> None:
+        config = settings.config
+        super().__init__(settings.algorithm, config, max_context=settings.max_context, seed=settings.seed)
+        self._sampler = sampler
+        self._size = config.data_parallel * config.context_parallel
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._commands: dict[int, Connection] = {}
+        self._events: dict[int, Connection] = {}
+        self._watch: RankWatch | None = None
+        self._closed = False
+        try:
+            self._open(settings)
+        except BaseException:
+            self.close()
+            raise
 
     def abandon(self) -> None:
-        """Kill the ranks at once; called from another thread. Later use is rejected."""
-        self._abandoned.set()
+        """Stop the ranks at once, but for a checkpoint being written; called from another thread."""
+        assert self._watch is not None
+        self._watch.abandon()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state of ``Trainer.state_dict``; the optimizer's is in the shards."""
-        state: dict[str, Any] = self._ask("state_dict")
-        return state
+    def save(self, folder: Path) -> Future[dict[str, Fingerprint]]:
+        """Let every rank write its shards, as ``Trainer.save``. Raises TrainerError."""
+        assert self._watch is not None
+        self._watch.check()
+        saving = self._watch.expect_shards()
+        self._ask("save", folder)
+        return saving
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state on all ranks, as ``Trainer.load_state_dict``. Raises CheckpointError."""
-        self._ask("load_state_dict", state)
-
-    def save_shards(self, folder: Path) -> bool:
-        """Let every rank write its part, as ``Trainer.save_shards``."""
-        return bool(self._ask("save_shards", folder))
-
-    def load_shards(self, folder: Path) -> None:
-        """Let every rank read its part, as ``Trainer.load_shards``. Raises CheckpointError."""
-        self._ask("load_shards", folder)
+    def restore(self, folder: Path) -> None:
+        """Let every rank read its shards, as ``Trainer.restore``. Raises CheckpointError."""
+        self._ask("restore", folder)
 
     def close(self) -> None:
         """Stop the ranks; safe to call twice."""
-        for pipe in self._pipes:
-            pipe.close()
+        if self._closed:
+            return
+        self._closed = True
+        if self._watch is not None:
+            self._watch.close()
+        for connection in self._commands.values():
+            shut_down(connection)
+        deadline = time.monotonic() + (_END_S if self._watch is not None else 0)
         for process in self._processes:
-            process.join(timeout=0 if self._abandoned.is_set() else 5)
-            if process.is_alive():
-                process.kill()
-                process.join()
-        self._folder.cleanup()
-
-    def _ask(self, method: str, *arguments: Any, attached: Sequence[bytes] = ()) -> Any:
-        for rank, pipe in enumerate(self._pipes):
             try:
-                pipe.send((method, arguments))
-                for message in attached:
-                    pipe.send_bytes(message)
-            except OSError:
-                raise self._ended(rank) from None
-        return self._answers()
+                process.wait(timeout=max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for connection in (*self._commands.values(), *self._events.values()):
+            connection.close()
 
-    def _ended(self, rank: int) -> TrainerError:
-        self.close()
-        return TrainerError(f"rank {rank} of the trainer ended unexpectedly")
+    def _open(self, settings: RankSettings) -> None:
+        config = settings.config
+        if config.launcher == "torchrun":
+            listener = RankListener(read_key(), read_address())
+        else:
+            key = secrets.token_hex(32)
+            listener = RankListener(key.encode())
+            self._store, port = _open_store(self._size)
+            self._processes = [
+                _start(rank, self._size, port, listener.address, key) for rank in range(self._size)
+            ]
+        try:
+            self._accept(listener, config.rank_timeout_s)
+        finally:
+            listener.close()
+        events = [self._events[rank] for rank in range(self._size)]
+        self._watch = RankWatch(events, timeout_s=config.rank_timeout_s, stop=self._stop)
+        for rank in range(self._size):
+            self._send(rank, settings)
+        self._answers()
 
-    def _answers(self) -> Any:
-        """Return the first rank's answer once all have answered; if one fails, stop them all."""
-        answers: dict[int, Any] = {}
-        while len(answers) < len(self._pipes):
-            open_pipes = [pipe for rank, pipe in enumerate(self._pipes) if rank not in answers]
-            if self._abandoned.is_set():
-                self.close()
-                raise UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
-            for ready in wait(open_pipes, timeout=_POLL_S):
-                assert isinstance(ready, Connection)
-                rank = self._pipes.index(ready)
+    def _accept(self, listener: RankListener, timeout_s: float) -> None:
+        """Wait until both connections of every rank are there."""
+        deadline = time.monotonic() + timeout_s
+        while len(self._commands) + len(self._events) < 2 * self._size:
+            for rank, process in enumerate(self._processes):
+                if process.poll() is not None:
+                    code = process.returncode
+                    raise TrainerError(f"rank {rank} of the trainer ended while starting, with code {code}")
+            if time.monotonic() > deadline:
+                missing = sorted(set(range(self._size)) - set(self._commands) & set(self._events))
+                raise TrainerError(
+                    f"rank {missing[0]} of the trainer did not connect to {listener.address} within "
+                    f"{timeout_s:g} s"
+                )
+            if (accepted := listener.accept(1.0)) is not None:
+                rank, purpose, connection = accepted
+                (self._commands if purpose == "commands" else self._events)[rank] = connection
+
+    def _stop(self) -> None:
+        """End all ranks at once."""
+        for process in self._processes:
+            process.kill()
+        for connection in (*self._commands.values(), *self._events.values()):
+            shut_down(connection)
+
+    def _divergences(self, shares: Sequence[Sequence[Row]], temperature: float) -> dict[int, float]:
+        for rank, rows in self._dealt(shares):
+            self._send(rank, ("divergences", (len(rows), temperature)))
+            self._send_rows(rank, rows)
+        sums: dict[int, float] = defaultdict(float)
+        for found in self._answers()[:: self._config.context_parallel]:
+            for place, total in found.items():
+                sums[place] += total
+        return sums
+
+    def _learn(self, shares: Sequence[Share]) -> Learned:
+        for rank, share in self._dealt(shares):
+            counts = [len(rows) for rows in share.steps]
+            self._send(rank, ("learn", (counts, share.rate, share.temperature)))
+            for rows in share.steps:
+                self._send_rows(rank, rows)
+        learned = self._answers()[0]
+        assert isinstance(learned, Learned)
+        if self._sampler is not None and learned.meter.steps:
+            self._receive_weights(self._sampler)
+        return learned
+
+    @torch.no_grad()
+    def _receive_weights(self, sampler: nn.Module) -> None:
+        weights = dict(sampler.named_parameters())
+        for rank in range(self._size):
+            self._send(rank, ("weights", ({name: weight.dtype for name, weight in weights.items()},)))
+        for _ in weights:
+            _, name = self._receive(0)
+            buffer = torch.empty(weights[name].shape, dtype=weights[name].dtype)
+            content, received = tensor_bytes(buffer), 0
+            while received < len(content):
                 try:
-                    error, answers[rank] = ready.recv()
+                    received += self._commands[0].recv_bytes_into(content, received)
                 except (EOFError, OSError):
-                    raise self._ended(rank) from None
-                if isinstance(error, CheckpointError):
-                    raise error
-                if error is not None:
-                    self.close()
-                    raise TrainerError(f"rank {rank} of the trainer failed: {error}")
-        return answers[0]
+                    raise self._failure() from None
+            weights[name].copy_(buffer)
+        self._answers()
+
+    def _dealt(self, shares: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+        """Yield ranks with the share of each; those along the context have the same."""
+        for rank in range(self._size):
+            yield rank, shares[rank // self._config.context_parallel]
+
+    def _ask(self, method: str, *arguments: Any) -> None:
+        for rank in range(self._size):
+            self._send(rank, (method, arguments))
+        self._answers()
+
+    def _send_rows(self, rank: int, rows: Sequence[Row]) -> None:
+        for row in rows:  # one by one: pickling them all at once would hold the interpreter
+            self._send(rank, row)
+
+    def _send(self, rank: int, message: Any) -> None:
+        try:
+            self._commands[rank].send(message)
+        except OSError:
+            raise self._failure() from None
+
+    def _receive(self, rank: int) -> Any:
+        try:
+            return self._commands[rank].recv()
+        except (EOFError, OSError):
+            raise self._failure() from None
+
+    def _answers(self) -> list[Any]:
+        """Return the answers of all ranks, in their order."""
+        answers: dict[int, Any] = {}
+        errors: list[CheckpointError] = []
+        while len(answers) < self._size:
+            pending = {c: rank for rank, c in self._commands.items() if rank not in answers}
+            for ready in wait(list(pending)):
+                assert isinstance(ready, Connection)
+                error, answers[pending[ready]] = self._receive(pending[ready])
+                errors += [error] if error is not None else []
+        if errors:
+            raise errors[0]
+        return [answers[rank] for rank in range(self._size)]
+
+    def _failure(self) -> TrainerError:
+        assert self._watch is not None
+        failure = self._watch.failure()
+        self.close()
+        return failure
 
 
-def _received(pipe: Connection, groups: Sequence[tuple[Group, int]]) -> list[Group]:
-    """Return the groups, received one trajectory at a time."""
-    return [replace(group, trajectories=tuple(pipe.recv() for _ in range(count))) for group, count in groups]
+def _open_store(size: int) -> tuple[TCPStore, int]:
+    """Return the store in which the ranks of this machine meet, and its port."""
+    with socket.create_server((_LOOPBACK, 0)) as listening:
+        port = listening.getsockname()[1]
+        store = TCPStore(
+            _LOOPBACK,
+            port,
+            size,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=os.dup(listening.fileno()),
+        )
+    return store, port
 
 
-def _serve(
-    rank: int, pipe: Connection, settings: _Settings, policy: Transformer, reference: Transformer | None
-) -> None:
-    """Run a rank: build the trainer, answer commands until the pipe closes."""
-    try:
-        trainer = _build(rank, settings, policy, reference)
-        pipe.send((None, None))
-        while True:
-            method, arguments = pipe.recv()
-            if method == "update":
-                arguments = _received(pipe, arguments[0]), *arguments[1:]
-            pipe.send(_answer(rank, trainer, policy, method, arguments))
-    except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
-        pass
-    except Exception:
-        with contextlib.suppress(OSError):  # the group is being closed because another rank failed first
-            pipe.send((traceback.format_exc(), None))
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
-
-def _build(rank: int, settings: _Settings, policy: Transformer, reference: Transformer | None) -> Trainer:
-    config = settings.config
-    device = next(policy.parameters()).device
-    if device.type == "cuda":
-        device = torch.device("cuda", rank)
-        torch.cuda.set_device(device)
-    shape = config.data_parallel, config.context_parallel
-    backend = "nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, init_method=settings.store, rank=rank, world_size=shape[0] * shape[1])
-    mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "context"))
-    return Trainer(
-        copy.deepcopy(policy).to(device),
-        algorithm=settings.algorithm,
-        config=config,
-        max_context=settings.max_context,
-        seed=settings.seed,
-        reference=None if reference is None else copy.deepcopy(reference).to(device),
-        ranks=Ranks.of(mesh),
+def _start(rank: int, size: int, port: int, address: str, key: str) -> subprocess.Popen[bytes]:
+    loopback = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+    environment = {
+        "RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": _LOOPBACK, "MASTER_PORT": port,
+        "TORCHELASTIC_USE_AGENT_STORE": True,  # the store is the controller's
+        ADDRESS: address, KEY: key, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }  # fmt: skip
+    return subprocess.Popen(
+        [sys.executable, "-m", "engine.trainer", "rank"],
+        env={**loopback, **os.environ, **{name: str(value) for name, value in environment.items()}},
+        stdin=subprocess.DEVNULL,
     )
-
-
-def _answer(
-    rank: int, trainer: Trainer, policy: Transformer, method: str, arguments: tuple[Any, ...]
-) -> tuple[Exception | None, Any]:
-    if method == "update":
-        groups, temperature = arguments
-        result = trainer.update(groups, temperature=temperature)
-        weights = dict(policy.named_parameters())
-        with torch.no_grad():
-            for name, whole in trainer.weights():
-                if rank == 0:
-                    weights[name].copy_(whole)
-        return None, result if rank == 0 else None
-    try:
-        return None, getattr(trainer, method)(*arguments)
-    except CheckpointError as error:
-        return error, None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ from engine.models.attention import Segments, attend
 from engine.models.base import Head
 from engine.models.builtin.transformer import Transformer
 from engine.models.logprobs import token_logprobs
+from engine.models.opening import save_policy_checkpoint
 from engine.trainer.group import TrainerGroup
+from engine.trainer.rank import RankSettings
 from engine.trainer.trainer import Trainer
-from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.engine.rl_model import VOCAB, make_groups, make_model
+from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -24,8 +28,8 @@ pytestmark = [
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
 
 
-def updated(device: str, **settings: Any) -> tuple[Transformer, dict[str, float]]:
-    model = make_model().to(device)
+def updated(device: str, *, vocab: int = VOCAB, **settings: Any) -> tuple[Transformer, dict[str, float]]:
+    model = make_model(vocab=vocab).to(device)
     config = TrainerConfig(**{"minibatches": 2, "learning_rate": 1e-3, "threads": 1} | settings)
     trainer = Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=5)
     metrics = trainer.update(make_groups(make_model(), REWARDS), temperature=1.0).metrics
@@ -76,11 +80,21 @@ def test_log_probabilities_need_a_fraction_of_the_tables_memory() -> None:
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")
 @pytest.mark.parametrize("grid", [{"data_parallel": 2}, {"context_parallel": 2}])
-def test_two_devices_are_one(grid: dict[str, int]) -> None:
-    alone, _ = updated("cuda")
-    model = make_model().to("cuda")
-    config = TrainerConfig(minibatches=2, learning_rate=1e-3, threads=1, **grid)
-    group = TrainerGroup(model, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=5)
+def test_two_devices_are_one(grid: dict[str, int], tmp_path: Path) -> None:
+    alone, _ = updated("cuda", vocab=TOKENIZER_SIZE)
+    model = make_model(vocab=TOKENIZER_SIZE).to("cuda")
+    save_policy_checkpoint(tmp_path, model, make_tokenizer(), {})
+    settings = RankSettings(
+        policy=str(tmp_path),
+        reference=None,
+        home=tmp_path,
+        algorithm=AlgorithmConfig(),
+        config=TrainerConfig(minibatches=2, learning_rate=1e-3, threads=1, **grid),
+        max_context=64,
+        seed=5,
+        device="cuda",
+    )
+    group = TrainerGroup(settings, sampler=model)
     try:
         group.update(make_groups(make_model(), REWARDS), temperature=1.0)
         assert (flat(model.cpu()) - flat(alone)).norm() <= 1e-5 * flat(alone).norm()

@@ -2,16 +2,16 @@
 
 ``checkpoints/00007/`` is the state after 7 completed iterations:
 
-    config.json, model.safetensors, tokenizer.json, …   the policy (``engine.models.opening``), float32
-    training.pt      optimizer and trainer state, torch's random state
-    shards/          instead of the optimizer in training.pt: what several ranks wrote, each its part (DCP)
+    config.json, tokenizer.json, provenance.json, …   the policy without its weights
+    shards/          weights and optimizer (DCP); each rank writes and reads its part
+    training.pt      number of updates, torch's random state
     cursor.json      the orchestrator's position, its own dictionary
     manifest.json    size and SHA-256 of every file, and one checksum over all of them
 
-``take_snapshot`` copies the state, ``write_snapshot`` writes it, maybe later in a thread
-(``writer``). A checkpoint is written to a hidden folder, flushed to the disk and renamed: it is
-there completely or not at all. A run has one writer, so hidden folders found by the next save are leftovers
-and are removed.
+``take_snapshot`` lets the ranks start writing, in place and without a copy; ``write_snapshot`` waits for
+them and completes the checkpoint, maybe in a thread (``writer``). A checkpoint is written to a hidden folder,
+flushed to the disk and renamed: it is there completely or not at all. A run has one writer, so hidden folders
+found by the next save are leftovers and are removed.
 To keep something more across a restart: put it in the cursor.
 """
 
@@ -23,22 +23,22 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 import torch
 
 from engine.errors import CheckpointError
-from engine.models.builtin.tokenizer import BpeTokenizer
-from engine.models.builtin.transformer import Transformer
-from engine.models.opening import save_policy_checkpoint
+from engine.models.weights.opening import SHARDS
+from engine.trainer.learner import Learner
+from engine.trainer.shards import Fingerprint, fingerprint
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
-SHARDS = "shards"
 
 _log = structlog.get_logger(__name__)
 
@@ -58,95 +58,81 @@ class Checkpoint:
     """Score for retention, higher is better; None: not evaluated."""
 
 
-class Learner(Protocol):
-    """Interface of a trainer (single or a group of ranks) that checkpoints need."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the trainer's state except the part written by ``save_shards``."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state. Raises CheckpointError."""
-
-    def save_shards(self, folder: Path) -> bool:
-        """Let each rank write its part of the state; return False when there are no parts."""
-
-    def load_shards(self, folder: Path) -> None:
-        """Read the output of ``save_shards``, for any number of ranks. Raises CheckpointError."""
+PolicyFiles = Callable[[Path], None]
+"""Writes the files of a policy folder other than the weights: configuration, tokenizer, provenance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Copied state of the run, which can be written while training continues."""
+    """State of the run, of which the trainer writes its part meanwhile."""
 
     run_dir: Path
     iteration: int
-    model: Transformer
-    tokenizer: BpeTokenizer
-    state: Mapping[str, Any]
-    shards: Path | None
-    """Files written by the trainer's ranks; moved into the checkpoint."""
+    policy_files: PolicyFiles
+    updates: int
+    random_state: torch.Tensor
+    shards: Future[dict[str, Fingerprint]]
+    """Files that the trainer writes to the draft's ``shards``."""
     cursor: Mapping[str, Any]
-    provenance: Mapping[str, Any]
     score: float | None
+
+    @property
+    def draft(self) -> Path:
+        """Return the hidden folder in which the checkpoint is put together."""
+        return self.run_dir / "checkpoints" / f".saving-{self.iteration:05d}"
 
 
 def take_snapshot(
     run_dir: Path,
     iteration: int,
     *,
-    model: Transformer,
-    tokenizer: BpeTokenizer,
     trainer: Learner,
+    policy_files: PolicyFiles,
     cursor: Mapping[str, Any],
-    provenance: Mapping[str, Any],
     score: float | None = None,
 ) -> Snapshot:
-    """Copy the state for a checkpoint; no other snapshot of the run may still be being written.
+    """Start a checkpoint; no other one of the run may still be being written.
 
     Args:
         run_dir: the run's folder.
         iteration: completed iterations.
-        model: the weights.
-        tokenizer: the model's.
-        trainer: its state and torch's random state are kept.
+        trainer: starts writing weights and optimizer; torch's random state is kept.
+        policy_files: writes the policy's other files.
         cursor: the orchestrator's position; must be JSON.
-        provenance: the origin of the weights; must be JSON.
         score: the score for retention, higher is better; None: not evaluated.
 
     Raises:
-        ValueError: ``cursor`` or ``provenance`` is not JSON.
+        ValueError: ``cursor`` is not JSON.
+        TrainerError: the trainer has failed or was abandoned.
     """
-    json.dumps([dict(cursor), dict(provenance)], allow_nan=False)
+    json.dumps(dict(cursor), allow_nan=False)
     root = run_dir / "checkpoints"
     root.mkdir(parents=True, exist_ok=True)
     _remove_leftovers(root)
-    shards = root / f".shards-{iteration:05d}"
+    draft = root / f".saving-{iteration:05d}"
+    draft.mkdir()
     return Snapshot(
         run_dir=run_dir,
         iteration=iteration,
-        model=copy.deepcopy(model).cpu(),
-        tokenizer=tokenizer,
-        shards=shards if trainer.save_shards(shards) else None,
-        state={
-            "trainer": copy.deepcopy(trainer.state_dict()),
-            "torch_random": torch.get_rng_state(),
-        },
+        policy_files=policy_files,
+        updates=trainer.updates,
+        random_state=torch.get_rng_state(),
+        shards=trainer.save(draft / SHARDS),
         cursor=copy.deepcopy(dict(cursor)),
-        provenance=dict(provenance),
         score=score,
     )
 
 
 def write_snapshot(snapshot: Snapshot) -> Checkpoint:
-    """Write ``run_dir/checkpoints/<iteration>``, replacing an existing checkpoint of that number."""
-    root = snapshot.run_dir / "checkpoints"
-    draft, folder = root / f".saving-{snapshot.iteration:05d}", root / f"{snapshot.iteration:05d}"
-    save_policy_checkpoint(draft, snapshot.model, snapshot.tokenizer, snapshot.provenance)
-    torch.save(dict(snapshot.state), draft / "training.pt")
+    """Complete ``run_dir/checkpoints/<iteration>``, replacing an existing checkpoint of that number."""
+    root, draft = snapshot.run_dir / "checkpoints", snapshot.draft
+    folder = root / f"{snapshot.iteration:05d}"
+    snapshot.policy_files(draft)
+    training = {"trainer": {"updates": snapshot.updates}, "torch_random": snapshot.random_state}
+    torch.save(training, draft / "training.pt")
     _write_json(draft / "cursor.json", snapshot.cursor)
-    if snapshot.shards is not None:
-        snapshot.shards.rename(draft / SHARDS)
-    files = {name: _fingerprint(draft / name) for name in _files(draft)}
+    files = {name: fingerprint(draft / name) for name in _files(draft) if not name.startswith(f"{SHARDS}/")}
+    files |= {f"{SHARDS}/{name}": found for name, found in snapshot.shards.result().items()}
     manifest = {"format": FORMAT, "iteration": snapshot.iteration, "score": snapshot.score, "files": files}
     checksum = _checksum(manifest)
     _write_json(draft / MANIFEST, {**manifest, "checksum": checksum})
@@ -208,8 +194,10 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         raise CheckpointError(
             f"{folder} has missing or extra files: {', '.join(sorted(present ^ set(files)))}"
         )
+    with ThreadPoolExecutor() as hashing:  # the hash releases the interpreter
+        found = dict(zip(files, hashing.map(fingerprint, (folder / name for name in files)), strict=True))
     for name, expected in files.items():
-        if _fingerprint(folder / name) != expected:
+        if found[name] != expected:
             raise CheckpointError(f"{folder / name} is not the file the manifest describes")
     cursor = json.loads((folder / "cursor.json").read_text())
     return Checkpoint(iteration=iteration, path=folder, checksum=claimed, cursor=cursor, score=score)
@@ -225,12 +213,12 @@ def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
     """
     try:
         state = torch.load(checkpoint.path / "training.pt", map_location="cpu", weights_only=True)
-        trainer.load_state_dict(state["trainer"])
-        if (checkpoint.path / SHARDS).is_dir():
-            trainer.load_shards(checkpoint.path / SHARDS)
-        torch.set_rng_state(state["torch_random"])
+        updates, random_state = int(state["trainer"]["updates"]), state["torch_random"]
     except (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"cannot restore the training state of {checkpoint.path}: {error}") from error
+    trainer.restore(checkpoint.path / SHARDS)
+    trainer.updates = updates
+    torch.set_rng_state(random_state)
 
 
 def prune(run_dir: Path, keep: int, *, keep_best: int = 0) -> list[Path]:
@@ -272,11 +260,6 @@ def _folders(run_dir: Path) -> list[Path]:
 def _remove_leftovers(root: Path) -> None:
     for path in root.glob(".*"):
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _fingerprint(path: Path) -> dict[str, str | int]:
-    with path.open("rb") as file:
-        return {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:

@@ -20,15 +20,15 @@ from engine.models.opening import open_model
 from engine.trainer.checkpoints.checkpoint import (
     load_latest,
     restore_training,
-    take_snapshot,
 )
 from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.trainer.checkpoint_builders import snapshot_of
 
 TOKENIZER_SIZE = 256 + len(SPECIALS) + len(TAGS)
 CLOCKS = {
-    "update/seconds", "update/tokens_per_s", "update/flops_per_s",
+    "time/checkpoint", "update/seconds", "update/tokens_per_s", "update/flops_per_s",
     "update/mfu", "update/mfu_training", "update/mfu_scoring",
 }  # fmt: skip
 
@@ -58,18 +58,13 @@ def run(run_dir: Path, iterations: int) -> None:
     for iteration in range(done, iterations):
         history.append(_iterate(model, trainer))
         writer.wait()
-        snapshot = take_snapshot(
-            run_dir,
-            iteration + 1,
-            model=model,
-            tokenizer=tokenizer,
-            trainer=trainer,
-            cursor={"history": history},
-            provenance={"made_by": "test"},
+        snapshot = snapshot_of(
+            run_dir, iteration + 1, trainer, model=model, tokenizer=tokenizer, cursor={"history": history}
         )
         writer.save(snapshot)
     writer.wait()
     writer.close()
+    trainer.close()
 
 
 def _iterate(model: Transformer, trainer: Trainer) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -23,12 +24,12 @@ from engine.trainer.checkpoints.checkpoint import (
     prune,
     read_checkpoint,
     restore_training,
-    take_snapshot,
     write_snapshot,
 )
 from engine.trainer.checkpoints.writer import CheckpointWriter
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer, run
+from tests.unit.trainer.checkpoint_builders import snapshot_of, stored_state
 
 torch.set_num_threads(1)
 MODEL = make_model(vocab=TOKENIZER_SIZE)
@@ -36,35 +37,42 @@ TOKENIZER = make_tokenizer()
 
 
 def save(run_dir: Path, iteration: int, score: float | None = None, **cursor: Any) -> Checkpoint:
-    return write_snapshot(
-        take_snapshot(
-            run_dir,
-            iteration,
-            model=MODEL,
-            tokenizer=TOKENIZER,
-            trainer=make_trainer(MODEL),
-            cursor=cursor,
-            provenance={"made_by": "test"},
-            score=score,
+    trainer = make_trainer(MODEL)
+    provenance = {"made_by": "test"}
+    try:
+        return write_snapshot(
+            snapshot_of(
+                run_dir,
+                iteration,
+                trainer,
+                model=MODEL,
+                tokenizer=TOKENIZER,
+                cursor=cursor,
+                provenance=provenance,
+                score=score,
+            )
         )
-    )
+    finally:
+        trainer.close()
 
 
 def names(run_dir: Path) -> list[str]:
     return sorted(path.name for path in (run_dir / "checkpoints").iterdir())
 
 
-def final_state(run_dir: Path) -> tuple[bytes, dict[str, Any], Any]:
-    """Weights as stored, the whole training state, and every iteration's metrics."""
+def final_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], Any]:
+    """Weights and optimizer as stored, the rest of the training state, and every iteration's metrics."""
     checkpoint = load_latest(run_dir)
     assert checkpoint is not None
     state = torch.load(checkpoint.path / "training.pt", weights_only=True)
-    return (checkpoint.path / "model.safetensors").read_bytes(), state, checkpoint.cursor["history"]
+    stored = stored_state(checkpoint.path)
+    assert {"model.model.norm.weight", "optimizer.model.norm.weight.exp_avg_sq"} <= set(stored)
+    return stored, state, checkpoint.cursor["history"]
 
 
 def assert_same_end(a: Path, b: Path) -> None:
     (weights, state, history), (other_weights, other_state, other_history) = final_state(a), final_state(b)
-    assert weights == other_weights
+    torch.testing.assert_close(weights, other_weights, rtol=0, atol=0)
     assert history == other_history
     torch.testing.assert_close(state, other_state, rtol=0, atol=0)
 
@@ -130,7 +138,7 @@ def truncate(folder: Path) -> None:
 
 
 def flip_a_bit(folder: Path) -> None:
-    path = folder / "model.safetensors"
+    path = folder / "shards" / "__0_0.distcp"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -147,7 +155,7 @@ def edit_manifest(folder: Path) -> None:
 
 def future_format(folder: Path) -> None:
     path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    path.write_text(path.read_text().replace('"format": 2', '"format": 3'))
 
 
 def spoil_manifest(folder: Path) -> None:
@@ -156,7 +164,7 @@ def spoil_manifest(folder: Path) -> None:
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "torn": (truncate, "training.pt is not the file"),
-    "bit rot": (flip_a_bit, "model.safetensors is not the file"),
+    "bit rot": (flip_a_bit, "__0_0.distcp is not the file"),
     "edited cursor": (edit_cursor, "cursor.json is not the file"),
     "edited manifest": (edit_manifest, "its own checksum"),
     "missing file": (
@@ -166,7 +174,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "extra file": (lambda folder: (folder / "more").write_text("x"), "missing or extra files: more"),
     "no manifest": (lambda folder: (folder / "manifest.json").unlink(), "no readable manifest.json"),
     "another manifest": (spoil_manifest, "no readable manifest.json"),
-    "another format": (future_format, "format 2"),
+    "another format": (future_format, "format 3"),
 }
 
 
@@ -218,10 +226,7 @@ def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
     other = make_model()
     trainer = make_trainer(other)
     trainer.update(make_groups(other, [[1.0, 0.0]]), temperature=1.0)
-    snapshot = take_snapshot(
-        tmp_path, 1, model=MODEL, tokenizer=TOKENIZER, trainer=trainer, cursor={}, provenance={}
-    )
-    checkpoint = write_snapshot(snapshot)
+    checkpoint = write_snapshot(snapshot_of(tmp_path, 1, trainer, model=other, tokenizer=TOKENIZER))
     with pytest.raises(CheckpointError, match="does not belong to this model"):
         restore_training(checkpoint, make_trainer(MODEL))
 
@@ -250,9 +255,7 @@ def test_a_checkpoint_holds_the_moment_it_was_taken_at(tmp_path: Path) -> None:
     trainer = make_trainer(model)
     writer = CheckpointWriter(tmp_path, keep=1)
     taken = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    snapshot = take_snapshot(
-        tmp_path, 1, model=model, tokenizer=TOKENIZER, trainer=trainer, cursor={}, provenance={}
-    )
+    snapshot = snapshot_of(tmp_path, 1, trainer, model=model, tokenizer=TOKENIZER)
     trainer.update(make_groups(model, [[1.0, 0.0]]), temperature=1.0)
     writer.save(snapshot)
     written = writer.wait()
@@ -265,10 +268,9 @@ def test_a_checkpoint_holds_the_moment_it_was_taken_at(tmp_path: Path) -> None:
 
 def test_what_goes_wrong_in_writing_surfaces_at_the_next_chance(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep=1)
-    snapshot = take_snapshot(
-        tmp_path, 1, model=MODEL, tokenizer=TOKENIZER, trainer=make_trainer(MODEL), cursor={}, provenance={}
-    )
-    (tmp_path / "checkpoints").rmdir()
+    snapshot = snapshot_of(tmp_path, 1, make_trainer(MODEL), model=MODEL, tokenizer=TOKENIZER)
+    snapshot.shards.result()
+    shutil.rmtree(tmp_path / "checkpoints")
     (tmp_path / "checkpoints").write_text("in the way")
     writer.save(snapshot)
     with pytest.raises(OSError):

@@ -12,7 +12,7 @@ import torch
 from engine.algorithms.advantages import group_members
 from engine.config.algorithm import AlgorithmConfig
 from engine.tokens import TokenRecord
-from engine.trainer.batch import Sample, make_microbatches, make_samples
+from engine.trainer.batch import Sample, make_microbatch, make_samples, share_rows
 from engine.types import Group, TerminationReason
 from tests.unit.engine.rl_builders import make_group, make_trajectory, random_tokens
 
@@ -94,7 +94,8 @@ def test_microbatches_hold_every_sampled_token_once_within_the_budget(budget: in
     rng = random.Random(3)
     records = [random_tokens(rng, vocab=50, length=rng.randint(4, 60)) for _ in range(24)]
     samples = samples_of(*(pair(a, b) for a, b in zip(records[::2], records[1::2], strict=True)))
-    batches = make_microbatches(samples, tokens_per_microbatch=budget, device=CPU)
+    (rows,) = share_rows(samples, tokens_per_microbatch=budget)
+    batches = [make_microbatch(row, CPU) for row in rows]
     found = []
     for batch in batches:
         assert batch.width <= budget or len(batch.lengths) == 1

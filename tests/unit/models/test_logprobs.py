@@ -18,7 +18,7 @@ from engine.models.builtin.batch_invariance import choose_tiles
 from engine.models.builtin.kv_cache import KVCache
 from engine.models.cache import Piece
 from engine.models.logprobs import token_logprobs
-from engine.trainer.batch import Sample, make_microbatches
+from engine.trainer.batch import Sample, make_microbatch
 from engine.trainer.ranks import ALONE
 from engine.trainer.scorer import Scorer
 from tests.unit.models.small import VOCAB, model, prompt
@@ -237,10 +237,10 @@ def test_the_trainers_forward_gives_the_samplers_log_probabilities(temperature: 
         )
         for text in texts
     ]
-    (batch,) = make_microbatches(samples, tokens_per_microbatch=200, device=CPU)
+    batch = make_microbatch(tuple(samples), CPU)
     with torch.no_grad():
         found = iter(scorer(batch, temperature)[0])
-        for text in sorted(texts, key=len, reverse=True):
+        for text in texts:
             logits = net(torch.tensor([text]), torch.tensor([len(text)]))[0, :-1]
             table = torch.log_softmax(logits / temperature, dim=1)
             for row, token in zip(table, text[1:], strict=True):

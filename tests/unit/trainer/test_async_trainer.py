@@ -15,6 +15,7 @@ from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
+from engine.trainer.group import TrainerGroup
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
@@ -159,13 +160,14 @@ async def test_what_fails_in_the_thread_comes_out_typed_and_leaves_no_thread(
 
 async def test_ranks_that_compute_are_ended_by_a_cancelled_update(config: TrainRun, tmp_path: Path) -> None:
     trainer = await opened(config, tmp_path, data_parallel=2)
-    processes = trainer._trainer._processes  # type: ignore[union-attr]
+    assert isinstance(trainer._trainer, TrainerGroup)
+    processes = trainer._trainer._processes
     update = asyncio.create_task(trainer.update(GROUPS * 1000, temperature=1.0))
     await asyncio.sleep(0.3)
     update.cancel()
     with pytest.raises(asyncio.CancelledError):
         await update
-    assert not any(process.is_alive() for process in processes)
+    assert all(process.poll() is not None for process in processes)
     with pytest.raises(TrainerError):
         await trainer.snapshot(tmp_path, 1, **CURSOR)
     await trainer.close()

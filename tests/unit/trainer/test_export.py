@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from engine.trainer.__main__ import main
-from engine.trainer.checkpoints.checkpoint import take_snapshot, write_snapshot
+from engine.trainer.checkpoints.checkpoint import write_snapshot
 from tests.unit.engine.rl_model import make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer
+from tests.unit.trainer.checkpoint_builders import snapshot_of
 
 torch.set_num_threads(1)
 MODEL = make_model(vocab=TOKENIZER_SIZE)
@@ -20,11 +21,9 @@ MODEL = make_model(vocab=TOKENIZER_SIZE)
 def run_dir(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     for iteration in (1, 2):
-        snapshot = take_snapshot(
-            folder, iteration, model=MODEL, tokenizer=make_tokenizer(), trainer=make_trainer(MODEL),
-            cursor={}, provenance={"iterations": iteration},
-        )  # fmt: skip
-        write_snapshot(snapshot)
+        trainer = make_trainer(MODEL)
+        write_snapshot(snapshot_of(folder, iteration, trainer, model=MODEL, tokenizer=make_tokenizer()))
+        trainer.close()
     return folder
 
 

@@ -14,36 +14,55 @@ import torch
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError, TrainerError
+from engine.errors import TrainerError
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import open_model
-from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, take_snapshot, write_snapshot
+from engine.models.opening import open_model, save_policy_checkpoint
+from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, write_snapshot
 from engine.trainer.group import TrainerGroup
+from engine.trainer.rank import RankSettings
 from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.checkpoint_builders import snapshot_of
 
 torch.set_num_threads(1)
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]
 
 
-def settings(**trainer: Any) -> dict[str, Any]:
-    return {
-        "algorithm": AlgorithmConfig(),
-        "config": TrainerConfig(**{"minibatches": 2, "learning_rate": 1e-3, "threads": 1} | trainer),
-        "max_context": 64,
-        "seed": 5,
-    }
+def trainer_config(**settings: Any) -> TrainerConfig:
+    return TrainerConfig(**{"minibatches": 2, "learning_rate": 1e-3, "threads": 1} | settings)
+
+
+def alone(model: Transformer, **settings: Any) -> Trainer:
+    config = trainer_config(**settings)
+    return Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=5)
 
 
 @contextmanager
-def group(model: Transformer, ranks: int = 2) -> Iterator[TrainerGroup]:
-    found = TrainerGroup(model, **settings(data_parallel=ranks))
+def group(policy: Path, sampler: Transformer | None, ranks: int = 2, **more: Any) -> Iterator[TrainerGroup]:
+    settings = RankSettings(
+        policy=str(policy),
+        reference=None,
+        home=policy,
+        algorithm=AlgorithmConfig(),
+        config=trainer_config(**{"data_parallel": ranks} | more),
+        max_context=64,
+        seed=5,
+        device="cpu",
+    )
+    found = TrainerGroup(settings, sampler=sampler)
     try:
         yield found
     finally:
         found.close()
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("home") / "policy"
+    save_policy_checkpoint(folder, make_model(vocab=TOKENIZER_SIZE), make_tokenizer(), {})
+    return folder
 
 
 def episodes() -> list[Group]:
@@ -55,47 +74,76 @@ def distance(a: Transformer, b: Transformer) -> float:
     return float((flat[0] - flat[1]).norm() / flat[1].norm())
 
 
-def test_updates_checkpoints_and_another_number_of_ranks(tmp_path: Path) -> None:
-    alone, shared = make_model(vocab=TOKENIZER_SIZE), make_model(vocab=TOKENIZER_SIZE)
-    trainer = Trainer(alone, **settings())
-    with group(shared) as ranks:
+def test_updates_checkpoints_and_another_number_of_ranks(tmp_path: Path, policy: Path) -> None:
+    single, shared = make_model(vocab=TOKENIZER_SIZE), make_model(vocab=TOKENIZER_SIZE)
+    trainer = alone(single)
+    with group(policy, shared) as ranks:
         for _ in range(2):
             expected = trainer.update(episodes(), temperature=1.0)
             found = ranks.update(episodes(), temperature=1.0)
             assert found.members == expected.members
             assert found.optimizer_steps == expected.optimizer_steps == 2
-            assert distance(shared, alone) <= 1e-6
-        snapshot = take_snapshot(
-            tmp_path, 2, model=shared, tokenizer=make_tokenizer(), trainer=ranks, cursor={}, provenance={}
-        )
-        write_snapshot(snapshot)
+            assert distance(shared, single) <= 1e-6
+        write_snapshot(snapshot_of(tmp_path, 2, ranks, model=shared, tokenizer=make_tokenizer()))
+        ranks.update(episodes(), temperature=1.0)
     checkpoint = load_latest(tmp_path)
     assert checkpoint is not None
-    assert (checkpoint.path / "shards" / ".metadata").exists()
+    assert len(list((checkpoint.path / "shards").glob("*.distcp"))) == 2
     trainer.update(episodes(), temperature=1.0)
     again, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
-    resumed = Trainer(again, **settings())
+    resumed = alone(again)
     restore_training(checkpoint, resumed)
     resumed.update(episodes(), temperature=1.0)
-    assert distance(again, alone) <= 1e-6
-    third, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
-    with group(third, ranks=3) as others:
-        restore_training(checkpoint, others)
-        others.update(episodes(), temperature=1.0)
-        assert distance(third, alone) <= 1e-6
-        with pytest.raises(CheckpointError, match="data_parallel and context_parallel to 1"):
-            others.load_state_dict(Trainer(make_model(), **settings()).state_dict())
+    assert distance(again, single) <= 1e-6
+    for number in (2, 3):
+        sampler, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
+        with group(checkpoint.path, sampler, ranks=number) as others:
+            restore_training(checkpoint, others)
+            others.update(episodes(), temperature=1.0)
+            assert distance(sampler, single) <= 1e-6
+            if number == 2:
+                assert all(
+                    torch.equal(*pair) for pair in zip(shared.parameters(), sampler.parameters(), strict=True)
+                )
 
 
-def test_a_rank_that_fails_or_dies_ends_the_group() -> None:
-    model = make_model()
-    with group(model) as ranks, pytest.raises(TrainerError, match=r"rank \d of the trainer failed"):
+def test_one_rank_resumes_in_two(tmp_path: Path, policy: Path) -> None:
+    single = make_model(vocab=TOKENIZER_SIZE)
+    trainer = alone(single)
+    trainer.update(episodes(), temperature=1.0)
+    checkpoint = write_snapshot(snapshot_of(tmp_path, 1, trainer, model=single, tokenizer=make_tokenizer()))
+    trainer.update(episodes(), temperature=1.0)
+    sampler, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
+    with group(checkpoint.path, sampler) as ranks:
+        restore_training(checkpoint, ranks)
+        ranks.update(episodes(), temperature=1.0)
+        assert distance(sampler, single) <= 1e-6
+        assert ranks.updates == 2
+
+
+def test_a_rank_that_fails_or_dies_ends_the_group(policy: Path) -> None:
+    with group(policy, None) as ranks, pytest.raises(TrainerError, match=r"rank \d of the trainer failed"):
         ranks.update(episodes(), temperature="hot")  # type: ignore[arg-type]
-    with group(model) as ranks:
-        victim = ranks._processes[1].pid
-        assert victim is not None
-        os.kill(victim, signal.SIGKILL)
-        ranks._processes[1].join()  # its end of the pipe is closed by now: the question itself fails
-        with pytest.raises(TrainerError, match="trainer (ended|failed)"):
+    with group(policy, None) as ranks:
+        ranks._processes[1].kill()
+        with pytest.raises(TrainerError, match="rank 1 of the trainer ended"):
             ranks.update(episodes(), temperature=1.0)
-        assert not any(process.is_alive() for process in ranks._processes)
+        assert all(process.poll() is not None for process in ranks._processes)
+        with pytest.raises(TrainerError, match="rank 1 of the trainer ended"):
+            ranks.update(episodes(), temperature=1.0)
+
+
+def test_a_rank_that_hangs_is_named(policy: Path) -> None:
+    with group(policy, None, rank_timeout_s=20) as ranks:
+        os.kill(ranks._processes[1].pid, signal.SIGSTOP)
+        with pytest.raises(TrainerError, match="rank 1 of the trainer gave no sign of life for 20 s"):
+            ranks.update(episodes(), temperature=1.0)
+        assert all(process.poll() is not None for process in ranks._processes)
+
+
+def test_a_rank_that_cannot_start_is_named(policy: Path) -> None:
+    with (
+        pytest.raises(TrainerError, match=r"rank \d of the trainer failed: cannot read the checkpoint"),
+        group(policy / "nowhere", None),
+    ):
+        pass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch.multiprocessing.spawn import spawn
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.attention import attend
+from engine.trainer.batch import Row
 from engine.trainer.packing import lay_out
 from engine.trainer.ranks import ALONE, Ranks, shared_row
 from engine.trainer.trainer import Trainer
@@ -55,18 +57,30 @@ def groups_of(name: str) -> list[Group]:
     return make_groups(make_model(seed=1), INPUTS[name], terminations=terminations)
 
 
+class Together(Trainer):
+    """One of several trainers that all plan the same update, and take their own share of it."""
+
+    def _divergences(self, shares: Sequence[Sequence[Row]], temperature: float) -> dict[int, float]:
+        found: list[dict[int, float]] = [super()._divergences(shares, temperature)]
+        if self._ranks.mesh is not None:
+            found *= self._ranks.size
+            dist.all_gather_object(found, found[0])
+        return {place: value for own in found for place, value in own.items()}
+
+
 def updated(case: str, ranks: Ranks, dtype: torch.dtype, **more: Any) -> dict[str, Any]:
     """Two updates of each input by one rank, which sees the same groups as every other."""
     objective, settings = CASES[case]
     found: dict[str, Any] = {}
     for name in INPUTS:
-        trainer = Trainer(
+        trainer = Together(
             make_model().to(dtype),
             algorithm=AlgorithmConfig(**objective),
             config=TrainerConfig(
                 **{"minibatches": 2, "learning_rate": 1e-3, "threads": 1, "tokens_per_microbatch": 64}
                 | settings
                 | more
+                | {"data_parallel": ranks.data_size, "context_parallel": ranks.context_size}
             ),
             max_context=64,
             seed=5,

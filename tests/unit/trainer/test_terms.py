@@ -16,8 +16,9 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import save_policy_checkpoint
+from engine.trainer.learner import UpdateResult
 from engine.trainer.schedule import learning_rate
-from engine.trainer.trainer import Trainer, UpdateResult
+from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
@@ -193,7 +194,7 @@ def test_adapters_train_nothing_else_and_are_folded_for_the_sampler() -> None:
         assert torch.equal(new, old) != name.endswith(("q_proj.weight", "down_proj.weight")), name
 
 
-def test_adapters_resume_to_the_same_bits() -> None:
+def test_adapters_resume_to_the_same_bits(tmp_path: Path) -> None:
     def updated(trainer: Trainer, model: Transformer) -> torch.Tensor:
         trainer.update(make_groups(make_model(), REWARDS), temperature=1.0)
         return flat(model)
@@ -201,13 +202,14 @@ def test_adapters_resume_to_the_same_bits() -> None:
     model = make_model()
     trainer = make_trainer(model, lora_rank=2)
     updated(trainer, model)
-    state = copy.deepcopy(trainer.state_dict())
+    trainer.save(tmp_path / "shards").result()
     again = copy.deepcopy(model)
     resumed = make_trainer(again, lora_rank=2, base=make_model())
-    resumed.load_state_dict(state)
+    resumed.restore(tmp_path / "shards")
+    resumed.updates = 1
     assert torch.equal(updated(trainer, model), updated(resumed, again))
     with pytest.raises(CheckpointError, match="adapters"):
-        make_trainer(make_model()).load_state_dict(state)
+        make_trainer(make_model()).restore(tmp_path / "shards")
 
 
 def test_exported_adapters_open_in_peft(tmp_path: Path) -> None:
@@ -221,7 +223,7 @@ def test_exported_adapters_open_in_peft(tmp_path: Path) -> None:
     config: dict[str, Any] = {"lora_rank": 2, "lora_targets": ("v_proj", "up_proj")}
     trainer = make_trainer(model, **config)
     trainer.update(make_groups(model, REWARDS), temperature=1.0)
-    adapters = trainer.state_dict()["adapters"]
+    adapters = trainer.state()["adapters"]
     save_adapters(tmp_path / "adapter", adapters, TrainerConfig(**config), str(tmp_path / "base"))
     theirs = Qwen3ForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
     ids = torch.tensor([[3, 4, 5, 6, 7]])

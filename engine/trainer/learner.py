@@ -1,0 +1,175 @@
+"""Interface of a trainer, alone or in ranks, and the planning of an update that all of them share.
+
+Advantages, weights, the groups of each optimizer step and the packing into rows are decided in one process;
+each rank receives its own rows only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.algorithms import Member, has_kl_reward, step_members
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.trainer import TrainerConfig
+from engine.trainer.batch import Row, Sample, make_samples, share_rows, trajectory_samples
+from engine.trainer.efficiency import PassMeter
+from engine.trainer.metrics import UpdateMeter
+from engine.trainer.schedule import learning_rate
+from engine.trainer.shards import Fingerprint
+from engine.types import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateResult:
+    """Result of an update."""
+
+    metrics: dict[str, float]
+    """Metrics as ``area/name`` → value; always finite."""
+    members: list[tuple[Member, ...]]
+    """Treatment of every trajectory by the objective, in the order of the given groups."""
+    optimizer_steps: int
+    """Number of optimizer steps; with 0 nothing was learned and the weights are bitwise unchanged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """One data rank's part of an update."""
+
+    steps: Sequence[Sequence[Row]]
+    """Rows of each optimizer step; as many for every rank. None at all: the step has no gradient."""
+    rate: float
+    """Learning rate."""
+    temperature: float
+    """Sampling temperature of the trajectories."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learned:
+    """Outcome of the optimizer steps of an update, summed over all ranks."""
+
+    meter: UpdateMeter
+    passes: PassMeter
+    saving_seconds: float
+    """Time for which the first optimizer step waited for a checkpoint."""
+    peak_flops: float | None
+    """Peak FLOP/s of all ranks' devices; None where it is not known."""
+
+
+class Learner(ABC):
+    """Trainer of one policy, whatever computes behind it.
+
+    Args:
+        algorithm: the objective.
+        config: settings.
+        max_context: the agent's limit in tokens, the objective's default normalisation length.
+        seed: decides which groups share an optimizer step.
+    """
+
+    def __init__(
+        self, algorithm: AlgorithmConfig, config: TrainerConfig, *, max_context: int, seed: int
+    ) -> None:
+        self._algorithm = algorithm
+        self._config = config
+        self._max_context = max_context
+        self._seed = seed
+        self.updates = 0
+        """Number of updates made; decides learning rates and the order of groups."""
+
+    def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
+        """Update the weights from one iteration's groups.
+
+        Args:
+            groups: all groups of the iteration, the same order for the same result.
+            temperature: the sampling temperature of the trajectories, > 0.
+
+        Raises:
+            UpdateAbandonedError: ``abandon`` was called.
+            TrainerError: a rank failed or ended.
+        """
+        started = time.perf_counter()
+        sums = self._kl_sums(groups, temperature) if has_kl_reward(self._algorithm) else None
+        members = step_members(groups, self._algorithm, max_context=self._max_context, kl_sums=sums)
+        rate = learning_rate(self._config, self.updates)
+        steps = [self._rows(groups, members, chosen) for chosen in self._minibatches(len(groups))]
+        shares = [
+            Share(steps=[step[rank] for step in steps], rate=rate, temperature=temperature)
+            for rank in range(self._config.data_parallel)
+        ]
+        learned = self._learn(shares)
+        self.updates += 1
+        seconds = time.perf_counter() - started
+        metrics = learned.meter.report(members, seconds)
+        metrics |= learned.passes.report(seconds, learned.peak_flops) | {"update/learning_rate": rate}
+        metrics["time/checkpoint"] = learned.saving_seconds
+        return UpdateResult(metrics=metrics, members=members, optimizer_steps=learned.meter.steps)
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """End the running update early; called from another thread. Later use is rejected."""
+
+    @abstractmethod
+    def save(self, folder: Path) -> Future[dict[str, Fingerprint]]:
+        """Start writing weights and optimizer state to ``folder``; the next optimizer step waits for it.
+
+        Nothing is copied: weights do not change between two optimizer steps. The future's result is the
+        fingerprint of every file.
+
+        Raises:
+            UpdateAbandonedError: after ``abandon`` the state may be half of an update's.
+        """
+
+    @abstractmethod
+    def restore(self, folder: Path) -> None:
+        """Read what ``save`` wrote, with any number of ranks. Raises CheckpointError."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop threads and processes; safe to call twice."""
+
+    @abstractmethod
+    def _divergences(self, shares: Sequence[Sequence[Row]], temperature: float) -> dict[int, float]:
+        """Return Σ KL over the sampled tokens of each ``Sample.place``, given each data rank's rows."""
+
+    @abstractmethod
+    def _learn(self, shares: Sequence[Share]) -> Learned:
+        """Make the optimizer steps, given each data rank's share."""
+
+    def _minibatches(self, num_groups: int) -> list[list[int]]:
+        order = list(range(num_groups))
+        random.Random(f"{self._seed}/{self.updates}").shuffle(order)
+        count = self._config.minibatches
+        return [chosen for chosen in (order[i::count] for i in range(count)) if chosen]
+
+    def _rows(
+        self, groups: Sequence[Group], members: Sequence[Sequence[Member]], chosen: Sequence[int]
+    ) -> list[list[Row]]:
+        """Return each data rank's rows of one optimizer step."""
+        samples = make_samples(
+            [groups[i] for i in chosen],
+            [members[i] for i in chosen],
+            self._algorithm,
+            max_context=self._max_context,
+        )
+        return self._share(samples)
+
+    def _share(self, samples: Sequence[Sample]) -> list[list[Row]]:
+        return share_rows(
+            samples,
+            tokens_per_microbatch=self._config.tokens_per_microbatch,
+            data_parallel=self._config.data_parallel,
+        )
+
+    def _kl_sums(self, groups: Sequence[Group], temperature: float) -> list[list[float]]:
+        """Return Σ_t KL_it of every trajectory, 0 for those without sampled tokens."""
+        records = [trajectory.tokens for group in groups for trajectory in group.trajectories]
+        samples = [sample for i, r in enumerate(records) for sample in trajectory_samples(r, place=i)]
+        found = self._divergences(self._share(samples), temperature)
+        places = itertools.count()
+        return [[found.get(next(places), 0.0) for _ in group.trajectories] for group in groups]

@@ -1,0 +1,128 @@
+"""Connections between a trainer's controller and its ranks: two sockets for each rank, opened by the rank.
+
+``commands`` carries questions and answers; ``events`` carries signs of life, finished writes and failures,
+which may come at any time. Messages are pickled, so both sides prove that they know a common key first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import struct
+from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
+from typing import Literal, TypeAlias
+
+from engine.errors import TrainerError
+
+ADDRESS, KEY = "TRAINYARD_RANKS_ADDRESS", "TRAINYARD_RANKS_KEY"
+"""Environment variables: ``HOST:PORT`` of the controller, and the common key."""
+Purpose: TypeAlias = Literal["commands", "events"]
+
+_HANDSHAKE_S = 10
+"""Time in which a peer must prove that it knows the key, seconds."""
+_LOOPBACK = "127.0.0.1"
+
+
+class RankListener:
+    """Listening socket of a controller.
+
+    Args:
+        address: host and port; by default a free port of the loopback interface.
+        key: the common key.
+
+    Raises:
+        TrainerError: the address cannot be used.
+    """
+
+    def __init__(self, key: bytes, address: tuple[str, int] = (_LOOPBACK, 0)) -> None:
+        self._key = key
+        try:
+            self._socket = socket.create_server(address)
+        except OSError as error:
+            raise TrainerError(
+                f"cannot listen for ranks at {address[0]}:{address[1]} ({error}): set {ADDRESS} to a free "
+                "port of this machine"
+            ) from error
+
+    @property
+    def address(self) -> str:
+        """Return ``HOST:PORT``."""
+        host, port = self._socket.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def accept(self, timeout_s: float) -> tuple[int, Purpose, Connection] | None:
+        """Return a rank's next connection; None when there was none in time, or a stranger's."""
+        self._socket.settimeout(timeout_s)
+        try:
+            peer, _ = self._socket.accept()
+        except TimeoutError:
+            return None
+        peer.setblocking(True)
+        _set_receive_timeout(peer, _HANDSHAKE_S)
+        connection = Connection(os.dup(peer.fileno()))
+        try:
+            deliver_challenge(connection, self._key)
+            answer_challenge(connection, self._key)
+            rank, purpose = connection.recv()
+        except Exception:  # whatever a stranger sends
+            connection.close()
+            return None
+        finally:
+            with contextlib.suppress(OSError):
+                _set_receive_timeout(peer, 0)
+            peer.close()
+        return rank, purpose, connection
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._socket.close()
+
+
+def connect(rank: int, purpose: Purpose) -> Connection:
+    """Connect a rank to the controller named in the environment.
+
+    Raises:
+        TrainerError: it is not named, or does not accept.
+    """
+    host, port = read_address()
+    try:
+        connection = Client((host, port), authkey=read_key())
+        connection.send((rank, purpose))
+    except (OSError, EOFError) as error:
+        raise TrainerError(
+            f"rank {rank} cannot reach its controller at {host}:{port} ({error}): start the run first, with "
+            f"the same {KEY}"
+        ) from error
+    assert isinstance(connection, Connection)
+    return connection
+
+
+def read_address() -> tuple[str, int]:
+    """Return the controller's host and port from the environment. Raises TrainerError."""
+    host, _, port = os.environ.get(ADDRESS, "").rpartition(":")
+    if not host or not port.isdigit():
+        raise TrainerError(
+            f"{ADDRESS} is {os.environ.get(ADDRESS)!r}: set it to HOST:PORT, alike for the run and its ranks"
+        )
+    return host, int(port)
+
+
+def read_key() -> bytes:
+    """Return the common key from the environment. Raises TrainerError."""
+    key = os.environ.get(KEY, "")
+    if len(key) < 16:
+        raise TrainerError(
+            f"{KEY} has {len(key)} characters: set a secret of 16 or more, the same for the run and its ranks"
+        )
+    return key.encode()
+
+
+def shut_down(connection: Connection) -> None:
+    """End a connection in both directions; a thread that is reading from it sees the end."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as twin:
+        twin.shutdown(socket.SHUT_RDWR)
+
+
+def _set_receive_timeout(peer: socket.socket, seconds: int) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
