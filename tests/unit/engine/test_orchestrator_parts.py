@@ -206,7 +206,7 @@ def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
 def test_forks_are_counted_per_trajectory() -> None:
     forked = TokenRecord(ids=range(6), mask=[0, 1, 0, 0, 1, 0], steps=[-1, 0, -1, -1, 1, -1])
     members = [
-        replace(trajectory(index=i), tokens=tokens)
+        replace(trajectory(index=i, steps=[step()]), tokens=tokens)
         for i, tokens in enumerate((forked, TokenRecord(ids=(1, 2), mask=(0, 1))))
     ]
     group = Group(iteration=0, phase="train", task=row("t").task, trajectories=tuple(members))
