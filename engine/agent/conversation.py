@@ -149,7 +149,7 @@ def _assistant_message(reply: Reply, step: int, *, keep_thinking: bool) -> Messa
     message: dict[str, object] = {"role": "assistant", "content": reply.content}
     if keep_thinking and reply.thinking:
         message["reasoning_content"] = reply.thinking
-    if reply.calls:
+    if reply.calls and not any(call.error for call in reply.calls):
         message["tool_calls"] = [
             {
                 "id": call_id(step, position),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 
 from engine.models.chat.base import Reply, Tokenizer
@@ -37,6 +38,34 @@ def read_thinking(
         thinking_tokens=stop - begin,
         thinking_closed=closed,
     )
+
+
+def read_written_thinking(tokenizer: Tokenizer, ids: Sequence[int], *, opened: bool) -> Reply:
+    """Split a response of a model that spells the thinking markers out in several tokens.
+
+    Args:
+        ids: the response without the tokens that ended it.
+        opened: whether the prompt ended with the opening marker.
+    """
+    text = tokenizer.decode(ids)
+    begun = text.lstrip().startswith(THINK_START)
+    if not begun and not opened:
+        return Reply(text=text, thinking="", content=text)
+    start = text.index(THINK_START) + len(THINK_START) if begun else 0
+    end = text.find(THINK_END, start)
+    first = _tokens_of(tokenizer, ids, start)
+    return Reply(
+        text=text,
+        thinking=text[start : end if end >= 0 else None],
+        content=text[end + len(THINK_END) :] if end >= 0 else "",
+        thinking_tokens=(_tokens_of(tokenizer, ids, end) if end >= 0 else len(ids)) - first,
+        thinking_closed=end >= 0,
+    )
+
+
+def _tokens_of(tokenizer: Tokenizer, ids: Sequence[int], length: int) -> int:
+    """Return how many tokens the first ``length`` characters of the decoded text take, cut ones included."""
+    return bisect.bisect_left(range(len(ids)), length, key=lambda count: len(tokenizer.decode(ids[:count])))
 
 
 def split_thinking(text: str) -> tuple[str | None, str, bool]:

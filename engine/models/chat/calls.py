@@ -1,0 +1,145 @@
+"""Function calls as model families write them, read without loss.
+
+The text after the thinking is read, not the library's parse of it: ``renderers`` strips the values of GLM's
+and Qwen3.5's arguments, which changes indented code. To add a style: its sign in ``_SIGNS``, its reader in
+``_READERS``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from engine.tools.formats import READERS, FoundCall
+from engine.tools.parser import NativeCall
+
+CallStyle = Literal["json", "xml", "keys", "llama", "mistral"]
+Found = Iterator[tuple[int, NativeCall]]
+"""Calls in order, each with the position where it begins."""
+
+_SIGNS: Mapping[str, CallStyle] = {
+    "<arg_key>": "keys",
+    "<function=": "xml",
+    "[TOOL_CALLS]": "mistral",
+    "<tool_call>": "json",
+    '"parameters":': "llama",
+}
+_DECODER = json.JSONDecoder(strict=False)
+_KEYS_NAME = re.compile(r"\s*([^<\s]{1,200})\s*")
+_KEY = re.compile(r"\s*<arg_key>([^<]{1,200})</arg_key>\s*<arg_value>")
+_VALUE_END = re.compile(r"</arg_value>(?=\s*(?:<arg_key>|</tool_call>))")
+_KEYS_END = re.compile(r"\s*</tool_call>")
+_WRAPPER = re.compile(r"(?:<tool_call>|<\|python_tag\|>)\s*\Z")
+_LLAMA_OPENING = re.compile(r"\{\s*\"name\"\s*:")
+_MISTRAL_NAME = re.compile(r"\s*([\w.-]{1,200})(?:\[CALL_ID\][^\[{]{1,80})?(?:\[ARGS\])?\s*(?=\{)")
+
+
+def call_style(written: str) -> CallStyle | None:
+    """Return the style of a call that a family's template wrote; None for an unknown one."""
+    return next((style for sign, style in _SIGNS.items() if sign in written), None)
+
+
+def read_calls(content: str, style: CallStyle) -> tuple[str, tuple[NativeCall, ...]]:
+    """Return the text before the calls, and the calls."""
+    found = list(_READERS[style](content))
+    before = _WRAPPER.sub("", content[: found[0][0]]) if found else content
+    return before, tuple(call for _, call in found)
+
+
+def arguments_json(call: NativeCall) -> str:
+    """Return a call's arguments as JSON text."""
+    if isinstance(call.arguments, str):
+        return call.arguments
+    return json.dumps(dict(call.arguments), ensure_ascii=False)
+
+
+def _broken(position: int, name: str, reason: str) -> tuple[int, NativeCall]:
+    return position, NativeCall(name=name, arguments={}, error=reason)
+
+
+def _read_tagged(style: Literal["native", "xml"], content: str) -> Found:
+    for place in READERS[style](content, 0, {}):
+        if isinstance(place, FoundCall):
+            yield place.start, NativeCall(name=place.name, arguments=place.arguments, error=place.error)
+        elif not place.mention:
+            yield _broken(place.start, "", place.error)
+
+
+def _read_keys(content: str) -> Found:
+    start = content.find("<tool_call>")
+    while start >= 0:
+        name = _KEYS_NAME.match(content, start + len("<tool_call>"))
+        if name is None:
+            yield _broken(start, "", "the tool call has no name")
+            return
+        cursor, arguments = name.end(), dict[str, object]()
+        while key := _KEY.match(content, cursor):
+            end = _VALUE_END.search(content, key.end())
+            if end is None:
+                yield _broken(start, name[1], f"the call of '{name[1]}' is cut off in '{key[1].strip()}'")
+                return
+            arguments[key[1].strip()] = content[key.end() : end.start()]
+            cursor = end.end()
+        closing = _KEYS_END.match(content, cursor)
+        if closing is None:
+            yield _broken(start, name[1], f"the call of '{name[1]}' is not closed with </tool_call>")
+            return
+        yield start, NativeCall(name=name[1], arguments=arguments)
+        start = content.find("<tool_call>", closing.end())
+
+
+def _read_llama(content: str) -> Found:
+    if opening := _LLAMA_OPENING.search(content):
+        yield _object_call(opening.start(), content[opening.start() :])
+
+
+def _read_mistral(content: str) -> Found:
+    start = content.find("[TOOL_CALLS]")
+    if start < 0:
+        return
+    cursor = start + len("[TOOL_CALLS]")
+    if content[cursor:].lstrip().startswith("["):
+        yield from _object_list(start, content[cursor:])
+        return
+    while name := _MISTRAL_NAME.match(content, cursor):
+        try:
+            arguments, cursor = _DECODER.raw_decode(content, name.end())
+        except (ValueError, RecursionError) as error:
+            yield _broken(start, name[1], f"the arguments of '{name[1]}' are not valid JSON: {error}")
+            return
+        yield start, NativeCall(name=name[1], arguments=arguments)
+        start = max(content.find("[TOOL_CALLS]", cursor), 0)
+        cursor = start + len("[TOOL_CALLS]") if start else len(content)
+
+
+def _object_list(start: int, text: str) -> Found:
+    try:
+        calls, _ = _DECODER.raw_decode(text.lstrip())
+    except (ValueError, RecursionError) as error:
+        yield _broken(start, "", f"the tool calls are not valid JSON: {error}")
+        return
+    for call in calls:
+        yield _object_call(start, json.dumps(call))
+
+
+def _object_call(start: int, text: str) -> tuple[int, NativeCall]:
+    try:
+        data, _ = _DECODER.raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        return _broken(start, "", f"the tool call is not valid JSON: {error}")
+    if isinstance(data, dict) and isinstance(data.get("name"), str):
+        arguments = data.get("parameters", data.get("arguments", {}))
+        if isinstance(arguments, dict | str):
+            return start, NativeCall(name=data["name"], arguments=arguments)
+    return _broken(start, "", 'the tool call must be an object with "name" and an object of arguments')
+
+
+_READERS: Mapping[CallStyle, Callable[[str], Found]] = {
+    "json": lambda content: _read_tagged("native", content),
+    "xml": lambda content: _read_tagged("xml", content),
+    "keys": _read_keys,
+    "llama": _read_llama,
+    "mistral": _read_mistral,
+}

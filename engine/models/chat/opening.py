@@ -1,0 +1,46 @@
+"""Opening of a model's conversations.
+
+To add a family known by hand: its renderer in ``engine.models.families``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from engine.errors import CheckpointError
+from engine.models.builtin.tokenizer import BpeTokenizer
+from engine.models.chat.base import Chat
+from engine.models.chat.chatml import ChatML
+from engine.models.families import Family
+
+
+def open_chat(tokenizer: Any, family: Family, folder: Path | None) -> Chat:
+    """Return the conversations of an opened model.
+
+    Args:
+        tokenizer: a built-in policy's, or ``transformers``' own.
+        family: row of the model's architecture.
+        folder: the model's original files; None without.
+
+    Raises:
+        CheckpointError: the tokenizer cannot serve conversations; the message says why.
+    """
+    if isinstance(tokenizer, BpeTokenizer):
+        return ChatML(tokenizer)
+    from engine.models.chat.rendered import RenderedChat  # its library takes a second to import
+
+    return RenderedChat(tokenizer, family.renderer, extra_stop_ids=_generation_ends(folder))
+
+
+def _generation_ends(folder: Path | None) -> frozenset[int]:
+    """Return the end-of-sequence ids of a folder's generation settings."""
+    path = folder / "generation_config.json" if folder is not None else None
+    if path is None or not path.exists():
+        return frozenset()
+    try:
+        ends = json.loads(path.read_text()).get("eos_token_id") or []
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    return frozenset(ends if isinstance(ends, list) else [ends])

@@ -1,0 +1,163 @@
+"""Renderers of ``renderers``: the family's own where it agrees with the folder's chat template.
+
+A family's renderer is known by hand and extends conversations token by token; one architecture may come with
+several templates, though (Qwen3 and Qwen3-Coder), so it is taken only when it writes the same tokens as the
+folder's chat template. Everything else follows that template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import date
+from typing import Any
+
+from jinja2 import TemplateError
+from pydantic import TypeAdapter, ValidationError
+from renderers.base import Renderer, create_renderer
+from renderers.configs import RendererConfig
+from renderers.default import DefaultRenderer
+
+from engine.errors import CheckpointError
+from engine.models.chat.published import PublishedTokenizer
+
+RENDER_ERRORS = (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
+"""What a renderer or a chat template raises for messages that it cannot express."""
+_DATE = date(2024, 7, 26)
+"""Date in every prompt: a prompt must not change from day to day. Llama's renderer has the same one."""
+PROBE_TOOL: Mapping[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "probe",
+        "description": "Look.",
+        "parameters": {
+            "type": "object",
+            "properties": {"where": {"type": "string", "description": "Place."}},
+            "required": ["where"],
+        },
+    },
+}
+_PROBE = (
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "First question."},
+)
+_PROBES: Sequence[tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]] = (
+    (_PROBE, ()),
+    (_PROBE, (PROBE_TOOL,)),
+    ((*_PROBE, {"role": "assistant", "content": "Answer."}, {"role": "user", "content": "Second."}), ()),
+)
+"""Conversations, with tools, on which a family's renderer has to agree with the folder's template."""
+
+
+class TemplateTokenizer:
+    """The tokenizer as ``renderers`` asks for it; text of templates may hold control tokens."""
+
+    def __init__(self, tokenizer: Any, published: PublishedTokenizer, *, thinking: bool) -> None:
+        self._tokenizer = tokenizer
+        self._published = published
+        self._options = {
+            "enable_thinking": thinking,
+            "reasoning_effort": "medium" if thinking else "low",
+            "date_string": _DATE.strftime("%d %b %Y"),
+            "strftime_now": _DATE.strftime,
+        }
+        self.name_or_path: str = tokenizer.name_or_path
+        self.unk_token_id: int | None = tokenizer.unk_token_id
+        self.eos_token_id: int | None = tokenizer.eos_token_id
+        self.all_special_tokens: list[str] = list(published.control.values())
+
+    @property
+    def template(self) -> str:
+        """Return the folder's chat template; empty without one."""
+        template = self._tokenizer.chat_template
+        return template if isinstance(template, str) else ""
+
+    def encode(self, text: str, *_: Any, **__: Any) -> list[int]:
+        """Return the ids of a template's text."""
+        return self._published.encode_template(text)
+
+    def decode(self, ids: Any, *_: Any, **__: Any) -> str:
+        """Return the text of ids, special tokens spelled out."""
+        return self._published.decode(ids)
+
+    def convert_tokens_to_ids(self, token: str) -> int | None:
+        """Return a token's id; None where the vocabulary lacks it."""
+        return self._published.id_of(token)
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
+        tools: Any = None,
+        **_: Any,
+    ) -> list[int]:
+        """Return the ids of a conversation by the folder's chat template."""
+        text = self.written(messages, add_generation_prompt=add_generation_prompt, tools=tools)
+        return self._published.encode_template(text)
+
+    def written(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool, tools: Any = None
+    ) -> str:
+        """Return a conversation as the chat template's text."""
+        return str(
+            self._tokenizer.apply_chat_template(
+                list(messages),
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                tools=tools,
+                **self._options,
+            )
+        )
+
+
+def open_renderer(tokenizer: TemplateTokenizer, name: str | None, *, thinking: bool) -> Renderer:
+    """Return the family's renderer, or the one of the chat template.
+
+    Args:
+        tokenizer: of the folder.
+        name: the family's renderer in ``renderers``; None without one.
+        thinking: whether responses may think.
+
+    Raises:
+        CheckpointError: there is neither a chat template nor a renderer that this tokenizer can serve.
+    """
+    known = None if name in (None, "gpt-oss") else _known_renderer(tokenizer, str(name), thinking=thinking)
+    if not tokenizer.template:
+        if known is None:
+            raise CheckpointError(
+                f"the tokenizer in {tokenizer.name_or_path} has no chat template; expected "
+                "chat_template.jinja, or chat_template in tokenizer_config.json, as instruct models have it"
+            )
+        return known
+    template = DefaultRenderer(tokenizer)
+    return known if known is not None and _agree(known, template) else template
+
+
+def _known_renderer(tokenizer: TemplateTokenizer, name: str, *, thinking: bool) -> Renderer | None:
+    """Return the renderer known by hand; None where the vocabulary lacks one of its tokens."""
+    settings = {"name": name, "thinking_retention": "all"}
+    adapter: TypeAdapter[Any] = TypeAdapter(RendererConfig)
+    try:
+        config = adapter.validate_python({**settings, "enable_thinking": thinking})
+    except ValidationError:
+        config = adapter.validate_python(settings)
+    try:
+        return create_renderer(tokenizer, config)
+    except AssertionError:
+        return None
+
+
+def _agree(known: Renderer, template: Renderer) -> bool:
+    for messages, tools in _PROBES:
+        try:
+            expected = _render(template, messages, tools)
+        except RENDER_ERRORS:
+            continue
+        if _render(known, messages, tools) != expected:
+            return False
+    return True
+
+
+def _render(renderer: Renderer, messages: Any, tools: Sequence[Mapping[str, Any]]) -> list[int]:
+    declared: Any = list(tools) or None
+    return list(renderer.render_ids(list(messages), tools=declared, add_generation_prompt=True))
