@@ -153,8 +153,11 @@ class AgentLoop:
         return replace(step, observation=shown), continuation
 
     def _answers(self, index: int, reply: Reply, observation: str) -> list[Message]:
-        """Return an observation as the messages that answer the model's turn: one for each native call."""
-        if not reply.calls:
+        """Return an observation as the messages that answer the model's turn.
+
+        One for each native call; one from the user where there is none, or one that cannot be read.
+        """
+        if not reply.calls or any(call.error for call in reply.calls):
             return [{"role": "user", "content": observation}]
         return [
             {

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 from engine.tools.formats import READERS, FoundCall
-from engine.tools.parser import NativeCall
+from engine.tools.parser import NativeCall, read_native
 
 CallStyle = Literal["json", "xml", "keys", "llama", "mistral"]
 Found = Iterator[tuple[int, NativeCall]]
@@ -59,12 +59,17 @@ def _broken(position: int, name: str, reason: str) -> tuple[int, NativeCall]:
     return position, NativeCall(name=name, arguments={}, error=reason)
 
 
-def _read_tagged(style: Literal["native", "xml"], content: str) -> Found:
-    for place in READERS[style](content, 0, {}):
+def _read_xml(content: str) -> Found:
+    for place in READERS["xml"](content, 0, {}):
         if isinstance(place, FoundCall):
             yield place.start, NativeCall(name=place.name, arguments=place.arguments, error=place.error)
         elif not place.mention:
             yield _broken(place.start, "", place.error)
+
+
+def _read_json(content: str) -> Found:
+    before, calls = read_native(content)
+    return ((len(before), call) for call in calls)
 
 
 def _read_keys(content: str) -> Found:
@@ -137,8 +142,8 @@ def _object_call(start: int, text: str) -> tuple[int, NativeCall]:
 
 
 _READERS: Mapping[CallStyle, Callable[[str], Found]] = {
-    "json": lambda content: _read_tagged("native", content),
-    "xml": lambda content: _read_tagged("xml", content),
+    "json": _read_json,
+    "xml": _read_xml,
     "keys": _read_keys,
     "llama": _read_llama,
     "mistral": _read_mistral,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os.path
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -168,6 +167,10 @@ class RenderedChat:
     ) -> list[int] | None:
         new: Any = [self.tokenizer.protect_message(message) for message in messages]
         declared: Any = list(tools) or None
+        if completion and completion[-1] in self.stop_ids:
+            # A response that ended is continued whatever is in it: only its last id matters to what follows.
+            # The renderers refuse where they take it to be inside its thinking (GLM's: without any marker).
+            completion = [*(self._markers or ()), completion[-1]]
         rendered = self._renderer.bridge_to_next_turn(prompt, completion, new, tools=declared)
         length = len(prompt) + len(completion)
         if rendered is None or list(rendered.token_ids[:length]) != prompt + completion:
@@ -177,16 +180,16 @@ class RenderedChat:
     def _following(self, messages: Sequence[Message]) -> list[int] | None:
         """Return what the template writes behind the model's last turn, from the end of that turn on."""
         last: dict[str, Any] = {"role": "assistant", "content": _PLACEHOLDER}
-        if messages[0]["role"] == "tool":
-            function = {"name": messages[0]["name"], "arguments": {"where": _PLACEHOLDER}}
-            call = {"id": messages[0]["tool_call_id"], "type": "function", "function": function}
-            last = {"role": "assistant", "content": "", "tool_calls": [call]}
+        results = [message for message in messages if message["role"] == "tool"]
+        if results:
+            calls = [_call(result["name"], _PLACEHOLDER, result["tool_call_id"]) for result in results]
+            last = {"role": "assistant", "content": "", "tool_calls": calls}
         conversation = [_USER, last, *(self.tokenizer.protect_message(message) for message in messages)]
         try:
             text = self._writer.written(conversation, add_generation_prompt=True)
         except RENDER_ERRORS:
             return None
-        _, found, tail = text.partition(_PLACEHOLDER)
+        _, found, tail = text.rpartition(_PLACEHOLDER)
         ids = self.tokenizer.encode_template(tail)
         ends = self.stop_ids if self._close is None else self.stop_ids | {self._close}
         first = next((place for place, i in enumerate(ids) if i in ends), None)
@@ -227,13 +230,7 @@ class RenderedChat:
     @functools.cached_property
     def _end_of_call(self) -> int:
         """Id with which a computed function call ends."""
-        calls = [
-            {
-                "id": _RESULT["tool_call_id"],
-                "type": "function",
-                "function": {"name": "probe", "arguments": {"where": "x"}},
-            }
-        ]
+        calls = [_call("probe", "x", "call00000")]
         return self._last_stop([_USER, {"role": "assistant", "content": "", "tool_calls": calls}, _RESULT])
 
     def _last_stop(self, messages: Sequence[Message]) -> int:
@@ -300,7 +297,8 @@ class RenderedChat:
         if tags:
             ids = ids[len(ids) - 1 - ids[::-1].index(tags[0]) :]
         else:
-            ids = ids[len(os.path.commonprefix([ids, header])) :]
+            pairs = enumerate(zip(ids, header, strict=False))
+            ids = ids[next((place for place, (ours, theirs) in pairs if ours != theirs), len(header)) :]
         end = next((place for place, i in enumerate(ids) if i in self.stop_ids), len(ids))
         return ids[:end]
 
@@ -320,6 +318,11 @@ class RenderedChat:
             for call in parsed.tool_calls
         ]
         return _with_calls(reply, parsed.content, calls)
+
+
+def _call(name: str, where: str, identifier: str) -> dict[str, Any]:
+    function = {"name": name, "arguments": {"where": where}}
+    return {"id": identifier, "type": "function", "function": function}
 
 
 def _with_calls(reply: Reply, content: str, calls: Sequence[NativeCall]) -> Reply:
