@@ -29,10 +29,10 @@ from engine.models.weights.model_weights import tied_names
 from engine.models.weights.source import WeightSource, copy_rows
 
 
-def use_stored_types(model: nn.Module, source: WeightSource) -> None:
-    """Give parameters on the meta device the types in which a checkpoint stores them; before ``shard``."""
+def keep_frozen_types(model: nn.Module, source: WeightSource) -> None:
+    """Give frozen parameters on the meta device the types in which they are stored; before ``shard``."""
     for name, parameter in model.named_parameters():
-        if parameter.is_meta and parameter.is_floating_point():
+        if parameter.is_meta and not parameter.requires_grad:
             parameter.data = parameter.data.to(source.tensors[name].dtype)
 
 

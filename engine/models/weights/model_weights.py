@@ -6,10 +6,11 @@ A recipe makes one or more parameters from stored tensors; most take one tensor 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from engine.errors import CheckpointError
@@ -17,6 +18,7 @@ from engine.models.weights.source import TensorInfo, WeightSource
 
 _SHOWN = 5
 """Names that an error lists."""
+_COMPARED_ROWS = 64
 
 
 class Recipe(Protocol):
@@ -71,18 +73,13 @@ class Plan:
 
 
 def plan_as_stored(
-    stored: WeightSource, expected: Mapping[str, TensorInfo], *, redundant: Collection[str] = ()
+    stored: WeightSource, expected: Mapping[str, TensorInfo], ties: Sequence[Sequence[str]]
 ) -> Plan:
-    """Return the plan for a model whose parameters are published under their own names.
-
-    Args:
-        stored: the checkpoint.
-        expected: the model's parameters.
-        redundant: names that may be stored besides, as copies.
-    """
+    """Return the plan for a model whose parameters are stored under their own names."""
+    names = set(expected).union(*ties)
     return Plan(
-        recipes=[AsStored(name, name) for name in stored.tensors if name in expected],
-        unexpected=[name for name in stored.tensors if name not in expected and name not in redundant],
+        recipes=[AsStored(name, name) for name in stored.tensors if name in names],
+        unexpected=[name for name in stored.tensors if name not in names],
         published=lambda name: {name: expected[name]},
     )
 
@@ -105,7 +102,7 @@ class ModelWeights:
         stored: WeightSource,
         expected: Mapping[str, TensorInfo],
         plan: Plan,
-        ties: list[list[str]],
+        ties: Sequence[Sequence[str]],
     ) -> None:
         self._stored, self._expected, self._plan = stored, expected, plan
         self._recipes: dict[str, tuple[Recipe, str]] = {}
@@ -115,10 +112,11 @@ class ModelWeights:
             for name, info in recipe.describe(stored).items():
                 self._recipes[name], self.tensors[name] = (recipe, name), info
         for names in ties:
-            found = next((name for name in names if name in self._recipes), None)
-            for name in names:
-                if found is not None and name not in self._recipes:
-                    self._recipes[name], self.tensors[name] = self._recipes[found], self.tensors[found]
+            there = [name for name in names if name in self._recipes]
+            for name in set(names).difference(there) if there else ():
+                self._recipes[name], self.tensors[name] = self._recipes[there[0]], self.tensors[there[0]]
+            for other in there[1:]:
+                self._check_tie(there[0], other)
         self._check()
 
     def where(self, name: str) -> str:
@@ -145,6 +143,19 @@ class ModelWeights:
             raise CheckpointError(
                 f"the model has no place for {len(unexpected)} stored tensors: {_listed(unexpected)} "
                 f"({self._stored.where(unexpected[0])}); config.json must be the one of these weights"
+            )
+
+    def _check_tie(self, name: str, other: str) -> None:
+        """Compare some rows of two copies of one parameter."""
+        rows = self.tensors[name].shape[0]
+        same = self.tensors[other].shape == self.tensors[name].shape and all(
+            torch.equal(*(next(self.rows(copy, row, row + 1)).float() for copy in (name, other)))
+            for row in range(0, rows, max(1, rows // _COMPARED_ROWS))
+        )
+        if not same:
+            raise CheckpointError(
+                f"config.json says that {name} and {other} are one parameter, but {self.where(other)} has "
+                "two different ones: set tie_word_embeddings to false"
             )
 
     def _check_missing(self, bad: list[str]) -> None:

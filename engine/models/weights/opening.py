@@ -24,6 +24,10 @@ _UNPACKED = "mxfp4"
 """The one quantisation that is read: gpt-oss is published in no other form."""
 
 
+_TIED = ("model.embed_tokens.weight", "lm_head.weight")
+"""Names under which others publish the one table of a built-in model."""
+
+
 def open_weights(folder: Path, model: LanguageModel) -> WeightSource:
     """Open the weights of a model; everything is checked and nothing is read yet.
 
@@ -36,9 +40,8 @@ def open_weights(folder: Path, model: LanguageModel) -> WeightSource:
     """
     if isinstance(model, Transformer):
         stored, expected = _stored(folder), expected_tensors(model)
-        redundant = ("lm_head.weight",) if model.config.tie_word_embeddings else ()
-        plan = plan_as_stored(stored, expected, redundant=redundant)
-        return ModelWeights(stored, expected, plan, tied_names(model))
+        ties = [_TIED] if model.config.tie_word_embeddings else []
+        return ModelWeights(stored, expected, plan_as_stored(stored, expected, ties), ties)
     from engine.models.weights.conversion import meta_network
 
     return open_network_weights(folder, meta_network(cast(Any, model.config)))
@@ -54,11 +57,13 @@ def open_network_weights(folder: Path, network: PreTrainedModel) -> WeightSource
     from engine.models.weights.conversion import plan_converted
 
     check_quantisation(folder)
-    stored, expected = _stored(folder), expected_tensors(network)
+    stored, expected, ties = _stored(folder), expected_tensors(network), tied_names(network)
     plan = (
-        plan_as_stored(stored, expected) if isinstance(stored, DcpFolder) else plan_converted(stored, network)
+        plan_as_stored(stored, expected, ties)
+        if isinstance(stored, DcpFolder)
+        else plan_converted(stored, network)
     )
-    return ModelWeights(stored, expected, plan, tied_names(network))
+    return ModelWeights(stored, expected, plan, ties)
 
 
 def _stored(folder: Path) -> WeightSource:

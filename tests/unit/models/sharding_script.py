@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
@@ -17,7 +18,8 @@ from transformers import AutoConfig
 from engine.models.attention import Segments
 from engine.models.networks import build_causal
 from engine.models.pretrained import PretrainedModel
-from engine.models.sharding import load_weights, shard
+from engine.models.sharding import keep_frozen_types, load_weights, shard
+from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.opening import open_weights
 
 CPU = torch.device("cpu")
@@ -27,14 +29,17 @@ LENGTHS = (9, 14, 5, 11)
 class Root(nn.Module):
     """A loss of a model; all that touches weights happens inside."""
 
-    def __init__(self, model: PretrainedModel) -> None:
+    def __init__(self, model: PretrainedModel, *, low: bool = False) -> None:
         super().__init__()
         self.model = model
+        self.low = low
 
     def forward(self, sequences: list[Tensor], factors: list[Tensor]) -> Tensor:
         segments = Segments.whole([len(ids) for ids in sequences], CPU)
         head = self.model.head
-        logits = self.model.packed_hidden(torch.cat(sequences), segments) @ head.weight.T * head.scale
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.low):
+            hidden = self.model.packed_hidden(torch.cat(sequences), segments)
+        logits = hidden.float() @ head.weight.float().T * head.scale
         logits = logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
         return (logits * torch.cat(factors)).sum()
 
@@ -50,23 +55,45 @@ def empty(folder: Path) -> PretrainedModel:
     return PretrainedModel(build_causal(AutoConfig.from_pretrained(folder), meta=True))
 
 
-def learn(folder: Path, mesh: DeviceMesh | None, *, offload: bool = False) -> dict[str, Tensor]:
-    """Return weights and gradients, from this rank's part of the sequences."""
+def learn(
+    folder: Path,
+    mesh: DeviceMesh | None,
+    *,
+    offload: bool = False,
+    frozen: bool = False,
+    saved: Path | None = None,
+) -> dict[str, Tensor]:
+    """Return weights and gradients, from this rank's part of the sequences.
+
+    Args:
+        folder: of the model.
+        mesh: ranks that share it.
+        offload: keep the shards in the host's memory.
+        frozen: train the norms alone, and keep the others in the type in which they are stored.
+        saved: where the ranks write their shards.
+    """
     model = empty(folder)
     model.set_activation_checkpointing(True)
     source = open_weights(folder, model)
-    root = Root(model)
+    if frozen:
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad = "norm" in name
+        keep_frozen_types(model, source)
+    root = Root(model, low=frozen)
     if mesh is not None:
         shard(root, model.blocks, mesh, compute=None, offload=offload)
     load_weights(root, model, source, CPU, offload=offload)
     rank, size = (0, 1) if mesh is None else (mesh.get_rank(), mesh.size())
     ids, factors = batch(model.vocab_size)
     root(ids[rank::size], factors[rank::size]).backward()
+    if saved is not None:
+        save({"model": stored_tensors(model)}, checkpoint_id=saved / "shards")
     found = {}
     for name, parameter in model.named_parameters():
         found[name] = whole(parameter.detach())
-        assert parameter.grad is not None
-        found[f"{name} gradient"] = whole(parameter.grad)
+        if parameter.requires_grad:
+            assert parameter.grad is not None
+            found[f"{name} gradient"] = whole(parameter.grad)
     return found
 
 
@@ -109,7 +136,8 @@ def main(folder: Path) -> None:
     (folder / f"memory-{dist.get_rank()}.json").write_text(json.dumps(found))
     for family in sorted(path for path in (folder / "families").iterdir()):
         results = {
-            "two ranks": learn(family, meshes["all"]),
+            "two ranks": learn(family, meshes["all"], saved=folder / "saved" / family.name),
+            "two ranks, frozen": learn(family, meshes["all"], frozen=True),
             "two ranks with offload": learn(family, meshes["all"], offload=True),
             "one rank": learn(family, meshes["alone"]),
         }

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from engine.errors import CheckpointError
 from engine.models.networks import build_causal
 from engine.models.pretrained import PretrainedModel
-from engine.models.sharding import load_weights, use_stored_types
+from engine.models.sharding import keep_frozen_types, load_weights
 from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
 from engine.models.weights.opening import open_weights
 from engine.models.weights.safetensors_folder import SafetensorsFolder
@@ -87,7 +87,8 @@ def test_master_weights_and_the_types_of_a_frozen_base(tmp_path: Path) -> None:
     master, frozen = empty(config), empty(config)
     load_weights(master, master, open_weights(tmp_path, master), CPU)
     assert {p.dtype for p in master.parameters()} == {torch.float32}
-    use_stored_types(frozen, open_weights(tmp_path, frozen))
+    frozen.requires_grad_(False)
+    keep_frozen_types(frozen, open_weights(tmp_path, frozen))
     load_weights(frozen, frozen, open_weights(tmp_path, frozen), CPU)
     types = {name: p.dtype for name, p in frozen.named_parameters()}
     assert types.pop("model.norm.weight") == torch.float32
@@ -107,6 +108,18 @@ def test_tied_models_with_a_redundant_or_only_an_output_layer(tmp_path: Path, ke
     load_weights(model, model, open_weights(tmp_path, model), CPU)
     assert model.get_parameter("lm_head.weight") is model.get_parameter("model.embed_tokens.weight")
     assert_same(dict(model.state_dict()), own)
+
+
+@pytest.mark.parametrize("builtin", [True, False])
+def test_tied_weights_that_differ_are_refused(tmp_path: Path, builtin: bool) -> None:
+    config = tiny_config("qwen2")
+    publish(tmp_path, config)
+    weights = small.model().state_dict() if builtin else published(SafetensorsFolder(tmp_path))
+    rewrite(tmp_path, weights | {"lm_head.weight": weights["model.embed_tokens.weight"] + 1e-3})
+    with pytest.raises(
+        CheckpointError, match=r"lm_head\.weight are one parameter, .* tie_word_embeddings to false"
+    ):
+        open_weights(tmp_path, small.model() if builtin else empty(config))
 
 
 def rewrite(folder: Path, tensors: dict[str, Tensor]) -> None:

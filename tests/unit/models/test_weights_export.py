@@ -159,6 +159,18 @@ def test_an_export_of_four_bit_weights_says_that_they_are_no_longer(tmp_path: Pa
     assert all(torch.equal(theirs[name], tensor) for name, tensor in opened.state_dict().items())
 
 
+def test_a_model_is_opened_without_reading_its_weights(tmp_path: Path) -> None:
+    source = write_published(tmp_path / "published", "gemma3_text")
+    opened = open_model(str(source), home=tmp_path, read=False)
+    assert all(parameter.is_meta for parameter in opened.model.parameters())
+    load_weights(opened.model, opened.model, open_weights(source, opened.model), torch.device("cpu"))
+    whole = open_model(str(source), home=tmp_path).model.state_dict()
+    assert all(torch.equal(opened.model.state_dict()[name], tensor) for name, tensor in whole.items())
+    next(source.glob("*-00002-*")).unlink()
+    with pytest.raises(CheckpointError, match="lacks 1 of the"):
+        open_model(str(source), home=tmp_path, read=False)
+
+
 def test_a_damaged_checkpoint_leaves_the_old_export(tmp_path: Path) -> None:
     source = write_published(tmp_path / "published", "qwen3")
     export_folder(source, tmp_path / "out", dtype=torch.float32)
