@@ -74,8 +74,8 @@ class PagedCache:
         if end % PAGE:
             page, own = self._rows[source][shared], self._take_page()
             self._rows[target].append(own)
-            for stores in self.layers.values():
-                for store in stores:
+            for number, stores in list(self.layers.items()):
+                for store in self.layer(number, stores):
                     store[own * PAGE : (own + 1) * PAGE] = store[page * PAGE : (page + 1) * PAGE]
 
     def swap(self, a: int, b: int, length: int) -> None:  # noqa: ARG002

@@ -94,6 +94,18 @@ def test_a_prompt_fed_in_chunks_gives_the_logits_of_the_whole(monkeypatch: pytes
 
 
 @torch.no_grad()
+def test_a_copy_finds_room_in_a_full_cache() -> None:
+    net, text = make_model("qwen3"), ids_of(PAGE + 3, 5)
+    cache = PagedCache(net, 40)
+    cache.feed([Piece(row=0, start=0, ids=text)])
+    for row in range(1, 40):
+        cache.copy(0, row, 0, PAGE + 3)
+    found = cache.feed([Piece(row=39, start=len(text), ids=[9])])
+    alone = PagedCache(net, 1).feed([Piece(row=0, start=0, ids=[*text, 9])])
+    torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
 def test_rows_share_pages_until_they_differ_and_free_them() -> None:
     net, text = make_model("qwen3"), ids_of(3 * PAGE + 5, 5)
     cache = PagedCache(net, 3)
