@@ -5,6 +5,8 @@ To add one: a function here that says what a setting does, also when it is off w
 
 from __future__ import annotations
 
+import math
+
 from engine.algorithms.terms import has_kl_loss, has_kl_reward
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.presets import PRESETS
@@ -78,15 +80,17 @@ def _value(value: object) -> str:
 def _ratio(config: AlgorithmConfig) -> str:
     low, high = 1 - config.clip_low, 1 + config.clip_high
     against = "the sampler's" if config.importance_correction == "none" else "the trainer's old"
-    bounds = f"below {low:g} and above {high:g}" if low else f"above {high:g}"
+    bounds = " and ".join(
+        f"{side} {bound:g}" for side, bound in (("below", low), ("above", high)) if 0 < bound < math.inf
+    )
     if config.ratio == "none":
         return "REINFORCE: the advantage times log π; there is no ratio and no clip."
     if config.ratio == "cispo":
-        cap = f"between {low:g} and {high:g}" if low else f"at most {high:g}"
+        caps = (("at least", low), ("at most", high))
+        cap = "".join(f" and {side} {bound:g}" for side, bound in caps if 0 < bound < math.inf)
         return (
             f"CISPO: the advantage times log π, weighted by the ratio to {against} probability, without "
-            "gradient and "
-            f"{cap}."
+            f"gradient{cap}."
         )
     whose = "each token's" if config.ratio == "token" else "each trajectory's geometric mean"
     dual = (
@@ -94,10 +98,12 @@ def _ratio(config: AlgorithmConfig) -> str:
         if config.dual_clip is not None
         else ""
     )
-    return (
-        f"The advantage is weighted by {whose} ratio to {against} probability; a ratio that left the clip "
-        f"({bounds}) in the advantage's direction has no gradient.{dual}"
+    clip = (
+        f"a ratio that left the clip ({bounds}) in the advantage's direction has no gradient"
+        if bounds
+        else "no ratio is clipped"
     )
+    return f"The advantage is weighted by {whose} ratio to {against} probability; {clip}.{dual}"
 
 
 def _aggregation(config: AlgorithmConfig, max_context: int | None) -> str:

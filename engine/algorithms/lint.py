@@ -7,6 +7,7 @@ default never warns of itself. To add a warning: a condition in the function of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -74,7 +75,7 @@ def _clip(run: TrainRun) -> Iterable[Warned]:
         yield "clip_high", f"has no effect: {why}"
     if config.dual_clip is not None and config.ratio in ("cispo", "none"):
         yield "dual_clip", f"has no effect with algorithm.ratio = {config.ratio}"
-    elif config.dual_clip is not None and config.dual_clip <= 1 + config.clip_high:
+    elif config.dual_clip is not None and config.dual_clip <= 1 + config.clip_high < math.inf:
         yield (
             "dual_clip",
             f"{config.dual_clip:g} cuts off negative advantages within the clip's own range (1 + "

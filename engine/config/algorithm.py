@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from engine.config.base import Section, config_error
+from engine.config.base import Section, UpperBound, config_error
 from engine.config.presets import PRESETS, PresetName
 from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 
@@ -32,8 +32,8 @@ class AlgorithmConfig(Section):
     its own detached and capped ratio (CISPO), or none (REINFORCE)."""
     clip_low: float = Field(default=0.2, gt=0, le=1)
     """ε_low: ratios are clipped below 1 − ε_low; 1 sets no lower bound."""
-    clip_high: float = Field(default=0.28, gt=0)
-    """ε_high: ratios are clipped above 1 + ε_high."""
+    clip_high: UpperBound = 0.28
+    """ε_high: ratios are clipped above 1 + ε_high; ``inf`` sets no upper bound."""
     dual_clip: float | None = Field(default=None, gt=1)
     """Dual clip c: bounds the surrogate of a negative advantage at c · A; None sets no bound."""
     aggregation: Literal["constant_length", "token_mean", "sequence_mean", "token_sum"] = "constant_length"
@@ -53,8 +53,8 @@ class AlgorithmConfig(Section):
     sampler's own probabilities."""
     importance_low: float = Field(default=0.0, ge=0)
     """Lower bound of the correction weight; 0 sets none."""
-    importance_high: float = Field(default=2.0, gt=0)
-    """Upper bound of the correction weight."""
+    importance_high: UpperBound = 2.0
+    """Upper bound of the correction weight; ``inf`` sets none."""
     filtered_reasons: tuple[TerminationReason, ...] = (
         TerminationReason.MAX_CONTEXT,
         TerminationReason.MAX_RESPONSE,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
 
 from engine.errors import ConfigError, Problem
 
@@ -18,8 +19,20 @@ class Section(BaseModel):
     """A group of settings; the string literal under each field is its description."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, validate_default=True
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        validate_default=True,
+        allow_inf_nan=False,
     )
+
+
+def _as_json(bound: float) -> float | str:
+    return "inf" if bound == math.inf else bound
+
+
+UpperBound = Annotated[float, Field(gt=0, allow_inf_nan=True), PlainSerializer(_as_json, when_used="json")]
+"""Positive number, or infinity for no bound; JSON has no such number, so it is ``"inf"`` there."""
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -30,7 +43,7 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
         if not equals:
             raise ConfigError(f"--set {setting}: expected KEY=VALUE")
         try:
-            parsed[key] = json.loads(value)
+            parsed[key] = json.loads(value, parse_constant=str)
         except ValueError:
             parsed[key] = value
     return parsed

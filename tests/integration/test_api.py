@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.test import Client
 
+from engine.config.run import TrainRun, load_run_config
 from engine.types import RunState
 from tests.event_builders import Stream, ref
 from tests.web_builders import launched, make_run, make_user, post
 from webapp.models import ApiToken, AuditEntry, Dataset, Run, Task, TaskAnswer, Trajectory
 from webapp.permissions import Role
 from webapp.services import accounts, attempts
+from workers import rundir
 
 pytestmark = pytest.mark.django_db
 API = "/api/v1"
@@ -202,3 +209,50 @@ def test_the_schema_is_served_and_needs_no_cdn() -> None:
     schema = Client().get(f"{API}/openapi.json").json()
     assert f"{API}/runs/{{run_id}}/events" in schema["paths"]
     assert Client().get(f"{API}/docs").status_code == 404
+
+
+@pytest.mark.parametrize("spelled", ['"inf"', '"Infinity"', "Infinity"])
+def test_an_infinite_clip_survives_api_database_pages_and_the_engines_file(
+    spelled: str, settings: Any, tmp_path: Path
+) -> None:
+    settings.TRAINYARD_HOME = tmp_path
+    Dataset.objects.create(name="quickstart")
+    client = client_of(Role.OPERATOR)
+    body = f'{{"recipe": "quickstart", "overrides": {{"algorithm.clip_high": {spelled}}}}}'
+    answer = client.post(f"{API}/runs", body, content_type="application/json")
+    assert answer.status_code == 201, answer.content
+    run = Run.objects.get(pk=answer.json()["id"])
+    assert run.config["algorithm"]["clip_high"] == "inf"
+    shown = client.get(f"{API}/runs/{run.pk}")
+    assert json.loads(shown.content, parse_constant=pytest.fail)["config"]["algorithm"]["clip_high"] == "inf"
+    assert send(client, f"/runs/{run.pk}/clone", {"overrides": {"seed": 7}}).status_code == 201
+    clone = Run.objects.latest("pk")
+    assert clone.config["algorithm"]["clip_high"] == "inf"
+
+    page = Client()
+    page.force_login(make_user("ada", Role.OPERATOR))
+    text = page.get(f"/runs/{run.pk}/?tab=configuration").content.decode()
+    assert re.search(r"clip_high</code>.*?<code>inf</code>.*?0\.28", text, re.DOTALL)
+    form = page.get(f"/runs/new/?clone={run.pk}").content.decode()
+    assert re.search(r'name="algorithm.clip_high"\s+value="inf"', form)
+    posted = {"recipe": "quickstart", "algorithm.clip_high": "inf", "algorithm.importance_high": "inf"}
+    assert page.post("/runs/new/", posted).status_code == 302
+    assert Run.objects.latest("pk").config["algorithm"]["importance_high"] == "inf"
+
+    _, claim = launched(run)
+    config = load_run_config(rundir.prepare(claim) / "config.json")
+    assert isinstance(config, TrainRun)
+    assert config.algorithm.clip_high == math.inf
+
+
+def test_an_infinite_clip_from_a_terminal_and_a_refused_one() -> None:
+    Dataset.objects.create(name="quickstart")
+    call_command("launch", "quickstart", set=["algorithm.clip_high=Infinity"], stdout=io.StringIO())
+    assert Run.objects.latest("pk").config["algorithm"]["clip_high"] == "inf"
+    answer = client_of(Role.OPERATOR).post(
+        f"{API}/runs",
+        '{"recipe": "quickstart", "overrides": {"trainer.learning_rate": Infinity}}',
+        content_type="application/json",
+    )
+    assert answer.status_code == 422
+    assert [problem["setting"] for problem in answer.json()["problems"]] == ["trainer.learning_rate"]

@@ -5,6 +5,7 @@ Only the schema (``openapi.json``) is served: ninja's documentation page loads i
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict
 from typing import Any
 
@@ -12,13 +13,23 @@ from django.core.exceptions import PermissionDenied
 from django.db import DataError
 from django.http import HttpRequest, HttpResponse
 from ninja import NinjaAPI
+from ninja.parser import Parser
 
 from engine.errors import ConfigError, DatasetError
 from webapp.api import datasets, ingest, pool, runs, trajectories
 from webapp.services import ingest as ingest_service
 from webapp.services.states import IllegalTransitionError
 
-api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None)
+
+class StrictParser(Parser):
+    """Reads ``Infinity`` and ``NaN``, which are no JSON and which Postgres refuses, as text."""
+
+    def parse_body(self, request: HttpRequest) -> Any:
+        """Return the body's JSON; ninja answers a ValueError with 400."""
+        return json.loads(request.body, parse_constant=str)
+
+
+api = NinjaAPI(title="Trainyard", version="1", urls_namespace="api", docs_url=None, parser=StrictParser())
 api.add_router("", ingest.router)
 api.add_router("", runs.router)
 api.add_router("", pool.router)

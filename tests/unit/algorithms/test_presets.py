@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 from typing import Any, get_args
 
 import pytest
@@ -11,6 +12,7 @@ from pydantic import ValidationError
 
 from engine.algorithms.describe import changed_settings, describe
 from engine.config.algorithm import AlgorithmConfig, parse_algorithm
+from engine.config.base import parse_settings
 from engine.config.presets import PRESETS, PresetName
 from engine.config.recipes import RECIPES, resolve
 from engine.config.run import TrainRun, parse_run_config, with_overrides
@@ -173,3 +175,43 @@ def test_words_follow_the_settings() -> None:
     assert "at most 5" in sentences(preset="cispo")["Ratio and clip"]
     assert "no ratio and no clip" in sentences(preset="rloo")["Ratio and clip"]
     assert "No KL term" in sentences(preset="grpo", kl_coefficient=0)["KL"]
+
+
+def test_an_infinite_clip_survives_json() -> None:
+    """Strict JSON and Postgres' jsonb have no infinity."""
+    for value in (math.inf, "inf", "Infinity"):
+        config = AlgorithmConfig(clip_high=value, importance_high=value)
+        assert config.clip_high == math.inf
+        text = json.dumps(config.model_dump(mode="json"), allow_nan=False)
+        assert json.loads(text)["clip_high"] == "inf"
+        assert json.loads(config.model_dump_json())["importance_high"] == "inf"
+        assert AlgorithmConfig.model_validate_json(text) == config
+    assert parse_settings(["algorithm.clip_high=Infinity", "a=inf"]) == {
+        "algorithm.clip_high": "Infinity",
+        "a": "inf",
+    }
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        {"algorithm.clip_high": "nan"},
+        {"algorithm.clip_high": "-inf"},
+        {"algorithm.clip_low": "inf"},
+        {"algorithm.kl_coefficient": math.inf},
+        {"trainer.learning_rate": "inf"},
+        {"algorithm.overlong_penalty": "nan"},
+    ],
+)
+def test_no_other_setting_may_be_infinite_or_no_number(override: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("quickstart", override)
+    assert [problem.setting for problem in caught.value.problems] == list(override)
+
+
+def test_words_name_no_bound_that_is_none() -> None:
+    said = sentences(clip_high=math.inf)["Ratio and clip"]
+    assert "(below 0.8)" in said
+    assert "inf" not in said
+    assert "no ratio is clipped" in sentences(clip_low=1, clip_high="inf")["Ratio and clip"]
+    assert "at least 0.8" in sentences(preset="cispo", clip_low=0.2, clip_high="inf")["Ratio and clip"]

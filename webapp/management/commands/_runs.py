@@ -26,7 +26,7 @@ def parse_overrides(settings: Iterable[str]) -> dict[str, Any]:
         if not separator or not key:
             raise CommandError(f"--set wants KEY=VALUE, not '{setting}'")
         try:
-            overrides[key] = json.loads(value)
+            overrides[key] = json.loads(value, parse_constant=str)
         except ValueError:
             overrides[key] = value
     return overrides
