@@ -28,7 +28,7 @@ from engine.errors import CheckpointError, TrainerError
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Learner, Share
 from engine.trainer.rank import RankSettings, tensor_bytes
-from engine.trainer.rank_link import ADDRESS, KEY, RankListener, read_address, read_key, shut_down
+from engine.trainer.rank_link import ADDRESS, KEY, RankListener, await_end, read_address, read_key, shut_down
 from engine.trainer.rank_watch import RankWatch
 from engine.trainer.shards import Fingerprint
 
@@ -88,9 +88,11 @@ class TrainerGroup(Learner):
         self._closed = True
         if self._watch is not None:
             self._watch.close()
-        for connection in self._commands.values():
-            shut_down(connection)
         deadline = time.monotonic() + (_END_S if self._watch is not None else 0)
+        for connection in self._commands.values():
+            shut_down(connection, how=socket.SHUT_WR)
+        for connection in self._commands.values():
+            await_end(connection, deadline - time.monotonic())
         for process in self._processes:
             try:
                 process.wait(timeout=max(0, deadline - time.monotonic()))

@@ -67,7 +67,8 @@ def serve() -> int:
     try:
         _Rank(commands.recv(), commands, events).answer()
     except (EOFError, BrokenPipeError, ConnectionResetError, KeyboardInterrupt):
-        return 0  # the controller has closed the connection
+        events.code = 0  # the controller has closed the connection
+        return 0
     except TrainyardError as error:
         events.send("failed", str(error))
         return 1
@@ -82,6 +83,8 @@ class _Events:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.code = 1
+        """Exit code for the end of the connection: before the commands' it is a failure."""
         self._lock = threading.Lock()
         for target in (self._beat, self._watch):
             threading.Thread(target=target, name=f"rank{target.__name__}", daemon=True).start()
@@ -99,7 +102,7 @@ class _Events:
     def _watch(self) -> None:
         with contextlib.suppress(EOFError, OSError):
             self._connection.recv()
-        os._exit(1)  # maybe in the middle of a collective that never returns
+        os._exit(self.code)  # maybe in the middle of a collective that never returns
 
 
 class _Rank:

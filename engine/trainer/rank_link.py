@@ -10,6 +10,8 @@ import contextlib
 import os
 import socket
 import struct
+import time
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, answer_challenge, deliver_challenge
 from typing import Literal, TypeAlias
 
@@ -21,6 +23,8 @@ Purpose: TypeAlias = Literal["commands", "events"]
 
 _HANDSHAKE_S = 10
 """Time in which a peer must prove that it knows the key, seconds."""
+_CONNECT_S = 600
+"""Time for which a rank waits for its run to listen, seconds."""
 _LOOPBACK = "127.0.0.1"
 
 
@@ -80,22 +84,31 @@ class RankListener:
 
 
 def connect(rank: int, purpose: Purpose) -> Connection:
-    """Connect a rank to the controller named in the environment.
+    """Connect a rank to the controller named in the environment, once that listens.
 
     Raises:
-        TrainerError: it is not named, or does not accept.
+        TrainerError: it is not named, does not listen in time, or has another key.
     """
     host, port = read_address()
-    try:
-        connection = Client((host, port), authkey=read_key())
-        connection.send((rank, purpose))
-    except (OSError, EOFError) as error:
-        raise TrainerError(
-            f"rank {rank} cannot reach its controller at {host}:{port} ({error}): start the run first, with "
-            f"the same {KEY}"
-        ) from error
-    assert isinstance(connection, Connection)
-    return connection
+    deadline = time.monotonic() + _CONNECT_S
+    while True:
+        try:
+            connection = Client((host, port), authkey=read_key())
+            connection.send((rank, purpose))
+        except ConnectionRefusedError as error:
+            if time.monotonic() > deadline:
+                raise TrainerError(
+                    f"no run listened for rank {rank} at {host}:{port} within {_CONNECT_S} s: start the run"
+                ) from error
+            time.sleep(0.5)
+        except (OSError, EOFError, AuthenticationError) as error:
+            raise TrainerError(
+                f"rank {rank} cannot connect to its run at {host}:{port} ({error}): set {KEY} and {ADDRESS} "
+                "as for the run"
+            ) from error
+        else:
+            assert isinstance(connection, Connection)
+            return connection
 
 
 def read_address() -> tuple[str, int]:
@@ -118,10 +131,18 @@ def read_key() -> bytes:
     return key.encode()
 
 
-def shut_down(connection: Connection) -> None:
-    """End a connection in both directions; a thread that is reading from it sees the end."""
+def shut_down(connection: Connection, *, how: int = socket.SHUT_RDWR) -> None:
+    """End a connection, by default in both directions; a thread that is reading from it sees the end."""
     with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as twin:
-        twin.shutdown(socket.SHUT_RDWR)
+        twin.shutdown(how)
+
+
+def await_end(connection: Connection, timeout_s: float) -> None:
+    """Wait until the other side has ended a connection, or the time is over."""
+    deadline = time.monotonic() + timeout_s
+    with contextlib.suppress(OSError, EOFError):
+        while connection.poll(max(0.0, deadline - time.monotonic())):
+            connection.recv_bytes()
 
 
 def _set_receive_timeout(peer: socket.socket, seconds: int) -> None:

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Client
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +26,7 @@ from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, write_snapshot
 from engine.trainer.group import TrainerGroup
 from engine.trainer.rank import RankSettings
+from engine.trainer.rank_link import ADDRESS, KEY, RankListener
 from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.engine.rl_model import make_groups, make_model
@@ -147,3 +154,40 @@ def test_a_rank_that_cannot_start_is_named(policy: Path) -> None:
         group(policy / "nowhere", None),
     ):
         pass
+
+
+def test_torchrun_starts_the_ranks(policy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        monkeypatch.setenv(ADDRESS, f"127.0.0.1:{free.getsockname()[1]}")
+    with (
+        pytest.raises(TrainerError, match=f"{KEY} has 0 characters"),
+        group(policy, None, launcher="torchrun"),
+    ):
+        pass
+    monkeypatch.setenv(KEY, "a secret of the two sides")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    torchrun = subprocess.Popen([*command, "-m", "engine.trainer", "rank"])
+    try:
+        single, sampler = make_model(vocab=TOKENIZER_SIZE), make_model(vocab=TOKENIZER_SIZE)
+        with group(policy, sampler, launcher="torchrun") as ranks:
+            ranks.update(episodes(), temperature=1.0)
+        alone(single).update(episodes(), temperature=1.0)
+        assert distance(sampler, single) <= 1e-6
+        assert torchrun.wait(timeout=240) == 0
+    finally:
+        torchrun.kill()
+        torchrun.wait()
+
+
+def test_a_stranger_gets_no_connection() -> None:
+    listener = RankListener(b"the key of the ranks")
+    host, port = listener.address.split(":")
+    assert host == "127.0.0.1"
+    found: list[Any] = []
+    accepting = threading.Thread(target=lambda: found.append(listener.accept(60)))
+    accepting.start()
+    with pytest.raises(AuthenticationError):
+        Client((host, int(port)), authkey=b"another key of somebody")
+    accepting.join()
+    assert found == [None]
+    listener.close()
