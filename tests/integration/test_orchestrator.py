@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -20,6 +21,7 @@ from safetensors.torch import load_file
 
 from engine.config.rollout import NoopPolicyConfig, OraclePolicyConfig, ReplayPolicyConfig
 from engine.datasets.store import load_dataset
+from engine.events.token_block import decode
 from engine.orchestrator import execute
 from tests.fakes.ingest_server import Answer, IngestServer, ingest_server
 from tests.integration import toy_yard
@@ -181,7 +183,9 @@ def test_training_changes_the_policy_and_reports_everything(home: Path, uninterr
     keys = Counter(tuple(e["ref"].values()) for e in of_type(uninterrupted, "trajectory_finished"))
     assert keys == expected_keys(home)
     train = [e for e in of_type(uninterrupted, "trajectory_finished") if e["ref"]["phase"] == "train"]
-    assert all(len(e["tokens"]["ids"]) == len(e["tokens"]["logprobs"]) > 0 for e in train)
+    records = [decode(base64.b64decode(event["tokens"])) for event in train]
+    assert all(record.logprobs[record.mask].any() for record in records)
+    assert not any(record.logprobs[~record.mask].any() for record in records)
     evaluations = [(e["iteration"], e["name"]) for e in of_type(uninterrupted, "evaluation_finished")]
     assert evaluations == [(0, "heldout"), (0, "train"), (2, "heldout"), (2, "train")]
 

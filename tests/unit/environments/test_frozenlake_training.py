@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 from pathlib import Path
@@ -18,6 +19,7 @@ from engine.config.run import TrainRun
 from engine.environments.frozenlake_maps import frozenlake_rows
 from engine.events.control import Control
 from engine.events.spool import SpoolSink
+from engine.events.token_block import decode
 from engine.models.chat.chatml import ChatML
 from engine.models.opening import fresh_tokenizer, open_model
 from engine.orchestrator import execute
@@ -124,7 +126,7 @@ def test_evaluations_leave_the_training_stream_alone(home: Path, plain: list[dic
     def stream(events: list[dict[str, Any]]) -> list[Any]:
         tasks = [event["task_ids"] for event in events if event["type"] == "iteration_started"]
         trajectories = [
-            (event["ref"], event["tokens"]["ids"], event["reward"])
+            (event["ref"], decode(base64.b64decode(event["tokens"])).ids.tolist(), event["reward"])
             for event in events
             if event["type"] == "trajectory_finished" and event["ref"]["phase"] == "train"
         ]
