@@ -54,6 +54,8 @@ class TrajectoryContext:
     tests: tuple[TestResult, ...]
     whole_log_chars: int
     """Length of the whole test log where the page shows a part of it; else 0."""
+    samples: int
+    """Number of training samples: more than 1 where the conversation was rendered anew."""
     time_parts: tuple[tuple[str, str, float], ...]
     patch: Diff | None
     gold: Diff | None
@@ -126,6 +128,7 @@ def build_trajectory(
         formula=formula(trajectory),
         tests=tuple(reads.tests(trajectory.pk)),
         whole_log_chars=reads.whole_log_chars(trajectory.pk),
+        samples=reads.num_samples(trajectory.pk),
         time_parts=time_parts(trajectory),
         patch=patch_diff(trajectory.patch),
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,

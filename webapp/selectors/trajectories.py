@@ -9,7 +9,7 @@ from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import connection
 from django.db.models import QuerySet
 
-from webapp.models import Run, Step, TaskAnswer, TestLog, TestResult, Trajectory
+from webapp.models import Run, Step, TaskAnswer, TestLog, TestResult, TokenBlob, Trajectory
 
 SEARCH_POOL = 5000
 """A text search looks at so many matching steps at most; the page says when it did."""
@@ -67,6 +67,12 @@ def test_log(trajectory_id: int) -> str | None:
 def whole_log_chars(trajectory_id: int) -> int:
     """Return length of a test log that is longer than what the trajectory's row shows; else 0."""
     return TestLog.objects.filter(trajectory_id=trajectory_id).values_list("chars", flat=True).first() or 0
+
+
+def num_samples(trajectory_id: int) -> int:
+    """Return the number of samples of a trajectory's tokens; 0 where no tokens were recorded."""
+    blob = TokenBlob.objects.filter(pk=trajectory_id).first()
+    return len(blob.record.starts) if blob is not None else 0
 
 
 def finding_counts(run_id: int) -> list[tuple[str, int]]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.messages import get_messages
 from django.test import Client
 
+from engine.events.token_block import encode
+from engine.tokens import TokenRecord
 from tests.page_builders import Yard, make_yard
 from tests.web_builders import launched, make_run, make_user
 from webapp.contexts.frame import trajectory_url
 from webapp.contexts.solve_map import map_rows
-from webapp.models import AuditEntry, Dataset, Experiment, Group, Run, Trajectory
+from webapp.models import AuditEntry, Dataset, Experiment, Group, Run, TokenBlob, Trajectory
 from webapp.permissions import Role
 from webapp.selectors import iterations, trajectories
 from webapp.selectors import runs as run_reads
@@ -280,3 +284,18 @@ def test_provenance_names_the_prompt_and_its_hash(operator: Client) -> None:
     provenance = page[page.index("Provenance") :]
     assert "deepswe_v1" in provenance
     assert ">0123456789abcdef</code>" in provenance
+
+
+def test_a_forked_conversation_shows_its_samples(yard: Yard, operator: Client) -> None:
+    yard.stream.trajectory(yard.ref(1, 0, 51), steps=2)
+    yard.post()
+    address = f"/runs/{yard.run.pk}/train/1/{yard.tasks[0].key}/51/"
+    trajectory = Trajectory.objects.get(run=yard.run, iteration=1, task_key=yard.tasks[0].key, index=51)
+    for steps, shown in (([-1, 0, 0, 1], False), ([-1, 0, -1, 1], True)):
+        record = TokenRecord(ids=range(4), mask=[0, 1, 0, 1], steps=steps)
+        TokenBlob.objects.update_or_create(
+            trajectory=trajectory, defaults={"length": len(record), "data": encode(record)}
+        )
+        page = operator.get(address).content.decode()
+        assert ("<dt>Samples</dt>" in page) is shown
+    assert re.search(r'samples share one advantage">\s*2\s*</dd>', page)

@@ -1,0 +1,71 @@
+"""Whole rollouts in every family's format: the oracle solves a task, token by token, with real tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.config.rollout import AgentConfig
+from engine.errors import CheckpointError
+from engine.inference.scripted import OraclePolicy
+from engine.models.builtin.tokenizer import load_tokenizer
+from engine.models.chat.chatml import ChatML
+from engine.models.chat.opening import open_chat
+from engine.models.families import family_of
+from engine.models.references import BUILTIN
+from engine.rollout import GroupRequest
+from engine.tools.formats import ToolFormat
+from engine.types import TerminationReason
+from tests.fakes.memory_sandbox import MemoryBackend
+from tests.rollout_builders import SOURCE, make_row, swe_scheduler
+from tests.unit.models.chat_templates import FAMILIES, chat_tokenizer, open_family
+
+CASES = [
+    (family, tool_format, history)
+    for family in FAMILIES
+    for tool_format in ("xml", "native")
+    for history in ("keep", "drop")
+    if (family, tool_format) != ("gemma3_text", "native")
+]
+
+
+@pytest.mark.parametrize(("family", "tool_format", "history"), CASES)
+async def test_the_oracle_solves_a_task(family: str, tool_format: ToolFormat, history: str) -> None:
+    chat = open_family(family)
+    agent = AgentConfig.model_validate(
+        {"prompt": "deepswe_v1", "tool_format": tool_format, "thinking_history": history, "max_steps": 6}
+    )
+    backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})
+    policy = OraclePolicy(chat=chat, tool_format=tool_format)
+    (group,) = await swe_scheduler(backend, policy, agent=agent).collect(
+        [GroupRequest(row=make_row(), iteration=0, phase="train", size=1)]
+    )
+    (trajectory,) = group.trajectories
+    steps, tokens = trajectory.steps, trajectory.tokens
+    assert (trajectory.termination, trajectory.error) == (TerminationReason.SUBMITTED, "")
+    assert trajectory.reward == 1.0
+    assert [step.error for step in steps] == [""] * len(steps)
+    assert [step.thought for step in steps] == ["look at lines 1-2", "line 1: the change", "done"]
+    assert all(step.thinking_tokens > 0 for step in steps)
+    assert tokens.num_sampled == sum(step.generated_tokens for step in steps)
+    assert len(tokens.samples()) == (1 if history == "keep" else len(steps))
+    for sample in tokens.samples():
+        text = chat.tokenizer.decode(sample.ids.tolist())
+        assert text.count("f subtracts") == 1
+        assert (text.count("look at lines") == 1) is (history == "keep" or sample == tokens.samples()[0])
+
+
+def test_a_folders_generation_settings_end_turns_too(tmp_path: Path) -> None:
+    tokenizer = chat_tokenizer("qwen2")
+    (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 0]}')
+    chat = open_chat(tokenizer, family_of("qwen2"), tmp_path)
+    assert {chat.tokenizer.decode([i]) for i in chat.stop_ids} == {"<|im_end|>", "<|endoftext|>"}
+    (tmp_path / "generation_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"cannot read .*generation_config.json"):
+        open_chat(tokenizer, family_of("qwen2"), tmp_path)
+
+
+def test_built_in_policies_speak_chatml() -> None:
+    chat = open_chat(load_tokenizer(BUILTIN / "quickstart"), family_of("qwen3"), None)
+    assert isinstance(chat, ChatML)
