@@ -1,0 +1,116 @@
+"""Two ranks that share a packed row compute what one computes, whatever the family's attention."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.multiprocessing.spawn import spawn
+
+from engine.models.attention import Segments
+from engine.models.networks import build_causal
+from engine.models.pretrained import PretrainedModel
+from engine.trainer.ranks import Ranks, RowExchange, SharedRow, shared_row
+from tests.unit.models.tiny_families import tiny_config
+
+CPU = torch.device("cpu")
+LENGTHS = (21, 6, 14)
+CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "heads are scattered": ("qwen3", {}),
+    "windows and sinks": ("gpt_oss", {}),
+    "experts": ("qwen3_moe", {}),
+    "keys are gathered": ("qwen3", {"num_key_value_heads": 1}),
+    "windows and sinks, keys are gathered": ("gpt_oss", {"num_key_value_heads": 1}),
+    "three query heads for two ranks": ("mistral", {"num_attention_heads": 3, "num_key_value_heads": 3}),
+}
+
+
+def model_of(case: str) -> PretrainedModel:
+    family, settings = CASES[case]
+    causal = build_causal(tiny_config(family, **settings), seed=1)
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in causal.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return PretrainedModel(causal)
+
+
+def computed(case: str, row: SharedRow | None) -> tuple[Tensor, dict[str, Tensor]]:
+    """Hidden states of this rank's tokens, and gradients of a fixed function of them."""
+    model = model_of(case)
+    generator = torch.Generator().manual_seed(3)
+    width = sum(LENGTHS) if row is None else row.width
+    ids = torch.randint(5, 300, (64,), generator=generator)[:width]
+    ids[sum(LENGTHS) :] = 0
+    weights = torch.randn(64, 32, generator=generator)[:width]
+    weights[sum(LENGTHS) :] = 0
+    if row is not None:
+        assert row.here is not None
+        ids, weights = ids[row.here], weights[row.here]
+    segments = Segments.whole(LENGTHS, CPU) if row is None else row.segments
+    hidden = model.packed_hidden(ids, segments)
+    (hidden * weights).sum().backward()  # type: ignore[no-untyped-call]
+    return hidden.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+
+def _rank(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    try:
+        place = Ranks.of(init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "context")))
+        row = shared_row(LENGTHS, place, CPU)
+        found = {}
+        for case in CASES:
+            hidden, gradients = computed(case, row)
+            for gradient in gradients.values():
+                dist.all_reduce(gradient)
+            found[case] = hidden, gradients
+        torch.save((row.here, found, exchanged(row)), Path(folder) / f"{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def exchanged(row: SharedRow) -> tuple[Tensor, Tensor]:
+    """A row of numbered tokens and heads, as this rank gets it, and its own part after the way back."""
+    exchange = row.segments.exchange
+    assert isinstance(exchange, RowExchange)
+    assert row.here is not None
+    numbers = (row.here[:, None] * 10 + torch.arange(4)).unsqueeze(2).double()
+    scattered = exchange.scatter_heads(numbers)
+    assert torch.equal(exchange.gather_heads(scattered), numbers)
+    return scattered.squeeze(2), exchange.gather(numbers).squeeze(2)
+
+
+@pytest.fixture(scope="module")
+def both() -> list[Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(_rank, args=(folder,), nprocs=2, join=True)  # type: ignore[no-untyped-call]
+        return [torch.load(Path(folder) / f"{rank}.pt") for rank in range(2)]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_two_ranks_compute_what_one_does(both: list[Any], case: str) -> None:
+    total = sum(LENGTHS)
+    hidden, gradients = computed(case, None)
+    for here, found, _ in both:
+        their_hidden, their_gradients = found[case]
+        real = here < total
+        assert (their_hidden[real] - hidden[here[real]]).abs().max() <= 1e-5 * hidden.abs().max()
+        assert set(their_gradients) == set(gradients)
+        for name, gradient in gradients.items():
+            assert (their_gradients[name] - gradient).norm() <= 1e-5 * gradient.norm(), name
+
+
+def test_ranks_exchange_tokens_for_heads(both: list[Any]) -> None:
+    """Each rank gets all tokens, in order, with its half of the heads; gathered, with all."""
+    for rank, (_, _, (scattered, gathered)) in enumerate(both):
+        tokens = torch.arange(len(gathered))[:, None] * 10
+        assert torch.equal(gathered, (tokens + torch.arange(4)).double())
+        assert torch.equal(scattered, (tokens + torch.arange(2) + 2 * rank).double())
