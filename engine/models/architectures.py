@@ -58,7 +58,11 @@ def max_context(config: PreTrainedConfig) -> int:
 def _probe(config: PreTrainedConfig) -> None:
     """Run the model without storage, and see that each layer calls the attention it was given."""
     copy = AutoConfig.for_model(config.model_type, **_settings(config))
-    trunk = trunk_of(build_causal(copy, dtype=torch.bfloat16, meta=True, functions=PROBE))
+    causal = build_causal(copy, dtype=torch.bfloat16, meta=True, functions=PROBE)
+    output = causal.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if output.bias is not None:
+        raise _refused(config.model_type, "has a bias in its output layer")
+    trunk = trunk_of(causal)
     trunk.to("meta")
     callers: set[int] = set()
     ids = torch.zeros(1, 4, dtype=torch.int64, device="meta")

@@ -1,0 +1,194 @@
+"""Opening models: position encodings count, and what cannot be trained says so before anything starts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from engine.errors import CheckpointError, PreflightError
+from engine.models import hub
+from engine.models.attention import Segments
+from engine.models.builtin.transformer import Transformer
+from engine.models.opening import check_context, open_model
+from engine.models.pretrained import PretrainedModel
+from tests.unit.models.tiny_families import write_tiny
+
+CPU = torch.device("cpu")
+YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+ROTARY: Mapping[str, dict[str, Any]] = {
+    "yarn": {"rope_parameters": {**YARN, "rope_theta": 10_000.0}},
+    "yarn, old names": {"rope_theta": 10_000.0, "rope_scaling": YARN},
+    "yarn, oldest names": {
+        "rope_theta": 10_000.0,
+        "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32},
+    },
+    "linear": {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10_000.0}},
+    "llama3": {
+        "rope_theta": 10_000.0,
+        "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 32,
+        },
+    },
+    "another theta": {"rope_theta": 500.0},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Qwen3 for 128 tokens with the usual position encodings, random enough that positions matter."""
+    folder = tmp_path_factory.mktemp("plain")
+    return write_tiny(folder, "qwen3", seed=5, max_position_embeddings=128, initializer_range=0.4)
+
+
+def edited(folder: Path, to: Path, **changes: Any) -> Path:
+    """The folder with a changed ``config.json``; None removes a key."""
+    to.mkdir(parents=True)
+    for path in folder.iterdir():
+        (to / path.name).symlink_to(path)
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (to / "config.json").unlink()
+    (to / "config.json").write_text(
+        json.dumps({key: value for key, value in config.items() if value is not None})
+    )
+    return to
+
+
+def hidden_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
+    model = open_model(str(folder), home=folder).model
+    with torch.no_grad():
+        return model.packed_hidden(ids, Segments.whole([len(ids)], CPU))
+
+
+@pytest.mark.parametrize("name", ROTARY)
+def test_scaled_position_encodings_count(plain: Path, tmp_path: Path, name: str) -> None:
+    folder = edited(plain, tmp_path / "scaled", **{"rope_parameters": None, **ROTARY[name]})
+    ids = torch.randint(5, 300, (100,), generator=torch.Generator().manual_seed(1))
+    ours = hidden_of(folder, ids)
+    theirs = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
+    with torch.no_grad():
+        expected = theirs.model(ids[None]).last_hidden_state[0]
+    assert (ours - expected).abs().max() <= 1e-5 * expected.abs().max()
+    assert (ours - hidden_of(plain, ids))[40:].abs().max() > 1e-2 * expected.abs().max()
+
+
+def test_yarn_extends_the_context(plain: Path, tmp_path: Path) -> None:
+    assert open_model(str(plain), home=tmp_path).model.max_context == 128
+    longer = {"rope_parameters": {**YARN, "rope_theta": 10_000.0, "original_max_position_embeddings": 128}}
+    opened = open_model(str(edited(plain, tmp_path / "yarn", **longer)), home=tmp_path)
+    assert opened.model.max_context == 512
+    check_context(opened, 512, "yarn")
+    with pytest.raises(CheckpointError, match=r"agent\.max_context is 513 tokens.*at most 512: lower"):
+        check_context(opened, 513, "yarn")
+
+
+@pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
+def test_position_encodings_that_depend_on_the_longest_sequence_are_refused(
+    plain: Path, tmp_path: Path, rope_type: str
+) -> None:
+    rope = {
+        "rope_type": rope_type, "rope_theta": 10_000.0, "factor": 2.0, "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4, "original_max_position_embeddings": 32,
+    }  # fmt: skip
+    folder = edited(plain, tmp_path / "scaled", rope_parameters=rope)
+    with pytest.raises(CheckpointError, match=f"rope_type '{rope_type}'.*set rope_parameters"):
+        open_model(str(folder), home=tmp_path)
+
+
+REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
+    "unknown": ({"model_type": "nonesuch"}, "nonesuch"),
+    "recurrent": ({"model_type": "mamba"}, "carries a recurrent state"),
+    "hybrid": ({"model_type": "qwen3_next"}, "carries a recurrent state"),
+    "convolutions": (
+        {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}, "has 1 layers without attention",
+    ),
+    "encoder and decoder": ({"model_type": "bart"}, "is an encoder-decoder"),
+    "images": ({"model_type": "gemma3"}, "take the text-only variant"),
+    "no language model": ({"model_type": "vit"}, "is not one of transformers' causal language models"),
+    "masks of its own": ({"model_type": "doge"}, "does not work without masks"),
+    "old code": ({"model_type": "gptj"}, "does not let its attention be replaced"),
+    "biased output": ({"model_type": "phi"}, "has a bias in its output layer"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_cannot_be_trained_is_refused_with_its_reason(plain: Path, tmp_path: Path, kind: str) -> None:
+    changes, why = REFUSED[kind]
+    config = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320}
+    folder = edited(plain, tmp_path / kind)
+    (folder / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(CheckpointError, match=why):
+        open_model(str(folder), home=tmp_path)
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+    folder = write_tiny(tmp_path / "small", "qwen3", vocab_size=200)
+    with pytest.raises(CheckpointError, match=r"the tokenizer has 263 tokens, the model only 200"):
+        open_model(str(folder), home=tmp_path)
+
+
+def test_a_folder_with_only_a_configuration_gets_random_weights(plain: Path, tmp_path: Path) -> None:
+    folder = edited(plain, tmp_path / "bare")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="cannot read the model"):
+        open_model(str(folder), home=tmp_path)
+    opened = open_model(f"fresh:{folder}", home=tmp_path)
+    assert isinstance(opened.model, PretrainedModel)
+    assert opened.model.head.weight.std() > 0.1
+    with pytest.raises(CheckpointError, match="neither a built-in architecture"):
+        open_model("fresh:nonesuch", home=tmp_path)
+
+
+def test_code_in_a_folder_never_runs(plain: Path, tmp_path: Path) -> None:
+    changes = {
+        "model_type": "own",
+        "auto_map": {"AutoConfig": "code.Own", "AutoModelForCausalLM": "code.Own"},
+    }
+    folder = edited(plain, tmp_path / "own", **changes)
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(CheckpointError):
+        open_model(str(folder), home=tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_built_in_policies_stay_our_own_and_others_are_none(plain: Path, tmp_path: Path) -> None:
+    assert isinstance(open_model("builtin:quickstart", home=tmp_path).model, Transformer)
+    assert open_model("fresh:tiny", home=tmp_path).folder is None
+    with pytest.raises(CheckpointError, match="family 'qwen3', but this needs a built-in policy"):
+        open_model(str(plain), home=tmp_path).builtin()
+
+
+def cached(cache: Path, plain: Path, name: str) -> Path:
+    """A model in the layout of the hub's cache."""
+    root = cache / f"models--{name.replace('/', '--')}"
+    (root / "refs").mkdir(parents=True)
+    (root / "refs" / "main").write_text("0" * 40)
+    (root / "snapshots").mkdir()
+    return edited(plain, root / "snapshots" / ("0" * 40))
+
+
+def test_models_of_the_hub_come_from_its_cache(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    snapshot = cached(tmp_path / "hub", plain, "Some/Model")
+    opened = open_model("Some/Model", home=tmp_path)
+    assert opened.folder == snapshot
+    assert isinstance(opened.model, PretrainedModel)
+    assert hub.fetch_model("Some/Model@main") == snapshot
+    with pytest.raises(PreflightError, match=r"HF_HUB_OFFLINE.*`hf download Some/Other`"):
+        open_model("Some/Other", home=tmp_path)
+    (snapshot / "model.safetensors").unlink()
+    with pytest.raises(PreflightError, match=r"not \(completely\) in the cache"):
+        open_model("Some/Model", home=tmp_path)
+    with pytest.raises(CheckpointError):
+        open_model("Some/Model/etc", home=tmp_path)
