@@ -6,11 +6,12 @@ convolution (Mamba, linear attention), or by a mask of its own, would mix the se
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from engine.errors import CheckpointError
@@ -57,28 +58,25 @@ def max_context(config: PreTrainedConfig) -> int:
 
 def _probe(config: PreTrainedConfig) -> None:
     """Run the model without storage, and see that each layer calls the attention it was given."""
-    copy = AutoConfig.for_model(config.model_type, **_settings(config))
-    causal = build_causal(copy, dtype=torch.bfloat16, meta=True, functions=PROBE)
+    causal = build_causal(copy.deepcopy(config), dtype=torch.bfloat16, meta=True, functions=PROBE)
     output = causal.get_output_embeddings()  # type: ignore[no-untyped-call]
     if output.bias is not None:
         raise _refused(config.model_type, "has a bias in its output layer")
     trunk = trunk_of(causal)
+    for name, child in causal.named_children():
+        if child is not trunk and child is not output and next(child.parameters(), None) is not None:
+            raise _refused(config.model_type, f"has '{name}' between its layers and its output")
     trunk.to("meta")
     callers: set[int] = set()
     ids = torch.zeros(1, 4, dtype=torch.int64, device="meta")
     try:
         trunk(input_ids=ids, position_ids=ids, use_cache=False, segments=callers)
     except Exception as error:  # whatever a foreign forward pass does when it gets no mask
-        raise _refused(config.model_type, f"does not work without masks ({type(error).__name__})") from error
+        why = f"cannot run over packed rows ({type(error).__name__}: {str(error)[:200]})"
+        raise _refused(config.model_type, why) from error
     missing = len(layers_of(trunk)) - len(callers)
     if missing:
         raise _refused(config.model_type, f"has {missing} layers without attention, which packed rows need")
-
-
-def _settings(config: PreTrainedConfig) -> dict[str, Any]:
-    settings = config.to_dict()
-    settings.pop("model_type")
-    return settings
 
 
 def _rotary_types(config: PreTrainedConfig) -> Iterator[str]:

@@ -21,7 +21,7 @@ from engine.models.base import LanguageModel
 from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer, TransformerConfig
 from engine.models.families import Family, family_of
-from engine.models.references import BUILTIN, find_model
+from engine.models.references import BUILTIN, Reference, find_model
 from engine.models.sharding import load_weights
 from engine.models.weights.opening import open_weights, read_config
 from engine.models.weights.policy_files import carry_files, draft_folder, write_config, write_json
@@ -55,21 +55,35 @@ class OpenedModel:
         return self.model, self.tokenizer
 
 
-def open_model(ref: str, *, home: Path, dtype: torch.dtype = torch.float32, read: bool = True) -> OpenedModel:
+def open_model(
+    ref: str, *, home: Path, dtype: torch.dtype = torch.float32, max_context: int = 0, read: bool = True
+) -> OpenedModel:
     """Open a model for sampling or training.
 
     Args:
         ref: see ``engine.models.references``.
         home: the data folder, for ``run:<id>``.
         dtype: of the weights; a built-in policy's stay float32.
+        max_context: tokens that a conversation may have.
         read: read the weights; else a published model's parameters stay on the meta device, and
             ``engine.models.weights.opening.open_weights`` reads them.
 
     Raises:
-        CheckpointError: missing, incomplete, or a model that cannot be trained here.
+        CheckpointError: missing, incomplete, made for shorter conversations, or a model that cannot be
+            trained here.
         PreflightError: a model of the hub cannot be downloaded.
     """
-    found = find_model(ref, home=home)
+    opened = _open(find_model(ref, home=home), dtype, read=read)
+    if max_context > opened.model.max_context:
+        raise CheckpointError(
+            f"agent.max_context is {max_context} tokens, but '{ref}' was made for at most "
+            f"{opened.model.max_context}: lower agent.max_context, or extend the model's context in its "
+            "config.json (rope_parameters, e.g. of rope_type 'yarn')"
+        )
+    return opened
+
+
+def _open(found: Reference, dtype: torch.dtype, *, read: bool) -> OpenedModel:
     if found.folder is None:
         assert found.architecture is not None
         model = Transformer(ARCHITECTURES[found.architecture])
@@ -88,17 +102,6 @@ def open_model(ref: str, *, home: Path, dtype: torch.dtype = torch.float32, read
     return OpenedModel(
         model=pretrained, tokenizer=tokenizer, folder=found.folder, provenance=provenance or {}
     )
-
-
-def check_context(opened: OpenedModel, max_context: int, ref: str) -> None:
-    """Raise CheckpointError where an agent may have longer conversations than the model can read."""
-    limit = opened.model.max_context
-    if max_context > limit:
-        raise CheckpointError(
-            f"agent.max_context is {max_context} tokens, but '{ref}' was made for at most {limit}: lower "
-            "agent.max_context, or extend the model's context in its config.json (rope_parameters, e.g. of "
-            "rope_type 'yarn')"
-        )
 
 
 def _provenance(folder: Path) -> dict[str, Any] | None:

@@ -30,7 +30,7 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
     """
     match config:
         case TransformerPolicyConfig():
-            return _transformer(config, home)
+            return _transformer(config, agent, home)
         case OraclePolicyConfig():
             return OraclePolicy(tool_format=agent.tool_format, tool_set=TOOL_SETS[agent.tools])
         case NoopPolicyConfig():
@@ -41,10 +41,11 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
             assert_never(config)
 
 
-def _transformer(config: TransformerPolicyConfig, home: Path) -> Policy:
+def _transformer(config: TransformerPolicyConfig, agent: AgentConfig, home: Path) -> Policy:
     from engine.inference.sampler import TransformerPolicy
     from engine.models.chat.chatml import ChatML
     from engine.models.opening import open_model
 
-    model, tokenizer = open_model(config.checkpoint, home=home).builtin()
+    opened = open_model(config.checkpoint, home=home, max_context=agent.max_context)
+    model, tokenizer = opened.builtin()
     return TransformerPolicy(model, ChatML(tokenizer), max_batch=config.max_batch, name=config.checkpoint)

@@ -108,7 +108,7 @@ class AsyncTrainer:
 
     def _open(self, config: TrainRun, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
         source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
-        self._opened = open_model(source, home=home)
+        self._opened = open_model(source, home=home, max_context=config.agent.max_context)
         self.model, self.tokenizer = self._opened.builtin()
         self.model.to(training_device(config.trainer))
         self._trainer = open_trainer(config, self.model, policy=source, run_dir=run_dir, home=home)

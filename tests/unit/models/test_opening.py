@@ -15,7 +15,7 @@ from engine.errors import CheckpointError, PreflightError
 from engine.models import hub
 from engine.models.attention import Segments
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import check_context, open_model
+from engine.models.opening import open_model
 from engine.models.pretrained import PretrainedModel
 from tests.unit.models.tiny_families import write_tiny
 
@@ -81,11 +81,10 @@ def test_scaled_position_encodings_count(plain: Path, tmp_path: Path, name: str)
 def test_yarn_extends_the_context(plain: Path, tmp_path: Path) -> None:
     assert open_model(str(plain), home=tmp_path).model.max_context == 128
     longer = {"rope_parameters": {**YARN, "rope_theta": 10_000.0, "original_max_position_embeddings": 128}}
-    opened = open_model(str(edited(plain, tmp_path / "yarn", **longer)), home=tmp_path)
-    assert opened.model.max_context == 512
-    check_context(opened, 512, "yarn")
+    extended = str(edited(plain, tmp_path / "yarn", **longer))
+    assert open_model(extended, home=tmp_path, max_context=512).model.max_context == 512
     with pytest.raises(CheckpointError, match=r"agent\.max_context is 513 tokens.*at most 512: lower"):
-        check_context(opened, 513, "yarn")
+        open_model(extended, home=tmp_path, max_context=513)
 
 
 @pytest.mark.parametrize("rope_type", ["dynamic", "longrope"])
@@ -111,7 +110,9 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "encoder and decoder": ({"model_type": "bart"}, "is an encoder-decoder"),
     "images": ({"model_type": "gemma3"}, "take the text-only variant"),
     "no language model": ({"model_type": "vit"}, "is not one of transformers' causal language models"),
-    "masks of its own": ({"model_type": "doge"}, "does not work without masks"),
+    "masks of its own": ({"model_type": "doge"}, "cannot run over packed rows"),
+    "masks only": ({"model_type": "nemotron", "num_key_value_heads": 4}, "argument: 'segments'"),
+    "a layer before the output": ({"model_type": "modernbert-decoder", "decoder_bias": False}, "between its layers and its output"),
     "old code": ({"model_type": "gptj"}, "does not let its attention be replaced"),
     "biased output": ({"model_type": "phi"}, "has a bias in its output layer"),
 }  # fmt: skip
@@ -121,6 +122,7 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
 def test_what_cannot_be_trained_is_refused_with_its_reason(plain: Path, tmp_path: Path, kind: str) -> None:
     changes, why = REFUSED[kind]
     config = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320}
+    config |= {"pad_token_id": 0}
     folder = edited(plain, tmp_path / kind)
     (folder / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(CheckpointError, match=why):
