@@ -7,21 +7,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.multiprocessing.spawn import spawn
+from torch.nn import functional
 
-from engine.models.attention import Segments
 from engine.models.networks import build_causal
 from engine.models.pretrained import PretrainedModel
-from engine.trainer.ranks import Ranks, RowExchange, SharedRow, shared_row
+from engine.trainer.packing import Layout, lay_out
+from engine.trainer.ranks import ALONE, Ranks, RowExchange, SharedRow, shared_row
 from tests.unit.models.tiny_families import tiny_config
 
 CPU = torch.device("cpu")
-LENGTHS = (21, 6, 14)
 CASES: Mapping[str, tuple[str, dict[str, Any]]] = {
     "heads are scattered": ("qwen3", {}),
     "windows and sinks": ("gpt_oss", {}),
@@ -42,20 +43,21 @@ def model_of(case: str) -> PretrainedModel:
     return PretrainedModel(causal)
 
 
-def computed(case: str, row: SharedRow | None) -> tuple[Tensor, dict[str, Tensor]]:
+def layout() -> Layout:
+    """Four sequences, of which two begin alike."""
+    a, b, c, d = (np.random.default_rng(n).integers(5, 300, 14 + n, np.int32) for n in range(4))
+    return lay_out([a, np.concatenate([a[:9], b]), c, d], share=4)
+
+
+def computed(case: str, row: SharedRow) -> tuple[Tensor, dict[str, Tensor]]:
     """Hidden states of this rank's tokens, and gradients of a fixed function of them."""
     model = model_of(case)
-    generator = torch.Generator().manual_seed(3)
-    width = sum(LENGTHS) if row is None else row.width
-    ids = torch.randint(5, 300, (64,), generator=generator)[:width]
-    ids[sum(LENGTHS) :] = 0
-    weights = torch.randn(64, 32, generator=generator)[:width]
-    weights[sum(LENGTHS) :] = 0
-    if row is not None:
-        assert row.here is not None
+    ids = torch.from_numpy(layout().ids).long()
+    weights = torch.randn(len(ids), 32, generator=torch.Generator().manual_seed(3))
+    ids, weights = functional.pad(ids, (0, row.padding)), functional.pad(weights, (0, 0, 0, row.padding))
+    if row.here is not None:
         ids, weights = ids[row.here], weights[row.here]
-    segments = Segments.whole(LENGTHS, CPU) if row is None else row.segments
-    hidden = model.packed_hidden(ids, segments)
+    hidden = model.packed_hidden(ids, row.segments)
     (hidden * weights).sum().backward()  # type: ignore[no-untyped-call]
     return hidden.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
@@ -65,7 +67,7 @@ def _rank(rank: int, folder: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     try:
         place = Ranks.of(init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "context")))
-        row = shared_row(LENGTHS, place, CPU)
+        row = shared_row(layout(), place, CPU)
         found = {}
         for case in CASES:
             hidden, gradients = computed(case, row)
@@ -97,8 +99,8 @@ def both() -> list[Any]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_ranks_compute_what_one_does(both: list[Any], case: str) -> None:
-    total = sum(LENGTHS)
-    hidden, gradients = computed(case, None)
+    total = len(layout().ids)
+    hidden, gradients = computed(case, shared_row(layout(), ALONE, CPU))
     for here, found, _ in both:
         their_hidden, their_gradients = found[case]
         real = here < total

@@ -112,7 +112,9 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "no language model": ({"model_type": "vit"}, "is not one of transformers' causal language models"),
     "masks of its own": ({"model_type": "doge"}, "cannot run over packed rows"),
     "masks only": ({"model_type": "nemotron", "num_key_value_heads": 4}, "argument: 'segments'"),
-    "a layer before the output": ({"model_type": "modernbert-decoder", "decoder_bias": False}, "between its layers and its output"),
+    "a layer before the output": (
+        {"model_type": "modernbert-decoder", "decoder_bias": False}, "between its layers and its output",
+    ),
     "old code": ({"model_type": "gptj"}, "does not let its attention be replaced"),
     "biased output": ({"model_type": "phi"}, "has a bias in its output layer"),
 }  # fmt: skip

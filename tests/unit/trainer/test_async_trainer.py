@@ -32,6 +32,7 @@ def config(tmp_path: Path) -> TrainRun:
         "kind": "train",
         "name": "t",
         "dataset": {"name": "d"},
+        "agent": {"max_context": 1024, "max_response": 512},
         "policy": {"checkpoint": str(tmp_path / "policy")},
         "trainer": {"threads": 1, "minibatches": 1, "tokens_per_microbatch": 64, "device": "cpu"},
         "seed": 5,
