@@ -6,20 +6,18 @@ convolution (Mamba, linear attention), or by a mask of its own, would mix the se
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import torch
 from transformers import PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from engine.errors import CheckpointError
-from engine.models.interface import PROBE
-from engine.models.networks import build_causal, layers_of, trunk_of
+from engine.models.probe import probe
 
 _ROTARY = ("default", "linear", "yarn", "llama3", "proportional")
 """Position encodings that depend on a token's position alone."""
+_LAYERS = {"full_attention", "sliding_attention"}
 
 
 def check_architecture(config: PreTrainedConfig) -> None:
@@ -36,6 +34,8 @@ def check_architecture(config: PreTrainedConfig) -> None:
         raise _refused(family, "carries a recurrent state, which packed sequences would share")
     if not getattr(model_class, "_supports_attention_backend", False):
         raise _refused(family, "does not let its attention be replaced")
+    for kind in set(getattr(config, "layer_types", None) or ()) - _LAYERS:
+        raise _refused(family, f"has layers of type '{kind}', which packed rows cannot have")
     for rope in _rotary_types(config):
         if rope not in _ROTARY:
             raise _refused(
@@ -43,7 +43,9 @@ def check_architecture(config: PreTrainedConfig) -> None:
                 f"has position encodings of rope_type '{rope}', which change with the longest sequence; "
                 f"set rope_parameters in its config.json to one of {', '.join(_ROTARY)}",
             )
-    _probe(config)
+    reason = probe(config)
+    if reason is not None:
+        raise _refused(family, reason)
 
 
 def max_context(config: PreTrainedConfig) -> int:
@@ -54,29 +56,6 @@ def max_context(config: PreTrainedConfig) -> int:
         if rope.get("rope_type") == "yarn" and original:
             limit = max(limit, int(original * rope["factor"]))
     return limit
-
-
-def _probe(config: PreTrainedConfig) -> None:
-    """Run the model without storage, and see that each layer calls the attention it was given."""
-    causal = build_causal(copy.deepcopy(config), dtype=torch.bfloat16, meta=True, functions=PROBE)
-    output = causal.get_output_embeddings()  # type: ignore[no-untyped-call]
-    if output.bias is not None:
-        raise _refused(config.model_type, "has a bias in its output layer")
-    trunk = trunk_of(causal)
-    for name, child in causal.named_children():
-        if child is not trunk and child is not output and next(child.parameters(), None) is not None:
-            raise _refused(config.model_type, f"has '{name}' between its layers and its output")
-    trunk.to("meta")
-    callers: set[int] = set()
-    ids = torch.zeros(1, 4, dtype=torch.int64, device="meta")
-    try:
-        trunk(input_ids=ids, position_ids=ids, use_cache=False, segments=callers)
-    except Exception as error:  # whatever a foreign forward pass does when it gets no mask
-        why = f"cannot run over packed rows ({type(error).__name__}: {str(error)[:200]})"
-        raise _refused(config.model_type, why) from error
-    missing = len(layers_of(trunk)) - len(callers)
-    if missing:
-        raise _refused(config.model_type, f"has {missing} layers without attention, which packed rows need")
 
 
 def _rotary_types(config: PreTrainedConfig) -> Iterator[str]:

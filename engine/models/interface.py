@@ -17,8 +17,6 @@ from engine.models.attention import Scoring, Segments, attend
 
 PACKED = "trainyard_packed"
 """Name of the functions that models are trained with."""
-PROBE = "trainyard_probe"
-"""Name of functions that compute nothing, on the meta device."""
 
 
 def packed_attention(
@@ -62,22 +60,6 @@ def packed_attention(
     return attend(q, k, v, segments, scoring).unsqueeze(0), None
 
 
-def probe_attention(
-    module: nn.Module,
-    query: Tensor,
-    _key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    segments: set[int],
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """Record the calling layer in ``segments``, and return a result of the right shape."""
-    assert attention_mask is None, f"{type(module).__name__} masks attention by itself"
-    segments.add(id(module))
-    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3]), None
-
-
 def grouped_experts(experts: nn.Module, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
     """Compute a mixture of experts in one product for all of them; differentiable, in autocast's precision.
 
@@ -109,12 +91,5 @@ class _Rounded:
         return found.to(self._dtype) if isinstance(found, nn.Parameter) else found
 
 
-def probe_experts(_experts: nn.Module, hidden: Tensor, _chosen: Tensor, _weights: Tensor) -> Tensor:
-    """Return a result of the right shape."""
-    return torch.empty_like(hidden)
-
-
 AttentionInterface.register(PACKED, packed_attention)
-AttentionInterface.register(PROBE, probe_attention)
 ALL_EXPERTS_FUNCTIONS.register(PACKED, grouped_experts)
-ALL_EXPERTS_FUNCTIONS.register(PROBE, probe_experts)

@@ -105,12 +105,16 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "recurrent": ({"model_type": "mamba"}, "carries a recurrent state"),
     "hybrid": ({"model_type": "qwen3_next"}, "carries a recurrent state"),
     "convolutions": (
-        {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}, "has 1 layers without attention",
+        {"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}, "has layers of type 'conv'",
     ),
     "encoder and decoder": ({"model_type": "bart"}, "is an encoder-decoder"),
     "images": ({"model_type": "gemma3"}, "take the text-only variant"),
     "no language model": ({"model_type": "vit"}, "is not one of transformers' causal language models"),
     "masks of its own": ({"model_type": "doge"}, "cannot run over packed rows"),
+    "chunks": ({"model_type": "llama4_text"}, "has layers of type 'chunked_attention'"),
+    "windows only in masks": (
+        {"model_type": "phimoe", "sliding_window": 5, "num_key_value_heads": 4}, "but passes None on",
+    ),
     "masks only": ({"model_type": "nemotron", "num_key_value_heads": 4}, "argument: 'segments'"),
     "a layer before the output": (
         {"model_type": "modernbert-decoder", "decoder_bias": False}, "between its layers and its output",

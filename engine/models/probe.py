@@ -1,0 +1,87 @@
+"""Probe of an architecture: a forward pass without storage, which shows how its layers call attention.
+
+Transformers' own eager attention knows windows from masks, and ours from an argument: a model that passes
+another window than its mask has would be computed wrongly.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+
+from engine.models.networks import build_causal, layers_of, trunk_of
+
+PROBE = "trainyard_probe"
+
+
+@dataclass
+class _Calls:
+    layers: set[int] = field(default_factory=set)
+    windows: list[tuple[int | None, int | None]] = field(default_factory=list)
+    """Window of the mask and of the argument, of each call."""
+
+
+def probe(config: PreTrainedConfig) -> str | None:
+    """Return why packed rows cannot be computed by a model of this configuration; None where they can."""
+    causal = build_causal(copy.deepcopy(config), dtype=torch.bfloat16, meta=True, functions=PROBE)
+    output = causal.get_output_embeddings()  # type: ignore[no-untyped-call]
+    if output.bias is not None:
+        return "has a bias in its output layer"
+    trunk = trunk_of(causal)
+    for name, child in causal.named_children():
+        if child is not trunk and child is not output and next(child.parameters(), None) is not None:
+            return f"has '{name}' between its layers and its output"
+    trunk.to("meta")
+    calls = _Calls()
+    ids = torch.zeros(1, 4, dtype=torch.int64, device="meta")
+    seen = torch.ones_like(ids)
+    try:
+        trunk(input_ids=ids, attention_mask=seen, position_ids=ids, use_cache=False, segments=calls)
+    except Exception as error:  # whatever a foreign forward pass does with what it does not expect
+        return f"cannot run over packed rows ({type(error).__name__}: {str(error)[:200]})"
+    without = len(layers_of(trunk)) - len(calls.layers)
+    if without:
+        return f"has {without} layers without attention, which packed rows need"
+    for masked, passed in calls.windows:
+        if masked != passed:
+            return f"masks attention to a window of {masked} tokens, but passes {passed} on"
+    return None
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    _key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    segments: _Calls,
+    sliding_window: int | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Record the call, and return a result of the right shape."""
+    segments.layers.add(id(module))
+    masked = None if attention_mask is None else int(attention_mask)
+    segments.windows.append((masked, sliding_window))
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+
+def _mask(*_: Any, local_size: int | None = None, **__: Any) -> Tensor | None:
+    """Return the mask's window instead of the mask."""
+    return None if local_size is None else torch.tensor(local_size)
+
+
+def _experts(_module: nn.Module, hidden: Tensor, _chosen: Tensor, _weights: Tensor) -> Tensor:
+    """Return a result of the right shape."""
+    return torch.empty_like(hidden)
+
+
+AttentionInterface.register(PROBE, _attention)
+AttentionMaskInterface.register(PROBE, _mask)
+ALL_EXPERTS_FUNCTIONS.register(PROBE, _experts)
