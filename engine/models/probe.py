@@ -18,6 +18,8 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from engine.models.networks import build_causal, layers_of, trunk_of
 
 PROBE = "trainyard_probe"
+_KNOWN = {"dropout", "output_attentions", "position_ids", "s_aux", "scaling", "softcap", "use_cache"}
+"""Arguments of attention that ours knows or need not know, beside windows."""
 
 
 @dataclass
@@ -25,6 +27,8 @@ class _Calls:
     layers: set[int] = field(default_factory=set)
     windows: list[tuple[int | None, int | None]] = field(default_factory=list)
     """Window of the mask and of the argument, of each call."""
+    unknown: set[str] = field(default_factory=set)
+    """Names of arguments that our attention does not know."""
 
 
 def probe(config: PreTrainedConfig) -> str | None:
@@ -48,6 +52,8 @@ def probe(config: PreTrainedConfig) -> str | None:
     without = len(layers_of(trunk)) - len(calls.layers)
     if without:
         return f"has {without} layers without attention, which packed rows need"
+    if calls.unknown:
+        return f"passes {', '.join(sorted(calls.unknown))} to its attention, which packed rows do not know"
     for masked, passed in calls.windows:
         if masked != passed:
             return f"masks attention to a window of {masked} tokens, but passes {passed} on"
@@ -57,18 +63,19 @@ def probe(config: PreTrainedConfig) -> str | None:
 def _attention(
     module: nn.Module,
     query: Tensor,
-    _key: Tensor,
+    key: Tensor,  # noqa: ARG001
     value: Tensor,
     attention_mask: Tensor | None,
     *,
     segments: _Calls,
     sliding_window: int | None = None,
-    **_: Any,
+    **arguments: Any,
 ) -> tuple[Tensor, None]:
     """Record the call, and return a result of the right shape."""
     segments.layers.add(id(module))
     masked = None if attention_mask is None else int(attention_mask)
     segments.windows.append((masked, sliding_window))
+    segments.unknown |= {name for name, value in arguments.items() if value is not None} - _KNOWN
     return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3]), None
 
 

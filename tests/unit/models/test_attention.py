@@ -1,0 +1,102 @@
+"""Attention over packed rows equals a plain formula, in every kernel that runs here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import flex_attention
+
+from engine.models.attention import Scoring, Segments, attend
+from engine.models.attention.kernels import attend_flex
+
+CPU = torch.device("cpu")
+SCORINGS = {
+    "plain": Scoring(),
+    "scaled": Scoring(scale=0.7),
+    "window": Scoring(window=4),
+    "window of one": Scoring(window=1),
+    "wide window": Scoring(window=1000),
+    "softcap": Scoring(softcap=1.5),
+    "sinks": Scoring(sinks=torch.tensor([-1.0, 0.0, 2.0, 5.0])),
+    "all": Scoring(scale=0.3, window=5, softcap=2.0, sinks=torch.tensor([0.5, -3.0, 1.0, 0.0])),
+}
+LAYOUTS = {
+    "whole": Segments.whole([9, 1, 30, 6], CPU),
+    "a shared beginning": Segments(
+        positions=torch.cat([torch.arange(12), torch.arange(8, 20), torch.arange(10, 32)]),
+        lengths=(12, 12, 22),
+        keys=(((0, 12),), ((0, 8), (12, 24)), ((0, 8), (12, 14), (24, 46))),
+    ),
+}
+
+
+def plainly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
+    """One query of one head at a time."""
+    outputs = torch.zeros(*q.shape[:2], v.shape[2], dtype=q.dtype)
+    group, query = q.shape[1] // k.shape[1], 0
+    for length, ranges in zip(segments.lengths, segments.keys, strict=True):
+        chosen = torch.cat([torch.arange(start, end) for start, end in ranges])
+        for number in range(length):
+            seen = chosen[: len(chosen) - length + number + 1]
+            seen = seen if scoring.window is None else seen[-scoring.window :]
+            for head in range(q.shape[1]):
+                scores = k[seen, head // group] @ q[query, head]
+                scores = scores * (q.shape[2] ** -0.5 if scoring.scale is None else scoring.scale)
+                if scoring.softcap is not None:
+                    scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
+                total = (
+                    scores if scoring.sinks is None else torch.cat([scores, scoring.sinks[head : head + 1]])
+                )
+                weights = (scores - total.logsumexp(0)).exp()
+                outputs[query, head] = weights @ v[seen, head // group]
+            query += 1
+    return outputs
+
+
+def inputs(kv_heads: int = 2, value_size: int = 8) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    q, k = (torch.randn(46, heads, 8, generator=generator) for heads in (4, kv_heads))
+    return q, k, torch.randn(46, kv_heads, value_size, generator=generator)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", SCORINGS)
+@pytest.mark.parametrize("kernel", ["exact", "flex"])
+def test_attention_is_the_formula(
+    kernel: str, name: str, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.models.attention.exact._BLOCK", 7)
+    q, k, v = inputs()
+    segments, scoring = LAYOUTS[layout], SCORINGS[name]
+    attention = attend if kernel == "exact" else partial(attend_flex, flex=flex_attention)
+    expected = plainly(q, k, v, segments, scoring)
+    torch.testing.assert_close(attention(q, k, v, segments, scoring), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kv_heads", [1, 4])
+@pytest.mark.parametrize("value_size", [4, 8, 12])
+def test_heads_are_shared_and_values_have_a_size_of_their_own(kv_heads: int, value_size: int) -> None:
+    q, k, v = inputs(kv_heads, value_size)
+    segments = LAYOUTS["whole"]
+    for scoring in SCORINGS.values():
+        expected = plainly(q, k, v, segments, scoring)
+        torch.testing.assert_close(attend(q, k, v, segments, scoring), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SCORINGS)
+def test_gradients_are_those_of_the_formula(name: str) -> None:
+    sinks = SCORINGS[name].sinks
+    leaves = [x.double().requires_grad_() for x in (*inputs(), *([] if sinks is None else [sinks]))]
+    scoring = SCORINGS[name] if sinks is None else replace(SCORINGS[name], sinks=leaves[3])
+    weights = torch.randn(46, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    found = []
+    for attention in (attend, plainly):
+        output = attention(*leaves[:3], LAYOUTS["a shared beginning"], scoring)  # type: ignore[operator]
+        found.append(torch.autograd.grad((output * weights).sum(), leaves))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
