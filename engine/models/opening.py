@@ -73,17 +73,23 @@ def open_model(
             trained here.
         PreflightError: a model of the hub cannot be downloaded.
     """
-    opened = _open(find_model(ref, home=home), dtype, read=read)
+    found = find_model(ref, home=home)
+    opened = _open(found, dtype)
     if max_context > opened.model.max_context:
         raise CheckpointError(
             f"agent.max_context is {max_context} tokens, but '{ref}' was made for at most "
             f"{opened.model.max_context}: lower agent.max_context, or extend the model's context in its "
             "config.json (rope_parameters, e.g. of rope_type 'yarn')"
         )
+    if opened.folder is not None and not found.random and not isinstance(opened.model, Transformer):
+        source = open_weights(opened.folder, opened.model)
+        if read:
+            load_weights(opened.model, opened.model, source, torch.device("cpu"))
     return opened
 
 
-def _open(found: Reference, dtype: torch.dtype, *, read: bool) -> OpenedModel:
+def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
+    """Return a model whose published weights are yet to be read."""
     if found.folder is None:
         assert found.architecture is not None
         model = Transformer(ARCHITECTURES[found.architecture])
@@ -94,9 +100,9 @@ def _open(found: Reference, dtype: torch.dtype, *, read: bool) -> OpenedModel:
     if provenance is not None and provenance.get("implementation", "builtin") == "builtin":
         ours, tokens = _load_builtin(found.folder)
         return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance)
-    from engine.models.pretrained import load_pretrained  # transformers takes seconds to import
+    from engine.models.pretrained import build_pretrained  # transformers takes seconds to import
 
-    pretrained = load_pretrained(found.folder, dtype=dtype, random=found.random, read=read)
+    pretrained = build_pretrained(found.folder, dtype=dtype, random=found.random)
     tokenizer = _published_tokenizer(found.folder)
     _check_vocabulary(found.folder, len(tokenizer), pretrained.vocab_size)
     return OpenedModel(

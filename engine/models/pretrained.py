@@ -22,8 +22,6 @@ from engine.models.architectures import check_architecture, max_context
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
 from engine.models.networks import build_causal, layers_of, trunk_of
-from engine.models.sharding import load_weights
-from engine.models.weights.opening import open_weights
 
 
 class PretrainedModel(LanguageModel):
@@ -92,31 +90,23 @@ class PretrainedModel(LanguageModel):
         return super().train(False)
 
 
-def load_pretrained(
-    folder: Path, *, dtype: torch.dtype = torch.float32, random: bool = False, read: bool = True
-) -> PretrainedModel:
-    """Open a folder as ``transformers`` publishes it.
+def build_pretrained(folder: Path, *, dtype: torch.dtype, random: bool) -> PretrainedModel:
+    """Build the model of a folder as ``transformers`` publishes it.
 
     Args:
-        folder: with ``config.json`` and the weights.
+        folder: with ``config.json``.
         dtype: of the weights.
-        random: take random weights instead; only ``config.json`` is needed.
-        read: read the weights; else the parameters stay on the meta device (``engine.models.sharding``).
+        random: give it random weights; else its parameters stay on the meta device.
 
     Raises:
-        CheckpointError: unreadable, or an architecture that cannot be trained here.
+        CheckpointError: ``config.json`` is unreadable, or of an architecture that cannot be trained here.
     """
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         check_architecture(config)
-        model = PretrainedModel(build_causal(config, dtype=dtype, meta=not random))
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        return PretrainedModel(build_causal(config, dtype=dtype, meta=not random))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         raise CheckpointError(f"cannot read the model in {folder}: {error}") from error
-    if not random:
-        source = open_weights(folder, model)
-        if read:
-            load_weights(model, model, source, torch.device("cpu"))
-    return model
 
 
 def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -96,7 +96,7 @@ def test_gradients_are_those_of_the_formula(name: str) -> None:
     weights = torch.randn(46, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     found = []
     for attention in (attend, plainly):
-        output = attention(*leaves[:3], LAYOUTS["a shared beginning"], scoring)  # type: ignore[operator]
+        output = attention(leaves[0], leaves[1], leaves[2], LAYOUTS["a shared beginning"], scoring)
         found.append(torch.autograd.grad((output * weights).sum(), leaves))
     for ours, expected in zip(*found, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
