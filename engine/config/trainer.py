@@ -64,6 +64,9 @@ class TrainerConfig(Section):
     """Who starts the ranks: the run itself, on its machine, or ``torchrun``, on one or several machines."""
     rank_timeout_s: float = Field(default=600.0, gt=0)
     """Maximum time for ranks to start, to wait for one another, and without a sign of life, seconds."""
+    cpu_offload: bool = False
+    """Keep weights, gradients and optimizer state in the host's memory, and only gathered layers on the
+    device: less of its memory, slower steps."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device of the weights; ``auto`` uses CUDA where available."""
     threads: int = Field(default=2, ge=1)
@@ -79,6 +82,15 @@ class TrainerConfig(Section):
     def _possible(self) -> TrainerConfig:
         if self.lora_rank and not self.lora_targets:
             raise ValueError("lora_rank is set and lora_targets is empty: nothing would be trained")
+        if self.cpu_offload and self.device == "cpu":
+            raise ValueError(
+                "cpu_offload is on and device is 'cpu': weights are in the host's memory anyway; turn it off"
+            )
+        if self.launcher == "torchrun" and self.data_parallel * self.context_parallel == 1:
+            raise ValueError(
+                "launcher is 'torchrun' and there is one rank: set data_parallel or context_parallel, or "
+                "launcher to 'local'"
+            )
         if self.lora_rank and self.data_parallel * self.context_parallel > 1:
             raise ValueError("lora_rank works on one rank: set data_parallel and context_parallel to 1")
         return self

@@ -33,6 +33,11 @@ def training_device(config: TrainerConfig) -> torch.device:
             f"trainer.data_parallel × trainer.context_parallel is {ranks}, but there are "
             f"{torch.cuda.device_count()} CUDA devices"
         )
+    if config.cpu_offload and not cuda:
+        raise ConfigError(
+            "trainer.cpu_offload is on, but torch sees no CUDA device: weights are in the host's memory "
+            "anyway; turn it off"
+        )
     return torch.device("cuda" if cuda else "cpu")
 
 
@@ -56,7 +61,7 @@ def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: P
     reference = None
     if needs_reference(run.algorithm):
         reference = str(_freeze(run_dir / "reference", config.reference or start, home))
-    if config.data_parallel * config.context_parallel > 1:
+    if config.data_parallel * config.context_parallel > 1 or config.cpu_offload:
         settings = RankSettings(
             policy=policy,
             reference=reference,

@@ -30,10 +30,12 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, TrainerError, TrainyardError
 from engine.models.base import LanguageModel
 from engine.models.opening import open_model
+from engine.models.weights.opening import open_weights
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Share
 from engine.trainer.rank_link import connect
 from engine.trainer.ranks import Ranks
+from engine.trainer.scorer import Unread
 from engine.trainer.shards import Fingerprint
 from engine.trainer.trainer import Trainer
 
@@ -123,12 +125,12 @@ class _Rank:
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "context"))
         self._is_first = dist.get_rank() == 0
         self._trainer = Trainer(
-            _open(settings.policy, settings.home, device),
+            open_policy(settings.policy, settings.home, device),
             algorithm=settings.algorithm,
             config=config,
             max_context=settings.max_context,
             seed=settings.seed,
-            reference=_open(settings.reference, settings.home, device) if settings.reference else None,
+            reference=open_policy(settings.reference, settings.home, device) if settings.reference else None,
             ranks=Ranks.of(mesh),
         )
 
@@ -193,5 +195,9 @@ def _device(kind: str) -> torch.device:
     return device
 
 
-def _open(ref: str, home: Path, device: torch.device) -> LanguageModel:
-    return open_model(ref, home=home).model.to(device)
+def open_policy(ref: str, home: Path, device: torch.device) -> LanguageModel | Unread:
+    """Return a policy; large ones are read only when they are sharded."""
+    opened = open_model(ref, home=home, read=False)
+    if opened.folder is None or not next(opened.model.parameters()).is_meta:
+        return opened.model.to(device)
+    return Unread(model=opened.model, source=open_weights(opened.folder, opened.model), device=device)

@@ -9,6 +9,7 @@ are rounded once for each microbatch and added up in float32.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,11 +18,21 @@ from torch.distributed.fsdp import FSDPModule
 
 from engine.models.base import LanguageModel
 from engine.models.logprobs import token_logprobs
-from engine.models.sharding import shard
+from engine.models.sharding import load_weights, shard
+from engine.models.weights.source import WeightSource
 from engine.trainer.batch import Microbatch
 from engine.trainer.ranks import Ranks, place
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """A model on the meta device, whose weights are read when it is sharded."""
+
+    model: LanguageModel
+    source: WeightSource
+    device: torch.device
 
 
 class Scorer(nn.Module):
@@ -32,23 +43,28 @@ class Scorer(nn.Module):
         precision: of matrix products; ``f32`` computes in the weights' own precision.
         ranks: with several ranks, the model is sharded over all of them with FSDP2.
         recompute: keep only the layers' inputs for the backward pass.
+        offload: keep the shards in the host's memory; only with several ranks.
     """
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: LanguageModel | Unread,
         *,
         precision: Literal["f32", "bf16"],
         ranks: Ranks,
         recompute: bool = False,
+        offload: bool = False,
     ) -> None:
         super().__init__()
-        self.model = model
+        self.model = model.model if isinstance(model, Unread) else model
         self._low = None if precision == "f32" else DTYPES[precision]
         self._ranks = ranks
-        model.set_activation_checkpointing(recompute)
+        self.model.set_activation_checkpointing(recompute)
         if ranks.mesh is not None:
-            shard(self, model.blocks, ranks.mesh._flatten("ranks"), compute=self._low)
+            flat = ranks.mesh._flatten("ranks")
+            shard(self, self.model.blocks, flat, compute=self._low, offload=offload)
+        if isinstance(model, Unread):
+            load_weights(self, self.model, model.source, model.device, offload=offload)
 
     def forward(
         self, batch: Microbatch, temperature: float, *, entropy: bool = True

@@ -33,13 +33,14 @@ from engine.errors import CheckpointError, UpdateAbandonedError
 from engine.models.base import LanguageModel
 from engine.models.devices import peak_flops
 from engine.models.sizes import count_sizes
+from engine.models.weights.model_weights import stored_tensors
 from engine.trainer.batch import Microbatch, Row, make_microbatch
 from engine.trainer.efficiency import PassMeter
 from engine.trainer.learner import Learned, Learner, Share
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.optimizers import initial_moments, make_optimizer, moments, set_rate, step
 from engine.trainer.ranks import ALONE, Ranks
-from engine.trainer.scorer import DTYPES, Scorer
+from engine.trainer.scorer import DTYPES, Scorer, Unread
 from engine.trainer.shards import Fingerprint, read_shards, stored_part, write_shards
 
 if TYPE_CHECKING:
@@ -65,13 +66,13 @@ class Trainer(Learner):
 
     def __init__(
         self,
-        model: LanguageModel,
+        model: LanguageModel | Unread,
         *,
         algorithm: AlgorithmConfig,
         config: TrainerConfig,
         max_context: int,
         seed: int,
-        reference: LanguageModel | None = None,
+        reference: LanguageModel | Unread | None = None,
         base: LanguageModel | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -80,21 +81,25 @@ class Trainer(Learner):
         self._ranks = ranks
         self._passes = PassMeter()
         self._abandoned = threading.Event()
-        self._device = next(model.parameters()).device
+        self._model = model.model if isinstance(model, Unread) else model
+        self._device = model.device if isinstance(model, Unread) else next(model.parameters()).device
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint-shards")
         self._writer_group = dist.new_group(backend="gloo") if ranks.mesh is not None else None
         self._saving: Future[dict[str, Fingerprint]] | None = None
         self._saving_seconds = 0.0
-        self._model = model
         self._adapters: Adapters | None = None
         if config.lora_rank:
             from engine.models.adapters import Adapters  # peft takes seconds to import
 
-            self._adapters = Adapters(model, base, config, seed)
+            self._adapters = Adapters(self._model, base, config, seed)
         trained = self._adapters.model if self._adapters else model
-        self._sizes = count_sizes(trained)
+        self._sizes = count_sizes(self._adapters.model if self._adapters else self._model)
         self._scorer = Scorer(
-            trained, precision=config.precision, ranks=ranks, recompute=config.activation_checkpointing
+            trained,
+            precision=config.precision,
+            ranks=ranks,
+            recompute=config.activation_checkpointing,
+            offload=config.cpu_offload,
         )
         self._parameters = [p for p in self._scorer.parameters() if p.requires_grad]
         self._reference = self._frozen(reference)
@@ -159,7 +164,7 @@ class Trainer(Learner):
         """Return weights, optimizer state and adapters by name: the tensors themselves, or their shards."""
         optimizer = moments(self._optimizer, self._trained())
         adapters = {"adapters": self._adapters.state_dict()} if self._adapters else {}
-        return {"model": dict(self._model.named_parameters()), "optimizer": optimizer, **adapters}
+        return {"model": stored_tensors(self._model), "optimizer": optimizer, **adapters}
 
     def restore(self, folder: Path) -> None:
         """Read the optimizer's state and adapters from any number of ranks. Raises CheckpointError."""
@@ -210,13 +215,14 @@ class Trainer(Learner):
         self._scorer.reshard()
         return {name: p for name, p in self._scorer.model.named_parameters() if p.requires_grad}
 
-    def _frozen(self, reference: LanguageModel | None) -> Scorer | None:
+    def _frozen(self, reference: LanguageModel | Unread | None) -> Scorer | None:
         if not needs_reference(self._algorithm):
             return None
         if reference is None:
             raise ValueError("the objective has a KL term: the trainer needs a reference policy")
-        reference.requires_grad_(False)
-        return Scorer(reference, precision=self._config.precision, ranks=self._ranks)
+        (reference.model if isinstance(reference, Unread) else reference).requires_grad_(False)
+        config = self._config
+        return Scorer(reference, precision=config.precision, ranks=self._ranks, offload=config.cpu_offload)
 
     @torch.no_grad()
     def _score_before(self, plan: Sequence[Sequence[Microbatch]], temperature: float) -> None:

@@ -38,6 +38,8 @@ from engine.trainer.learner import Learner
 from engine.trainer.shards import Fingerprint, fingerprint
 
 FORMAT = 2
+_READABLE = (1, FORMAT)
+"""Formats whose policy can be opened; format 1 kept whole weights beside the optimizer's state."""
 MANIFEST = "manifest.json"
 
 _log = structlog.get_logger(__name__)
@@ -54,6 +56,7 @@ class Checkpoint:
     checksum: str
     """SHA-256 over the names and hashes of all files."""
     cursor: Mapping[str, Any]
+    format: int = FORMAT
     score: float | None = None
     """Score for retention, higher is better; None: not evaluated."""
 
@@ -185,8 +188,8 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         score = manifest.get("score")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{folder} has no readable {MANIFEST}: {error}") from error
-    if version != FORMAT:
-        raise CheckpointError(f"{folder} has checkpoint format {version}; this version reads {FORMAT}")
+    if version not in _READABLE:
+        raise CheckpointError(f"{folder} has checkpoint format {version}; this version reads up to {FORMAT}")
     if claimed != _checksum(manifest):
         raise CheckpointError(f"{folder / MANIFEST} does not match its own checksum")
     present = set(_files(folder)) - {MANIFEST}
@@ -200,7 +203,9 @@ def read_checkpoint(folder: Path) -> Checkpoint:
         if found[name] != expected:
             raise CheckpointError(f"{folder / name} is not the file the manifest describes")
     cursor = json.loads((folder / "cursor.json").read_text())
-    return Checkpoint(iteration=iteration, path=folder, checksum=claimed, cursor=cursor, score=score)
+    return Checkpoint(
+        iteration=iteration, path=folder, checksum=claimed, cursor=cursor, score=score, format=version
+    )
 
 
 def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
@@ -211,6 +216,11 @@ def restore_training(checkpoint: Checkpoint, trainer: Learner) -> None:
     Raises:
         CheckpointError: unreadable, or the state of another model.
     """
+    if checkpoint.format != FORMAT:
+        raise CheckpointError(
+            f"{checkpoint.path} was written by an earlier version, whose optimizer state is not read: start "
+            "a new run with this folder as policy.checkpoint"
+        )
     try:
         state = torch.load(checkpoint.path / "training.pt", map_location="cpu", weights_only=True)
         updates, random_state = int(state["trainer"]["updates"]), state["torch_random"]

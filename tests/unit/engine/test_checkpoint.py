@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import shutil
@@ -188,6 +189,19 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(kind: str, tmp
     with capture_logs() as logs:
         assert load_latest(tmp_path) == first
     assert [(entry["event"], entry["path"]) for entry in logs] == [("checkpoint.damaged", str(second.path))]
+
+
+def test_a_checkpoint_of_an_earlier_version_is_a_policy_and_no_more(tmp_path: Path) -> None:
+    written = save(tmp_path, 1)
+    manifest = json.loads((written.path / "manifest.json").read_text())
+    del manifest["checksum"]
+    manifest["format"] = 1
+    checksum = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+    (written.path / "manifest.json").write_text(json.dumps({**manifest, "checksum": checksum}))
+    checkpoint = load_latest(tmp_path)
+    assert checkpoint is not None
+    with pytest.raises(CheckpointError, match="earlier version"):
+        restore_training(checkpoint, make_trainer(MODEL))
 
 
 def test_a_run_never_silently_starts_over(tmp_path: Path) -> None:
