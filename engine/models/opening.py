@@ -20,6 +20,8 @@ from engine.errors import CheckpointError
 from engine.models.base import LanguageModel
 from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer, TransformerConfig
+from engine.models.chat.base import Chat
+from engine.models.chat.opening import open_chat
 from engine.models.families import Family, family_of
 from engine.models.references import BUILTIN, Reference, find_model
 from engine.models.sharding import load_weights
@@ -45,6 +47,10 @@ class OpenedModel:
     def family(self) -> Family:
         """Return what is known of its family."""
         return family_of(self.model.family)
+
+    def chat(self) -> Chat:
+        """Return its conversations in tokens. Raises CheckpointError where its tokenizer cannot serve any."""
+        return open_chat(self.tokenizer, self.family, self.folder)
 
     def builtin(self) -> tuple[Transformer, BpeTokenizer]:
         """Return model and tokenizer of a built-in policy. Raises CheckpointError for any other model."""

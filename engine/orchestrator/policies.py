@@ -43,9 +43,7 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
 
 def _transformer(config: TransformerPolicyConfig, agent: AgentConfig, home: Path) -> Policy:
     from engine.inference.sampler import TransformerPolicy
-    from engine.models.chat.chatml import ChatML
     from engine.models.opening import open_model
 
     opened = open_model(config.checkpoint, home=home, max_context=agent.max_context)
-    model, tokenizer = opened.builtin()
-    return TransformerPolicy(model, ChatML(tokenizer), max_batch=config.max_batch, name=config.checkpoint)
+    return TransformerPolicy(opened.model, opened.chat(), max_batch=config.max_batch, name=config.checkpoint)

@@ -28,7 +28,6 @@ from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.inference.sampler import TransformerPolicy
-from engine.models.chat.chatml import ChatML
 from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
@@ -118,7 +117,7 @@ class TrainingLoop:
         """Time that the checkpoint before this iteration held it up, seconds."""
         self.policy = TransformerPolicy(
             trainer.model,
-            ChatML(trainer.tokenizer),
+            trainer.chat,
             version=self.progress.policy_version,
             max_batch=config.policy.max_batch,
         )

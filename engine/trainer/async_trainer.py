@@ -16,8 +16,8 @@ import torch
 
 from engine.config.run import TrainRun
 from engine.errors import TrainerError, TrainyardError
-from engine.models.builtin.tokenizer import BpeTokenizer
-from engine.models.builtin.transformer import Transformer
+from engine.models.base import LanguageModel
+from engine.models.chat.base import Chat
 from engine.models.opening import OpenedModel, open_model, write_policy_files
 from engine.threads import in_thread
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
@@ -31,9 +31,10 @@ T = TypeVar("T")
 class AsyncTrainer:
     """A policy and its trainer on a thread of their own; create it with ``open`` and close it after use."""
 
-    model: Transformer
+    model: LanguageModel
     """The policy; updates change its weights in place."""
-    tokenizer: BpeTokenizer
+    chat: Chat
+    """Its conversations in tokens."""
     _opened: OpenedModel
     _trainer: Learner
 
@@ -109,7 +110,7 @@ class AsyncTrainer:
     def _open(self, config: TrainRun, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
         source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
         self._opened = open_model(source, home=home, max_context=config.agent.max_context)
-        self.model, self.tokenizer = self._opened.builtin()
+        self.model, self.chat = self._opened.model, self._opened.chat()
         self.model.to(training_device(config.trainer))
         self._trainer = open_trainer(config, self.model, policy=source, run_dir=run_dir, home=home)
         if checkpoint is None:

@@ -93,4 +93,4 @@ def _freeze(folder: Path, ref: str, home: Path) -> Path:
 
 
 def _open(ref: str, home: Path) -> LanguageModel:
-    return open_model(ref, home=home).builtin()[0]
+    return open_model(ref, home=home).model

@@ -50,7 +50,8 @@ def _policies(folders: tuple[Path, ...]) -> list[str]:
         path.name
         for folder in folders
         for path in sorted(folder.glob("*"))
-        if (path / "config.json").is_file() and (path / "model.safetensors").is_file()
+        if (path / "config.json").is_file()
+        and any((path / f"model.safetensors{end}").is_file() for end in ("", ".index.json"))
     ]
     return found[:_MAX_OFFERED]
 

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 import torch
 
+from engine.config.rollout import TransformerPolicyConfig
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
+from engine.inference.sampler import TransformerPolicy
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
@@ -19,6 +21,9 @@ from engine.trainer.group import TrainerGroup
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.small import request
+from tests.unit.models.tiny_families import write_tiny
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]]
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS)
@@ -173,3 +178,30 @@ async def test_ranks_that_compute_are_ended_by_a_cancelled_update(config: TrainR
         await trainer.snapshot(tmp_path, 1, **CURSOR)
     await trainer.close()
     assert not threads()
+
+
+@pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "gemma3_text"])
+async def test_a_published_model_is_sampled_trained_and_resumed(
+    config: TrainRun, tmp_path: Path, family: str
+) -> None:
+    """Its checkpoint is a folder of the same family, which goes on as if it had never been closed."""
+    write_tiny(tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=1024)
+    config = config.model_copy(update={"policy": TransformerPolicyConfig(checkpoint=str(tmp_path / family))})
+    trainer = await opened(config, tmp_path)
+    ids = trainer.chat.open([{"role": "user", "content": "a = 1"}])
+    policy = TransformerPolicy(trainer.model, trainer.chat)
+    generation = await policy.generate(request(ids, max_tokens=8))
+    await policy.close()
+    assert generation.ids
+    before = weights(trainer)
+    await trainer.update(GROUPS, temperature=1.0)
+    assert any(not torch.equal(old, new) for old, new in zip(before, weights(trainer), strict=True))
+    checkpoint = write_snapshot(await trainer.snapshot(tmp_path, 1, **CURSOR))
+    await trainer.update(GROUPS, temperature=1.0)
+    again = await AsyncTrainer.open(config, run_dir=tmp_path, home=tmp_path, checkpoint=checkpoint)
+    assert again.model.family == family
+    await again.update(GROUPS, temperature=1.0)
+    for ours, theirs in zip(weights(trainer), weights(again), strict=True):
+        assert torch.equal(ours, theirs)
+    await trainer.close()
+    await again.close()
