@@ -76,7 +76,7 @@ class Conversation:
     @property
     def prompt_ids(self) -> Sequence[int]:
         """Return the ids to continue from, as a copy."""
-        return tuple(self._ids[self._sample :])
+        return self._ids[self._sample :]
 
     def append_generation(self, generation: Generation, *, step: int) -> Reply:
         """Append the sampled ids of a step, the stop id included, and return them parsed.
