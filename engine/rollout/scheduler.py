@@ -11,9 +11,10 @@ import asyncio
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from engine.agent.prompts import load_prompt
+from engine.agent.prompts import Prompt, load_prompt
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.environments.base import EnvironmentFactory
+from engine.errors import ConfigError, ModelError
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
 from engine.rollout.rollout import Rollout, RolloutParts
@@ -43,7 +44,7 @@ class RolloutScheduler:
         sampling: temperature and nucleus; the token limit comes from ``agent``.
 
     Raises:
-        ConfigError: there is no such prompt.
+        ConfigError: there is no such prompt, or the policy's conversations cannot express it.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class RolloutScheduler:
         observer: RolloutObserver,
         sampling: SamplingParams | None = None,
     ) -> None:
+        prompt = load_prompt(agent.prompt, agent.tool_format, environments.tools)
+        _check_conversation(policy, prompt)
         self._parts = RolloutParts(
             environments=environments,
             policy=policy,
-            prompt=load_prompt(agent.prompt, agent.tool_format, environments.tools),
+            prompt=prompt,
             agent=agent,
             sampling=sampling or SamplingParams(),
             observer=GuardedObserver(observer),
@@ -116,3 +119,14 @@ async def _cancel(tasks: Collection[asyncio.Task[Trajectory]]) -> None:
     for task in tasks:
         if not task.cancelled():
             task.exception()  # marks it as seen
+
+
+def _check_conversation(policy: Policy, prompt: Prompt) -> None:
+    """Raise ConfigError where no rollout could begin in the policy's conversations."""
+    system = [{"role": "system", "content": prompt.system}] if prompt.system else []
+    try:
+        policy.chat.open([*system, {"role": "user", "content": "x"}], prompt.declarations)
+    except ModelError as error:
+        raise ConfigError(
+            f"the policy '{policy.name}' cannot begin with prompt {prompt.name}: {error}"
+        ) from error

@@ -57,10 +57,12 @@ class RenderedChat:
         self._published, self._name, self._extra_stop_ids = tokenizer, renderer, extra_stop_ids
         self._writer = TemplateTokenizer(tokenizer, self.tokenizer, thinking=thinking)
         self._renderer: Renderer = open_renderer(self._writer, renderer, thinking=thinking)
+        self._folds_system = False
         self._harmony = Harmony(self.tokenizer) if renderer == "gpt-oss" else None
         self._markers = self._thinking_markers()
         self._template = isinstance(self._renderer, DefaultRenderer)
         self._close = self._turn_end() if self._template else None
+        self._folds_system = self._refuses_system()
         self.stop_ids = self._all_stop_ids()
         self._skip: list[int] = [] if thinking else self._empty_thinking()
 
@@ -150,6 +152,8 @@ class RenderedChat:
         self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], *, header: bool
     ) -> list[int]:
         declared: Any = list(tools) or None
+        if self._folds_system:
+            messages = _folded(messages)
         try:
             protected: Any = [self.tokenizer.protect_message(message) for message in messages]
             return list(self._renderer.render_ids(protected, tools=declared, add_generation_prompt=header))
@@ -207,6 +211,14 @@ class RenderedChat:
             ) from error
         ids = self.tokenizer.encode_template(text.partition(_PLACEHOLDER)[2])
         return next((i for i in ids if i in self.tokenizer.control), None)
+
+    def _refuses_system(self) -> bool:
+        """Return whether the format has no system turn: its text then begins the first user turn."""
+        try:
+            self._render([{"role": "system", "content": "x"}, _USER], (), header=True)
+        except ModelError:
+            return True
+        return False
 
     def _all_stop_ids(self) -> frozenset[int]:
         if self._harmony is not None:
@@ -318,6 +330,14 @@ class RenderedChat:
             for call in parsed.tool_calls
         ]
         return _with_calls(reply, parsed.content, calls)
+
+
+def _folded(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the messages with a leading system message put before the text of the one that follows."""
+    if len(messages) < 2 or messages[0]["role"] != "system":
+        return messages
+    text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
+    return [{**messages[1], "content": text}, *messages[2:]]
 
 
 def _call(name: str, where: str, identifier: str) -> dict[str, Any]:

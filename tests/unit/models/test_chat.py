@@ -267,6 +267,13 @@ def test_tokenizers_that_cannot_serve_say_what_is_missing() -> None:
         open_family("mistral", chat_template="{{ raise_exception('no') }}")
 
 
+def test_a_system_text_that_a_template_refuses_begins_the_first_user_turn() -> None:
+    refusing = "{%- if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    chat = open_family("gemma3_text", chat_template=refusing + TEMPLATES["gemma3_text"])
+    prompt = chat.tokenizer.decode(chat.open([SYSTEM, USER]))
+    assert prompt == "<bos><start_of_turn>user\nBe brief.\n\nMend it.<end_of_turn>\n<start_of_turn>model\n"
+
+
 def test_messages_that_a_template_refuses_are_a_model_error() -> None:
     with pytest.raises(ModelError, match="roles must alternate"):
         chat_of("gemma3_text").open([USER, USER])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.config.rollout import AgentConfig
-from engine.errors import CheckpointError
+from engine.errors import CheckpointError, ConfigError
 from engine.inference.scripted import OraclePolicy
 from engine.models.builtin.tokenizer import load_tokenizer
 from engine.models.chat.chatml import ChatML
@@ -54,6 +54,14 @@ async def test_the_oracle_solves_a_task(family: str, tool_format: ToolFormat, hi
         text = chat.tokenizer.decode(sample.ids.tolist())
         assert text.count("f subtracts") == 1
         assert (text.count("look at lines") == 1) is (history == "keep" or sample == tokens.samples()[0])
+
+
+def test_a_format_without_function_calls_is_refused_before_any_rollout() -> None:
+    agent = AgentConfig(prompt="deepswe_v1", tool_format="native")
+    with pytest.raises(
+        ConfigError, match=r"cannot begin with prompt deepswe_v1: .* use agent.tool_format 'xml'"
+    ):
+        swe_scheduler(MemoryBackend({}), OraclePolicy(chat=open_family("gemma3_text")), agent=agent)
 
 
 def test_a_folders_generation_settings_end_turns_too(tmp_path: Path) -> None:
