@@ -20,6 +20,7 @@ from engine.errors import CheckpointError, ModelError
 from engine.models.chat.base import Message, Reply, ToolDeclaration
 from engine.models.chat.calls import CallStyle, arguments_json, call_style, read_calls
 from engine.models.chat.harmony import Harmony
+from engine.models.chat.messages import fold_system, probe_call
 from engine.models.chat.published import PublishedTokenizer
 from engine.models.chat.rendering import PROBE_TOOL, RENDER_ERRORS, TemplateTokenizer, open_renderer
 from engine.models.chat.thinking import read_thinking, read_written_thinking, split_thinking
@@ -153,7 +154,7 @@ class RenderedChat:
     ) -> list[int]:
         declared: Any = list(tools) or None
         if self._folds_system:
-            messages = _folded(messages)
+            messages = fold_system(messages)
         try:
             protected: Any = [self.tokenizer.protect_message(message) for message in messages]
             return list(self._renderer.render_ids(protected, tools=declared, add_generation_prompt=header))
@@ -186,7 +187,7 @@ class RenderedChat:
         last: dict[str, Any] = {"role": "assistant", "content": _PLACEHOLDER}
         results = [message for message in messages if message["role"] == "tool"]
         if results:
-            calls = [_call(result["name"], _PLACEHOLDER, result["tool_call_id"]) for result in results]
+            calls = [probe_call(result["name"], _PLACEHOLDER, result["tool_call_id"]) for result in results]
             last = {"role": "assistant", "content": "", "tool_calls": calls}
         conversation = [_USER, last, *(self.tokenizer.protect_message(message) for message in messages)]
         try:
@@ -242,7 +243,7 @@ class RenderedChat:
     @functools.cached_property
     def _end_of_call(self) -> int:
         """Id with which a computed function call ends."""
-        calls = [_call("probe", "x", "call00000")]
+        calls = [probe_call("probe", "x", "call00000")]
         return self._last_stop([_USER, {"role": "assistant", "content": "", "tool_calls": calls}, _RESULT])
 
     def _last_stop(self, messages: Sequence[Message]) -> int:
@@ -330,19 +331,6 @@ class RenderedChat:
             for call in parsed.tool_calls
         ]
         return _with_calls(reply, parsed.content, calls)
-
-
-def _folded(messages: Sequence[Message]) -> Sequence[Message]:
-    """Return the messages with a leading system message put before the text of the one that follows."""
-    if len(messages) < 2 or messages[0]["role"] != "system":
-        return messages
-    text = f"{messages[0]['content']}\n\n{messages[1]['content']}"
-    return [{**messages[1], "content": text}, *messages[2:]]
-
-
-def _call(name: str, where: str, identifier: str) -> dict[str, Any]:
-    function = {"name": name, "arguments": {"where": where}}
-    return {"id": identifier, "type": "function", "function": function}
 
 
 def _with_calls(reply: Reply, content: str, calls: Sequence[NativeCall]) -> Reply:
