@@ -1,4 +1,4 @@
-"""A small but complete training run: ``python -m tests.unit.engine.rl_training_script RUN_DIR ITERATIONS``.
+"""A small training run: ``python -m tests.unit.engine.rl_training_script RUN_DIR ITERATIONS [RANKS]``.
 
 It resumes from the run's last checkpoint and saves one after every iteration. What it trains on comes from
 the weights and from torch's random state, so a state that is not restored changes the result.
@@ -16,12 +16,15 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import open_model
+from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.checkpoints.checkpoint import (
     load_latest,
     restore_training,
 )
 from engine.trainer.checkpoints.writer import CheckpointWriter
+from engine.trainer.group import TrainerGroup
+from engine.trainer.learner import Learner
+from engine.trainer.rank import RankSettings
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.trainer.checkpoint_builders import snapshot_of
@@ -42,18 +45,32 @@ def make_trainer(model: Transformer, *, threads: int = 1) -> Trainer:
     return Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=3)
 
 
-def run(run_dir: Path, iterations: int) -> None:
+def make_ranks(model: Transformer, policy: Path, ranks: int) -> TrainerGroup:
+    config = TrainerConfig(
+        minibatches=2, learning_rate=1e-2, weight_decay=0.01, threads=1, data_parallel=ranks
+    )
+    settings = RankSettings(
+        policy=str(policy), reference=None, home=policy, algorithm=AlgorithmConfig(), config=config,
+        max_context=64, seed=3, device="cpu",
+    )  # fmt: skip
+    return TrainerGroup(settings, sampler=model)
+
+
+def run(run_dir: Path, iterations: int, ranks: int = 1) -> None:
     checkpoint = load_latest(run_dir)
     history: list[dict[str, float]] = []
     if checkpoint is None:
         torch.manual_seed(11)
         model, tokenizer = make_model(vocab=TOKENIZER_SIZE), make_tokenizer()
-        trainer, done = make_trainer(model), 0
+        policy, done = run_dir / "policy", 0
+        save_policy_checkpoint(policy, model, tokenizer, {})
     else:
         model, tokenizer = open_model(str(checkpoint.path), home=run_dir).builtin()
-        trainer, done = make_trainer(model), checkpoint.iteration
-        restore_training(checkpoint, trainer)
+        policy, done = checkpoint.path, checkpoint.iteration
         history = list(checkpoint.cursor["history"])
+    trainer: Learner = make_trainer(model) if ranks == 1 else make_ranks(model, policy, ranks)
+    if checkpoint is not None:
+        restore_training(checkpoint, trainer)
     writer = CheckpointWriter(run_dir, keep=2)
     for iteration in range(done, iterations):
         history.append(_iterate(model, trainer))
@@ -67,7 +84,7 @@ def run(run_dir: Path, iterations: int) -> None:
     trainer.close()
 
 
-def _iterate(model: Transformer, trainer: Trainer) -> dict[str, Any]:
+def _iterate(model: Transformer, trainer: Learner) -> dict[str, Any]:
     rewards = (torch.rand(4, 4) < 0.5).float().tolist()
     groups = make_groups(model, rewards, seed=int(torch.randint(1_000_000, (1,))))
     metrics = trainer.update(groups, temperature=1.0).metrics
@@ -75,4 +92,4 @@ def _iterate(model: Transformer, trainer: Trainer) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]), int(sys.argv[2]))
+    run(Path(sys.argv[1]), *(int(number) for number in sys.argv[2:]))

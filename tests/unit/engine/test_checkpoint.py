@@ -19,6 +19,7 @@ from structlog.testing import capture_logs
 
 from engine.errors import CheckpointError
 from engine.models.opening import open_model
+from engine.processes import process_start
 from engine.trainer.checkpoints.checkpoint import (
     Checkpoint,
     load_latest,
@@ -104,10 +105,34 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
     assert names(killed) == [f"{length - 1:05d}", f"{length:05d}"]
 
 
-def _start(run_dir: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.engine.rl_training_script", str(run_dir), "20"]
-    )
+def test_a_killed_run_of_two_ranks_leaves_none_and_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    process = _start(killed, ranks=2)
+    _wait(lambda: _newest(killed) >= 2, process)
+    children = [int(pid) for pid in _children(process.pid)]
+    assert len(children) == 2
+    starts = {pid: process_start(pid) for pid in children}
+    process.kill()
+    process.wait()
+    length = _newest(killed) + 2
+    while any(process_start(pid) == start for pid, start in starts.items() if start is not None):
+        time.sleep(0.05)  # a rank without its controller ends
+    run(killed, length, 2)
+    run(tmp_path / "whole", length, 2)
+    assert_same_end(tmp_path / "whole", killed)
+
+
+def _children(pid: int) -> list[str]:
+    return [
+        child
+        for task in Path(f"/proc/{pid}/task").iterdir()
+        for child in (task / "children").read_text().split()
+    ]
+
+
+def _start(run_dir: Path, *, ranks: int = 1) -> subprocess.Popen[bytes]:
+    script = [sys.executable, "-m", "tests.unit.engine.rl_training_script"]
+    return subprocess.Popen([*script, str(run_dir), "20", str(ranks)])
 
 
 def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
