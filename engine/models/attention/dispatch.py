@@ -30,6 +30,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring
     Returns:
         [T, heads, D of v].
     """
+    device = q.device.type
+    if torch.is_autocast_enabled(device):  # position encodings may have widened queries and keys
+        low = torch.get_autocast_dtype(device)
+        q, k, v = q.to(low), k.to(low), v.to(low)
     exchange = segments.exchange
     if exchange is None:
         return _attend_here(q, k, v, segments, scoring)

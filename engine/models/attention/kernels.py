@@ -6,6 +6,7 @@ keys. flex_attention does everything else. Neither builds a table of scores.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate
@@ -41,11 +42,14 @@ def _attend_flash(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: 
         torch.tensor((0, *accumulate(lengths)), dtype=torch.int32, device=q.device)
         for lengths in (segments.lengths, key_lengths)
     )
+    # Older versions of torch take fewer heads of keys without being told.
+    known = "enable_gqa" in inspect.signature(varlen_attn).parameters
+    grouped: dict[str, Any] = {"enable_gqa": True} if known and q.shape[1] != k.shape[1] else {}
     left = -1 if scoring.window is None else scoring.window - 1
     # Its window is aligned at the end of the keys, as ours is.
     out = varlen_attn(
         q, k, v, query_ends, key_ends, max(segments.lengths), max(key_lengths),
-        scale=scoring.scale, window_size=(left, 0), enable_gqa=q.shape[1] != k.shape[1],
+        scale=scoring.scale, window_size=(left, 0), **grouped,
     )  # fmt: skip
     assert isinstance(out, Tensor)
     return out

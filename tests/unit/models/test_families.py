@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from engine.models.attention import Segments
+from engine.models.attention.exact import attend_exactly
 from engine.models.base import LanguageModel
 from engine.models.networks import build_causal
 from engine.models.opening import open_model
@@ -108,3 +110,32 @@ def test_a_folder_opens_with_its_weights(family: str, tmp_path: Path) -> None:
     for name, weight in weights.items():
         assert torch.equal(weight, expected[name]), name
     assert opened.tokenizer.decode(opened.tokenizer.encode("def f(): pass")) == "def f(): pass"
+
+
+@pytest.mark.parametrize("family", ["qwen3", "qwen3_moe", "gpt_oss", "glm4_moe"])
+def test_bfloat16_rounds_experts_and_attention_too(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast knows no grouped products, and positions widen queries; the residual stream stays wide."""
+    model = PretrainedModel(causal_of(family))
+    attended = []
+
+    def attend_here(q: Tensor, k: Tensor, v: Tensor, *layout: Any) -> Tensor:
+        attended.append({q.dtype, k.dtype, v.dtype})
+        return attend_exactly(q, k, v, *layout)
+
+    monkeypatch.setattr("engine.models.attention.dispatch._attend_here", attend_here)
+    dtypes = set()
+    for block in model.blocks:
+        block.register_forward_hook(lambda block, inputs, output: dtypes.add(output.dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        hidden = model.packed_hidden(torch.cat(sequences()), Segments.whole(LENGTHS, CPU))
+    assert dtypes == {torch.float32}
+    assert attended == [{torch.bfloat16}] * len(model.blocks)
+    with torch.no_grad():
+        rounded = causal_of(family)
+        for name, parameter in rounded.named_parameters():
+            if "experts" in name:
+                parameter.copy_(parameter.bfloat16())
+        precise = PretrainedModel(rounded).packed_hidden(torch.cat(sequences()), Segments.whole(LENGTHS, CPU))
+    assert 0 < (hidden - precise).norm() <= 0.2 * precise.norm()
+    hidden.sum().backward()  # type: ignore[no-untyped-call]
+    assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in model.blocks[1].parameters())
