@@ -2,6 +2,7 @@
 
     python -m engine.run .trainyard/runs/r1
     python -m engine.run --recipe quickstart-oracle --set rollout.group_size=1 --home .trainyard
+    python -m engine.run --recipe qwen3-4b-lora-24gb --dry-run
 
 A run folder holds ``config.json`` (the resolved configuration) and ``launch.json`` (identity, epoch,
 where events go). Heartbeats start before anything heavy is imported. Logs are JSON lines on stderr.
@@ -29,6 +30,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from engine.algorithms.lint import lint
 from engine.config.base import parse_settings
 from engine.config.contradictions import LintFinding
+from engine.config.dry_run import dry_run_settings
 from engine.config.places import Allowed, places
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TrainRun, check_places, load_run_config
@@ -94,7 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _main(options: argparse.Namespace) -> int:
     try:
         if options.recipe:
-            run_dir = create_run_dir(options.recipe, parse_settings(options.set), home=options.home)
+            run_dir = create_run_dir(
+                options.recipe, parse_settings(options.set), home=options.home, dry=options.dry_run
+            )
             for finding in _warnings(load_run_config(run_dir / CONFIG_NAME)):
                 print(f"warning: {finding.setting}: {finding.message}", file=sys.stderr)
             print(f"run folder {run_dir}", flush=True)
@@ -111,16 +115,39 @@ def _main(options: argparse.Namespace) -> int:
         return EXIT_FAILED
 
 
-def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path) -> Path:
-    """Create a run folder for a recipe that runs without a web application. Raises ConfigError."""
+def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path, dry: bool = False) -> Path:
+    """Create a run folder for a recipe that runs without a web application.
+
+    Args:
+        recipe: name of the recipe.
+        overrides: settings by dotted name.
+        home: the data folder.
+        dry: a dry run (``engine.config.dry_run``) with a tiny model in the run folder.
+
+    Raises:
+        ConfigError: a wrong setting, or a recipe that cannot be tried.
+        CheckpointError: the model is unknown, or cannot be trained here.
+    """
     config = resolve(recipe, overrides)
     run_id = f"{recipe}-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     run_dir = home.resolve() / "runs" / run_id
-    run_dir.mkdir(parents=True)
+    if dry:
+        tiny = run_dir / "tiny-model"
+        settings = dry_run_settings(config, checkpoint=tiny, datasets=home.resolve() / "datasets")
+        _write_tiny_model(config, tiny, home)
+        config = resolve(recipe, {**settings, **overrides, "policy.checkpoint": str(tiny)})
+    run_dir.mkdir(parents=True, exist_ok=dry)
     (run_dir / CONFIG_NAME).write_text(config.model_dump_json(indent=2) + "\n")
     launch = Launch(run_id=run_id, epoch=1, ingest_url=None, token="", home=home.resolve())
     (run_dir / LAUNCH_NAME).write_text(launch.model_dump_json(indent=2) + "\n")
     return run_dir
+
+
+def _write_tiny_model(config: AnyRun, folder: Path, home: Path) -> None:
+    from engine.models.tiny import write_tiny_model  # transformers takes seconds to import
+
+    assert isinstance(config, TrainRun)
+    write_tiny_model(config.policy.checkpoint, folder, home=home)
 
 
 def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None) -> int:
@@ -225,6 +252,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting of the recipe"
     )
     parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="try the recipe: one iteration of two tasks with a tiny model of its architecture, on the CPU",
+    )
+    parser.add_argument(
         "--home",
         type=Path,
         default=Path(os.environ.get("TRAINYARD_HOME", ".trainyard")),
@@ -235,6 +267,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("give either a run folder or --recipe")
     if options.set and not options.recipe:
         parser.error("--set needs --recipe: a run folder's configuration is fixed")
+    if options.dry_run and not options.recipe:
+        parser.error("--dry-run needs --recipe")
     return options
 
 

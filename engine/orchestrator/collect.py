@@ -31,10 +31,10 @@ async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
     started = time.monotonic()
     announce(run, total_iterations=1)
     config = await with_start_policy(config, run)
-    environments = await open_environments(config, run)
     requests = await asyncio.to_thread(_requests, config, run, TRAIN_PHASE)
     policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home)
     try:
+        environments = await open_environments(config, run)
         run.sink.emit(
             IterationStarted,
             iteration=0,
@@ -71,11 +71,11 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
     started = time.monotonic()
     announce(run)
     config = await with_start_policy(config, run)
-    environments = await open_environments(config, run)
     split = config.dataset.split
     requests = await asyncio.to_thread(_requests, config, run, f"eval:{split}")
     policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home)
     try:
+        environments = await open_environments(config, run)
         scheduler = build_scheduler(config, run, environments, policy)
         with run.probe.phase("evaluation"):
             summary = await run_evaluation(

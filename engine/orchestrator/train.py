@@ -63,8 +63,7 @@ async def train(config: TrainRun, run: RunContext) -> RunResult:
         total_iterations=config.trainer.iterations,
     )
     config = await with_start_policy(config, run)
-    environments = await open_environments(config, run)
-    loop = await TrainingLoop.open(config, run, environments, checkpoint)
+    loop = await TrainingLoop.open(config, run, checkpoint)
     try:
         await loop.run(fresh=checkpoint is None)
     except RunStopped as stop:
@@ -129,21 +128,20 @@ class TrainingLoop:
         cls,
         config: TrainRun,
         run: RunContext,
-        environments: EnvironmentFactory,
         checkpoint: Checkpoint | None,
     ) -> TrainingLoop:
-        """Open everything an attempt needs.
+        """Open everything an attempt needs; the model first, so that an unusable one starts no sandbox.
 
         Args:
             config: the run's configuration.
             run: this attempt.
-            environments: the factory of environments.
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
         """
         rows = await asyncio.to_thread(run_rows, config, run)
         heldout = await asyncio.to_thread(evaluation_rows, config, run)
         trainer = await AsyncTrainer.open(config, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint)
         try:
+            environments = await open_environments(config, run)
             cursor = checkpoint.cursor if checkpoint else None
             loop = cls(config, run, environments, trainer, rows=rows, heldout=heldout, cursor=cursor)
             # The previous attempt may have been killed between the checkpoint and its event.

@@ -1,0 +1,73 @@
+"""Dry runs: a training run's own path with a tiny model, on a CPU, in minutes.
+
+Everything that the recipe says holds but for what needs the real hardware: the model, its device, the number
+of ranks (at most two), the number of tasks, and the limits of a rollout. A random model solves nothing and
+only hits limits; so that its update computes a gradient, nothing is filtered and entropy is rewarded.
+Importing this loads no model.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from engine.config.run import AnyRun, TrainRun
+from engine.errors import ConfigError
+
+FALLBACK = "quickstart"
+"""Dataset of dry runs where the recipe's own is not there; its sandboxes need nothing but this machine."""
+
+
+def dry_run_settings(config: AnyRun, *, checkpoint: Path, datasets: Path) -> dict[str, Any]:
+    """Return the overrides that make a dry run of a training run: one iteration, two groups of two.
+
+    Args:
+        config: the run.
+        checkpoint: folder of the tiny model.
+        datasets: folder with a folder for each dataset.
+
+    Raises:
+        ConfigError: another kind of run, a policy that is tiny as it is, or there is no dataset.
+    """
+    if not isinstance(config, TrainRun):
+        raise ConfigError(f"only runs of kind 'train' can be tried dry; this is of kind '{config.kind}'")
+    if config.policy.checkpoint == "warm" or config.policy.checkpoint.startswith("builtin:"):
+        raise ConfigError(
+            f"the policy '{config.policy.checkpoint}' is tiny as it is: run the recipe itself, with "
+            "trainer.iterations=1"
+        )
+    trainer, agent = config.trainer, config.agent
+    context_parallel = min(2, trainer.context_parallel)
+    return {
+        **_dataset(config, datasets),
+        "policy.checkpoint": str(checkpoint),
+        "policy.max_batch": min(8, config.policy.max_batch),
+        "rollout.group_size": 2,
+        "rollout.max_concurrent": 4,
+        "agent.max_steps": min(2, agent.max_steps),
+        "agent.max_context": min(16_384, agent.max_context),
+        "agent.max_response": min(64, agent.max_response),
+        "algorithm.filtered_reasons": [],
+        "algorithm.entropy_coefficient": max(1e-3, config.algorithm.entropy_coefficient),
+        "trainer.iterations": 1,
+        "trainer.tasks_per_iteration": 2,
+        "trainer.minibatches": min(2, trainer.minibatches),
+        "trainer.context_parallel": context_parallel,
+        "trainer.data_parallel": 1 if context_parallel == 2 else min(2, trainer.data_parallel),
+        "trainer.device": "cpu",
+        "trainer.threads": 1,
+        "evaluation.samples": 2,
+        "evaluation.train_samples": 0,
+        "evaluation.every": None,
+    }
+
+
+def _dataset(config: TrainRun, datasets: Path) -> dict[str, Any]:
+    if (datasets / config.dataset.name).exists():
+        return {}
+    if (datasets / FALLBACK).exists():
+        return {"dataset.name": FALLBACK, "sandbox.backend": "local"}
+    raise ConfigError(
+        f"neither the dataset '{config.dataset.name}' nor '{FALLBACK}' is in {datasets}: make one with "
+        "`python -m engine.run --recipe quickstart-dataset`"
+    )

@@ -1,0 +1,127 @@
+"""DeepSWE's recipe for published models: GRPO++ on R2E-Gym, scaled to the hardware.
+
+What DeepSWE ran (rLLM's script and the blog): groups of 8, 50 steps, 4,096 + 32,768 tokens of context,
+90 s a command, 20 minutes a rollout, 5 minutes of tests, temperature 1, a constant learning rate, clip 0.2
+and 0.28, no KL and no entropy term, optimizer steps of 8 groups. Before the first run:
+
+    manage.py launch import-dataset
+    manage.py import_dataset --format swe-bench --name r2e-gym-subset --split heldout --mode append SOURCE
+
+where SOURCE has SWE-bench Verified, on which DeepSWE was validated.
+"""
+
+from __future__ import annotations
+
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.recipes.quickstart import DATASET as QUICKSTART
+from engine.config.rollout import (
+    AgentConfig,
+    DatasetConfig,
+    GradingConfig,
+    RolloutConfig,
+    TransformerPolicyConfig,
+)
+from engine.config.run import TrainRun
+from engine.config.sandbox import SandboxConfig
+from engine.config.trainer import TrainerConfig
+from engine.config.training import EvaluationConfig
+
+DATASET = "r2e-gym-subset"
+_TOKEN_WARNING = 4768
+_LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def _agent(max_context: int, max_response: int) -> AgentConfig:
+    """Return rLLM's agent in a context of this length, tokens."""
+    return AgentConfig(
+        prompt="deepswe_rllm_v1",
+        max_steps=50,
+        max_context=max_context,
+        max_response=max_response,
+        token_warning=_TOKEN_WARNING,
+        command_timeout_s=90.0,
+        rollout_timeout_s=1200.0,
+    )
+
+
+def qwen3_small() -> TrainRun:
+    """Train Qwen3-0.6B, all weights, on one GPU of 24 GB: the quickstart's tasks in local sandboxes."""
+    return TrainRun(
+        name="qwen3-0.6b",
+        dataset=DatasetConfig(name=QUICKSTART),
+        agent=_agent(16_384, 2048),
+        grading=GradingConfig(timeout_s=30.0),
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-0.6B", max_batch=8),
+        rollout=RolloutConfig(group_size=8, max_concurrent=16),
+        algorithm=AlgorithmConfig(preset="grpo_pp"),
+        trainer=TrainerConfig(
+            iterations=100,
+            tasks_per_iteration=8,
+            minibatches=2,
+            learning_rate=2e-6,
+            precision="bf16",
+            activation_checkpointing=True,
+            optimizer="adamw_8bit",
+            tokens_per_microbatch=16_384,
+            checkpoint_every=10,
+        ),
+        evaluation=EvaluationConfig(samples=64, train_samples=0, every=10),
+    )
+
+
+def qwen3_lora() -> TrainRun:
+    """Train LoRA adapters of Qwen3-4B with GRPO++ on R2E-Gym, on one GPU of 24 GB."""
+    return TrainRun(
+        name="qwen3-4b LoRA",
+        dataset=DatasetConfig(name=DATASET),
+        sandbox=SandboxConfig(backend="docker", memory_mb=4096, processes=256, disk_mb=4096),
+        agent=_agent(16_384, 4096),
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=4),
+        rollout=RolloutConfig(group_size=8, max_concurrent=16),
+        algorithm=AlgorithmConfig(preset="grpo_pp"),
+        trainer=TrainerConfig(
+            iterations=200,
+            tasks_per_iteration=8,
+            minibatches=2,
+            learning_rate=1e-5,
+            precision="bf16",
+            activation_checkpointing=True,
+            lora_rank=32,
+            lora_alpha=64.0,
+            lora_targets=_LORA_TARGETS,
+            tokens_per_microbatch=16_384,
+            checkpoint_every=10,
+        ),
+        evaluation=EvaluationConfig(samples=128, train_samples=0, every=10),
+    )
+
+
+def qwen3_coder() -> TrainRun:
+    """Train Qwen3-Coder-30B-A3B, all weights, with DeepSWE's settings on eight GPUs of 141 GB."""
+    return TrainRun(
+        name="qwen3-coder-30b",
+        dataset=DatasetConfig(name=DATASET),
+        sandbox=SandboxConfig(
+            backend="kubernetes", memory_mb=4096, processes=256, disk_mb=4096, max_live=512, max_starting=64
+        ),
+        agent=_agent(4096 + 32_768, 16_384),
+        grading=GradingConfig(evaluation_timeout_s=1800.0, max_parallel=64),
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-Coder-30B-A3B-Instruct", max_batch=16),
+        rollout=RolloutConfig(group_size=8, max_concurrent=512),
+        algorithm=AlgorithmConfig(preset="grpo_pp"),
+        trainer=TrainerConfig(
+            iterations=200,
+            tasks_per_iteration=64,
+            minibatches=8,
+            learning_rate=1e-6,
+            precision="bf16",
+            activation_checkpointing=True,
+            optimizer="adamw_8bit",
+            data_parallel=4,
+            context_parallel=2,
+            tokens_per_microbatch=36_864,
+            rank_timeout_s=3600.0,
+            checkpoint_every=10,
+        ),
+        evaluation=EvaluationConfig(samples=500, train_samples=0, every=10),
+    )

@@ -1,0 +1,63 @@
+"""Recipes of published models, and dry runs of any recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.algorithms.lint import lint
+from engine.algorithms.terms import needs_entropy
+from engine.config.dry_run import dry_run_settings
+from engine.config.recipes import resolve
+from engine.config.run import TrainRun
+from engine.errors import ConfigError
+from engine.models.published_shapes import SHAPES
+
+HARDWARE = {"qwen3-0.6b-one-gpu": 24, "qwen3-4b-lora-24gb": 24, "qwen3-coder-30b-8gpu": 141}
+"""Memory of one GPU by recipe, GB."""
+
+
+def training(recipe: str) -> TrainRun:
+    run = resolve(recipe)
+    assert isinstance(run, TrainRun)
+    return run
+
+
+@pytest.mark.parametrize("recipe", HARDWARE)
+def test_no_setting_of_a_recipe_contradicts_another_or_is_without_effect(recipe: str) -> None:
+    run = training(recipe)
+    assert lint(run) == []
+    assert run.policy.checkpoint in SHAPES
+
+
+def test_a_dry_run_takes_the_recipes_own_dataset_or_the_quickstarts(tmp_path: Path) -> None:
+    run = training("qwen3-4b-lora-24gb")
+    with pytest.raises(ConfigError, match="neither the dataset 'r2e-gym-subset' nor 'quickstart'"):
+        dry_run_settings(run, checkpoint=tmp_path, datasets=tmp_path)
+    (tmp_path / "quickstart").mkdir()
+    settings = dry_run_settings(run, checkpoint=tmp_path, datasets=tmp_path)
+    assert (settings["dataset.name"], settings["sandbox.backend"]) == ("quickstart", "local")
+    (tmp_path / "r2e-gym-subset").mkdir()
+    assert "dataset.name" not in dry_run_settings(run, checkpoint=tmp_path, datasets=tmp_path)
+
+
+@pytest.mark.parametrize("recipe", HARDWARE)
+def test_a_dry_run_is_one_small_iteration_that_computes_a_gradient(recipe: str, tmp_path: Path) -> None:
+    (tmp_path / "quickstart").mkdir()
+    settings = dry_run_settings(training(recipe), checkpoint=tmp_path, datasets=tmp_path)
+    run = resolve(recipe, settings)
+    assert isinstance(run, TrainRun)
+    assert run.trainer.data_parallel * run.trainer.context_parallel <= 2
+    assert (run.trainer.iterations, run.trainer.tasks_per_iteration, run.rollout.group_size) == (1, 2, 2)
+    assert (run.trainer.device, run.trainer.precision) == ("cpu", training(recipe).trainer.precision)
+    assert needs_entropy(run.algorithm)
+    assert not run.algorithm.filtered_reasons
+
+
+@pytest.mark.parametrize(
+    ("recipe", "why"), [("quickstart-sft", "this is of kind 'sft'"), ("quickstart", "is tiny as it is")]
+)
+def test_what_cannot_be_tried_is_refused(recipe: str, why: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=why):
+        dry_run_settings(resolve(recipe), checkpoint=tmp_path, datasets=tmp_path)
