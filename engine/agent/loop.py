@@ -78,12 +78,15 @@ class AgentLoop:
     _conversation: Conversation = field(init=False)
     _context: int = field(init=False)
     """Maximum length of a prompt and its response: the agent's limit or the model's, if that is lower."""
+    _room: int = field(init=False)
+    """Tokens that a turn needs below that limit."""
     _deadline: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         chat, limit = self.policy.chat, self.policy.max_context
         self._chat = chat if self.config.thinking == "on" else chat.without_thinking()
         self._context = min(self.config.max_context, limit or self.config.max_context)
+        self._room = min(self.config.min_response, self.config.max_response)
         user = self.prompt.user(self.row.task) + self._countdown(self.config.max_steps)
         turns = (("system", self.prompt.system), ("user", user))
         self._conversation = Conversation(
@@ -139,7 +142,7 @@ class AgentLoop:
         if time.monotonic() >= self._deadline:
             raise _Ended(TerminationReason.ROLLOUT_TIMEOUT)
         if continuation is not None:
-            if continuation.length + self.config.min_response > self._context:
+            if continuation.length + self._room > self._context:
                 raise _Ended(TerminationReason.MAX_CONTEXT)
             self._conversation.append(continuation, step=index)
 
@@ -171,7 +174,7 @@ class AgentLoop:
 
     async def _generate(self, index: int) -> Generation:
         room = self._context - len(self._conversation)
-        if room < self.config.min_response:
+        if room < self._room:
             raise _Ended(TerminationReason.MAX_CONTEXT)
         request = GenerationRequest(
             prompt_ids=self._conversation.prompt_ids,

@@ -110,6 +110,14 @@ def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
                 f"{run.agent.max_response} exceeds agent.max_context ({run.agent.max_context})",
             )
         )
+    if run.agent.token_warning >= run.agent.max_context:
+        found.append(
+            (
+                "agent.token_warning",
+                f"{run.agent.token_warning} leaves nothing of agent.max_context ({run.agent.max_context}) "
+                "without the warning",
+            )
+        )
     if run.algorithm.overlong_buffer > run.agent.max_context:
         found.append(
             (

@@ -67,7 +67,8 @@ class AgentConfig(Section):
     max_response: int = Field(default=16_384, ge=8)
     """Maximum length of one turn, tokens; the rollout then ends with ``max_response``."""
     min_response: int = Field(default=16, ge=1)
-    """Minimum room for a turn, tokens; where less is left the rollout ends with ``max_context``."""
+    """Minimum room for a turn, tokens (``max_response`` if that is lower); where less is left, the rollout
+    ends with ``max_context``."""
     token_warning: int = Field(default=0, ge=0)
     """Remaining tokens of context below which every observation asks the model to submit; 0 never asks
     (rLLM: 4,768)."""

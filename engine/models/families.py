@@ -22,8 +22,6 @@ class Family:
     """Names of the linear layers that get adapters by default."""
     renderer: str | None = None
     """Name of the conversation renderer in ``renderers``; None: by the tokenizer's chat template."""
-    tool_format: str | None = None
-    """Name of the format of the family's own function calls; None: unknown."""
 
 
 _ROWS = (

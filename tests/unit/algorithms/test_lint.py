@@ -61,6 +61,7 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"trainer__minibatches": 9}, "trainer.minibatches", "exceeds trainer.tasks_per_iteration"),
     ({"agent__max_response": 4096}, "agent.max_response", "exceeds agent.max_context"),
+    ({"agent__token_warning": 65_536}, "agent.token_warning", "leaves nothing of agent.max_context"),
     ({"algorithm__overlong_buffer": 4096}, "algorithm.overlong_buffer", "4096 tokens exceed"),
     ({"algorithm__clip_low": 2}, "algorithm.clip_low", "less than or equal to 1"),
     ({"algorithm__clip_hihg": 1}, "algorithm.clip_hihg", "unknown setting"),

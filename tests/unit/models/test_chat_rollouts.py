@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,15 @@ def test_a_folders_generation_settings_end_turns_too(tmp_path: Path) -> None:
         open_chat(tokenizer, family_of("qwen2"), tmp_path)
 
 
-def test_built_in_policies_speak_chatml() -> None:
+async def test_built_in_policies_read_the_tokens_they_were_trained_on() -> None:
+    """The whole rollout of the shipped policy's format, id for id as its warm start had it."""
     chat = open_chat(load_tokenizer(BUILTIN / "quickstart"), family_of("qwen3"), None)
     assert isinstance(chat, ChatML)
+    backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})
+    (group,) = await swe_scheduler(backend, OraclePolicy(chat=chat), agent=AgentConfig()).collect(
+        [GroupRequest(row=make_row(), iteration=0, phase="train", size=1)]
+    )
+    tokens = group.trajectories[0].tokens
+    columns = [tokens.ids.tolist(), tokens.mask.astype(int).tolist(), tokens.steps.tolist()]
+    assert len(tokens) == 241
+    assert hashlib.sha256(repr(columns).encode()).hexdigest()[:16] == "89389d4c2dc51a49"
