@@ -40,12 +40,13 @@ class PublishedTokenizer:
             )
         self._backend = backend
         self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
-        template = tokenizer.chat_template if isinstance(tokenizer.chat_template, str) else ""
+        self.template = _template_text(tokenizer.chat_template)
+        """Chat template; all of them where the folder has several by purpose, empty without one."""
         self.control = {
             number: token.content
             for number, token in backend.get_added_tokens_decoder().items()
             if token.content.strip()
-            and (token.special or token.content in template or _MARKUP.fullmatch(token.content))
+            and (token.special or token.content in self.template or _MARKUP.fullmatch(token.content))
         }
         """Control tokens by id: special ones, and those of the chat template."""
         spellings = sorted(self.control.values(), key=len, reverse=True)
@@ -92,6 +93,10 @@ class PublishedTokenizer:
     def _encode(self, text: str) -> list[int]:
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return ids
+
+
+def _template_text(template: str | Mapping[str, str] | None) -> str:
+    return "".join(template.values()) if isinstance(template, Mapping) else template or ""
 
 
 def _marked(spelling: re.Match[str]) -> str:

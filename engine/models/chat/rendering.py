@@ -60,16 +60,11 @@ class TemplateTokenizer:
             "date_string": _DATE.strftime("%d %b %Y"),
             "strftime_now": _DATE.strftime,
         }
+        self.template = published.template
         self.name_or_path: str = tokenizer.name_or_path
         self.unk_token_id: int | None = tokenizer.unk_token_id
         self.eos_token_id: int | None = tokenizer.eos_token_id
         self.all_special_tokens: list[str] = list(published.control.values())
-
-    @property
-    def template(self) -> str:
-        """Return the folder's chat template; empty without one."""
-        template = self._tokenizer.chat_template
-        return template if isinstance(template, str) else ""
 
     def encode(self, text: str, *_: Any, **__: Any) -> list[int]:
         """Return the ids of a template's text."""

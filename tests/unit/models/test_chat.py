@@ -274,6 +274,15 @@ def test_a_system_text_that_a_template_refuses_begins_the_first_user_turn() -> N
     assert prompt == "<bos><start_of_turn>user\nBe brief.\n\nMend it.<end_of_turn>\n<start_of_turn>model\n"
 
 
+def test_a_folder_may_have_a_template_for_tools_of_its_own() -> None:
+    plain = TEMPLATES["qwen2"].replace("for call in m.tool_calls or []", "for call in []")
+    chat = open_family("qwen2", chat_template={"default": plain, "tool_use": TEMPLATES["qwen2"]})
+    assert chat.open([SYSTEM, USER]) == chat_of("qwen2").open([SYSTEM, USER])
+    assert chat.open([USER], TOOLS) == chat_of("qwen2").open([USER], TOOLS)
+    call = NativeCall(name="execute_bash", arguments={"cmd": "ls"})
+    assert chat.parse(chat.reply_ids("", [call]), (), TOOLS).calls == (call,)
+
+
 def test_messages_that_a_template_refuses_are_a_model_error() -> None:
     with pytest.raises(ModelError, match="roles must alternate"):
         chat_of("gemma3_text").open([USER, USER])
