@@ -22,6 +22,7 @@ from engine.models.architectures import check_architecture, max_context
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
 from engine.models.networks import build_causal, layers_of, trunk_of
+from engine.models.weights.opening import check_quantisation
 
 
 class PretrainedModel(LanguageModel):
@@ -101,6 +102,7 @@ def build_pretrained(folder: Path, *, dtype: torch.dtype, random: bool) -> Pretr
     Raises:
         CheckpointError: ``config.json`` is unreadable, or of an architecture that cannot be trained here.
     """
+    check_quantisation(folder)
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         check_architecture(config)

@@ -33,7 +33,7 @@ def keep_frozen_types(model: nn.Module, source: WeightSource) -> None:
     """Give frozen parameters on the meta device the types in which they are stored; before ``shard``."""
     for name, parameter in model.named_parameters():
         if parameter.is_meta and not parameter.requires_grad:
-            parameter.data = parameter.data.to(source.tensors[name].dtype)
+            parameter.data = parameter.data.to(source.tensors[_stored_name(name)].dtype)
 
 
 def shard(
@@ -74,10 +74,12 @@ def load_weights(
 ) -> None:
     """Give a model's parameters memory on ``device`` and fill them and its persistent buffers.
 
+    Of adapters beside its layers the values stay arbitrary.
+
     Args:
         root: as given to ``shard``; without sharding, the model.
         model: its parameters on the meta device, or anywhere to be overwritten.
-        source: has every name of the model's ``state_dict``.
+        source: of ``open_weights``.
         device: of computation.
         offload: as given to ``shard``.
 
@@ -85,7 +87,13 @@ def load_weights(
         CheckpointError: the files of ``source`` became unreadable.
     """
     materialise(root, device, offload=offload)
-    fill(model.state_dict(keep_vars=True), source)
+    named = {_stored_name(name): tensor for name, tensor in model.state_dict(keep_vars=True).items()}
+    fill({name: tensor for name, tensor in named.items() if name in source.tensors}, source)
+
+
+def _stored_name(name: str) -> str:
+    """Return the name under which a parameter is stored; peft wraps layers that have adapters."""
+    return name.replace(".base_layer.", ".")
 
 
 def materialise(root: nn.Module, device: torch.device, *, offload: bool = False) -> None:

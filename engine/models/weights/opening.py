@@ -88,6 +88,8 @@ def check_quantisation(folder: Path) -> None:
 def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of a folder's ``config.json``. Raises CheckpointError."""
     path = folder / "config.json"
+    if not folder.is_dir():
+        raise CheckpointError(f"there is no model folder {folder}")
     try:
         config = json.loads(path.read_text())
     except (OSError, ValueError) as error:

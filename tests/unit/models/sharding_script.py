@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
@@ -69,20 +70,25 @@ def learn(
         folder: of the model.
         mesh: ranks that share it.
         offload: keep the shards in the host's memory.
-        frozen: train the norms alone, and keep the others in the type in which they are stored.
+        frozen: train adapters alone, and keep the others in the type in which they are stored.
         saved: where the ranks write their shards.
     """
     model = empty(folder)
     model.set_activation_checkpointing(True)
     source = open_weights(folder, model)
     if frozen:
-        for name, parameter in model.named_parameters():
-            parameter.requires_grad = "norm" in name
+        model.requires_grad_(False)
+        for block in model.blocks:
+            inject_adapter_in_model(LoraConfig(r=2, target_modules=["q_proj", "o_proj"]), block)
         keep_frozen_types(model, source)
     root = Root(model, low=frozen)
     if mesh is not None:
         shard(root, model.blocks, mesh, compute=None, offload=offload)
     load_weights(root, model, source, CPU, offload=offload)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if frozen and parameter.requires_grad:
+                parameter.fill_(0.01)
     rank, size = (0, 1) if mesh is None else (mesh.get_rank(), mesh.size())
     ids, factors = batch(model.vocab_size)
     root(ids[rank::size], factors[rank::size]).backward()

@@ -150,7 +150,7 @@ def test_a_rank_that_hangs_is_named(policy: Path) -> None:
 
 def test_a_rank_that_cannot_start_is_named(policy: Path) -> None:
     with (
-        pytest.raises(TrainerError, match=r"rank \d of the trainer failed: cannot read the checkpoint"),
+        pytest.raises(TrainerError, match=r"rank \d of the trainer failed: there is no model folder"),
         group(policy / "nowhere", None),
     ):
         pass
