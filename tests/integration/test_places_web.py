@@ -91,6 +91,7 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
     (home / "imports" / "tree").mkdir()
     (home / "policies" / "mine").mkdir(parents=True)
     monkeypatch.setenv("TRAINYARD_REPOSITORY_HOSTS", "git.example.org, Git.Example.NET:8443")
+    monkeypatch.setenv("TRAINYARD_HUB_MODELS", "Qwen/*, openai/gpt-oss-20b")
     sources = ["tree", "https://git.example.org/a", "https://git.example.net:8443/a"]
     curated = runs.create(recipe="quickstart-dataset", overrides={"curation.sources": sources})
     assert curated.config["curation"]["sources"] == [str(home / "imports" / "tree"), *sources[1:]]
@@ -99,6 +100,9 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
     launch = json.loads((rundir.prepare(claim) / "launch.json").read_text())
     assert Allowed.model_validate(launch["allowed"]) == places.allowed()
     assert launch["allowed"]["repository_hosts"] == ["git.example.org", "git.example.net:8443"]
+    assert launch["allowed"]["hub_models"] == ["Qwen/*", "openai/gpt-oss-20b"]
+    published, _ = launched(make_run(**{"policy.checkpoint": "Qwen/Qwen3-8B"}))
+    assert published.config["policy"]["checkpoint"] == "Qwen/Qwen3-8B"
 
 
 def test_the_form_offers_what_is_allowed(home: Path, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
