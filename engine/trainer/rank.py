@@ -124,13 +124,16 @@ class _Rank:
         dist.init_process_group(backend, timeout=timedelta(seconds=config.rank_timeout_s))
         mesh = init_device_mesh(device.type, shape, mesh_dim_names=("data", "context"))
         self._is_first = dist.get_rank() == 0
+        reference = None
+        if settings.reference is not None:
+            reference = open_policy(settings.reference, settings.home, device, offload=config.cpu_offload)
         self._trainer = Trainer(
-            open_policy(settings.policy, settings.home, device),
+            open_policy(settings.policy, settings.home, device, offload=config.cpu_offload),
             algorithm=settings.algorithm,
             config=config,
             max_context=settings.max_context,
             seed=settings.seed,
-            reference=open_policy(settings.reference, settings.home, device) if settings.reference else None,
+            reference=reference,
             ranks=Ranks.of(mesh),
         )
 
@@ -195,9 +198,12 @@ def _device(kind: str) -> torch.device:
     return device
 
 
-def open_policy(ref: str, home: Path, device: torch.device) -> LanguageModel | Unread:
-    """Return a policy; large ones are read only when they are sharded."""
+def open_policy(
+    ref: str, home: Path, device: torch.device, *, offload: bool = False
+) -> LanguageModel | Unread:
+    """Return a policy; a published model is read only when it is sharded, and any that will be offloaded."""
     opened = open_model(ref, home=home, read=False)
-    if opened.folder is None or not next(opened.model.parameters()).is_meta:
+    is_read = not next(opened.model.parameters()).is_meta
+    if opened.folder is None or (is_read and not offload):
         return opened.model.to(device)
     return Unread(model=opened.model, source=open_weights(opened.folder, opened.model), device=device)

@@ -20,7 +20,7 @@ import torch
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import TrainerError
+from engine.errors import CheckpointError, TrainerError
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, write_snapshot
@@ -121,11 +121,22 @@ def test_one_rank_resumes_in_two(tmp_path: Path, policy: Path) -> None:
     checkpoint = write_snapshot(snapshot_of(tmp_path, 1, trainer, model=single, tokenizer=make_tokenizer()))
     trainer.update(episodes(), temperature=1.0)
     sampler, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
+    smaller = alone(make_model())
+    smaller.update(episodes(), temperature=1.0)
+    other = tmp_path / "other"
+    smaller.save(other / "shards").result()
     with group(checkpoint.path, sampler) as ranks:
         restore_training(checkpoint, ranks)
         ranks.update(episodes(), temperature=1.0)
         assert distance(sampler, single) <= 1e-6
         assert ranks.updates == 2
+        (tmp_path / "file").write_text("in the way")
+        with pytest.raises(CheckpointError, match=r"rank \d cannot write its shards"):
+            ranks.save(tmp_path / "file").result(timeout=240)
+        ranks.update(episodes(), temperature=1.0)
+        with pytest.raises(CheckpointError, match="does not belong to this model"):
+            ranks.restore(other / "shards")
+        ranks.update(episodes(), temperature=1.0)
 
 
 def test_a_rank_that_fails_or_dies_ends_the_group(policy: Path) -> None:
