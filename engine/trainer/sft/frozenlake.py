@@ -13,12 +13,13 @@ import hashlib
 import json
 import platform
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from filelock import FileLock, Timeout
+from torch import Tensor
 from torch.nn import functional
 
 from engine.agent.loop import AgentLoop
@@ -44,7 +45,6 @@ from engine.tokens import TokenRecord
 from engine.tools.rendering import render_response
 from engine.tools.schemas import LAKE_TOOLS, MOVE
 from engine.trainer.sft.muon import MuonWithAdam
-from engine.trainer.sft.training import collate
 from engine.types import RolloutKey, ToolCall
 
 ARCHITECTURE = "frozenlake"
@@ -57,6 +57,7 @@ _PROMPT_WEIGHT = 0.1
 _LONGEST_THOUGHT = 5
 _REPORT_EVERY = 10
 _MICROBATCH_TOKENS = 2048
+_WIDTH_STEP = 32
 
 Progress = Callable[[str, int, int], None]
 
@@ -252,13 +253,31 @@ def _accumulate(model: Transformer, episodes: list[TokenRecord]) -> float:
     weight = sampled + _PROMPT_WEIGHT * (sum(len(episode) for episode in episodes) - sampled)
     total = 0.0
     for batch in _microbatches(episodes):
-        ids, mask, inside = collate(batch)
+        ids, mask, inside = _collate(batch)
         logits = model.logits(model.hidden(ids[:, :-1]))
         losses = functional.cross_entropy(logits.transpose(1, 2), ids[:, 1:], reduction="none")
         weights = (torch.where(mask, 1.0, _PROMPT_WEIGHT) * inside)[:, 1:]
         torch.autograd.backward((losses * weights).sum() / weight)
         total += float(losses.detach()[mask[:, 1:]].sum())
     return total / sampled
+
+
+def _collate(batch: Sequence[TokenRecord]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return right-padded ids [B, T] and two boolean masks [B, T]: sampled tokens, real tokens.
+
+    T - 1, the width of the model's input, is a multiple of 32: a CPU's matrix kernels are compiled per shape.
+    """
+    longest = max(len(episode.ids) for episode in batch)
+    width = -(-(longest - 1) // _WIDTH_STEP) * _WIDTH_STEP + 1
+    ids = torch.zeros(len(batch), width, dtype=torch.long)
+    mask = torch.zeros(len(batch), width, dtype=torch.bool)
+    inside = torch.zeros(len(batch), width, dtype=torch.bool)
+    for row, episode in enumerate(batch):
+        length = len(episode.ids)
+        ids[row, :length] = torch.tensor(episode.ids)
+        mask[row, :length] = torch.tensor(episode.mask, dtype=torch.bool)
+        inside[row, :length] = True
+    return ids, mask, inside
 
 
 def _microbatches(episodes: list[TokenRecord]) -> Iterator[list[TokenRecord]]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from engine.models.builtin.transformer import Transformer
+from engine.models.base import LanguageModel
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
@@ -73,8 +73,8 @@ class MuonWithAdam:
         adam_rate: peak learning rate of everything else.
     """
 
-    def __init__(self, model: Transformer, *, muon_rate: float, adam_rate: float) -> None:
-        matrices = [p for p in model.model.layers.parameters() if p.dim() == 2]
+    def __init__(self, model: LanguageModel, *, muon_rate: float, adam_rate: float) -> None:
+        matrices = [p for block in model.blocks for p in block.parameters() if p.dim() == 2]
         rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
         self._parameters = list(model.parameters())
         self._optimizers: list[tuple[Optimizer, float]] = [

@@ -11,30 +11,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import platform
 import random
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn import functional
 
 from engine.config.run import SftRun
 from engine.inference.sampler import TransformerPolicy
+from engine.models.base import LanguageModel
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
 from engine.models.chat.chatml import ChatML
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.sft.data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
 from engine.trainer.sft.evaluation import exact_fix_rate
+from engine.trainer.sft.loss import pack, token_losses
 from engine.trainer.sft.muon import MuonWithAdam
 from engine.trainer.sft.stream import Batch, BatchStream, episode_maker
 
@@ -46,8 +43,6 @@ _REPORT_EVERY_S = 15.0
 _SAVE_EVERY_S = 240.0
 _EVALUATED = 256
 _TOKENIZER_FILES = 500
-_WIDTH_STEP = 32
-_LOGITS_ROWS = 1024
 
 
 @dataclass(slots=True)
@@ -176,7 +171,7 @@ def heldout_episodes(config: SftRun, *, seen: set[int], count: int) -> list[Epis
 
 
 def _train(
-    model: Transformer,
+    model: LanguageModel,
     config: SftRun,
     next_batch: Callable[[], Batch],
     tally: _Tally,
@@ -211,72 +206,20 @@ def learning_rate_factor(done: float, step: int) -> float:
     return min(1.0, (step + 1) / _WARMUP_STEPS) * (1 - (1 - _FINAL_SHARE) * decay)
 
 
-def _accumulate(model: Transformer, batch: Batch, config: SftRun, tally: _Tally) -> tuple[float, float]:
+def _accumulate(model: LanguageModel, batch: Batch, config: SftRun, tally: _Tally) -> tuple[float, float]:
     """Accumulate the gradient of one batch; return the mean losses of answer and of prompt tokens."""
-    ids, mask, inside = collate(batch)
-    weights = torch.where(mask, 1.0, config.sft.prompt_weight) * inside
-    losses = token_losses(model, ids)
-    answers, prompts = mask[:, 1:], (inside & ~mask)[:, 1:]
-    weights = weights[:, 1:]
+    packed = pack(batch, next(model.parameters()).device)
+    losses, sampled = token_losses(model, packed), packed.sampled
+    weights = torch.where(sampled, 1.0, config.sft.prompt_weight)
     torch.autograd.backward((losses * weights).sum() / weights.sum())
     tally.steps += 1
     tally.episodes += len(batch)
-    tally.tokens += int(inside.sum())
-    tally.padded += inside.numel()
-    tally.answer_tokens += int(mask.sum())
+    tally.tokens += len(packed.targets) + len(batch)
+    tally.padded += len(packed.ids) + len(batch)
+    tally.answer_tokens += int(sampled.sum())
     tally.bodies.update(episode.body_key for episode in batch)
     plain = losses.detach()
-    return float(plain[answers].mean()), float(plain[prompts].mean())
-
-
-class Tokens(Protocol):
-    """One conversation to learn from, as tokens."""
-
-    @property
-    def ids(self) -> Sequence[int] | NDArray[np.int32]:
-        """Return the T token ids."""
-
-    @property
-    def mask(self) -> Sequence[int] | NDArray[np.bool_]:
-        """Return a mask, 1 where a policy would sample the token."""
-
-
-def collate(batch: Sequence[Tokens]) -> tuple[Tensor, Tensor, Tensor]:
-    """Return right-padded ids [B, T] and two boolean masks [B, T]: sampled tokens, real tokens.
-
-    T - 1, the width of the model's input, is a multiple of 32: a CPU's matrix kernels are compiled per shape.
-    """
-    longest = max(len(episode.ids) for episode in batch)
-    width = -(-(longest - 1) // _WIDTH_STEP) * _WIDTH_STEP + 1
-    ids = torch.zeros(len(batch), width, dtype=torch.long)
-    mask = torch.zeros(len(batch), width, dtype=torch.bool)
-    inside = torch.zeros(len(batch), width, dtype=torch.bool)
-    for row, episode in enumerate(batch):
-        length = len(episode.ids)
-        ids[row, :length] = torch.tensor(episode.ids)
-        mask[row, :length] = torch.tensor(episode.mask, dtype=torch.bool)
-        inside[row, :length] = True
-    return ids, mask, inside
-
-
-def token_losses(model: Transformer, ids: Tensor) -> Tensor:
-    """Return the cross-entropy [B, T-1] of every token of ids [B, T] after the first, padding included."""
-    with torch.autocast("cpu", torch.bfloat16, enabled=_has_bfloat16()):
-        hidden = model.hidden(ids[:, :-1]).flatten(0, 1)
-        slices = [slice(i, i + _LOGITS_ROWS) for i in range(0, len(hidden), _LOGITS_ROWS)]
-        logits = [model.logits(hidden[part]) for part in slices]
-    targets = ids[:, 1:].reshape(-1)
-    parts = [
-        functional.cross_entropy(rows.float(), targets[part], reduction="none")
-        for rows, part in zip(logits, slices, strict=True)
-    ]
-    return torch.cat(parts).view(len(ids), -1)
-
-
-@functools.cache
-def _has_bfloat16() -> bool:
-    """Return whether this CPU multiplies bfloat16 natively; emulation is three times slower than float32."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    return float(plain[sampled].mean()), float(plain[~sampled].mean())
 
 
 def _mean_losses(tally: _Tally) -> dict[str, float]:

@@ -17,9 +17,12 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
+from engine.models.networks import build_causal
 from engine.models.opening import open_model
+from engine.models.pretrained import PretrainedModel
 from engine.tools import MemoryFileStore, run_immediately
 from engine.tools.parser import parse
+from engine.trainer.sft import loss as loss_module
 from engine.trainer.sft.data import (
     RESERVED_PACKAGES,
     EncodedEpisode,
@@ -31,9 +34,11 @@ from engine.trainer.sft.data import (
     source_files,
 )
 from engine.trainer.sft.evaluation import exact_fix_rate
-from engine.trainer.sft.muon import Muon, orthogonalise
-from engine.trainer.sft.training import collate, learning_rate_factor, token_losses, train_sft
+from engine.trainer.sft.loss import pack, token_losses
+from engine.trainer.sft.muon import Muon, MuonWithAdam, orthogonalise
+from engine.trainer.sft.training import learning_rate_factor, train_sft
 from tests.unit.models.small import model, prompt, tokenizer
+from tests.unit.models.tiny_families import tiny_config
 
 TEXTWRAP = SourceFile("stdlib", "textwrap.py", Path(textwrap.__file__))
 
@@ -95,16 +100,48 @@ def test_splits_share_no_file_and_leave_reserved_packages_and_tests_out() -> Non
         assert not set(parts) & {*RESERVED_PACKAGES, "json", "tests", "test"}
 
 
-def test_padding_carries_no_loss_of_its_own_and_changes_none() -> None:
+def test_packing_changes_no_loss_and_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "_has_bfloat16", lambda: False)
     net = model()
-    short, long = prompt(20, 1), prompt(90, 2)
-    alone, _, _ = collate([EncodedEpisode(short, [1] * 20, 0)])
-    both, mask, inside = collate([EncodedEpisode(short, [1] * 20, 0), EncodedEpisode(long, [0] * 90, 1)])
-    assert (both.shape[1] - 1) % 32 == 0
-    assert inside.sum() == 110
-    assert mask.sum() == 20
-    a, b = token_losses(net, alone)[0, :19], token_losses(net, both)[0, :19]
-    assert (a - b).abs().max() < 0.05  # bfloat16
+    batch = [EncodedEpisode(prompt(n, n), [int(i % 3 == 0) for i in range(n)], 0) for n in (20, 90, 33)]
+    packed = pack(batch, torch.device("cpu"))
+    assert len(packed.ids) == 256
+    assert packed.targets.tolist() == [token for episode in batch for token in episode.ids[1:]]
+    assert packed.sampled.tolist() == [bool(x) for episode in batch for x in episode.mask[1:]]
+    found = token_losses(net, packed)
+    expected = torch.cat(
+        [
+            torch.nn.functional.cross_entropy(
+                net(torch.tensor([e.ids[:-1]]), torch.tensor([len(e.ids) - 1]))[0],
+                torch.tensor(e.ids[1:]),
+                reduction="none",
+            )
+            for e in batch
+        ]
+    )
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    weights = torch.where(packed.sampled, 1.0, 0.3)
+    ours, theirs = (
+        torch.autograd.grad((losses * weights).sum(), list(net.parameters())) for losses in (found, expected)
+    )
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).norm() <= 1e-5 * other.norm() + 1e-9
+
+
+@pytest.mark.parametrize("family", ["gemma3_text", "qwen3_moe"])
+def test_a_model_of_transformers_learns_too(family: str) -> None:
+    """Any language model: ten steps of the warm start's optimizer on one batch."""
+    torch.manual_seed(0)
+    net = PretrainedModel(build_causal(tiny_config(family), dtype=torch.float32))
+    batch = pack([EncodedEpisode(list(range(5, 5 + n)), [1] * n, 0) for n in (40, 70)], torch.device("cpu"))
+    optimizer = MuonWithAdam(net, muon_rate=0.02, adam_rate=2e-3)
+    seen = []
+    for _ in range(10):
+        loss = token_losses(net, batch).mean()
+        torch.autograd.backward(loss)
+        optimizer.step(1.0)
+        seen.append(float(loss.detach()))
+    assert seen[-1] < seen[0] - 0.5
 
 
 def test_learning_rate_warms_up_stays_and_falls_to_four_percent() -> None:
@@ -127,9 +164,9 @@ def test_muon_orthogonalises_and_refuses_vectors() -> None:
 
 def answer_loss(net: Transformer, batch: list[EncodedEpisode]) -> float:
     """Mean cross-entropy of the tokens a policy would sample: independent of how training reports."""
-    ids, mask, _ = collate(batch)
+    packed = pack(batch, torch.device("cpu"))
     with torch.no_grad():
-        return float(token_losses(net, ids)[mask[:, 1:]].mean())
+        return float(token_losses(net, packed)[packed.sampled].mean())
 
 
 def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: Path) -> None:
