@@ -74,6 +74,8 @@ class SftConfig(Section):
     """Maximum length of a function in the stream, lines."""
     excluded_packages: tuple[Text, ...] = ()
     """Top-level packages excluded from the stream (the packages of the quickstart's tasks)."""
+    evaluation_episodes: int = Field(default=256, ge=0)
+    """Held-out episodes on which the trained policy is evaluated, twice; 0 skips the evaluation."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of torch; more than one gives no speed-up for so small a model."""
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -21,10 +21,12 @@ from engine.models.base import LanguageModel
 from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer, TransformerConfig
 from engine.models.chat.base import Chat
+from engine.models.chat.chatml import ChatML
 from engine.models.chat.opening import open_chat
 from engine.models.families import Family, family_of
 from engine.models.references import BUILTIN, Reference, find_model
 from engine.models.sharding import load_weights
+from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.opening import open_weights, read_config
 from engine.models.weights.policy_files import carry_files, draft_folder, write_config, write_json
 from engine.models.weights.source import TensorsInMemory, read_tensor
@@ -103,9 +105,9 @@ def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
             model=model, tokenizer=fresh_tokenizer(found.architecture), folder=None, provenance={}
         )
     provenance = _provenance(found.folder)
-    if provenance is not None and provenance.get("implementation", "builtin") == "builtin":
+    if is_builtin(found.folder):
         ours, tokens = _load_builtin(found.folder)
-        return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance)
+        return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance or {})
     from engine.models.pretrained import build_pretrained  # transformers takes seconds to import
 
     pretrained = build_pretrained(found.folder, dtype=dtype, random=found.random)
@@ -114,6 +116,12 @@ def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
     return OpenedModel(
         model=pretrained, tokenizer=tokenizer, folder=found.folder, provenance=provenance or {}
     )
+
+
+def is_builtin(folder: Path) -> bool:
+    """Return whether a folder holds a policy of our own, which our own ``Transformer`` computes."""
+    provenance = _provenance(folder)
+    return provenance is not None and provenance.get("implementation", "builtin") == "builtin"
 
 
 def _provenance(folder: Path) -> dict[str, Any] | None:
@@ -141,6 +149,18 @@ def _check_vocabulary(folder: Path, tokens: int, rows: int) -> None:
         raise CheckpointError(
             f"{folder}: the tokenizer has {tokens} tokens, the model only {rows}: they do not belong together"
         )
+
+
+def read_chat(folder: Path) -> Chat:
+    """Open the conversations of a policy folder without its weights.
+
+    Raises:
+        CheckpointError: the tokenizer is missing or cannot serve conversations.
+    """
+    if is_builtin(folder):
+        return ChatML(load_tokenizer(folder))
+    family = family_of(read_config(folder)["model_type"])
+    return open_chat(_published_tokenizer(folder), family, folder)
 
 
 def fresh_tokenizer(architecture: str) -> BpeTokenizer:
@@ -174,6 +194,33 @@ def save_policy_checkpoint(
         write_safetensors(draft, weights.tensors, tensors)
         _write_builtin_files(draft, model, tokenizer, dtype)
         write_json(draft / "provenance.json", provenance)
+
+
+def save_policy(
+    folder: Path, opened: OpenedModel, provenance: Mapping[str, Any], *, dtype: torch.dtype
+) -> None:
+    """Write a policy folder as models are published; readers see the old one or the complete new one.
+
+    Args:
+        folder: created or replaced.
+        opened: the model, with its current weights.
+        provenance: origin of the weights; must be JSON.
+        dtype: of the stored weights.
+    """
+    if isinstance(opened.model, Transformer):
+        save_policy_checkpoint(folder, opened.model, opened.tokenizer, provenance, dtype=dtype)
+        return
+    from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
+
+    weights = TensorsInMemory(stored_tensors(opened.model))
+    network = meta_network(cast(Any, opened.model.config))
+    with draft_folder(folder) as draft:
+        write_safetensors(
+            draft,
+            published_tensors(weights.tensors, network, dtype),
+            iterate_published(weights, network, dtype),
+        )
+        write_policy_files(draft, opened, provenance, dtype=dtype)
 
 
 def write_policy_files(

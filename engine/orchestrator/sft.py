@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from pathlib import Path
 
 from engine.config.environment import FrozenLakeConfig
 from engine.config.run import SftRun
 from engine.events.types import CheckpointSaved
-from engine.models.opening import open_model
+from engine.models.opening import OpenedModel, open_model
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.setup import announce, peak_memory_mb
 from engine.orchestrator.warm_start import imitate
@@ -26,7 +27,7 @@ async def warm_start(config: SftRun, run: RunContext) -> RunResult:
     if isinstance(config.environment, FrozenLakeConfig):
         return await imitate(config.environment, config, run)
     folder = run.run_dir / "checkpoints" / "00000"
-    start = open_model(config.sft.start, home=run.home).builtin() if config.sft.start else None
+    start = await asyncio.to_thread(_start, config, run) if config.sft.start else None
     metrics = await asyncio.to_thread(
         train_sft,
         config,
@@ -35,7 +36,7 @@ async def warm_start(config: SftRun, run: RunContext) -> RunResult:
         progress=run.progress,
         should_stop=lambda: run.must_end,
     )
-    checksum = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    checksum = await asyncio.to_thread(_checksum, folder)
     run.sink.emit(CheckpointSaved, iteration=0, policy_version=0, path=str(folder), checksum=checksum)
     summary: dict[str, float | int | str | None] = {
         **metrics,
@@ -47,3 +48,17 @@ async def warm_start(config: SftRun, run: RunContext) -> RunResult:
     except RunStopped as stop:
         return RunResult(state="stopped", reason=str(stop), summary=summary)
     return RunResult(state="succeeded", summary=summary)
+
+
+def _start(config: SftRun, run: RunContext) -> OpenedModel:
+    assert config.sft.start is not None
+    return open_model(config.sft.start, home=run.home, max_context=config.agent.max_context)
+
+
+def _checksum(folder: Path) -> str:
+    """Return the SHA-256 of all files of weights, in the order of their names."""
+    hashed = hashlib.sha256()
+    for path in sorted(folder.glob("*.safetensors")):
+        with path.open("rb") as file:
+            hashed.update(hashlib.file_digest(file, "sha256").digest())
+    return hashed.hexdigest()

@@ -17,8 +17,7 @@ from types import TracebackType
 from engine.config.run import SftRun
 from engine.datasets.curation.statements import Hint
 from engine.errors import TrainyardError
-from engine.models.builtin.tokenizer import load_tokenizer
-from engine.models.chat.chatml import ChatML
+from engine.models.opening import read_chat
 from engine.trainer.sft.data import HINTS, EncodedEpisode, EpisodeMaker, encode_episode, source_files
 
 _POOL_BATCHES = 48
@@ -40,9 +39,9 @@ def episode_maker(
     )
 
 
-def batches(config: SftRun, tokenizer_folder: Path) -> Iterator[Batch]:
+def batches(config: SftRun, chat_folder: Path) -> Iterator[Batch]:
     """Yield training batches endlessly, the same for the same settings and installed packages."""
-    chat = ChatML(load_tokenizer(tokenizer_folder))
+    chat = read_chat(chat_folder)
     rng = random.Random(config.seed)
     size = config.sft.sequences_per_step
     maker = episode_maker(config, rng, max_edits=config.sft.max_edits)
@@ -68,12 +67,10 @@ class BatchStream:
         TrainyardError: from ``next`` when the child died.
     """
 
-    def __init__(self, config: SftRun, tokenizer_folder: Path) -> None:
+    def __init__(self, config: SftRun, chat_folder: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self._queue: multiprocessing.Queue[Batch] = context.Queue(_QUEUED_BATCHES)
-        self._process = context.Process(
-            target=_produce, args=(config, tokenizer_folder, self._queue), daemon=True
-        )
+        self._process = context.Process(target=_produce, args=(config, chat_folder, self._queue), daemon=True)
 
     def __enter__(self) -> BatchStream:
         self._process.start()
@@ -97,11 +94,11 @@ class BatchStream:
                     raise TrainyardError("the process that makes warm-start episodes died") from None
 
 
-def _produce(config: SftRun, tokenizer_folder: Path, out: multiprocessing.Queue[Batch]) -> None:
+def _produce(config: SftRun, chat_folder: Path, out: multiprocessing.Queue[Batch]) -> None:
     """Fill the queue until the parent is gone, which is polled because a killed parent sends no message."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    for batch in batches(config, tokenizer_folder):
+    for batch in batches(config, chat_folder):
         while True:
             try:
                 out.put(batch, timeout=1)

@@ -3,8 +3,8 @@
 An agent that never succeeds gives reinforcement learning no signal. The warm start teaches a tiny
 transformer the tool format and much of the skill on an endless stream of faults in real code
 (``data``): nearly nothing is seen twice, so little is memorised. Muon for matrices, AdamW for the
-rest, loss on every token with prompts down-weighted, a schedule in wall time. To train another
-model, pass its fresh weights as ``start``.
+rest, loss on every token with prompts down-weighted, a schedule in wall time. Any other model is taught
+in its own family's conversations: pass it as ``start``.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from engine.inference.sampler import TransformerPolicy
 from engine.models.base import LanguageModel
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
-from engine.models.chat.chatml import ChatML
-from engine.models.opening import save_policy_checkpoint
+from engine.models.chat.base import Chat
+from engine.models.opening import OpenedModel, save_policy
+from engine.models.weights.policy_files import write_json
 from engine.trainer.sft.data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
 from engine.trainer.sft.evaluation import exact_fix_rate
 from engine.trainer.sft.loss import pack, token_losses
@@ -41,7 +42,6 @@ _CONSTANT_UNTIL = 0.35
 _FINAL_SHARE = 0.04
 _REPORT_EVERY_S = 15.0
 _SAVE_EVERY_S = 240.0
-_EVALUATED = 256
 _TOKENIZER_FILES = 500
 
 
@@ -74,7 +74,7 @@ def train_sft(
     out: Path,
     progress: Progress | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-    start: tuple[Transformer, BpeTokenizer] | None = None,
+    start: OpenedModel | None = None,
 ) -> dict[str, float]:
     """Train a policy and write its checkpoint folder.
 
@@ -83,64 +83,81 @@ def train_sft(
         out: checkpoint folder; also written every few minutes on the way.
         progress: called with a message, seconds done and seconds in all.
         should_stop: polled every step; training then ends early, evaluation included.
-        start: initial weights and tokenizer; by default a fresh model of the ``quickstart``
-            architecture and a tokenizer trained on the stream's sources.
+        start: the initial model, which is changed; by default a fresh one of the ``quickstart``
+            architecture with a tokenizer trained on the stream's sources.
 
     Returns:
         Losses, data counts and held-out exact-fix rates, greedy and at temperature 1.
     """
     torch.set_num_threads(config.sft.threads)
-    model, tokenizer = start or _fresh(config)
-    model.train()
+    opened = start or _fresh(config)
+    model = opened.model.to("cuda" if torch.cuda.is_available() else "cpu").train()
     tally = _Tally()
     metrics: dict[str, float] = {}
 
     def save() -> None:
-        save_policy_checkpoint(out, model, tokenizer, _provenance(config, metrics), dtype=torch.bfloat16)
+        save_policy(out, opened, _provenance(config, metrics), dtype=torch.bfloat16)
 
-    with tempfile.TemporaryDirectory() as scratch:
-        tokenizer.save(Path(scratch))
-        with BatchStream(config, Path(scratch)) as stream:
-            next_save = _SAVE_EVERY_S
-            for elapsed, losses in _train(model, config, stream.next, tally, should_stop):
-                metrics.update(tally.counts(), **losses, seconds=elapsed)
-                if progress is not None:
-                    progress(_message(metrics), int(elapsed), int(config.sft.minutes * 60))
-                if elapsed > next_save:
-                    next_save += _SAVE_EVERY_S
-                    save()
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stream = stack.enter_context(BatchStream(config, _chat_folder(opened, scratch)))
+        next_save = _SAVE_EVERY_S
+        for elapsed, losses in _train(model, config, stream.next, tally, should_stop):
+            metrics.update(tally.counts(), **losses, seconds=elapsed)
+            if progress is not None:
+                progress(_message(metrics), int(elapsed), int(config.sft.minutes * 60))
+            if elapsed > next_save:
+                next_save += _SAVE_EVERY_S
+                save()
     if not should_stop():
-        metrics.update(evaluate_sft(config, model, tokenizer, tally.bodies))
+        metrics.update(evaluate_sft(config, model, opened.chat(), tally.bodies))
     save()
     return metrics
 
 
-def _fresh(config: SftRun) -> tuple[Transformer, BpeTokenizer]:
+def _fresh(config: SftRun) -> OpenedModel:
     architecture = ARCHITECTURES["quickstart"]
     files = source_files("train", excluded=config.sft.excluded_packages)
     texts = _tokenizer_texts(files, config.seed)
-    return Transformer(architecture, seed=config.seed), train_tokenizer(
-        texts, vocab_size=architecture.vocab_size
+    return OpenedModel(
+        model=Transformer(architecture, seed=config.seed),
+        tokenizer=train_tokenizer(texts, vocab_size=architecture.vocab_size),
+        folder=None,
+        provenance={},
     )
+
+
+def _chat_folder(opened: OpenedModel, scratch: Path) -> Path:
+    """Return a folder from which another process opens the model's conversations."""
+    if not isinstance(opened.tokenizer, BpeTokenizer):
+        assert opened.folder is not None
+        return opened.folder
+    opened.tokenizer.save(scratch)
+    write_json(scratch / "provenance.json", {})
+    return scratch
 
 
 def evaluate_sft(
     config: SftRun,
-    model: Transformer,
-    tokenizer: BpeTokenizer,
+    model: LanguageModel,
+    chat: Chat,
     seen: Iterable[int] = (),
-    count: int = _EVALUATED,
 ) -> dict[str, float]:
-    """Return the held-out exact-fix rates on ``count`` single-fault episodes with the line named.
+    """Return the held-out exact-fix rates on single-fault episodes with the line named.
 
     Args:
+        config: ``sft.evaluation_episodes`` is their number; 0 evaluates nothing.
+        model: the policy.
+        chat: its conversations.
         seen: fingerprints of functions trained on; their copies in held-out files are left out.
     """
-    episodes = heldout_episodes(config, seen=set(seen), count=count)
+    if not config.sft.evaluation_episodes:
+        return {}
+    episodes = heldout_episodes(config, seen=set(seen), count=config.sft.evaluation_episodes)
     model.eval()
 
     async def measure() -> dict[str, float]:
-        policy = TransformerPolicy(model, ChatML(tokenizer))
+        policy = TransformerPolicy(model, chat)
         found: dict[str, float] = {"heldout_episodes": len(episodes)}
         for name, temperature in (("sampled", 1.0), ("greedy", 0.0)):
             rates = await exact_fix_rate(

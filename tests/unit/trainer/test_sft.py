@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from engine.config.run import SftRun
 from engine.inference.base import Generation, GenerationRequest
+from engine.models.base import LanguageModel
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
 from engine.models.networks import build_causal
-from engine.models.opening import open_model
+from engine.models.opening import OpenedModel, open_model
 from engine.models.pretrained import PretrainedModel
 from engine.tools import MemoryFileStore, run_immediately
 from engine.tools.parser import parse
@@ -37,8 +39,9 @@ from engine.trainer.sft.evaluation import exact_fix_rate
 from engine.trainer.sft.loss import pack, token_losses
 from engine.trainer.sft.muon import Muon, MuonWithAdam, orthogonalise
 from engine.trainer.sft.training import learning_rate_factor, train_sft
+from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.small import model, prompt, tokenizer
-from tests.unit.models.tiny_families import tiny_config
+from tests.unit.models.tiny_families import tiny_config, write_tiny
 
 TEXTWRAP = SourceFile("stdlib", "textwrap.py", Path(textwrap.__file__))
 
@@ -162,7 +165,7 @@ def test_muon_orthogonalises_and_refuses_vectors() -> None:
         Muon([torch.nn.Parameter(torch.zeros(3))])
 
 
-def answer_loss(net: Transformer, batch: list[EncodedEpisode]) -> float:
+def answer_loss(net: LanguageModel, batch: list[EncodedEpisode]) -> float:
     """Mean cross-entropy of the tokens a policy would sample: independent of how training reports."""
     packed = pack(batch, torch.device("cpu"))
     with torch.no_grad():
@@ -183,7 +186,7 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
     metrics = train_sft(
         config,
         out=tmp_path / "out",
-        start=(net, tokens),
+        start=OpenedModel(model=net, tokenizer=tokens, folder=None, provenance={}),
         progress=lambda message, done, total: messages.append(message),
         should_stop=lambda: next(polled) >= 30,
     )
@@ -197,6 +200,38 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
     provenance = json.loads((tmp_path / "out" / "provenance.json").read_text())
     assert provenance["metrics"]["episodes"] == 120
     assert set(RESERVED_PACKAGES) <= set(provenance["excluded_packages"])
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "llama"])
+def test_a_published_model_learns_in_its_own_conversations(family: str, tmp_path: Path) -> None:
+    """Episodes in its format, its weights as they are published, its files kept."""
+    source = write_tiny(
+        tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=8192
+    )
+    settings = {
+        "minutes": 5, "sequences_per_step": 2, "threads": 1, "max_tokens": 4096, "evaluation_episodes": 2,
+        "adam_learning_rate": 0.03,
+        "start": str(source),
+    }  # fmt: skip
+    agent = {"max_context": 4096, "max_response": 16}
+    config = SftRun.model_validate({"name": "t", "kind": "sft", "sft": settings, "agent": agent})
+    before = open_model(str(source), home=tmp_path)
+    unseen = [encode_episode(episode, before.chat()) for episode in episodes(2)]
+    polled = iter(range(10_000))
+    metrics = train_sft(
+        config,
+        out=tmp_path / "out",
+        start=open_model(str(source), home=tmp_path, max_context=4096),
+        should_stop=lambda: next(polled) == 12,
+    )
+    assert (metrics["steps"], metrics["heldout_episodes"]) == (12, 2)
+    after = open_model(str(tmp_path / "out"), home=tmp_path)
+    assert after.model.family == family
+    assert answer_loss(after.model, unseen) < answer_loss(before.model, unseen) - 0.3
+    assert after.chat().stop_ids == before.chat().stop_ids
+    assert after.tokenizer.chat_template == TEMPLATES[family]
+    published = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert published.num_parameters() == sum(p.numel() for p in before.model.parameters())
 
 
 class Answering:
