@@ -53,8 +53,14 @@ format: $(STAMP)
 	$(BIN)/djlint templates --reformat --quiet
 
 bench: $(STAMP) system ## measure; tables and bench/results/*.json
-	@for name in $$(cd bench && ls *.py | grep -v -e __init__ -e harness -e _report | sed 's/\.py$$//'); do \
+	@for name in $$(cd bench && ls *.py | grep -v -e __init__ -e harness -e _report -e gpu | sed 's/\.py$$//'); do \
 		echo "== $$name"; $(BIN)/python -m bench.$$name $(if $(QUICK),--quick) || exit 1; done
+
+# With PYTHON=… on the command line or in the environment that Python is used as it is, and nothing is installed.
+GPU_PYTHON = $(if $(filter file,$(origin PYTHON)),$(BIN)/python,$(PYTHON))
+.PHONY: gpu
+gpu: $(if $(filter file,$(origin PYTHON)),$(STAMP)) ## everything that wants a GPU, at most 20 minutes [PYTHON=python3 QUICK=1 DEVICE=cpu]
+	@$(GPU_PYTHON) -m bench.gpu $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
 
 install: $(STAMP)
 

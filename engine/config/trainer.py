@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from engine.config.base import Section
 from engine.config.places import CheckpointPlace
 
-LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+ALL_LINEAR = "all-linear"
+"""Target of adapters that means every linear layer."""
 
 
 class TrainerConfig(Section):
@@ -53,8 +54,9 @@ class TrainerConfig(Section):
     """Rank of LoRA adapters, which are then the only trained weights; 0 trains all weights."""
     lora_alpha: float = Field(default=16.0, gt=0)
     """LoRA alpha; adapters are scaled by alpha / rank."""
-    lora_targets: tuple[LoraTarget, ...] = ("q_proj", "k_proj", "v_proj", "o_proj")
-    """Weight matrices with a LoRA adapter."""
+    lora_targets: tuple[str, ...] = ()
+    """Linear layers with a LoRA adapter, by the last parts of their names (``q_proj``), or ``all-linear``;
+    empty uses those of the model's family."""
     data_parallel: int = Field(default=1, ge=1)
     """Number of ranks that share the trajectories of an optimizer step; weights and optimizer state are
     sharded over all ranks."""
@@ -80,8 +82,6 @@ class TrainerConfig(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> TrainerConfig:
-        if self.lora_rank and not self.lora_targets:
-            raise ValueError("lora_rank is set and lora_targets is empty: nothing would be trained")
         if self.cpu_offload and self.device == "cpu":
             raise ValueError(
                 "cpu_offload is on and device is 'cpu': weights are in the host's memory anyway; turn it off"
@@ -91,6 +91,4 @@ class TrainerConfig(Section):
                 "launcher is 'torchrun' and there is one rank: set data_parallel or context_parallel, or "
                 "launcher to 'local'"
             )
-        if self.lora_rank and self.data_parallel * self.context_parallel > 1:
-            raise ValueError("lora_rank works on one rank: set data_parallel and context_parallel to 1")
         return self

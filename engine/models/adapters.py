@@ -1,94 +1,274 @@
-"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685), with peft's layers and peft's export format.
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv:2106.09685) with peft's layers and files.
 
-The sampler's model keeps plain weights: after an update base + adapters are folded into it. Training runs on
-a copy with adapters injected, so that the frozen base never collects rounding errors.
+The base exists once, frozen in its own types and never changed: the trainer, the in-process sampler and the
+reference of a KL term share it. The sampler computes through the adapters, the reference with them
+``disabled``. Nothing is merged into the base and taken out again, which would add up rounding errors.
 """
 
 from __future__ import annotations
 
-import copy
+import contextlib
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from peft import LoraConfig, get_peft_model_state_dict, inject_adapter_in_model, set_peft_model_state_dict
+from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import Linear as LoraLinear
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 
-from engine.config.trainer import TrainerConfig
+from engine.config.trainer import ALL_LINEAR, TrainerConfig
+from engine.errors import CheckpointError, ConfigError
 from engine.models.base import LanguageModel
+from engine.models.families import family_of
 
+WEIGHTS = "adapter_model.safetensors"
 _NAME = "default"
+_PREFIX = "base_model.model."
 
 
-class Adapters:
-    """LoRA adapters of one model.
+def add_adapters(model: LanguageModel, config: TrainerConfig, *, seed: int) -> None:
+    """Freeze a model and put adapters beside its linear layers; what it computes stays the same.
 
     Args:
-        model: receives base plus adapters at each ``fold``.
-        base: the frozen weights; None: ``model`` as it is now.
+        model: any model, sharded later or never; on the meta device, ``reset_adapters`` must follow.
         config: rank, scale and targets.
-        seed: seed of the adapters' initial values; the first update starts from exactly the base.
+        seed: seed of the adapters' initial values.
+
+    Raises:
+        ConfigError: a target names no linear layer of the model.
     """
+    targets = {id(model.get_submodule(name)) for name in find_targets(model, config.lora_targets)}
+    model.requires_grad_(False)
+    with torch.random.fork_rng(devices=[]):
+        for block in model.blocks:  # of a whole model, peft rewrites targets by its type
+            inside = [name for name, module in block.named_modules() if id(module) in targets]
+            if inside:
+                inject_adapter_in_model(_settings(config, inside), block, adapter_name=_NAME)
+    for layer in _layers(model).values():
+        layer.lora_A.float()  # peft gives them the base's type
+        layer.lora_B.float()
+    reset_adapters(model, seed)
 
-    def __init__(
-        self, model: LanguageModel, base: LanguageModel | None, config: TrainerConfig, seed: int
-    ) -> None:
-        self._folded = model
-        self.model = copy.deepcopy(base or model).to(next(model.parameters()).device)
-        """The trained model: base weights with adapters."""
-        self.settings = LoraConfig(
-            r=config.lora_rank,
-            lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
-            target_modules=list(config.lora_targets),
-            task_type="CAUSAL_LM",
+
+def find_targets(model: LanguageModel, targets: Sequence[str]) -> list[str]:
+    """Return the full names of the linear layers that get adapters.
+
+    Args:
+        model: its layers are searched, not the embedding and the output layer.
+        targets: last parts of names, ``all-linear``, or nothing for the family's.
+
+    Raises:
+        ConfigError: a name matches nothing.
+    """
+    inside = {id(module) for block in model.blocks for module in block.modules()}
+    experts = _expert_names(model)
+    linear = [
+        name
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and id(module) in inside and name.rpartition(".")[2] not in experts
+    ]
+    known = {name.rpartition(".")[2] for name in linear}
+    if not known:
+        raise ConfigError(
+            f"{model.family} has no linear layers that take adapters: set trainer.lora_rank to 0"
         )
-        self.model.requires_grad_(False)
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            inject_adapter_in_model(self.settings, self.model, adapter_name=_NAME)
-
-    @torch.no_grad()
-    def fold(self) -> None:
-        """Write base weights plus adapters into the sampler's model."""
-        weights = self._folded.state_dict()
-        for name, module in self.model.named_modules():
-            if isinstance(module, LoraLinear):
-                base = module.get_parameter("base_layer.weight")
-                weights[f"{name}.weight"].copy_(base + module.get_delta_weight(_NAME))
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return the adapters alone, under peft's names."""
-        found: dict[str, Tensor] = get_peft_model_state_dict(
-            self.model, adapter_name=_NAME, state_dict=self.model.state_dict()
-        )
-        return found
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the adapters. Raises RuntimeError when a shape differs."""
-        set_peft_model_state_dict(self.model, state, adapter_name=_NAME)
-        self.fold()
+    if not targets:
+        usual = known.intersection(family_of(model.family).lora_targets)
+        return [name for name in linear if not usual or name.rpartition(".")[2] in usual]
+    if ALL_LINEAR in targets:
+        return linear
+    for target in targets:
+        if not any(f".{name}".endswith(f".{target}") for name in linear):
+            raise ConfigError(_unknown(model, target, known))
+    return [name for name in linear if any(f".{name}".endswith(f".{target}") for target in targets)]
 
 
-def save_adapters(folder: Path, adapters: dict[str, Tensor], config: TrainerConfig, base: str) -> None:
-    """Write an adapter folder that ``peft.PeftModel.from_pretrained`` opens over the base policy.
+def reset_adapters(model: LanguageModel, seed: int) -> None:
+    """Set the adapters to initial values that depend on the seed alone: A uniform as in peft, B zero."""
+    for name, layer in _layers(model).items():
+        for kind, weight in _pair(layer):
+            if weight.is_meta:
+                continue
+            whole = torch.zeros(weight.shape)
+            if kind == "lora_A":
+                digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+                generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+                bound = 1 / math.sqrt(weight.shape[1])
+                whole.uniform_(-bound, bound, generator=generator)
+            _assign(weight, whole)
+
+
+def has_adapters(model: LanguageModel) -> bool:
+    """Return whether the model has adapters."""
+    return bool(_layers(model))
+
+
+@contextlib.contextmanager
+def disabled(model: LanguageModel) -> Iterator[None]:
+    """Compute with the base alone, as for a reference policy."""
+    layers = _layers(model).values()
+    for layer in layers:
+        layer._disable_adapters = True  # its public switch would make adapters trainable or not as well
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer._disable_adapters = False
+
+
+def adapter_parameters(model: LanguageModel) -> dict[str, Tensor]:
+    """Return the adapters, or this rank's shards of them, under peft's names without a wrapper's prefix."""
+    return {
+        f"{name}.{kind}.weight": weight
+        for name, layer in _layers(model).items()
+        for kind, weight in _pair(layer)
+    }
+
+
+@torch.no_grad()
+def adapter_weights(model: LanguageModel) -> dict[str, Tensor]:
+    """Return the whole adapters under peft's names; a collective among ranks."""
+    return {name: _whole(weight).detach() for name, weight in adapter_parameters(model).items()}
+
+
+def load_adapter_weights(model: LanguageModel, weights: Mapping[str, Tensor]) -> None:
+    """Set the adapters, sharded or not, to what ``adapter_weights`` returned.
+
+    Raises:
+        CheckpointError: a name or a shape differs.
+    """
+    own = adapter_parameters(model)
+    if own.keys() != weights.keys():
+        name = sorted(own.keys() ^ weights.keys())[0]
+        raise CheckpointError(f"these adapters belong to another model or other targets: {name} differs")
+    for name, weight in own.items():
+        if weight.shape != weights[name].shape:
+            found, expected = list(weights[name].shape), list(weight.shape)
+            raise CheckpointError(f"adapter {name} has the shape {found}; this model's is {expected}")
+        _assign(weight, weights[name])
+
+
+@torch.no_grad()
+def merged_weights(model: LanguageModel) -> Iterator[tuple[str, Tensor]]:
+    """Yield the names and whole weights of base plus adapters, one by one; a collective among ranks.
+
+    The sum is computed in float32 and rounded once, to the base's type.
+    """
+    layers = _layers(model)
+    for name, parameter in model.named_parameters():
+        owner, _, kind = name.rpartition(".base_layer.")
+        if owner not in layers:
+            if _owner(name) not in layers:
+                yield name, _whole(parameter)
+            continue
+        weight = _whole(parameter)
+        yield f"{owner}.{kind}", _merged(weight, layers[owner]) if kind == "weight" else weight
+
+
+def save_adapters(
+    folder: Path, weights: Mapping[str, Tensor], config: TrainerConfig, targets: Sequence[str], base: str
+) -> None:
+    """Write a folder that peft, transformers and vLLM open over the base policy.
 
     Args:
         folder: created.
-        adapters: ``Adapters.state_dict()``.
-        config: rank, scale and targets they were trained with.
-        base: where the base policy is.
+        weights: of ``adapter_weights``.
+        config: rank and scale they were trained with.
+        targets: full or last parts of the names of the adapted layers.
+        base: name or folder of the base policy.
     """
+    save_settings(folder, config, targets, base)
+    named = {f"{_PREFIX}{name}": tensor.cpu().contiguous() for name, tensor in weights.items()}
+    save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / WEIGHTS).chmod(0o644)  # the writer makes it private
+
+
+def save_settings(folder: Path, config: TrainerConfig, targets: Sequence[str], base: str) -> None:
+    """Write the ``adapter_config.json`` of ``save_adapters``."""
     folder.mkdir(parents=True, exist_ok=True)
-    settings = LoraConfig(
-        r=config.lora_rank,
-        lora_alpha=config.lora_alpha,  # type: ignore[arg-type]
-        target_modules=list(config.lora_targets),
-        task_type="CAUSAL_LM",
-        base_model_name_or_path=base,
-        inference_mode=True,
-    )
+    settings = _settings(config, targets)
+    settings.base_model_name_or_path = base
+    settings.inference_mode = True
     settings.save_pretrained(str(folder))
-    named = {f"base_model.model.{name}": tensor.contiguous() for name, tensor in adapters.items()}
-    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def target_names(model: LanguageModel) -> list[str]:
+    """Return the shortest names that describe the adapted layers, for ``save_adapters``.
+
+    They are last parts of names where these match no other layer.
+    """
+    layers = _layers(model)
+    short = {name.rpartition(".")[2] for name in layers}
+    others = (n for n, m in model.named_modules() if isinstance(m, nn.Linear) and _owner(n) not in layers)
+    if any(name.rpartition(".")[2] in short for name in others):
+        return sorted(layers)
+    return sorted(short)
+
+
+def _settings(config: TrainerConfig, targets: Sequence[str]) -> LoraConfig:
+    alpha = config.lora_alpha
+    return LoraConfig(
+        r=config.lora_rank,
+        lora_alpha=int(alpha) if alpha == int(alpha) else alpha,  # type: ignore[arg-type]
+        target_modules=list(targets),
+        task_type="CAUSAL_LM",
+    )
+
+
+def _layers(model: nn.Module) -> dict[str, LoraLinear]:
+    return {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+
+
+def _pair(layer: LoraLinear) -> Iterator[tuple[str, Tensor]]:
+    yield "lora_A", layer.get_parameter(f"lora_A.{_NAME}.weight")
+    yield "lora_B", layer.get_parameter(f"lora_B.{_NAME}.weight")
+
+
+def _owner(name: str) -> str:
+    """Return the name of the adapted layer that a parameter or module belongs to, if it belongs to one."""
+    for part in (".base_layer", ".lora_A", ".lora_B"):
+        name = name.partition(part)[0]
+    return name
+
+
+def _merged(weight: Tensor, layer: LoraLinear) -> Tensor:
+    (_, low), (_, high) = _pair(layer)
+    delta = (_whole(high) @ _whole(low)) * float(layer.scaling[_NAME])
+    merged: Tensor = (weight.float() + delta).to(weight.dtype)
+    return merged
+
+
+def _whole(weight: Tensor) -> Tensor:
+    return weight.full_tensor() if isinstance(weight, DTensor) else weight
+
+
+@torch.no_grad()
+def _assign(weight: Tensor, whole: Tensor) -> None:
+    if isinstance(weight, DTensor):
+        whole = whole.to(weight.device)
+        mine = distribute_tensor(whole, weight.device_mesh, weight.placements, src_data_rank=None)
+        weight.to_local().copy_(mine.to_local())
+    else:
+        weight.copy_(whole)
+
+
+def _expert_names(model: LanguageModel) -> set[str]:
+    """Return the names that peft takes for fused experts, also where a dense layer has them."""
+    fused = {name.rpartition(".")[2] for name, p in model.named_parameters() if p.dim() == 3}
+    return fused | {"experts", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3"} if fused else fused
+
+
+def _unknown(model: LanguageModel, target: str, known: set[str]) -> str:
+    if target.rpartition(".")[2] in _expert_names(model):
+        return (
+            f"trainer.lora_targets: '{target}' names the experts of {model.family}, which are one fused "
+            f"parameter and take no adapters; use {', '.join(sorted(known))}"
+        )
+    return (
+        f"trainer.lora_targets: '{target}' names no linear layer of {model.family}; "
+        f"there are {', '.join(sorted(known))}, or '{ALL_LINEAR}'"
+    )

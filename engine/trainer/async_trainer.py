@@ -18,7 +18,9 @@ from engine.config.run import TrainRun
 from engine.errors import TrainerError, TrainyardError
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
+from engine.models.frozen import freeze_policy
 from engine.models.opening import OpenedModel, open_model, write_policy_files
+from engine.models.weights.adapted import BASE
 from engine.threads import in_thread
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
 from engine.trainer.factory import open_trainer, training_device
@@ -90,7 +92,7 @@ class AsyncTrainer:
             run_dir,
             iteration,
             trainer=self._trainer,
-            policy_files=partial(write_policy_files, opened=self._opened, provenance=provenance),
+            policy_files=partial(self._write_policy_files, provenance),
             cursor=cursor,
             score=score,
         )
@@ -109,7 +111,13 @@ class AsyncTrainer:
 
     def _open(self, config: TrainRun, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
         source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
-        self._opened = open_model(source, home=home, max_context=config.agent.max_context)
+        if config.trainer.lora_rank:  # checkpoints have the adapters alone
+            source = str(freeze_policy(config.policy.checkpoint, run_dir / BASE, home=home))
+        self._config = config.trainer
+        # Under adapters the weights are frozen: float32 copies of them would gain nothing.
+        frozen = config.trainer.lora_rank and config.trainer.precision == "bf16"
+        dtype = torch.bfloat16 if frozen else torch.float32
+        self._opened = open_model(source, home=home, dtype=dtype, max_context=config.agent.max_context)
         self.model, self.chat = self._opened.model, self._opened.chat()
         self.model.to(training_device(config.trainer))
         self._trainer = open_trainer(config, self.model, policy=source, run_dir=run_dir, home=home)
@@ -121,6 +129,13 @@ class AsyncTrainer:
         except BaseException:
             self._trainer.close()
             raise
+
+    def _write_policy_files(self, provenance: Mapping[str, Any], folder: Path) -> None:
+        write_policy_files(folder, opened=self._opened, provenance=provenance)
+        if self._config.lora_rank:
+            from engine.models.adapters import save_settings, target_names  # peft takes seconds to import
+
+            save_settings(folder, self._config, target_names(self.model), str(self._opened.folder))
 
     def _update(self, groups: Sequence[Group], temperature: float) -> UpdateResult:
         try:

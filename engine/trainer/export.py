@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import torch
 
 from engine.config.run import TrainRun, load_run_config
 from engine.errors import CheckpointError, ConfigError
+from engine.models.weights.adapted import ADAPTERS, BASE
 from engine.models.weights.opening import SHARDS
 from engine.trainer.checkpoints.checkpoint import load_latest, read_checkpoint
 from engine.trainer.shards import read_part
@@ -57,7 +59,8 @@ def export_adapters(run_dir: Path, out: Path) -> Path:
         raise CheckpointError(f"{checkpoint.path} has no adapters: trainer.lora_rank was 0")
     from engine.models.adapters import save_adapters  # peft takes seconds to import
 
-    save_adapters(out, adapters, config.trainer, str(run_dir / "base"))
+    settings = json.loads((checkpoint.path / ADAPTERS).read_text())
+    save_adapters(out, adapters, config.trainer, settings["target_modules"], str(run_dir / BASE))
     return checkpoint.path
 
 

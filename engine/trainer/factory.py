@@ -1,7 +1,7 @@
 """Factory of a run's trainer: single or in ranks, with the frozen policies of its objective.
 
-Frozen policies are copied into the run's folder when first needed, so that a resumed attempt has the same
-bits even if what they were copied from has moved on (``run:<id>`` names a run's *last* checkpoint).
+Frozen policies are kept in the run's folder (``engine.models.frozen``), so that a resumed attempt has the
+same bits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from engine.config.run import TrainRun
 from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.models.base import LanguageModel
-from engine.models.opening import open_model, save_policy_checkpoint
+from engine.models.frozen import freeze_policy
+from engine.models.opening import open_model
 from engine.trainer.group import TrainerGroup
 from engine.trainer.learner import Learner
 from engine.trainer.rank import RankSettings
@@ -59,8 +60,8 @@ def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: P
     device = next(model.parameters()).device
     start = run.policy.checkpoint
     reference = None
-    if needs_reference(run.algorithm):
-        reference = str(_freeze(run_dir / "reference", config.reference or start, home))
+    if needs_reference(run.algorithm) and (config.reference or not config.lora_rank):
+        reference = str(freeze_policy(config.reference or start, run_dir / "reference", home=home))
     if config.data_parallel * config.context_parallel > 1 or config.cpu_offload:
         settings = RankSettings(
             policy=policy,
@@ -72,6 +73,10 @@ def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: P
             seed=run.seed,
             device=device.type,
         )
+        if config.lora_rank:
+            from engine.models.adapters import add_adapters  # peft takes seconds to import
+
+            add_adapters(model, config, seed=run.seed)
         return TrainerGroup(settings, sampler=model)
     return Trainer(
         model,
@@ -80,16 +85,7 @@ def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: P
         max_context=run.agent.max_context,
         seed=run.seed,
         reference=_open(reference, home).to(device) if reference else None,
-        base=_open(str(_freeze(run_dir / "base", start, home)), home) if config.lora_rank else None,
     )
-
-
-def _freeze(folder: Path, ref: str, home: Path) -> Path:
-    """Return the run's own copy of a policy."""
-    if not folder.exists():
-        model, tokenizer = open_model(ref, home=home).builtin()
-        save_policy_checkpoint(folder, model, tokenizer, {"from": ref})
-    return folder
 
 
 def _open(ref: str, home: Path) -> LanguageModel:

@@ -80,6 +80,8 @@ class TrainerGroup(Learner):
     def restore(self, folder: Path) -> None:
         """Let every rank read its shards, as ``Trainer.restore``. Raises CheckpointError."""
         self._ask("restore", folder)
+        if self._sampler is not None and self._config.lora_rank:  # it was opened without the adapters' values
+            self._receive_weights(self._sampler)
 
     def close(self) -> None:
         """Stop the ranks; safe to call twice."""
@@ -172,7 +174,8 @@ class TrainerGroup(Learner):
 
     @torch.no_grad()
     def _receive_weights(self, sampler: nn.Module) -> None:
-        weights = dict(sampler.named_parameters())
+        adapted = bool(self._config.lora_rank)
+        weights = {name: p for name, p in sampler.named_parameters() if p.requires_grad or not adapted}
         for rank in range(self._size):
             self._send(rank, ("weights", ({name: weight.dtype for name, weight in weights.items()},)))
         for _ in weights:

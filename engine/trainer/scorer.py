@@ -94,3 +94,20 @@ class Scorer(nn.Module):
     @staticmethod
     def _targets(batch: Microbatch) -> Tensor:
         return batch.targets if batch.slots is None else batch.targets[batch.slots]
+
+
+class Base:
+    """Scores tokens with the policy under a scorer's adapters: the same weights, there once."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self._scorer = scorer
+
+    def __call__(
+        self, batch: Microbatch, temperature: float, *, entropy: bool = True
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return what ``Scorer.forward`` returns."""
+        from engine.models.adapters import disabled  # peft takes seconds to import
+
+        with disabled(self._scorer.model):
+            scores: tuple[Tensor, Tensor | None] = self._scorer(batch, temperature, entropy=entropy)
+        return scores

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,7 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, UpdateAbandonedError
 from engine.models.base import LanguageModel
 from engine.models.devices import peak_flops
+from engine.models.sharding import use_stored_types
 from engine.models.sizes import count_sizes
 from engine.models.weights.model_weights import stored_tensors
 from engine.trainer.batch import Microbatch, Row, make_microbatch
@@ -40,24 +41,21 @@ from engine.trainer.learner import Learned, Learner, Share
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.optimizers import initial_moments, make_optimizer, moments, set_rate, step
 from engine.trainer.ranks import ALONE, Ranks
-from engine.trainer.scorer import DTYPES, Scorer, Unread
+from engine.trainer.scorer import DTYPES, Base, Scorer, Unread
 from engine.trainer.shards import Fingerprint, read_shards, stored_part, write_shards
-
-if TYPE_CHECKING:
-    from engine.models.adapters import Adapters
 
 
 class Trainer(Learner):
     """Owns the optimizer of one model, or of one rank's shard of it; changes the weights in place.
 
     Args:
-        model: trained in place; with adapters, ``base`` plus adapters is written into it after updates.
+        model: trained in place; under LoRA it gets adapters and its own weights stay as they are.
         algorithm: the objective.
         config: optimizer settings; its ``threads`` is set as torch's thread count.
         max_context: the agent's limit in tokens, the objective's default normalisation length.
         seed: decides which groups share an optimizer step, and adapters' first values.
-        reference: the frozen reference policy of the KL term, where the objective has one.
-        base: the frozen weights under adapters; None: ``model`` as it is now.
+        reference: the frozen reference policy of the KL term, where the objective has one; under LoRA None
+            is the model without its adapters.
         ranks: this process's place among several; ``model`` is then sharded and no longer callable.
 
     Raises:
@@ -73,7 +71,6 @@ class Trainer(Learner):
         max_context: int,
         seed: int,
         reference: LanguageModel | Unread | None = None,
-        base: LanguageModel | None = None,
         ranks: Ranks = ALONE,
     ) -> None:
         torch.set_num_threads(config.threads)
@@ -87,20 +84,22 @@ class Trainer(Learner):
         self._writer_group = dist.new_group(backend="gloo") if ranks.mesh is not None else None
         self._saving: Future[dict[str, Fingerprint]] | None = None
         self._saving_seconds = 0.0
-        self._adapters: Adapters | None = None
         if config.lora_rank:
-            from engine.models.adapters import Adapters  # peft takes seconds to import
+            from engine.models.adapters import add_adapters, reset_adapters  # peft takes seconds to import
 
-            self._adapters = Adapters(self._model, base, config, seed)
-        trained = self._adapters.model if self._adapters else model
-        self._sizes = count_sizes(self._adapters.model if self._adapters else self._model)
+            if isinstance(model, Unread) and config.precision == "bf16":
+                use_stored_types(self._model, model.source)
+            add_adapters(self._model, config, seed=seed)
+        self._sizes = count_sizes(self._model)
         self._scorer = Scorer(
-            trained,
+            model,
             precision=config.precision,
             ranks=ranks,
             recompute=config.activation_checkpointing,
             offload=config.cpu_offload,
         )
+        if config.lora_rank:
+            reset_adapters(self._model, seed)  # of a model on the meta device, they have memory only now
         self._parameters = [p for p in self._scorer.parameters() if p.requires_grad]
         self._reference = self._frozen(reference)
         self._optimizer = make_optimizer(self._parameters, config)
@@ -120,8 +119,6 @@ class Trainer(Learner):
         self._score_before(plan, share.temperature)
         for batches in plan:
             self._step(batches, share.temperature, meter)
-        if self._adapters and meter.steps:
-            self._adapters.fold()
         passes, self._passes = self._passes, PassMeter()
         if self._ranks.mesh is not None:
             meter.reduce(counts=self._ranks.context_rank == 0)
@@ -161,10 +158,11 @@ class Trainer(Learner):
         return self._saving
 
     def state(self) -> dict[str, Any]:
-        """Return weights, optimizer state and adapters by name: the tensors themselves, or their shards."""
-        optimizer = moments(self._optimizer, self._trained())
-        adapters = {"adapters": self._adapters.state_dict()} if self._adapters else {}
-        return {"model": stored_tensors(self._model), "optimizer": optimizer, **adapters}
+        """Return weights and optimizer state by name: the tensors themselves, or their shards.
+
+        Under LoRA the weights are the adapters: the base is the run's frozen policy.
+        """
+        return {**self._weights(), "optimizer": moments(self._optimizer, self._trained())}
 
     def restore(self, folder: Path) -> None:
         """Read the optimizer's state and adapters from any number of ranks. Raises CheckpointError."""
@@ -178,22 +176,19 @@ class Trainer(Learner):
                     f"the state in {folder} does not belong to this model: it has {name} of shape {shape}"
                 )
             stored.add(parameter)
-        if bool(stored_part(folder, "adapters")) != bool(self._adapters):
+        if bool(stored_part(folder, "adapters")) != bool(self._config.lora_rank):
             raise CheckpointError(
                 f"the state in {folder} does not belong to this model: one has adapters, the other has none"
             )
         state: dict[str, Any] = {"optimizer": initial_moments(self._optimizer, trained, stored)}
-        if self._adapters:
-            state["adapters"] = self._adapters.state_dict()
+        if self._config.lora_rank:
+            state |= self._weights()
         read_shards(folder, state, self._writer_group)
-        if self._adapters:
-            self._adapters.load_state_dict(state["adapters"])
 
     @torch.no_grad()
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield names and full weights of the trained model one by one; a collective among ranks."""
-        self._scorer.reshard()
-        for name, parameter in self._scorer.model.named_parameters():
+        """Yield names and values of the trained weights one by one; a collective among ranks."""
+        for name, parameter in self._trained().items():
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             yield name, whole
 
@@ -215,9 +210,18 @@ class Trainer(Learner):
         self._scorer.reshard()
         return {name: p for name, p in self._scorer.model.named_parameters() if p.requires_grad}
 
-    def _frozen(self, reference: LanguageModel | Unread | None) -> Scorer | None:
+    def _weights(self) -> dict[str, dict[str, Tensor]]:
+        if not self._config.lora_rank:
+            return {"model": stored_tensors(self._model)}
+        from engine.models.adapters import adapter_parameters  # peft takes seconds to import
+
+        return {"adapters": adapter_parameters(self._model)}
+
+    def _frozen(self, reference: LanguageModel | Unread | None) -> Scorer | Base | None:
         if not needs_reference(self._algorithm):
             return None
+        if reference is None and self._config.lora_rank:
+            return Base(self._scorer)
         if reference is None:
             raise ValueError("the objective has a KL term: the trainer needs a reference policy")
         (reference.model if isinstance(reference, Unread) else reference).requires_grad_(False)
@@ -234,7 +238,7 @@ class Trainer(Learner):
                 if self._reference is not None and has_kl_loss(self._algorithm):
                     batch.reference_logprobs = self._score(self._reference, batch, temperature)
 
-    def _score(self, scorer: Scorer, batch: Microbatch, temperature: float) -> Tensor:
+    def _score(self, scorer: Scorer | Base, batch: Microbatch, temperature: float) -> Tensor:
         """Return log-probabilities without gradients."""
         self._passes.add_scoring(self._sizes, batch)
         logprobs: Tensor = scorer(batch, temperature, entropy=False)[0]

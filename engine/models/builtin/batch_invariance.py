@@ -49,7 +49,7 @@ def choose_tiles(model: Transformer) -> Choice:
     weights do not change. It leaves torch's random state alone.
     """
     weight = model.model.embed_tokens.weight
-    shape = json.dumps(model.config.to_json())
+    shape = json.dumps([model.config.to_json(), sum(p.numel() for p in model.parameters())])
     key = shape, weight.device, weight.dtype, torch.get_num_threads()
     if key not in _chosen:
         _chosen[key] = _find_tiles(model)
@@ -73,7 +73,7 @@ def _products(model: Transformer) -> Iterator[tuple[Callable[[Tensor], Tensor], 
     """Return all row-wise operations of a forward, and the width of its input."""
     block = model.model.layers[0]
     assert isinstance(block, Block)
-    linear: list[nn.Linear] = [m for m in block.self_attn.children() if isinstance(m, nn.Linear)]
+    linear: list[nn.Linear] = [m for m in block.modules() if isinstance(m, nn.Linear)]  # adapters' too
     yield from ((module, module.in_features) for module in linear)
     yield functools.partial(block.mlp, invariant=True), model.config.hidden_size
     yield model.logits, model.config.hidden_size

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from engine.errors import CheckpointError
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import Transformer
+from engine.models.weights.adapted import ADAPTERS, AdaptedWeights, base_folder
 from engine.models.weights.dcp_folder import DcpFolder
 from engine.models.weights.model_weights import ModelWeights, expected_tensors, plan_as_stored, tied_names
 from engine.models.weights.safetensors_folder import INDEX, SINGLE, SafetensorsFolder
@@ -58,19 +59,23 @@ def open_network_weights(folder: Path, network: PreTrainedModel) -> WeightSource
 
     check_quantisation(folder)
     stored, expected, ties = _stored(folder), expected_tensors(network), tied_names(network)
-    plan = (
-        plan_as_stored(stored, expected, ties)
-        if isinstance(stored, DcpFolder)
-        else plan_converted(stored, network)
-    )
+    plan = plan_as_stored(stored, expected, ties) if _is_own(stored) else plan_converted(stored, network)
     return ModelWeights(stored, expected, plan, ties)
 
 
 def _stored(folder: Path) -> WeightSource:
     published = (folder / SINGLE).exists() or (folder / INDEX).exists()
+    if (folder / ADAPTERS).is_file():
+        base, scale = base_folder(folder)
+        return AdaptedWeights(_stored(base), DcpFolder(folder / SHARDS, prefix="adapters."), scale=scale)
     if not published and (folder / SHARDS).is_dir():
         return DcpFolder(folder / SHARDS, prefix="model.")
     return SafetensorsFolder(folder)
+
+
+def _is_own(stored: WeightSource) -> bool:
+    """Return whether weights have the names of the model's parameters, not those of published files."""
+    return isinstance(stored.base if isinstance(stored, AdaptedWeights) else stored, DcpFolder)
 
 
 def check_quantisation(folder: Path) -> None:

@@ -1,10 +1,8 @@
-"""Terms that need more than one forward pass, precision, schedules and adapters."""
+"""Terms that need more than one forward pass, precision and schedules."""
 
 from __future__ import annotations
 
-import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,15 +11,12 @@ import torch
 from engine.algorithms.objective import kl_estimate
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError
 from engine.models.builtin.transformer import Transformer
-from engine.models.opening import save_policy_checkpoint
 from engine.trainer.learner import UpdateResult
 from engine.trainer.schedule import learning_rate
 from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.engine.rl_model import make_groups, make_model
-from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 
 torch.set_num_threads(1)
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
@@ -32,7 +27,6 @@ def make_trainer(
     objective: dict[str, Any] | None = None,
     *,
     reference: Transformer | None = None,
-    base: Transformer | None = None,
     **settings: Any,
 ) -> Trainer:
     return Trainer(
@@ -42,7 +36,6 @@ def make_trainer(
         max_context=64,
         seed=5,
         reference=reference,
-        base=base,
     )
 
 
@@ -179,60 +172,6 @@ def test_schedules(schedule: Any, expected: list[float]) -> None:
     for rate in expected:
         metrics = trainer.update(make_groups(make_model(), REWARDS), temperature=1.0).metrics
         assert metrics["update/learning_rate"] == pytest.approx(0.01 * rate)
-
-
-def test_adapters_train_nothing_else_and_are_folded_for_the_sampler() -> None:
-    model, start = make_model(), make_model()
-    trainer = make_trainer(model, lora_rank=2, lora_targets=("q_proj", "down_proj"))
-    assert torch.equal(flat(model), flat(start))
-    groups = make_groups(model, REWARDS)
-    first = trainer.update(groups, temperature=1.0).metrics
-    assert first["mismatch/max"] < 1e-5
-    second = trainer.update(make_groups(model, REWARDS), temperature=1.0).metrics
-    assert second["mismatch/max"] < 1e-5  # the folded weights sample what the adapters compute
-    for (name, new), old in zip(model.named_parameters(), start.parameters(), strict=True):
-        assert torch.equal(new, old) != name.endswith(("q_proj.weight", "down_proj.weight")), name
-
-
-def test_adapters_resume_to_the_same_bits(tmp_path: Path) -> None:
-    def updated(trainer: Trainer, model: Transformer) -> torch.Tensor:
-        trainer.update(make_groups(make_model(), REWARDS), temperature=1.0)
-        return flat(model)
-
-    model = make_model()
-    trainer = make_trainer(model, lora_rank=2)
-    updated(trainer, model)
-    trainer.save(tmp_path / "shards").result()
-    again = copy.deepcopy(model)
-    resumed = make_trainer(again, lora_rank=2, base=make_model())
-    resumed.restore(tmp_path / "shards")
-    resumed.updates = 1
-    assert torch.equal(updated(trainer, model), updated(resumed, again))
-    with pytest.raises(CheckpointError, match="adapters"):
-        make_trainer(make_model()).restore(tmp_path / "shards")
-
-
-def test_exported_adapters_open_in_peft(tmp_path: Path) -> None:
-    from peft import PeftModel
-    from transformers import Qwen3ForCausalLM
-
-    from engine.models.adapters import save_adapters
-
-    start, model = make_model(vocab=TOKENIZER_SIZE), make_model(vocab=TOKENIZER_SIZE)
-    save_policy_checkpoint(tmp_path / "base", start, make_tokenizer(), {})
-    config: dict[str, Any] = {"lora_rank": 2, "lora_targets": ("v_proj", "up_proj")}
-    trainer = make_trainer(model, **config)
-    trainer.update(make_groups(model, REWARDS), temperature=1.0)
-    adapters = trainer.state()["adapters"]
-    save_adapters(tmp_path / "adapter", adapters, TrainerConfig(**config), str(tmp_path / "base"))
-    theirs = Qwen3ForCausalLM.from_pretrained(tmp_path / "base", dtype=torch.float32)
-    ids = torch.tensor([[3, 4, 5, 6, 7]])
-    with torch.no_grad():
-        ours = model(ids, torch.tensor([5]))
-        plain = theirs(ids).logits
-        adapted = PeftModel.from_pretrained(theirs, str(tmp_path / "adapter"))(ids).logits
-    assert (ours - adapted).abs().max() <= 1e-5
-    assert (ours - plain).abs().max() > 1e-4
 
 
 def test_flops_of_every_pass_are_counted() -> None:

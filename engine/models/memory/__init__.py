@@ -1,0 +1,1 @@
+"""Memory of an update: counted before a run starts, and measured."""

@@ -1,0 +1,81 @@
+"""Sizes and memory plan of a model from its ``config.json`` alone: no weight is read or made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from engine.config.trainer import TrainerConfig
+from engine.errors import CheckpointError
+from engine.models.base import LanguageModel
+from engine.models.builtin.transformer import ARCHITECTURES, Transformer
+from engine.models.memory.activations import Activations, measure_activations
+from engine.models.memory.plan import MemoryPlan, plan_memory
+from engine.models.opening import is_builtin, open_model
+from engine.models.references import find_model
+from engine.models.sizes import ModelSizes, count_sizes
+
+
+def estimate_memory(
+    ref: str, config: TrainerConfig, *, home: Path, longest: int, reference: bool = False
+) -> tuple[ModelSizes, MemoryPlan]:
+    """Return the sizes of a policy as it would be trained, and the memory of an update on a GPU.
+
+    Args:
+        ref: reference of a policy, as in ``engine.models.opening``.
+        config: settings of the update.
+        home: the data folder, for ``run:<id>``.
+        longest: maximum tokens of a sample.
+        reference: a second model scores the KL term.
+
+    Raises:
+        CheckpointError: there is no such policy.
+        ConfigError: adapters on layers that it does not have.
+    """
+    model = _without_weights(ref, home)
+    if config.lora_rank:
+        from engine.models.adapters import add_adapters  # peft takes seconds to import
+
+        add_adapters(model, config, seed=0)
+    sizes = count_sizes(model)
+    plan = plan_memory(sizes, _activations(model, config), config, longest=longest, reference=reference)
+    return sizes, plan
+
+
+def _without_weights(ref: str, home: Path) -> LanguageModel:
+    found = find_model(ref, home=home)
+    if found.architecture is not None:
+        return Transformer(ARCHITECTURES[found.architecture])
+    assert found.folder is not None
+    if is_builtin(found.folder):
+        return open_model(ref, home=home).model
+    from transformers import AutoConfig  # takes seconds to import
+
+    from engine.models.architectures import check_architecture
+    from engine.models.networks import build_causal
+    from engine.models.pretrained import PretrainedModel
+
+    try:
+        config = AutoConfig.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read the model in {found.folder}: {error}") from error
+    check_architecture(config)
+    dtype = getattr(config, "dtype", None) or torch.bfloat16
+    return PretrainedModel(build_causal(config, dtype=dtype, meta=True))
+
+
+def _activations(model: LanguageModel, config: TrainerConfig) -> Activations:
+    """Measure in the types of the update; float32 experts as twice bfloat16 ones, which torch can fake."""
+    half, alone = config.precision == "bf16", config.data_parallel * config.context_parallel == 1
+    if any(p.dim() == 3 for p in model.parameters()):
+        found, factor = measure_activations(model, weights=torch.bfloat16), 1 if half else 2
+        return Activations(
+            inputs=factor * found.inputs,
+            kept=factor * found.kept,
+            layer=factor * found.layer,
+            outside=factor * found.outside,
+        )
+    if half and alone:
+        return measure_activations(model, autocast=torch.bfloat16)
+    return measure_activations(model, weights=torch.bfloat16 if half else torch.float32)

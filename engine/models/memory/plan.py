@@ -1,0 +1,148 @@
+"""Memory of an update on each rank, by arithmetic, before anything is loaded.
+
+A model of P parameters, P_t of them trained, over R ranks takes in an update
+
+    weights       4 P_t / R, and the frozen ones in their own type / R
+    gradients     4 P_t / R
+    optimizer     8 P_t / R with AdamW, 2 P_t / R with 8-bit moments
+    copies        in bfloat16: two gathered layers and what is outside of the layers; on one rank, every
+                  float32 weight, which autocast rounds
+    activations   tokens of a row / context ranks × bytes per token (``activations``)
+    passes        what one layer computes with at once, or, before that, the tiles of logits with the float32
+                  gradients of the head and of the hidden states: the larger one counts
+
+Gathered gradients of a layer live while its activations do and count as copies. Importing this does not load
+torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from engine.config.trainer import TrainerConfig
+from engine.models.sizes import ModelSizes
+
+if TYPE_CHECKING:
+    from engine.models.memory.activations import Activations
+
+GIB = 2**30
+_TILES = {"cpu": 4 * 2**20, "cuda": 4 * 2**28}
+"""Bytes of the tiles of logits that exist at once (``logprobs``)."""
+_RUNTIME = {"cpu": 0, "cuda": 2**30}
+"""Bytes of the CUDA context, workspaces of its libraries, and gaps between tensors; an estimate."""
+_MOMENTS = {"adamw": 8.0, "adamw_8bit": 2.0 + 2 * 4 / 256}
+"""Bytes of the optimizer's state per parameter; in 8 bits, with a scale for each 256 values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A part of the memory of one rank."""
+
+    name: str
+    bytes: int
+    remedy: str
+    """Settings that make it smaller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """Memory of one rank during an update."""
+
+    parts: tuple[Part, ...]
+    ranks: int
+
+    @property
+    def total(self) -> int:
+        """Return the maximum, bytes: all parts exist at once when the backward pass begins."""
+        return sum(part.bytes for part in self.parts)
+
+    def problem(self, limit: int) -> str | None:
+        """Return why the plan does not fit ``limit`` bytes and what to change; None if it fits."""
+        if self.total <= limit:
+            return None
+        largest = sorted(self.parts, key=lambda part: -part.bytes)[:3]
+        parts = "; ".join(f"{p.name} {p.bytes / GIB:.1f} GiB ({p.remedy})" for p in largest if p.bytes)
+        return (
+            f"an update needs {self.total / GIB:.1f} GiB on each of {self.ranks} ranks and the device has "
+            f"{limit / GIB:.1f} GiB. The largest parts: {parts}"
+        )
+
+    def table(self) -> str:
+        """Return the parts as lines of text."""
+        rows = [*((part.name, part.bytes) for part in self.parts), ("total", self.total)]
+        return "\n".join(f"{name:<28}{size / GIB:>9.2f} GiB" for name, size in rows)
+
+
+def plan_memory(
+    sizes: ModelSizes,
+    activations: Activations,
+    config: TrainerConfig,
+    *,
+    longest: int,
+    device: Literal["cpu", "cuda"] = "cuda",
+    reference: bool = False,
+) -> MemoryPlan:
+    """Return the memory that each rank needs.
+
+    Args:
+        sizes: of the model as trained: frozen and with adapters where it has them.
+        activations: of the same model.
+        config: settings of the update.
+        longest: maximum tokens of a sample; such a sample has a row of its own.
+        device: of the update.
+        reference: a second model scores the KL term; never under adapters, whose base is the reference.
+    """
+    ranks = config.data_parallel * config.context_parallel
+    tokens = -(-max(config.tokens_per_microbatch, longest) // config.context_parallel)
+    in_layers = activations.inputs if config.activation_checkpointing else activations.kept
+    spare = activations.layer if config.activation_checkpointing else activations.layer // 2
+    compute = 2 if config.precision == "bf16" else 4
+    frozen = sizes.frozen_bytes + (0 if not reference or config.lora_rank else 4 * sizes.parameters)
+    logits = _TILES[device] + tokens * sizes.hidden * 8 + (4 * sizes.head if sizes.head_trained else 0)
+    fewer = "more ranks (trainer.data_parallel)"
+    return MemoryPlan(
+        ranks=ranks,
+        parts=tuple(
+            _rounded(
+                ("frozen weights", frozen / ranks, fewer),
+                ("trained weights", 4 * sizes.trained / ranks, f"trainer.lora_rank, or {fewer}"),
+                ("gradients", 4 * sizes.trained / ranks, f"trainer.lora_rank, or {fewer}"),
+                (
+                    "optimizer",
+                    _MOMENTS[getattr(config, "optimizer", "adamw")] * sizes.trained / ranks,
+                    f"trainer.optimizer='adamw_8bit', trainer.lora_rank, or {fewer}",
+                ),
+                ("copies for products", _copies(sizes, compute, ranks), "trainer.lora_rank"),
+                (
+                    "activations of all layers",
+                    tokens * (in_layers + activations.outside),
+                    "trainer.activation_checkpointing, a smaller trainer.tokens_per_microbatch and "
+                    "agent.max_context, or trainer.context_parallel",
+                ),
+                (
+                    "one layer's passes or logits",
+                    max(tokens * spare, logits),
+                    "a smaller trainer.tokens_per_microbatch, or trainer.context_parallel",
+                ),
+                ("CUDA runtime", _RUNTIME[device], "a larger device"),
+            )
+        ),
+    )
+
+
+def _rounded(*parts: tuple[str, float, str]) -> Iterable[Part]:
+    return (Part(name=name, bytes=round(size), remedy=remedy) for name, size, remedy in parts)
+
+
+def _copies(sizes: ModelSizes, compute: int, ranks: int) -> float:
+    """Return the bytes of the weights in the type of the products, and of their gathered gradients."""
+    if ranks == 1:
+        wide = sizes.frozen_bytes // 4 if sizes.frozen_bytes > 2 * (sizes.parameters - sizes.trained) else 0
+        return compute * (sizes.trained + wide) if compute == 2 else 0
+    layer = max(block.parameters for block in sizes.blocks)
+    gathered = compute * (sizes.outside + 2 * layer)
+    trained = max(block.trained for block in sizes.blocks)
+    outside = sizes.trained - sum(block.trained for block in sizes.blocks)
+    return gathered + (compute + 4) * max(trained, outside)

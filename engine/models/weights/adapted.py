@@ -1,0 +1,75 @@
+"""Weights of a policy plus adapters, added up row by row while they are read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from engine.errors import CheckpointError
+from engine.models.weights.source import WeightSource, read_tensor
+
+ADAPTERS = "adapter_config.json"
+"""File of a folder that holds adapters over another policy, in peft's format."""
+BASE = "base"
+"""Folder of a run with the policy under its adapters."""
+
+
+class AdaptedWeights:
+    """``WeightSource`` of base + scale · B · A, computed in float32 and rounded once, to the base's type.
+
+    Args:
+        base: of the policy under the adapters.
+        adapters: ``NAME.lora_A.weight`` [r, in] and ``NAME.lora_B.weight`` [out, r] of weights ``NAME``.
+        scale: factor of the adapters.
+
+    Raises:
+        CheckpointError: there is an adapter of a weight that the base does not have.
+    """
+
+    def __init__(self, base: WeightSource, adapters: WeightSource, *, scale: float) -> None:
+        self.base, self._adapters, self._scale = base, adapters, scale
+        self.tensors = base.tensors
+        for name in adapters.tensors:
+            owner = f"{name.rpartition('.lora_')[0]}.weight"
+            if owner not in base.tensors:
+                raise CheckpointError(f"{adapters.where(name)} has {name}, but its base policy no {owner}")
+
+    def where(self, name: str) -> str:
+        """Return the base's file, for messages."""
+        return self.base.where(name)
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> Iterator[Tensor]:
+        """Yield the rows in the base's pieces."""
+        owner = name.removesuffix(".weight")
+        if f"{owner}.lora_A.weight" not in self._adapters.tensors:
+            yield from self.base.rows(name, start, stop)
+            return
+        low, high = (read_tensor(self._adapters, f"{owner}.lora_{x}.weight", torch.float32) for x in "AB")
+        for piece in self.base.rows(name, start, stop):
+            delta = self._scale * (high[start : start + len(piece)] @ low)
+            yield (piece.float() + delta).to(piece.dtype)
+            start += len(piece)
+
+
+def base_folder(folder: Path) -> tuple[Path, float]:
+    """Return the folder of the policy under a run's adapters, and the adapters' scale.
+
+    Args:
+        folder: a checkpoint of a run, ``RUN/checkpoints/NUMBER``.
+
+    Raises:
+        CheckpointError: the policy is not there.
+    """
+    try:
+        settings = json.loads((folder / ADAPTERS).read_text())
+        scale, named = settings["lora_alpha"] / settings["r"], Path(settings["base_model_name_or_path"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"cannot read {folder / ADAPTERS}: {error}") from error
+    for base in (folder.parent.parent / BASE, named):  # the first, where a run's folder was moved
+        if (base / "config.json").is_file():
+            return base, float(scale)
+    raise CheckpointError(f"the policy under the adapters in {folder} is not in {named}: restore it there")

@@ -1,0 +1,173 @@
+"""The memory plan against the tensors of real updates of small models, and for a model of 4B parameters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from engine.config.trainer import TrainerConfig
+from engine.models.__main__ import main
+from engine.models.adapters import add_adapters
+from engine.models.base import LanguageModel
+from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.memory.activations import measure_activations
+from engine.models.memory.live_bytes import LiveBytes
+from engine.models.memory.plan import GIB, plan_memory
+from engine.models.networks import build_causal
+from engine.models.pretrained import PretrainedModel
+from engine.models.sizes import count_sizes
+from engine.trainer.batch import Sample, make_microbatch
+from engine.trainer.ranks import ALONE
+from engine.trainer.scorer import Scorer
+from tests.unit.models.test_arithmetic import QWEN3_4B, QWEN3_30B_A3B
+from tests.unit.models.tiny_families import tiny_config
+
+TOLERANCE = 0.15
+TOKENS = 512
+VOCAB = 1000
+
+
+def builtin() -> LanguageModel:
+    return Transformer(
+        TransformerConfig(
+            vocab_size=VOCAB,
+            hidden_size=128,
+            num_hidden_layers=5,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+            head_dim=16,
+            intermediate_size=352,
+        )
+    )
+
+
+def gemma() -> LanguageModel:
+    config = tiny_config(
+        "gemma3_text", hidden_size=128, num_hidden_layers=5, intermediate_size=352, vocab_size=VOCAB,
+        num_attention_heads=8, num_key_value_heads=4, head_dim=16, sliding_window=64,
+        layer_types=["full_attention"] * 5,
+    )  # fmt: skip
+    return PretrainedModel(build_causal(config))
+
+
+def samples() -> list[Sample]:
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(0, VOCAB, TOKENS + 1).astype(np.int32) for _ in range(2)]
+    return [
+        Sample(
+            ids=row[:-1],
+            positions=np.arange(TOKENS),
+            targets=row[1:],
+            sampler_logprobs=np.zeros(TOKENS, dtype=np.float32),
+        )
+        for row in rows
+    ]
+
+
+def measured_peak(model: LanguageModel, config: TrainerConfig) -> int:
+    """Bytes of weights and of everything that two optimizer steps of two rows each have at once."""
+    scorer = Scorer(model, precision=config.precision, ranks=ALONE, recompute=config.activation_checkpointing)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    batches = [make_microbatch((sample,), torch.device("cpu")) for sample in samples()]
+    with LiveBytes() as live:
+        optimizer = torch.optim.AdamW(trained)
+        for _ in range(2):
+            for batch in batches:
+                scorer(batch, 1.0)[0].sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    weights: int = sum(p.numel() * p.element_size() for p in model.parameters())
+    return weights + live.peak
+
+
+@pytest.mark.parametrize(
+    ("build", "settings"),
+    [
+        (builtin, {}),
+        (builtin, {"activation_checkpointing": True}),
+        (builtin, {"precision": "bf16", "lora_rank": 8}),
+        (gemma, {"precision": "bf16", "activation_checkpointing": True}),
+        (gemma, {"lora_rank": 8, "activation_checkpointing": True}),
+    ],
+)
+def test_the_plan_is_what_an_update_takes(build: Any, settings: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    config = TrainerConfig(tokens_per_microbatch=TOKENS, **settings)
+    model = build()
+    if config.lora_rank:
+        add_adapters(model, config, seed=0)
+    autocast = torch.bfloat16 if config.precision == "bf16" else None
+    activations = measure_activations(model, autocast=autocast)
+    plan = plan_memory(count_sizes(model), activations, config, longest=TOKENS, device="cpu")
+    peak = measured_peak(model, config)
+    assert plan.total == pytest.approx(peak, rel=TOLERANCE), f"{peak / 2**20:.1f} MiB\n{plan.table()}"
+
+
+def test_ranks_divide_weights_and_context_ranks_divide_tokens() -> None:
+    model = builtin()
+    sizes, activations = count_sizes(model), measure_activations(model)
+
+    def parts(**settings: Any) -> dict[str, int]:
+        config = TrainerConfig(tokens_per_microbatch=TOKENS, **settings)
+        return {p.name: p.bytes for p in plan_memory(sizes, activations, config, longest=64).parts}
+
+    one, data, context = parts(), parts(data_parallel=4), parts(context_parallel=4)
+    for name in ("trained weights", "gradients", "optimizer"):
+        assert data[name] == context[name] == pytest.approx(one[name] / 4, abs=1)
+    assert data["activations of all layers"] == one["activations of all layers"]
+    assert context["activations of all layers"] == one["activations of all layers"] / 4
+    assert data["copies for products"] > one["copies for products"] == 0
+
+
+def write_config(folder: Path, model_type: str, settings: dict[str, Any]) -> str:
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": model_type, "dtype": "bfloat16", **settings})
+    )
+    return f"fresh:{folder}"
+
+
+FITTING = ("precision=bf16", "activation_checkpointing=true", "tokens_per_microbatch=8192")
+
+
+def command(ref: str, *settings: str, gib: float) -> int:
+    chosen = [part for setting in settings for part in ("--set", setting)]
+    return main(["plan", ref, *chosen, "--device-gib", str(gib), "--longest", "8192"])
+
+
+def test_adapters_on_4b_parameters_fit_24_gib(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The arithmetic whose scaled-down cases are measured above."""
+    ref = write_config(tmp_path / "qwen3-4b", "qwen3", QWEN3_4B)
+    assert command(ref, *FITTING, "lora_rank=32", gib=24 - 0.5) == 0
+    out = capsys.readouterr().out
+    assert "4.09 billion parameters" in out
+    assert "fits 23.5 GiB" in out
+    assert command(ref, *FITTING, gib=23.5) == 1
+    out = capsys.readouterr().out
+    assert "on each of 1 ranks and the device has 23.5 GiB. The largest parts: optimizer 30.0 GiB" in out
+    assert "trainer.optimizer='adamw_8bit', trainer.lora_rank, or more ranks" in out
+
+
+def test_a_mixture_of_experts_is_planned_without_its_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ref = write_config(tmp_path / "moe", "qwen3_moe", QWEN3_30B_A3B)
+    assert command(ref, *FITTING, "data_parallel=8", gib=80) == 0
+    assert "30.53 billion parameters, 3.35 active" in capsys.readouterr().out
+    assert command(ref, *FITTING, "lora_rank=8", 'lora_targets=["experts"]', gib=80) == 2
+    assert "'experts' names the experts of qwen3_moe" in capsys.readouterr().err
+
+
+def test_a_plan_names_the_part_that_does_not_fit() -> None:
+    model = builtin()
+    sizes, activations = count_sizes(model), measure_activations(model)
+    config = TrainerConfig(tokens_per_microbatch=1_000_000)
+    problem = plan_memory(sizes, activations, config, longest=64).problem(4 * GIB)
+    assert problem is not None
+    assert "The largest parts: activations of all layers" in problem
+    assert "trainer.activation_checkpointing" in problem

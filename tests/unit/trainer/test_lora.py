@@ -1,0 +1,222 @@
+"""Training of adapters: on one rank and on two, resumed, exported, with the base as the reference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.recipes import resolve
+from engine.config.run import TrainRun
+from engine.config.trainer import TrainerConfig
+from engine.errors import CheckpointError
+from engine.models.adapters import adapter_weights, has_adapters
+from engine.models.builtin.transformer import Transformer
+from engine.models.frozen import freeze_policy
+from engine.models.opening import open_model, save_policy_checkpoint
+from engine.trainer.__main__ import main
+from engine.trainer.async_trainer import AsyncTrainer
+from engine.trainer.checkpoints.checkpoint import load_latest, write_snapshot
+from engine.trainer.trainer import Trainer
+from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+
+torch.set_num_threads(1)
+REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
+LORA = {"lora_rank": 2, "lora_targets": ("q_proj", "down_proj")}
+
+
+def make_trainer(
+    model: Transformer,
+    objective: dict[str, Any] | None = None,
+    reference: Transformer | None = None,
+    **settings: Any,
+) -> Trainer:
+    return Trainer(
+        model,
+        algorithm=AlgorithmConfig(**(objective or {})),
+        config=TrainerConfig(**{"minibatches": 1, "learning_rate": 1e-2, "threads": 1, **LORA, **settings}),
+        max_context=64,
+        seed=5,
+        reference=reference,
+    )
+
+
+def test_adapters_train_nothing_else_and_the_sampler_computes_through_them() -> None:
+    model, start = make_model(), make_model()
+    trainer = make_trainer(model)
+    for _ in range(2):
+        metrics = trainer.update(make_groups(model, REWARDS), temperature=1.0).metrics
+        assert metrics["mismatch/max"] < 1e-5
+    before = dict(start.named_parameters())
+    for name, parameter in model.named_parameters():
+        if ".lora_" not in name:
+            assert torch.equal(parameter, before[name.replace(".base_layer", "")])
+    assert all(weight.abs().max() > 0 for weight in adapter_weights(model).values())
+
+
+def test_the_base_is_the_reference_and_is_there_once() -> None:
+    objective = {"kl": "k3", "kl_coefficient": 0.1}
+    found = []
+    for reference in (None, make_model()):
+        model = make_model()
+        trainer = make_trainer(model, objective, reference)
+        for _ in range(2):
+            metrics = trainer.update(make_groups(make_model(), REWARDS), temperature=1.0).metrics
+        found.append((metrics["kl/mean"], adapter_weights(model)))
+    (shared, ours), (separate, theirs) = found
+    assert shared == separate > 0
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_adapters_resume_to_the_same_bits(tmp_path: Path) -> None:
+    def updated(trainer: Trainer, model: Transformer) -> dict[str, torch.Tensor]:
+        trainer.update(make_groups(make_model(), REWARDS), temperature=1.0)
+        return {name: weight.clone() for name, weight in adapter_weights(model).items()}
+
+    model, again = make_model(), make_model()
+    trainer, resumed = make_trainer(model), make_trainer(again)
+    updated(trainer, model)
+    trainer.save(tmp_path / "shards").result()
+    resumed.restore(tmp_path / "shards")
+    resumed.updates = 1
+    expected, found = updated(trainer, model), updated(resumed, again)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    with pytest.raises(CheckpointError, match="adapters"):
+        make_trainer(make_model(), lora_rank=0).restore(tmp_path / "shards")
+
+
+def write_run(folder: Path, policy: Path, **trainer: Any) -> TrainRun:
+    config = resolve(
+        "quickstart",
+        {
+            "policy.checkpoint": str(policy),
+            "agent.max_context": 64,
+            "agent.max_response": 16,
+            "seed": 5,
+            **{
+                f"trainer.{name}": value
+                for name, value in {
+                    "minibatches": 1,
+                    "learning_rate": 1e-2,
+                    "threads": 1,
+                    **LORA,
+                    **trainer,
+                }.items()
+            },
+        },
+    )
+    assert isinstance(config, TrainRun)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(config.model_dump_json())
+    return config
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    folder = tmp_path / "policy"
+    save_policy_checkpoint(folder, make_model(vocab=TOKENIZER_SIZE), make_tokenizer(), {})
+    return folder
+
+
+async def train(config: TrainRun, run_dir: Path, updates: int) -> dict[str, torch.Tensor]:
+    """Go on from the last checkpoint, write one after every update, return the sampler's adapters."""
+    checkpoint = load_latest(run_dir)
+    trainer = await AsyncTrainer.open(config, run_dir=run_dir, home=run_dir, checkpoint=checkpoint)
+    done = checkpoint.iteration if checkpoint else 0
+    try:
+        for iteration in range(done + 1, done + updates + 1):
+            groups = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS, seed=iteration)
+            await trainer.update(groups, temperature=1.0)
+            snapshot = await trainer.snapshot(run_dir, iteration, cursor={}, provenance={}, score=None)
+            write_snapshot(snapshot)
+        return {name: weight.clone() for name, weight in adapter_weights(trainer.model).items()}
+    finally:
+        await trainer.close()
+
+
+async def test_a_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    once, twice = tmp_path / "once", tmp_path / "twice"
+    config = write_run(once, policy)
+    expected = await train(config, once, 2)
+    await train(write_run(twice, policy), twice, 1)
+    found = await train(config, twice, 1)
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+    checkpoint = once / "checkpoints" / "00002"
+    assert not (checkpoint / "model.safetensors").exists()
+    assert sum(path.stat().st_size for path in checkpoint.rglob("*.distcp")) < 80_000  # no base in it
+    assert (once / "base" / "model.safetensors").samefile(policy / "model.safetensors")  # one file, two names
+
+    assert main(["export", str(once), str(tmp_path / "merged")]) == 0
+    assert not (tmp_path / "merged" / "adapter_config.json").exists()
+    assert main(["export", str(once), str(tmp_path / "adapters"), "--adapters"]) == 0
+    ids = torch.tensor([[3, 4, 5, 6, 7]])
+    base, merged = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for folder in (policy, tmp_path / "merged")
+    )
+    ours = open_model(str(checkpoint), home=tmp_path).model
+    assert isinstance(ours, Transformer)
+    assert not has_adapters(ours)
+    with torch.no_grad():
+        plain, whole, logits = base(ids).logits, merged(ids).logits, ours(ids, torch.tensor([5]))
+        adapted = PeftModel.from_pretrained(base, str(tmp_path / "adapters"))(ids).logits
+    assert (logits - whole).abs().max() <= 1e-5
+    assert (adapted - whole).abs().max() <= 1e-5
+    assert (plain - whole).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("grid", [{"data_parallel": 2}, {"context_parallel": 2}])
+async def test_two_ranks_train_the_adapters_of_one(
+    tmp_path: Path, policy: Path, grid: dict[str, int]
+) -> None:
+    alone, ranks = tmp_path / "alone", tmp_path / "ranks"
+    expected = await train(write_run(alone, policy), alone, 2)
+    config = write_run(ranks, policy, **grid)
+    await train(config, ranks, 1)
+    found = await train(config, ranks, 1)  # resumed: the sampler has got the adapters of the checkpoint
+    for name, weight in expected.items():
+        assert (found[name] - weight).norm() <= 1e-5 * weight.norm(), name
+
+
+@pytest.fixture
+def linkless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that cannot link to the policy's, and files that are all too large to copy."""
+
+    def refuse(*_: Any) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    monkeypatch.setattr("engine.models.frozen._COPIED_BYTES", 0)
+
+
+def test_a_frozen_policy_outlives_its_original(tmp_path: Path, policy: Path) -> None:
+    frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
+    expected = open_model(str(policy), home=tmp_path).model.state_dict()
+    for path in policy.iterdir():
+        path.unlink()
+    assert freeze_policy("gone", tmp_path / "run" / "base", home=tmp_path) == frozen
+    found = open_model(str(frozen), home=tmp_path).model.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.usefixtures("linkless")
+def test_a_changed_base_is_noticed(tmp_path: Path, policy: Path) -> None:
+    frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
+    assert (frozen / "model.safetensors").is_symlink()
+    freeze_policy(str(policy), frozen, home=tmp_path)
+    config = json.loads((policy / "config.json").read_text())
+    (policy / "config.json").write_text(json.dumps({**config, "rms_norm_eps": 1.0}))
+    with pytest.raises(CheckpointError, match=r"policy/config.json has changed since the run first used"):
+        freeze_policy(str(policy), frozen, home=tmp_path)
+    (policy / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"config.json is missing"):
+        freeze_policy(str(policy), frozen, home=tmp_path)
