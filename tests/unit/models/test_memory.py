@@ -82,7 +82,8 @@ def measured_peak(model: LanguageModel, config: TrainerConfig) -> int:
             optimizer.step()
             optimizer.zero_grad()
     weights: int = sum(p.numel() * p.element_size() for p in model.parameters())
-    return weights + live.peak
+    peak: int = live.peak
+    return weights + peak
 
 
 @pytest.mark.parametrize(
