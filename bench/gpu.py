@@ -67,7 +67,8 @@ def run_mfu(device: str, *, quick: bool) -> dict[str, Any]:
 def run_frozenlake(device: str, *, quick: bool) -> dict[str, Any]:
     """Train FrozenLake's policy with GRPO++ for some iterations; add the solve rate of each."""
     settings = {
-        "trainer.device": device, "evaluation.every": 1000, "trainer.iterations": 2 if quick else 20, "evaluation.samples": 1,
+        "trainer.device": device, "trainer.iterations": 2 if quick else 20,
+        "evaluation.every": 1000, "evaluation.samples": 1,
         "trainer.tasks_per_iteration": 4 if quick else 16, "policy.checkpoint": "builtin:frozenlake",
         "trainer.precision": "bf16" if device == "cuda" else "f32",
     }  # fmt: skip
