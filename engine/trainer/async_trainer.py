@@ -25,6 +25,7 @@ from engine.threads import in_thread
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
 from engine.trainer.factory import open_trainer, training_device
 from engine.trainer.learner import Learner, UpdateResult
+from engine.trainer.scorer import weight_type
 from engine.types import Group
 
 T = TypeVar("T")
@@ -114,9 +115,7 @@ class AsyncTrainer:
         if config.trainer.lora_rank:  # checkpoints have the adapters alone
             source = str(freeze_policy(config.policy.checkpoint, run_dir / BASE, home=home))
         self._config = config.trainer
-        # Under adapters the weights are frozen: float32 copies of them would gain nothing.
-        frozen = config.trainer.lora_rank and config.trainer.precision == "bf16"
-        dtype = torch.bfloat16 if frozen else torch.float32
+        dtype = weight_type(config.trainer)
         self._opened = open_model(source, home=home, dtype=dtype, max_context=config.agent.max_context)
         self.model, self.chat = self._opened.model, self._opened.chat()
         self.model.to(training_device(config.trainer))

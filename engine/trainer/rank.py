@@ -35,7 +35,7 @@ from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Share
 from engine.trainer.rank_link import connect
 from engine.trainer.ranks import Ranks
-from engine.trainer.scorer import Unread
+from engine.trainer.scorer import Unread, weight_type
 from engine.trainer.shards import Fingerprint
 from engine.trainer.trainer import Trainer
 
@@ -128,7 +128,9 @@ class _Rank:
         if settings.reference is not None:
             reference = open_policy(settings.reference, settings.home, device, offload=config.cpu_offload)
         self._trainer = Trainer(
-            open_policy(settings.policy, settings.home, device, offload=config.cpu_offload),
+            open_policy(
+                settings.policy, settings.home, device, weight_type(config), offload=config.cpu_offload
+            ),
             algorithm=settings.algorithm,
             config=config,
             max_context=settings.max_context,
@@ -199,10 +201,15 @@ def _device(kind: str) -> torch.device:
 
 
 def open_policy(
-    ref: str, home: Path, device: torch.device, *, offload: bool = False
+    ref: str,
+    home: Path,
+    device: torch.device,
+    dtype: torch.dtype = torch.float32,
+    *,
+    offload: bool = False,
 ) -> LanguageModel | Unread:
     """Return a policy; a published model is read only when it is sharded, and any that will be offloaded."""
-    opened = open_model(ref, home=home, read=False)
+    opened = open_model(ref, home=home, dtype=dtype, read=False)
     is_read = not next(opened.model.parameters()).is_meta
     if opened.folder is None or (is_read and not offload):
         return opened.model.to(device)

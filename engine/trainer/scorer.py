@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from engine.config.trainer import TrainerConfig
 from engine.models.base import LanguageModel
 from engine.models.logprobs import token_logprobs
 from engine.models.sharding import load_weights, shard
@@ -24,6 +25,11 @@ from engine.trainer.batch import Microbatch
 from engine.trainer.ranks import Ranks, place
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
+
+
+def weight_type(config: TrainerConfig) -> torch.dtype:
+    """Return the type of a policy's weights: frozen under adapters, they gain nothing from float32."""
+    return torch.bfloat16 if config.lora_rank and config.precision == "bf16" else torch.float32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

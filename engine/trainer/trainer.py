@@ -32,7 +32,6 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, UpdateAbandonedError
 from engine.models.base import LanguageModel
 from engine.models.devices import peak_flops
-from engine.models.sharding import use_stored_types
 from engine.models.sizes import count_sizes
 from engine.models.weights.model_weights import stored_tensors
 from engine.trainer.batch import Microbatch, Row, make_microbatch
@@ -87,8 +86,6 @@ class Trainer(Learner):
         if config.lora_rank:
             from engine.models.adapters import add_adapters, reset_adapters  # peft takes seconds to import
 
-            if isinstance(model, Unread) and config.precision == "bf16":
-                use_stored_types(self._model, model.source)
             add_adapters(self._model, config, seed=seed)
         self._sizes = count_sizes(self._model)
         self._scorer = Scorer(
