@@ -24,6 +24,7 @@ from engine.trainer.checkpoints.checkpoint import load_latest, write_snapshot
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.models.tiny_families import write_tiny
 
 torch.set_num_threads(1)
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
@@ -172,6 +173,26 @@ async def test_a_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> No
     assert (logits - whole).abs().max() <= 1e-5
     assert (adapted - whole).abs().max() <= 1e-5
     assert (plain - whole).abs().max() > 1e-4
+
+
+async def test_two_ranks_read_and_train_a_published_model(tmp_path: Path) -> None:
+    """A mixture of experts in bfloat16; steps in proportion to gradients, as rounding decides signs."""
+    template = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
+    published = write_tiny(tmp_path / "published", "qwen3_moe", dtype=torch.bfloat16, chat_template=template)
+    settings = {"lora_targets": (), "precision": "bf16", "epsilon": 1.0, "learning_rate": 1.0}
+    found = []
+    for name, grid in (("alone", {}), ("ranks", {"data_parallel": 2})):
+        run_dir = tmp_path / name
+        found.append(await train(write_run(run_dir, published, **settings, **grid), run_dir, 1))
+    expected, ranks = found
+    assert all(weight.abs().max() > 0 for name, weight in expected.items() if "lora_B" in name)
+    for name, weight in expected.items():
+        assert (ranks[name] - weight).norm() <= 0.05 * weight.norm(), name
+    opened = open_model(str(tmp_path / "ranks" / "checkpoints" / "00001"), home=tmp_path).model
+    base = open_model(str(published), home=tmp_path).model
+    for (name, merged), plain in zip(opened.named_parameters(), base.parameters(), strict=True):
+        if not ("self_attn" in name and "_proj" in name):
+            assert torch.equal(merged, plain), name
 
 
 @pytest.mark.parametrize("grid", [{"data_parallel": 2}, {"context_parallel": 2}])
