@@ -15,11 +15,12 @@ from engine.algorithms.terms import has_kl_loss, has_kl_reward, needs_entropy
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.contradictions import LintFinding, contradictions
 from engine.config.run import TrainRun, parse_run_config
+from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.types import TerminationReason
 
 Warned = tuple[str, str]
-"""A setting of ``algorithm`` and the warning about it."""
+"""A setting, without ``algorithm.`` where it is one of the objective's, and the warning about it."""
 
 SEQUENCE_CLIP_MAX = 0.05
 """Largest sensible clip bound of a trajectory's geometric mean ratio (GSPO uses 3·10⁻⁴)."""
@@ -38,8 +39,8 @@ def lint(run: TrainRun) -> list[LintFinding]:
         *_sampling(config),
     )
     return contradictions(run) + [
-        LintFinding(severity="warning", setting=f"algorithm.{setting}", message=message)
-        for setting, message in warnings
+        LintFinding(severity="warning", setting=setting, message=message)
+        for setting, message in (*((f"algorithm.{name}", why) for name, why in warnings), *_trainer(run))
     ]
 
 
@@ -54,6 +55,21 @@ def lint_data(data: Mapping[str, Any]) -> list[LintFinding]:
             for problem in error.problems
         ]
     return lint(run) if isinstance(run, TrainRun) else []
+
+
+def _trainer(run: TrainRun) -> Iterable[Warned]:
+    config = run.trainer
+    if config.device == "cpu" and config.precision == "bf16":
+        yield (
+            "trainer.precision",
+            "bf16 on a CPU is slower than f32 unless the CPU multiplies it itself (AVX512-BF16 or AMX)",
+        )
+    if config.device == "cpu" and config.optimizer == "adamw_8bit":
+        yield "trainer.optimizer", "adamw_8bit saves memory of GPUs; on a CPU it costs time"
+    if not config.lora_rank and config.lora_alpha != TrainerConfig.model_fields["lora_alpha"].default:
+        yield "trainer.lora_alpha", "has no effect without adapters (trainer.lora_rank is 0)"
+    if not config.lora_rank and config.lora_targets != TrainerConfig.model_fields["lora_targets"].default:
+        yield "trainer.lora_targets", "has no effect without adapters (trainer.lora_rank is 0)"
 
 
 def _clip(run: TrainRun) -> Iterable[Warned]:

@@ -60,6 +60,11 @@ class AgentConfig(Section):
     """Names of the tools, as the policy was trained with them: ``r2e_gym`` (``file_editor``, ``execute_bash``
     with ``cmd``, ``search``, ``finish``) or ``openhands`` (``execute_bash`` with ``command``,
     ``str_replace_editor``, ``submit``)."""
+    thinking: Literal["on", "off"] = "on"
+    """``off`` asks for responses without thinking, in the way of the model's family."""
+    thinking_history: Literal["keep", "drop"] = "keep"
+    """Thinking of earlier turns in later prompts; ``drop`` renders the conversation anew, so that a
+    trajectory becomes several samples."""
     max_steps: int = Field(default=50, ge=1)
     """Maximum number of turns; the rollout then ends with ``max_steps``."""
     max_context: int = Field(default=65_536, ge=64)
@@ -72,11 +77,6 @@ class AgentConfig(Section):
     token_warning: int = Field(default=0, ge=0)
     """Remaining tokens of context below which every observation asks the model to submit; 0 never asks
     (rLLM: 4,768)."""
-    thinking: Literal["on", "off"] = "on"
-    """``off`` asks for responses without thinking, in the way of the model's family."""
-    thinking_history: Literal["keep", "drop"] = "keep"
-    """Thinking of earlier turns in later prompts; ``drop`` renders the conversation anew, so that a
-    trajectory becomes several samples."""
     command_timeout_s: float = Field(default=90.0, gt=0)
     """Timeout of one command, seconds; the agent receives the partial output."""
     rollout_timeout_s: float = Field(default=1200.0, gt=0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -242,6 +242,22 @@ def write_policy_files(
     write_config(read_config(opened.folder), folder, dtype)
     carry_files(opened.folder, folder)
     write_json(folder / "provenance.json", {**provenance, "implementation": "transformers"})
+
+
+def keep_files(opened: OpenedModel, folder: Path) -> OpenedModel:
+    """Return the model with a copy of its files: what it was read from may be removed while it is trained.
+
+    Args:
+        opened: the model.
+        folder: of the copy; what it already holds is kept.
+    """
+    if opened.folder is None or isinstance(opened.model, Transformer):
+        return opened
+    if not folder.exists():
+        with draft_folder(folder) as draft:
+            write_json(draft / "config.json", read_config(opened.folder))
+            carry_files(opened.folder, draft)
+    return replace(opened, folder=folder)
 
 
 def _write_builtin_files(

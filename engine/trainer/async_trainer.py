@@ -19,7 +19,7 @@ from engine.errors import TrainerError, TrainyardError
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
 from engine.models.frozen import freeze_policy
-from engine.models.opening import OpenedModel, open_model, write_policy_files
+from engine.models.opening import OpenedModel, keep_files, open_model, write_policy_files
 from engine.models.weights.adapted import BASE
 from engine.threads import in_thread
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
@@ -116,7 +116,8 @@ class AsyncTrainer:
             source = str(freeze_policy(config.policy.checkpoint, run_dir / BASE, home=home))
         self._config = config.trainer
         dtype = weight_type(config.trainer)
-        self._opened = open_model(source, home=home, dtype=dtype, max_context=config.agent.max_context)
+        opened = open_model(source, home=home, dtype=dtype, max_context=config.agent.max_context)
+        self._opened = opened if config.trainer.lora_rank else keep_files(opened, run_dir / "policy")
         self.model, self.chat = self._opened.model, self._opened.chat()
         self.model.to(training_device(config.trainer))
         self._trainer = open_trainer(config, self.model, policy=source, run_dir=run_dir, home=home)

@@ -7,7 +7,9 @@ and 0.28, no KL and no entropy term, optimizer steps of 8 groups. Before the fir
     manage.py launch import-dataset
     manage.py import_dataset --format swe-bench --name r2e-gym-subset --split heldout --mode append SOURCE
 
-where SOURCE has SWE-bench Verified, on which DeepSWE was validated.
+where SOURCE has SWE-bench Verified, on which DeepSWE was validated. DeepSWE trained all weights at a learning
+rate of 1e-6; adapters take ten times that. The sampler runs on the (first) GPU beside the trainer:
+``policy.max_batch`` is as many of the longest conversations as fit there.
 """
 
 from __future__ import annotations
@@ -49,9 +51,9 @@ def qwen3_small() -> TrainRun:
     return TrainRun(
         name="qwen3-0.6b",
         dataset=DatasetConfig(name=QUICKSTART),
-        agent=_agent(16_384, 2048),
+        agent=_agent(12_288, 2048),
         grading=GradingConfig(timeout_s=30.0),
-        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-0.6B", max_batch=8),
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-0.6B", max_batch=4),
         rollout=RolloutConfig(group_size=8, max_concurrent=16),
         algorithm=AlgorithmConfig(preset="grpo_pp"),
         trainer=TrainerConfig(
@@ -62,7 +64,7 @@ def qwen3_small() -> TrainRun:
             precision="bf16",
             activation_checkpointing=True,
             optimizer="adamw_8bit",
-            tokens_per_microbatch=16_384,
+            tokens_per_microbatch=12_288,
             checkpoint_every=10,
         ),
         evaluation=EvaluationConfig(samples=64, train_samples=0, every=10),
@@ -75,8 +77,8 @@ def qwen3_lora() -> TrainRun:
         name="qwen3-4b LoRA",
         dataset=DatasetConfig(name=DATASET),
         sandbox=SandboxConfig(backend="docker", memory_mb=4096, processes=256, disk_mb=4096),
-        agent=_agent(16_384, 4096),
-        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=4),
+        agent=_agent(12_288, 4096),
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-4B", max_batch=3),
         rollout=RolloutConfig(group_size=8, max_concurrent=16),
         algorithm=AlgorithmConfig(preset="grpo_pp"),
         trainer=TrainerConfig(
@@ -89,7 +91,7 @@ def qwen3_lora() -> TrainRun:
             lora_rank=32,
             lora_alpha=64.0,
             lora_targets=_LORA_TARGETS,
-            tokens_per_microbatch=16_384,
+            tokens_per_microbatch=12_288,
             checkpoint_every=10,
         ),
         evaluation=EvaluationConfig(samples=128, train_samples=0, every=10),
@@ -97,26 +99,28 @@ def qwen3_lora() -> TrainRun:
 
 
 def qwen3_coder() -> TrainRun:
-    """Train Qwen3-Coder-30B-A3B, all weights, with DeepSWE's settings on eight GPUs of 141 GB."""
+    """Train LoRA adapters of Qwen3-Coder-30B-A3B with DeepSWE's settings, on eight GPUs of 141 GB."""
     return TrainRun(
-        name="qwen3-coder-30b",
+        name="qwen3-coder-30b LoRA",
         dataset=DatasetConfig(name=DATASET),
         sandbox=SandboxConfig(
             backend="kubernetes", memory_mb=4096, processes=256, disk_mb=4096, max_live=512, max_starting=64
         ),
         agent=_agent(4096 + 32_768, 16_384),
         grading=GradingConfig(evaluation_timeout_s=1800.0, max_parallel=64),
-        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-Coder-30B-A3B-Instruct", max_batch=16),
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen3-Coder-30B-A3B-Instruct", max_batch=12),
         rollout=RolloutConfig(group_size=8, max_concurrent=512),
         algorithm=AlgorithmConfig(preset="grpo_pp"),
         trainer=TrainerConfig(
             iterations=200,
             tasks_per_iteration=64,
             minibatches=8,
-            learning_rate=1e-6,
+            learning_rate=1e-5,
             precision="bf16",
             activation_checkpointing=True,
-            optimizer="adamw_8bit",
+            lora_rank=32,
+            lora_alpha=64.0,
+            lora_targets=_LORA_TARGETS[:4],
             data_parallel=4,
             context_parallel=2,
             tokens_per_microbatch=36_864,

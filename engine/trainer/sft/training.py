@@ -240,18 +240,21 @@ def _accumulate(model: LanguageModel, batch: Batch, config: SftRun, tally: _Tall
 
 
 def _mean_losses(tally: _Tally) -> dict[str, float]:
+    """Return the losses since the last report; nothing where there was no step."""
     recent, tally.losses = tally.losses, []
-    count = max(1, len(recent))
+    if not recent:
+        return {}
+    count = len(recent)
     answer, prompt = sum(a for a, _ in recent) / count, sum(p for _, p in recent) / count
     return {"answer_loss": answer, "prompt_loss": prompt}
 
 
 def _message(metrics: dict[str, float]) -> str:
     rate = metrics["tokens"] / max(1e-9, metrics["seconds"])
-    return (
-        f"step {metrics['steps']:.0f}, {metrics['tokens'] / 1e6:.2f}M tokens, {rate:,.0f} tokens/s, "
-        f"answer loss {metrics['answer_loss']:.3f}, prompt loss {metrics['prompt_loss']:.3f}"
-    )
+    message = f"step {metrics['steps']:.0f}, {metrics['tokens'] / 1e6:.2f}M tokens, {rate:,.0f} tokens/s"
+    if "answer_loss" not in metrics:
+        return message
+    return f"{message}, answer loss {metrics['answer_loss']:.3f}, prompt loss {metrics['prompt_loss']:.3f}"
 
 
 def _tokenizer_texts(files: list[SourceFile], seed: int) -> Iterator[str]:

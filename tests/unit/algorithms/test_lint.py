@@ -42,6 +42,24 @@ def test_no_preset_warns_of_itself(preset: str) -> None:
     assert warnings(preset=preset) == []
 
 
+@pytest.mark.parametrize(
+    ("settings", "setting", "message"),
+    [
+        ({"device": "cpu", "precision": "bf16"}, "precision", "slower than f32"),
+        ({"device": "cpu", "optimizer": "adamw_8bit"}, "optimizer", "on a CPU it costs time"),
+        ({"lora_alpha": 32.0}, "lora_alpha", "has no effect without adapters"),
+        ({"lora_targets": ("q_proj",)}, "lora_targets", "has no effect without adapters"),
+    ],
+)
+def test_settings_of_the_update_that_do_not_help_are_named(
+    settings: dict[str, Any], setting: str, message: str
+) -> None:
+    (found,) = findings(**{f"trainer__{key}": value for key, value in settings.items()})
+    assert (found.severity, found.setting) == ("warning", f"trainer.{setting}")
+    assert message in found.message
+    assert findings(trainer__precision="bf16", trainer__lora_rank=8, trainer__lora_alpha=32.0) == []
+
+
 def test_rloo_with_two_steps_a_batch_is_off_policy() -> None:
     ((setting, message),) = warnings(preset="rloo")
     assert setting == "ratio"
