@@ -69,7 +69,7 @@ def run_frozenlake(device: str, *, quick: bool) -> dict[str, Any]:
     settings = {
         "trainer.device": device, "trainer.iterations": 2 if quick else 20,
         "evaluation.every": 1000, "evaluation.samples": 1,
-        "trainer.tasks_per_iteration": 4 if quick else 16, "policy.checkpoint": "builtin:frozenlake",
+        "trainer.tasks_per_iteration": 4 if quick else 16,
         "trainer.precision": "bf16" if device == "cuda" else "f32",
     }  # fmt: skip
     chosen = [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
@@ -77,7 +77,7 @@ def run_frozenlake(device: str, *, quick: bool) -> dict[str, Any]:
         found = part(
             "frozenlake", ["-m", "engine.run", "--recipe", "frozenlake", *chosen, "--home", home], {}
         )
-        spools = sorted(Path(home).glob("runs/*/spool*"))
+        spools = sorted(Path(home).glob("runs/*/events.jsonl"))
         found["iterations"] = [metrics for spool in spools for metrics in iterations(spool)]
     return found
 
@@ -85,8 +85,7 @@ def run_frozenlake(device: str, *, quick: bool) -> dict[str, Any]:
 def iterations(spool: Path) -> list[dict[str, float]]:
     """Return the main metrics of each finished iteration in a run's event log."""
     wanted = ("solve/rate", "update/seconds", "update/tokens_per_s", "mismatch/max")
-    files = [spool] if spool.is_file() else sorted(path for path in spool.rglob("*") if path.is_file())
-    events = [json.loads(line) for file in files for line in file.read_text().splitlines() if line]
+    events = [json.loads(line) for line in spool.read_text().splitlines()]
     finished = [event for event in events if event.get("type") == "iteration_finished"]
     return [{name: event["metrics"].get(name) for name in wanted} for event in finished]
 
