@@ -34,6 +34,7 @@ from engine.orchestrator.curriculum import TaskCursor
 from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.event_observer import TRAIN_PHASE
 from engine.orchestrator.loop_probe import LoopReport
+from engine.orchestrator.memory import warn_of_memory
 from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.prefetch import Prefetch
 from engine.orchestrator.progress import HELDOUT, TRAIN, TrainProgress
@@ -139,6 +140,8 @@ class TrainingLoop:
         """
         rows = await asyncio.to_thread(run_rows, config, run)
         heldout = await asyncio.to_thread(evaluation_rows, config, run)
+        if checkpoint is None:
+            await asyncio.to_thread(warn_of_memory, config, run)
         trainer = await AsyncTrainer.open(config, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint)
         try:
             environments = await open_environments(config, run)

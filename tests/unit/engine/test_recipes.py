@@ -16,7 +16,9 @@ from engine.config.run import TrainRun
 from engine.errors import ConfigError
 from engine.models.memory.estimate import estimate_memory
 from engine.models.published_shapes import SHAPES
+from engine.orchestrator.memory import warn_of_memory
 from engine.trainer.scorer import weight_type
+from tests.integration.toy_yard import events, open_context
 
 HARDWARE = {"qwen3-0.6b-one-gpu": 24, "qwen3-4b-lora-24gb": 24, "qwen3-coder-30b-8gpu": 141}
 """Memory of one GPU by recipe, GB."""
@@ -61,6 +63,20 @@ def test_update_and_sampler_fit_the_named_hardware(recipe: str, tmp_path: Path) 
     device = HARDWARE[recipe] * 10**9
     assert plan.problem(device - sampler) is None
     assert plan.problem(device // 2 - sampler) is not None
+
+
+@pytest.mark.parametrize(("limit", "alerts"), [(2**20, 1), (2**40, 0), (None, 0)])
+def test_an_update_too_large_for_the_gpu_is_an_alert_before_anything_is_read(
+    limit: int | None, alerts: int, tmp_path: Path
+) -> None:
+    """``None``: no GPU, here because the configuration wants none."""
+    config = resolve("quickstart", {"trainer.device": "cpu"})
+    assert isinstance(config, TrainRun)
+    with open_context(tmp_path, "run", config) as run:
+        warn_of_memory(config, run, limit=limit)
+    found = [event for event in events(tmp_path / "runs" / "run") if event["type"] == "alert"]
+    assert [event["code"] for event in found] == ["memory"] * alerts
+    assert all("trainer.tokens_per_microbatch" in event["message"] for event in found)
 
 
 def test_a_dry_run_takes_the_recipes_own_dataset_or_the_quickstarts(tmp_path: Path) -> None:
