@@ -15,12 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from engine.errors import CheckpointError
+from engine.models.weights.shard_reader import ShardReader
 
 Fingerprint = Mapping[str, str | int]
 """Size and SHA-256 of a file, as ``bytes`` and ``sha256``."""
@@ -57,7 +57,7 @@ def read_shards(folder: Path, state: dict[str, Any], group: dist.ProcessGroup | 
         CheckpointError: unreadable, or of another model.
     """
     try:
-        load(state, checkpoint_id=folder, process_group=group, no_dist=group is None)
+        load(state, storage_reader=ShardReader(folder), process_group=group, no_dist=group is None)
     except (RuntimeError, ValueError, OSError, CheckpointException) as error:
         raise CheckpointError(f"cannot read the shards in {folder}: {error}") from error
 
@@ -75,10 +75,7 @@ def read_part(folder: Path, part: str) -> dict[str, Tensor]:
 
 def stored_part(folder: Path, part: str) -> dict[str, TensorStorageMetadata | BytesStorageMetadata]:
     """Return what a state's part holds by name, without the part's name. Raises CheckpointError."""
-    try:
-        stored = FileSystemReader(folder).read_metadata().state_dict_metadata
-    except (OSError, RuntimeError, ValueError, EOFError) as error:
-        raise CheckpointError(f"cannot read the shards in {folder}: {error}") from error
+    stored = ShardReader(folder).read_metadata().state_dict_metadata
     prefix = f"{part}."
     return {name.removeprefix(prefix): entry for name, entry in stored.items() if name.startswith(prefix)}
 

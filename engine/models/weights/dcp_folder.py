@@ -8,12 +8,12 @@ from typing import cast
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from engine.errors import CheckpointError
+from engine.models.weights.shard_reader import ShardReader
 from engine.models.weights.source import TensorInfo
 
 
@@ -21,7 +21,7 @@ class DcpFolder:
     """``WeightSource`` of the tensors in a DCP folder.
 
     Args:
-        folder: has the file ``.metadata``, a pickle: only of a checkpoint that this system wrote.
+        folder: of the checkpoint, of any origin.
         prefix: beginning of the keys of the weights, left out of their names, e.g. ``model.``.
 
     Raises:
@@ -30,11 +30,8 @@ class DcpFolder:
 
     def __init__(self, folder: Path, *, prefix: str) -> None:
         self._folder, self._prefix = folder, prefix
-        self._reader = FileSystemReader(folder)
-        try:
-            metadata = self._reader.read_metadata()
-        except Exception as error:  # unpickling damaged bytes may raise anything
-            raise CheckpointError(f"{folder} has no readable checkpoint of ranks: {error!r}") from error
+        self._reader = ShardReader(folder)
+        metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(metadata, is_coordinator=True)
         self._stored = {
             key.removeprefix(prefix): entry

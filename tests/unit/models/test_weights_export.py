@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.opening import open_weights
 from engine.models.weights.safetensors_folder import SafetensorsFolder
 from engine.models.weights.source import read_tensor
+from engine.trainer.shards import stored_part
 from tests.unit.models import small
 from tests.unit.models.tiny_families import FAMILIES, SPECIALS, write_tiny
 
@@ -194,6 +196,16 @@ def test_a_damaged_checkpoint_leaves_the_old_export(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "published"]
 
 
+class _Command:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, command: str) -> None:
+        self._command = command
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (self._command,)
+
+
 def test_damaged_shards_of_a_run_are_named(tmp_path: Path) -> None:
     model = open_model(str(write_published(tmp_path, "qwen3")), home=tmp_path).model
     for path in tmp_path.glob("model*"):
@@ -217,6 +229,13 @@ def test_damaged_shards_of_a_run_are_named(tmp_path: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
     with pytest.raises(CheckpointError, match=r"cannot read .* from .*shards"):
         load_weights(model, model, weights, torch.device("cpu"))
+    ran = tmp_path / "ran"
+    (shards / ".metadata").write_bytes(pickle.dumps(_Command(f"touch {ran}")))
+    with pytest.raises(CheckpointError, match=r"asks for posix\.system"):
+        open_weights(tmp_path, model)
+    with pytest.raises(CheckpointError, match=r"asks for posix\.system"):
+        stored_part(shards, "optimizer")
+    assert not ran.exists()
     (shards / ".metadata").write_bytes(b"\x80nonsense")
     with pytest.raises(CheckpointError, match="no readable checkpoint of ranks"):
         open_weights(tmp_path, model)

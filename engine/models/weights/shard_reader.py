@@ -1,0 +1,66 @@
+"""Reading of distributed checkpoints (DCP) of an unknown origin.
+
+DCP describes a checkpoint in a pickle. Any policy folder may hold one, so it may name nothing but the plain
+records that such a description is made of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from enum import Enum
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
+
+from engine.errors import CheckpointError
+
+_RECORDS = ("torch.distributed.checkpoint.metadata", "torch.distributed.checkpoint.filesystem")
+_OTHERS = {
+    ("torch", "Size"),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "Path"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+}
+
+
+class ShardReader(FileSystemReader):
+    """``FileSystemReader`` that runs no code of a checkpoint."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Return the description of the checkpoint.
+
+        Raises:
+            CheckpointError: it is missing, damaged, or more than a description.
+        """
+        try:
+            with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as file:
+                _Records(file).load()
+            return super().read_metadata(*args, **kwargs)
+        except CheckpointError:
+            raise
+        except Exception as error:  # unpickling damaged bytes may raise anything
+            raise CheckpointError(f"{self.path} has no readable checkpoint of ranks: {error!r}") from error
+
+
+class _Records(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        """Return a class of records. Raises CheckpointError for anything else."""
+        if "." not in name:
+            if (module, name) in _OTHERS or (module == "torch" and _is_dtype(name)):
+                return super().find_class(module, name)
+            if module in _RECORDS:
+                found = super().find_class(module, name)
+                if isinstance(found, type) and (dataclasses.is_dataclass(found) or issubclass(found, Enum)):
+                    return found
+        raise CheckpointError(
+            f"the shards' .metadata asks for {module}.{name}, which no checkpoint of weights needs; "
+            "it may be an attack: do not use this folder"
+        )
+
+
+def _is_dtype(name: str) -> bool:
+    return isinstance(getattr(torch, name, None), torch.dtype)
