@@ -26,7 +26,7 @@ from engine.config.source_spec import FolderSource, RepositorySource, parse_sour
 
 Root = Literal["imports", "policies"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-HUB_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[A-Za-z0-9][\w./-]*)?")
+HUB_MODEL = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@(?!.*\.\.)[A-Za-z0-9][\w./-]*)?")
 """Pattern of a model of the Hugging Face Hub: ``OWNER/NAME`` or ``OWNER/NAME@REVISION``."""
 _SCHEMES = ("builtin", "run", "fresh")
 _CALLED = {"imports": "an import folder", "policies": "a policy folder"}
@@ -158,7 +158,13 @@ class CheckpointPlace(Place):
         return self._hub_model(value, allowed)
 
     def _hub_model(self, value: str, allowed: Allowed) -> str:
-        if not any(fnmatchcase(value.partition("@")[0], pattern) for pattern in allowed.hub_models):
+        name, _, revision = value.partition("@")
+        if revision.startswith("refs/"):
+            raise ValueError(
+                f"'{value}' is no revision of the model's owner, since anybody may open a pull request: "
+                "expected a branch, a tag or a commit"
+            )
+        if not any(fnmatchcase(name, pattern) for pattern in allowed.hub_models):
             known = ", ".join(allowed.hub_models) or "there is none"
             raise ValueError(
                 f"'{value}' is neither below a policy folder nor a model of the Hugging Face Hub that may be "

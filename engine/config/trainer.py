@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from engine.config.base import Section
-from engine.config.places import CheckpointPlace
+from engine.config.places import CheckpointPlace, Text
 
 ALL_LINEAR = "all-linear"
 """Target of adapters that means every linear layer."""
@@ -54,7 +54,7 @@ class TrainerConfig(Section):
     """Rank of LoRA adapters, which are then the only trained weights; 0 trains all weights."""
     lora_alpha: float = Field(default=16.0, gt=0)
     """LoRA alpha; adapters are scaled by alpha / rank."""
-    lora_targets: tuple[str, ...] = ()
+    lora_targets: tuple[Text, ...] = ()
     """Linear layers with a LoRA adapter, by the last parts of their names (``q_proj``), or ``all-linear``;
     empty uses those of the model's family."""
     data_parallel: int = Field(default=1, ge=1)

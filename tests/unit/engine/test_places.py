@@ -108,6 +108,8 @@ REFUSED = [
     ("quickstart", "policy.checkpoint", "openai/gpt-oss-120b"),
     ("quickstart", "policy.checkpoint", "evil/Qwen3-8B"),
     ("quickstart", "policy.checkpoint", "Qwen/Qwen3-8B/../../etc"),
+    ("quickstart", "policy.checkpoint", "Qwen/Qwen3-8B@refs/pr/1"),
+    ("quickstart", "policy.checkpoint", "Qwen/Qwen3-8B@main/../../etc"),
     ("quickstart", "trainer.reference", "/etc"),
     ("quickstart-sft", "sft.start", "/etc"),
     ("quickstart-oracle", "policy", {**REPLAY, "source": "/etc/passwd"}),
@@ -146,8 +148,9 @@ def test_what_is_not_allowed_is_refused_under_its_setting(
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_recipes_reach_nothing_that_has_to_be_allowed(recipe: str) -> None:
+    """Except for the models of the Hugging Face Hub that some recipes train."""
     config = resolve(recipe)
-    assert check_places(config, Allowed()) == config
+    assert check_places(config, Allowed(hub_models=("Qwen/*",))) == config
 
 
 def test_what_is_allowed_comes_back_as_the_engine_reads_it(allowed: Allowed, tmp_path: Path) -> None:
@@ -181,7 +184,7 @@ def test_what_is_allowed_comes_back_as_the_engine_reads_it(allowed: Allowed, tmp
     ("checkpoint", "expected"),
     [
         ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B"),
-        ("openai/gpt-oss-20b@refs/pr/3", "openai/gpt-oss-20b@refs/pr/3"),
+        ("openai/gpt-oss-20b@release/1.0", "openai/gpt-oss-20b@release/1.0"),
         ("fresh:tiny", "fresh:tiny"),
         ("fresh:./mine", "fresh:{policies}/mine"),
     ],
