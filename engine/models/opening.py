@@ -140,8 +140,10 @@ def _published_tokenizer(folder: Path) -> Any:
 
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the tokenizer in {folder}: {error}") from error
+    except Exception as error:  # damaged files make transformers raise anything
+        raise CheckpointError(
+            f"cannot read the tokenizer in {folder}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _check_vocabulary(folder: Path, tokens: int, rows: int) -> None:

@@ -107,8 +107,12 @@ def build_pretrained(folder: Path, *, dtype: torch.dtype, random: bool) -> Pretr
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         check_architecture(config)
         return PretrainedModel(build_causal(config, dtype=dtype, meta=not random))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
-        raise CheckpointError(f"cannot read the model in {folder}: {error}") from error
+    except CheckpointError:
+        raise
+    except Exception as error:  # impossible settings make transformers raise anything
+        raise CheckpointError(
+            f"cannot read the model in {folder}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -40,7 +40,10 @@ def _generation_ends(folder: Path | None) -> frozenset[int]:
     if path is None or not path.exists():
         return frozenset()
     try:
-        ends = json.loads(path.read_text()).get("eos_token_id") or []
+        ends = json.loads(path.read_text()).get("eos_token_id")
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"cannot read {path}: {error}") from error
-    return frozenset(ends if isinstance(ends, list) else [ends])
+    ids = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    if not all(type(i) is int for i in ids):
+        raise CheckpointError(f"{path} has eos_token_id {ends!r}; expected a token's id, or a list of them")
+    return frozenset(ids)

@@ -143,6 +143,8 @@ def _known_renderer(tokenizer: TemplateTokenizer, name: str, *, thinking: bool) 
 
 
 def _agree(known: Renderer, template: Renderer) -> bool:
+    """Return whether both write the same tokens for the probes, as far as the template can express them."""
+    compared = False
     for messages, tools in _PROBES:
         try:
             expected = _render(template, messages, tools)
@@ -150,7 +152,8 @@ def _agree(known: Renderer, template: Renderer) -> bool:
             continue
         if _render(known, messages, tools) != expected:
             return False
-    return True
+        compared = True
+    return compared
 
 
 def _render(renderer: Renderer, messages: Any, tools: Sequence[Mapping[str, Any]]) -> list[int]:

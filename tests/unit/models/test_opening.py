@@ -141,6 +141,32 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
         open_model(str(folder), home=tmp_path)
 
 
+DAMAGED: Mapping[str, tuple[str, str, str]] = {
+    "empty tokenizer": ("tokenizer.json", "{}", "cannot read the tokenizer in .*KeyError"),
+    "list": ("tokenizer_config.json", "[]", "cannot read the tokenizer in .*AttributeError"),
+    "impossible sizes": (
+        "config.json",
+        '"num_attention_heads": 0',
+        "cannot read the model in .*ZeroDivision",
+    ),
+    "layers": ("config.json", '"num_hidden_layers": 3', r"cannot read the model in .*must be equal to the"),
+    "end of text": ("generation_config.json", '{"eos_token_id": {"a": 1}}', "expected a token's id"),
+    "template": ("chat_template.jinja", "{% for %}", "the chat template in .* TemplateSyntaxError"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_what_is_damaged_is_named(plain: Path, tmp_path: Path, kind: str) -> None:
+    name, content, why = DAMAGED[kind]
+    folder = edited(plain, tmp_path / "damaged")
+    if name == "config.json":
+        content = json.dumps(json.loads((folder / name).read_text()) | json.loads(f"{{{content}}}"))
+    (folder / name).unlink(missing_ok=True)  # maybe a link
+    (folder / name).write_text(content)
+    with pytest.raises(CheckpointError, match=rf"(?s){why}"):
+        open_model(str(folder), home=tmp_path).chat()
+
+
 def test_a_folder_with_only_a_configuration_gets_random_weights(plain: Path, tmp_path: Path) -> None:
     folder = edited(plain, tmp_path / "bare")
     (folder / "model.safetensors").unlink()
