@@ -51,6 +51,10 @@ them."""
 DRAIN_STOPPED_S = 3.0
 """The same limit for a run that was told to stop."""
 
+_CHATTY = ("torch.utils._pytree", "torchao")
+"""Loggers that warn of nothing a user can change while they are imported: the log's last line is what a page
+shows of a run whose process died."""
+
 log = structlog.get_logger("run")
 
 
@@ -94,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(options: argparse.Namespace) -> int:
+    for library in _CHATTY:
+        logging.getLogger(library).setLevel(logging.ERROR)
     try:
         if options.recipe:
             run_dir = create_run_dir(
