@@ -87,7 +87,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class EncodedEpisode:
-    """Token ids of a whole episode, and a mask that is 1 where the policy would have sampled them."""
+    """Token ids of an episode, and a mask that is 1 where the policy would have sampled them."""
 
     ids: list[int]
     mask: list[int]
@@ -288,8 +288,8 @@ class EpisodeMaker:
         return prefix + "/".join(kept)
 
 
-def encode_episode(episode: Episode, chat: Chat) -> EncodedEpisode:
-    """Return the ids of a perfect policy's rollout of this episode, and the mask of sampled ones."""
+def encode_episode(episode: Episode, chat: Chat) -> list[EncodedEpisode]:
+    """Return a perfect policy's rollout of this episode: one part, and one more for every fork."""
     conversation = Conversation(chat, [{"role": "user", "content": episode.statement}])
     for step, (response, observation) in enumerate(episode.turns):
         ids = chat.reply_ids(response)
@@ -299,8 +299,10 @@ def encode_episode(episode: Episode, chat: Chat) -> EncodedEpisode:
         if step < len(episode.turns) - 1:
             answer = [{"role": "user", "content": observation}]
             conversation.append(conversation.continuation(answer), step=step)
-    record = conversation.record()
-    return EncodedEpisode(list(record.ids), list(record.mask), episode.body_key)
+    return [
+        EncodedEpisode(list(sample.ids), list(sample.mask), episode.body_key)
+        for sample in conversation.record().samples()
+    ]
 
 
 def editor(store: MemoryFileStore) -> FileEditor:

@@ -1,4 +1,4 @@
-"""The supervised loss of any language model, over a packed row and without the table of all logits."""
+"""The supervised loss of any language model, without the table of all logits."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.models.attention.segments import Segments
+from engine.models.attention import Segments
 from engine.models.base import LanguageModel
+from engine.models.builtin.transformer import Transformer
 from engine.models.logprobs import token_logprobs
 
-_WIDTH_STEP = 128
+_PADDED_STEP = 32
+_PACKED_STEP = 128
+"""Widths are multiples of these: a CPU's matrix kernels are compiled per shape."""
 
 
 class Tokens(Protocol):
@@ -32,41 +35,56 @@ class Tokens(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PackedBatch:
-    """Conversations as one row: N tokens to predict, all but the first of each conversation."""
+class Batch:
+    """Conversations of two tokens or more: N tokens to predict, all but the first of each."""
 
-    ids: Tensor
-    """int64 [T]: the model's input, N tokens and padding; T is a multiple of 128, because a CPU's matrix
-    kernels are compiled per shape."""
-    segments: Segments
+    inputs: Tensor
+    """int64 [N]: the token before each target."""
     targets: Tensor
     """int64 [N]."""
     sampled: Tensor
     """bool [N]: targets that a policy would sample."""
+    lengths: tuple[int, ...]
+    """Number of targets of each conversation."""
 
 
-def pack(batch: Sequence[Tokens], device: torch.device) -> PackedBatch:
-    """Concatenate conversations of two tokens or more."""
-    lengths = [len(tokens.ids) - 1 for tokens in batch]
-    padding = -sum(lengths) % _WIDTH_STEP
-    columns = [(np.asarray(tokens.ids, np.int64), np.asarray(tokens.mask, np.bool_)) for tokens in batch]
-    inputs = [*(ids[:-1] for ids, _ in columns), np.zeros(padding, np.int64)]
-    return PackedBatch(
-        ids=torch.from_numpy(np.concatenate(inputs)).to(device),
-        segments=Segments.whole([*lengths, padding] if padding else lengths, device),
-        targets=torch.from_numpy(np.concatenate([ids[1:] for ids, _ in columns])).to(device),
-        sampled=torch.from_numpy(np.concatenate([mask[1:] for _, mask in columns])).to(device),
+def make_batch(conversations: Sequence[Tokens], device: torch.device) -> Batch:
+    """Concatenate conversations."""
+    ids = [torch.from_numpy(np.asarray(tokens.ids, np.int64)) for tokens in conversations]
+    masks = [torch.from_numpy(np.asarray(tokens.mask, np.bool_)) for tokens in conversations]
+    return Batch(
+        inputs=torch.cat([row[:-1] for row in ids]).to(device),
+        targets=torch.cat([row[1:] for row in ids]).to(device),
+        sampled=torch.cat([row[1:] for row in masks]).to(device),
+        lengths=tuple(len(row) - 1 for row in ids),
     )
 
 
-def token_losses(model: LanguageModel, batch: PackedBatch) -> Tensor:
+def token_losses(model: LanguageModel, batch: Batch) -> Tensor:
     """Return the cross-entropy of every target, float32 [N]; products in bfloat16 where that is fast."""
-    device = batch.ids.device.type
+    device = batch.inputs.device.type
     low = device == "cuda" or _has_bfloat16()
     with torch.autocast(device, torch.bfloat16, enabled=low):
-        hidden = model.packed_hidden(batch.ids, batch.segments)[: len(batch.targets)]
+        hidden = _padded(model, batch) if isinstance(model, Transformer) else _packed(model, batch)
     hidden = hidden.bfloat16() if low else hidden
     return -token_logprobs(hidden, model.head, batch.targets, 1.0, entropy=False)[0]
+
+
+def _padded(model: Transformer, batch: Batch) -> Tensor:
+    """Return the hidden states [N, H] of a padded batch, in which a CPU computes a tiny model fastest."""
+    lengths = torch.tensor(batch.lengths, device=batch.inputs.device)
+    width = max(batch.lengths) + -max(batch.lengths) % _PADDED_STEP
+    inside = torch.arange(width, device=lengths.device) < lengths.unsqueeze(1)
+    rows = batch.inputs.new_zeros(inside.shape).masked_scatter_(inside, batch.inputs)
+    return model.hidden(rows)[inside]
+
+
+def _packed(model: LanguageModel, batch: Batch) -> Tensor:
+    """Return the hidden states [N, H] of one packed row."""
+    padding = -len(batch.inputs) % _PACKED_STEP
+    ids = torch.cat((batch.inputs, batch.inputs.new_zeros(padding)))
+    lengths = [*batch.lengths, padding] if padding else batch.lengths
+    return model.packed_hidden(ids, Segments.whole(lengths, ids.device))[: len(batch.inputs)]
 
 
 @functools.cache

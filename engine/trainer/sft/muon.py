@@ -77,15 +77,14 @@ class MuonWithAdam:
         matrices = [p for block in model.blocks for p in block.parameters() if p.dim() == 2]
         rest = [p for p in model.parameters() if not any(p is matrix for matrix in matrices)]
         self._parameters = list(model.parameters())
-        self._optimizers: list[tuple[Optimizer, float]] = [
-            (Muon(matrices, lr=muon_rate), muon_rate),
-            (torch.optim.AdamW(rest, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0), adam_rate),
-        ]
+        adam = torch.optim.AdamW(rest, lr=adam_rate, betas=(0.9, 0.95), weight_decay=0.0)
+        self.optimizers: tuple[Optimizer, Optimizer] = (Muon(matrices, lr=muon_rate), adam)
+        self._peaks = muon_rate, adam_rate
 
     def step(self, factor: float) -> None:
         """Clip the gradient to norm 1, step at this share of the peak rates, and clear the gradient."""
         torch.nn.utils.clip_grad_norm_(self._parameters, 1.0)
-        for optimizer, peak in self._optimizers:
+        for optimizer, peak in zip(self.optimizers, self._peaks, strict=True):
             for group in optimizer.param_groups:
                 group["lr"] = peak * factor
             optimizer.step()

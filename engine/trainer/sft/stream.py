@@ -7,12 +7,14 @@ little bias. Another order of batches belongs into ``batches``.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import queue
 import random
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
+from typing import TypeAlias
 
 from engine.config.run import SftRun
 from engine.datasets.curation.statements import Hint
@@ -22,7 +24,10 @@ from engine.trainer.sft.data import HINTS, EncodedEpisode, EpisodeMaker, encode_
 
 _POOL_BATCHES = 48
 _QUEUED_BATCHES = 64
-Batch = list[EncodedEpisode]
+_TRIED = 500
+"""Number of episodes after which not one may have been too long."""
+Episodes = list[EncodedEpisode]
+_Queue: TypeAlias = "multiprocessing.Queue[Episodes | TrainyardError]"
 
 
 def episode_maker(
@@ -39,20 +44,35 @@ def episode_maker(
     )
 
 
-def batches(config: SftRun, chat_folder: Path) -> Iterator[Batch]:
-    """Yield training batches endlessly, the same for the same settings and installed packages."""
+def batches(config: SftRun, chat_folder: Path, max_tokens: int) -> Iterator[Episodes]:
+    """Yield training batches endlessly, the same for the same settings and installed packages.
+
+    Args:
+        config: the run.
+        chat_folder: from which the model's conversations are opened.
+        max_tokens: episodes with more tokens are left out.
+
+    Raises:
+        TrainyardError: the first 500 episodes are all longer.
+    """
     chat = read_chat(chat_folder)
     rng = random.Random(config.seed)
     size = config.sft.sequences_per_step
     maker = episode_maker(config, rng, max_edits=config.sft.max_edits)
     pool: list[EncodedEpisode] = []
     wanted = size  # the first pool is small so that training starts at once
-    for episode in maker.stream(source_files("train", excluded=config.sft.excluded_packages)):
-        encoded = encode_episode(episode, chat)
-        if len(encoded.ids) > config.sft.max_tokens:
-            continue
-        pool.append(encoded)
-        if len(pool) == wanted:
+    shortest = math.inf
+    files = source_files("train", excluded=config.sft.excluded_packages)
+    for number, episode in enumerate(maker.stream(files), 1):
+        samples = encode_episode(episode, chat)
+        shortest = min(shortest, *(len(sample.ids) for sample in samples))
+        if number == _TRIED and shortest > max_tokens:
+            raise TrainyardError(
+                f"every episode is too long: of the first {_TRIED} the shortest has {shortest} tokens, but "
+                f"the model's context or sft.max_tokens allows {max_tokens}"
+            )
+        pool += [sample for sample in samples if len(sample.ids) <= max_tokens]
+        if len(pool) >= wanted:
             pool.sort(key=lambda e: len(e.ids))
             cut = [pool[i : i + size] for i in range(0, len(pool), size)]
             rng.shuffle(cut)
@@ -64,13 +84,15 @@ class BatchStream:
     """``batches`` from a child process; a context manager.
 
     Raises:
-        TrainyardError: from ``next`` when the child died.
+        TrainyardError: from ``next`` when no episode is short enough, or the child died.
     """
 
-    def __init__(self, config: SftRun, chat_folder: Path) -> None:
+    def __init__(self, config: SftRun, chat_folder: Path, *, max_tokens: int) -> None:
         context = multiprocessing.get_context("spawn")
-        self._queue: multiprocessing.Queue[Batch] = context.Queue(_QUEUED_BATCHES)
-        self._process = context.Process(target=_produce, args=(config, chat_folder, self._queue), daemon=True)
+        self._queue: _Queue = context.Queue(_QUEUED_BATCHES)
+        self._process = context.Process(
+            target=_produce, args=(config, chat_folder, max_tokens, self._queue), daemon=True
+        )
 
     def __enter__(self) -> BatchStream:
         self._process.start()
@@ -84,21 +106,25 @@ class BatchStream:
         self._queue.close()
         self._queue.cancel_join_thread()
 
-    def next(self) -> Batch:
+    def next(self) -> Episodes:
         """Return the next batch; waits for it."""
         while True:
             try:
-                return self._queue.get(timeout=5)
+                found = self._queue.get(timeout=5)
             except queue.Empty:
                 if not self._process.is_alive():
                     raise TrainyardError("the process that makes warm-start episodes died") from None
+                continue
+            if isinstance(found, TrainyardError):
+                raise found
+            return found
 
 
-def _produce(config: SftRun, chat_folder: Path, out: multiprocessing.Queue[Batch]) -> None:
+def _produce(config: SftRun, chat_folder: Path, max_tokens: int, out: _Queue) -> None:
     """Fill the queue until the parent is gone, which is polled because a killed parent sends no message."""
     parent = multiprocessing.parent_process()
     assert parent is not None
-    for batch in batches(config, chat_folder):
+    for batch in _batches_or_error(config, chat_folder, max_tokens):
         while True:
             try:
                 out.put(batch, timeout=1)
@@ -107,3 +133,12 @@ def _produce(config: SftRun, chat_folder: Path, out: multiprocessing.Queue[Batch
                 if not parent.is_alive():
                     out.cancel_join_thread()
                     return
+
+
+def _batches_or_error(
+    config: SftRun, chat_folder: Path, max_tokens: int
+) -> Iterator[Episodes | TrainyardError]:
+    try:
+        yield from batches(config, chat_folder, max_tokens)
+    except TrainyardError as error:
+        yield error

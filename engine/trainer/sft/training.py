@@ -32,9 +32,9 @@ from engine.models.opening import OpenedModel, save_policy
 from engine.models.weights.policy_files import write_json
 from engine.trainer.sft.data import RESERVED_PACKAGES, Episode, EpisodeMaker, SourceFile, source_files
 from engine.trainer.sft.evaluation import exact_fix_rate
-from engine.trainer.sft.loss import pack, token_losses
+from engine.trainer.sft.loss import make_batch, token_losses
 from engine.trainer.sft.muon import MuonWithAdam
-from engine.trainer.sft.stream import Batch, BatchStream, episode_maker
+from engine.trainer.sft.stream import BatchStream, Episodes, episode_maker
 
 Progress = Callable[[str, int, int], None]
 _WARMUP_STEPS = 60
@@ -51,7 +51,6 @@ class _Tally:
 
     steps: int = 0
     tokens: int = 0
-    padded: int = 0
     answer_tokens: int = 0
     episodes: int = 0
     bodies: set[int] = field(default_factory=set)
@@ -64,7 +63,6 @@ class _Tally:
             "answer_tokens": self.answer_tokens,
             "episodes": self.episodes,
             "functions": len(self.bodies),
-            "padding_share": 1 - self.tokens / max(1, self.padded),
         }
 
 
@@ -88,10 +86,14 @@ def train_sft(
 
     Returns:
         Losses, data counts and held-out exact-fix rates, greedy and at temperature 1.
+
+    Raises:
+        TrainyardError: no episode fits into ``sft.max_tokens`` and the model's context.
     """
     torch.set_num_threads(config.sft.threads)
     opened = start or _fresh(config)
     model = opened.model.to("cuda" if torch.cuda.is_available() else "cpu").train()
+    max_tokens = min(config.sft.max_tokens, model.max_context)
     tally = _Tally()
     metrics: dict[str, float] = {}
 
@@ -100,7 +102,9 @@ def train_sft(
 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stream = stack.enter_context(BatchStream(config, _chat_folder(opened, scratch)))
+        stream = stack.enter_context(
+            BatchStream(config, _chat_folder(opened, scratch), max_tokens=max_tokens)
+        )
         next_save = _SAVE_EVERY_S
         for elapsed, losses in _train(model, config, stream.next, tally, should_stop):
             metrics.update(tally.counts(), **losses, seconds=elapsed)
@@ -164,7 +168,7 @@ def evaluate_sft(
                 policy,
                 episodes,
                 temperature=temperature,
-                max_context=config.agent.max_context,
+                max_context=min(config.agent.max_context, model.max_context),
                 max_response=config.agent.max_response,
             )
             found.update({f"heldout_{name}_{key}": value for key, value in rates.items()})
@@ -190,7 +194,7 @@ def heldout_episodes(config: SftRun, *, seen: set[int], count: int) -> list[Epis
 def _train(
     model: LanguageModel,
     config: SftRun,
-    next_batch: Callable[[], Batch],
+    next_batch: Callable[[], Episodes],
     tally: _Tally,
     should_stop: Callable[[], bool],
 ) -> Iterator[tuple[float, dict[str, float]]]:
@@ -223,18 +227,19 @@ def learning_rate_factor(done: float, step: int) -> float:
     return min(1.0, (step + 1) / _WARMUP_STEPS) * (1 - (1 - _FINAL_SHARE) * decay)
 
 
-def _accumulate(model: LanguageModel, batch: Batch, config: SftRun, tally: _Tally) -> tuple[float, float]:
+def _accumulate(
+    model: LanguageModel, episodes: Episodes, config: SftRun, tally: _Tally
+) -> tuple[float, float]:
     """Accumulate the gradient of one batch; return the mean losses of answer and of prompt tokens."""
-    packed = pack(batch, next(model.parameters()).device)
-    losses, sampled = token_losses(model, packed), packed.sampled
+    batch = make_batch(episodes, next(model.parameters()).device)
+    losses, sampled = token_losses(model, batch), batch.sampled
     weights = torch.where(sampled, 1.0, config.sft.prompt_weight)
     torch.autograd.backward((losses * weights).sum() / weights.sum())
     tally.steps += 1
-    tally.episodes += len(batch)
-    tally.tokens += len(packed.targets) + len(batch)
-    tally.padded += len(packed.ids) + len(batch)
+    tally.episodes += len(episodes)
+    tally.tokens += len(batch.targets) + len(episodes)
     tally.answer_tokens += int(sampled.sum())
-    tally.bodies.update(episode.body_key for episode in batch)
+    tally.bodies.update(episode.body_key for episode in episodes)
     plain = losses.detach()
     return float(plain[sampled].mean()), float(plain[~sampled].mean())
 
