@@ -24,7 +24,7 @@ from engine.trainer.sft.data import HINTS, EncodedEpisode, EpisodeMaker, encode_
 
 _POOL_BATCHES = 48
 _QUEUED_BATCHES = 64
-_TRIED = 500
+_TRIED = 100
 """Number of episodes after which not one may have been too long."""
 Episodes = list[EncodedEpisode]
 _Queue: TypeAlias = "multiprocessing.Queue[Episodes | TrainyardError]"
@@ -53,7 +53,7 @@ def batches(config: SftRun, chat_folder: Path, max_tokens: int) -> Iterator[Epis
         max_tokens: episodes with more tokens are left out.
 
     Raises:
-        TrainyardError: the first 500 episodes are all longer.
+        TrainyardError: the first 100 episodes are all longer.
     """
     chat = read_chat(chat_folder)
     rng = random.Random(config.seed)
