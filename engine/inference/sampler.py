@@ -4,7 +4,7 @@ Requests of many rollouts are gathered into one batch that sequences join and le
 The forward runs in one worker thread; weights are shared with the trainer. Each request draws from
 its own random stream, so what else is in the batch does not matter. A finished sequence's cache
 stays: the trajectory's next turn, whose prompt continues it, only feeds its new tokens.
-``rows`` keeps the books of cache rows; to change how tokens are sampled, see ``drawing``.
+``cache_slots`` assigns cache rows to sequences; to change how tokens are sampled, see ``sampling``.
 """
 
 from __future__ import annotations
