@@ -28,6 +28,9 @@ from engine.trainer.learner import Learner, UpdateResult
 from engine.trainer.scorer import weight_type
 from engine.types import Group
 
+POLICY_FILES = "policy-files"
+"""Folder of a run with the original files of a published model: settings, tokenizer, chat template."""
+
 T = TypeVar("T")
 
 
@@ -117,7 +120,7 @@ class AsyncTrainer:
         self._config = config.trainer
         dtype = weight_type(config.trainer)
         opened = open_model(source, home=home, dtype=dtype, max_context=config.agent.max_context)
-        self._opened = opened if config.trainer.lora_rank else keep_files(opened, run_dir / "policy")
+        self._opened = opened if config.trainer.lora_rank else keep_files(opened, run_dir / POLICY_FILES)
         self.model, self.chat = self._opened.model, self._opened.chat()
         self.model.to(training_device(config.trainer))
         self._trainer = open_trainer(config, self.model, policy=source, run_dir=run_dir, home=home)
