@@ -23,8 +23,8 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.memory.activations import measure_activations
 from engine.models.memory.plan import plan_memory
-from engine.models.networks import build_causal
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from engine.models.sharding import materialise
 from engine.models.sizes import count_sizes
 from engine.tokens import TokenRecord

@@ -150,7 +150,7 @@ def create_run_dir(recipe: str, overrides: dict[str, Any], *, home: Path, dry: b
 
 
 def _write_tiny_model(config: AnyRun, folder: Path, home: Path) -> None:
-    from engine.models.tiny import write_tiny_model  # transformers takes seconds to import
+    from engine.models.published.tiny import write_tiny_model  # transformers takes seconds to import
 
     assert isinstance(config, TrainRun)
     write_tiny_model(config.policy.checkpoint, folder, home=home)

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from engine.models.cache import Cache, Piece
+from engine.models.caches.base import Cache, Piece
 
 Owner = TypeVar("Owner")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from engine.models.base import LanguageModel
 from engine.models.builtin.tiled_cache import TiledCache
 from engine.models.builtin.transformer import Transformer
-from engine.models.cache import Cache
-from engine.models.paged_cache import PagedCache
+from engine.models.caches.base import Cache
+from engine.models.caches.paged import PagedCache
 
 
 def open_cache(model: LanguageModel, rows: int) -> Cache:

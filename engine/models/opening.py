@@ -108,7 +108,7 @@ def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
     if is_builtin(found.folder):
         ours, tokens = _load_builtin(found.folder)
         return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance or {})
-    from engine.models.pretrained import build_pretrained  # transformers takes seconds to import
+    from engine.models.published.pretrained import build_pretrained  # transformers takes seconds to import
 
     pretrained = build_pretrained(found.folder, dtype=dtype, random=found.random)
     tokenizer = _published_tokenizer(found.folder)

@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _serve() -> int:
-    from engine.trainer.rank import serve
+    from engine.trainer.processes.rank import serve
 
     try:
         return serve()

@@ -17,9 +17,9 @@ from engine.errors import ConfigError
 from engine.models.base import LanguageModel
 from engine.models.frozen import freeze_policy
 from engine.models.opening import open_model
-from engine.trainer.group import TrainerGroup
 from engine.trainer.learner import Learner
-from engine.trainer.rank import RankSettings
+from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from engine.models.attention import Scoring, Segments, attend
-from engine.models.networks import build_causal
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from tests.unit.models.tiny_families import FAMILIES, tiny_config
 
 pytestmark = pytest.mark.gpu

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from engine.models.builtin.cached_attention import TILE_KEYS, Tiles
 from engine.models.builtin.kv_cache import KVCache
 from engine.models.builtin.transformer import Block, Transformer
-from engine.models.cache import Piece
+from engine.models.caches.base import Piece
 
 ROWS = ((16, 256), (24, 48), (16, 16), (24, 24))
 """Candidates of ``Tiles.row_step`` and ``Tiles.max_rows``, the fastest first."""

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.models.builtin.kv_cache import KVCache
-from engine.models.cache import Piece
+from engine.models.caches.base import Piece
 
 TILE_KEYS = 256
 

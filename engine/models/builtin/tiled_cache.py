@@ -10,11 +10,11 @@ from torch import Tensor
 from engine.models.builtin.batch_invariance import choose_tiles
 from engine.models.builtin.kv_cache import KVCache
 from engine.models.builtin.transformer import Transformer
-from engine.models.cache import Piece
+from engine.models.caches.base import Piece
 
 
 class TiledCache(KVCache):
-    """``engine.models.cache.Cache`` of a ``Transformer``; feed it in one thread.
+    """``engine.models.caches.base.Cache`` of a ``Transformer``; feed it in one thread.
 
     Args:
         model: the model whose keys and values are stored.

@@ -27,7 +27,7 @@ from engine.models.attention import Segments, attend
 from engine.models.base import Head, LanguageModel
 from engine.models.builtin.cached_attention import CachedChunk, Tiles
 from engine.models.builtin.kv_cache import KVCache
-from engine.models.cache import Piece, split_into_chunks
+from engine.models.caches.base import Piece, split_into_chunks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,9 +52,9 @@ def _without_weights(ref: str, home: Path) -> LanguageModel:
         return open_model(ref, home=home).model
     from transformers import AutoConfig  # takes seconds to import
 
-    from engine.models.architectures import check_architecture
-    from engine.models.networks import build_causal
-    from engine.models.pretrained import PretrainedModel
+    from engine.models.published.architectures import check_architecture
+    from engine.models.published.networks import build_causal
+    from engine.models.published.pretrained import PretrainedModel
 
     try:
         config = AutoConfig.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False)

@@ -22,9 +22,9 @@ from engine.trainer.checkpoints.checkpoint import (
     restore_training,
 )
 from engine.trainer.checkpoints.writer import CheckpointWriter
-from engine.trainer.group import TrainerGroup
 from engine.trainer.learner import Learner
-from engine.trainer.rank import RankSettings
+from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.trainer.checkpoint_builders import snapshot_of

@@ -15,7 +15,7 @@ from engine.config.recipes import resolve
 from engine.config.run import TrainRun
 from engine.errors import ConfigError
 from engine.models.memory.estimate import estimate_memory
-from engine.models.published_shapes import SHAPES
+from engine.models.published.shapes import SHAPES
 from engine.orchestrator.memory import warn_of_memory
 from engine.trainer.scorer import weight_type
 from tests.integration.toy_yard import events, open_context

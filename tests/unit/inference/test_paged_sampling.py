@@ -12,11 +12,11 @@ from engine.inference.base import Generation
 from engine.inference.sampler import TransformerPolicy
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel, logits_of
-from engine.models.cache import Piece
+from engine.models.caches.base import Piece
+from engine.models.caches.paged import PAGE, PagedCache
 from engine.models.chat.chatml import ChatML
-from engine.models.networks import build_causal
-from engine.models.paged_cache import PAGE, PagedCache
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from tests.unit.models.small import prompt, request, tokenizer
 from tests.unit.models.tiny_families import FAMILIES, tiny_config
 
@@ -84,7 +84,7 @@ def test_a_prompt_fed_in_chunks_gives_the_logits_of_the_whole(monkeypatch: pytes
     net, text = make_model("gpt_oss"), ids_of(100, 3)
     whole = torch.tensor(text)
     expected = logits_of(net.packed_hidden(whole, Segments.whole([len(text)], CPU))[-1], net.head)
-    monkeypatch.setattr("engine.models.paged_cache._CHUNK", 17)
+    monkeypatch.setattr("engine.models.caches.paged._CHUNK", 17)
     cache = PagedCache(net, 2)
     beside = Piece(row=1, start=0, ids=ids_of(23, 4))
     for start, end in pairwise((0, 41, 42, 100)):

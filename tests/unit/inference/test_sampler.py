@@ -13,7 +13,7 @@ from engine.inference.base import Generation, SamplingParams
 from engine.inference.sampler import TransformerPolicy
 from engine.inference.sampling import sample
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
-from engine.models.cache import Piece
+from engine.models.caches.base import Piece
 from engine.models.chat.chatml import ChatML
 from tests.unit.models.small import VOCAB, model, prompt, request, tokenizer
 

@@ -17,8 +17,8 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
 from engine.models.attention import Segments
-from engine.models.networks import build_causal
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from engine.models.sharding import keep_frozen_types, load_weights, shard
 from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.opening import open_weights

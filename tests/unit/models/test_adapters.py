@@ -23,9 +23,9 @@ from engine.models.adapters import (
 )
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel
-from engine.models.networks import build_causal
 from engine.models.opening import open_model
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from tests.unit.models.tiny_families import FAMILIES, tiny_config, write_tiny
 
 CONFIG = TrainerConfig(lora_rank=3, lora_alpha=6.0)

@@ -16,9 +16,9 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from engine.models.attention import Segments
 from engine.models.attention.exact import attend_exactly
 from engine.models.base import LanguageModel
-from engine.models.networks import build_causal
 from engine.models.opening import open_model
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from tests.unit.models.tiny_families import FAMILIES, tiny_config, write_tiny
 
 CPU = torch.device("cpu")

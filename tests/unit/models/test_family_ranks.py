@@ -18,8 +18,8 @@ from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 
 from engine.models.attention import Segments
-from engine.models.networks import build_causal
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from engine.models.sharding import shard
 from engine.trainer.packing import Layout, lay_out
 from engine.trainer.ranks import ALONE, Ranks, RowExchange, SharedRow, shared_row

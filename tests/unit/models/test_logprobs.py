@@ -16,7 +16,7 @@ from engine.models import logprobs as module
 from engine.models.base import Head
 from engine.models.builtin.batch_invariance import choose_tiles
 from engine.models.builtin.kv_cache import KVCache
-from engine.models.cache import Piece
+from engine.models.caches.base import Piece
 from engine.models.logprobs import token_logprobs
 from engine.trainer.batch import Sample, make_microbatch
 from engine.trainer.ranks import ALONE

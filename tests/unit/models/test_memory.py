@@ -18,8 +18,8 @@ from engine.models.builtin.transformer import Transformer, TransformerConfig
 from engine.models.memory.activations import measure_activations
 from engine.models.memory.live_bytes import LiveBytes
 from engine.models.memory.plan import GIB, plan_memory
-from engine.models.networks import build_causal
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from engine.models.sizes import count_sizes
 from engine.trainer.batch import Sample, make_microbatch
 from engine.trainer.ranks import ALONE

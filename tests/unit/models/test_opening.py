@@ -16,7 +16,7 @@ from engine.models import hub
 from engine.models.attention import Segments
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import open_model
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.pretrained import PretrainedModel
 from tests.unit.models.tiny_families import write_tiny
 
 CPU = torch.device("cpu")

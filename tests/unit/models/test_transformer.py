@@ -13,7 +13,7 @@ from engine.models.attention import Segments
 from engine.models.builtin.batch_invariance import choose_tiles
 from engine.models.builtin.kv_cache import KVCache
 from engine.models.builtin.transformer import ARCHITECTURES, Block, Transformer, TransformerConfig
-from engine.models.cache import Piece
+from engine.models.caches.base import Piece
 from engine.models.opening import open_model, save_policy_checkpoint
 from tests.unit.models.small import CONFIG, VOCAB, model, prompt, tokenizer
 

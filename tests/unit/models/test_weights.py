@@ -13,8 +13,8 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedConfig
 
 from engine.errors import CheckpointError
-from engine.models.networks import build_causal
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from engine.models.sharding import keep_frozen_types, load_weights
 from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
 from engine.models.weights.opening import open_weights

@@ -13,7 +13,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoConfig, PreTrainedConfig
 
-from engine.models.networks import build_causal
+from engine.models.published.networks import build_causal
 
 _SIZES = {
     "vocab_size": 320,

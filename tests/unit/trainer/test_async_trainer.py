@@ -17,7 +17,7 @@ from engine.inference.sampler import TransformerPolicy
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
-from engine.trainer.group import TrainerGroup
+from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer

@@ -17,7 +17,7 @@ from torch.multiprocessing.spawn import spawn
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.opening import open_model, write_policy_files
-from engine.trainer.rank import open_policy
+from engine.trainer.processes.rank import open_policy
 from engine.trainer.ranks import ALONE, Ranks
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model

@@ -24,9 +24,9 @@ from engine.errors import CheckpointError, TrainerError
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, write_snapshot
-from engine.trainer.group import TrainerGroup
-from engine.trainer.rank import RankSettings
-from engine.trainer.rank_link import ADDRESS, KEY, RankListener
+from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.link import ADDRESS, KEY, RankListener
+from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.engine.rl_model import make_groups, make_model

@@ -22,9 +22,9 @@ from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
-from engine.models.networks import build_causal
 from engine.models.opening import OpenedModel, open_model, save_policy
-from engine.models.pretrained import PretrainedModel
+from engine.models.published.networks import build_causal
+from engine.models.published.pretrained import PretrainedModel
 from engine.tools import MemoryFileStore, run_immediately
 from engine.tools.parser import parse
 from engine.trainer.sft import loss as loss_module

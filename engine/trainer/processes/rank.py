@@ -1,7 +1,7 @@
 """Program of one rank: ``python -m engine.trainer rank``, started by the controller or by ``torchrun``.
 
 Ranks meet by the usual environment variables (``RANK``, ``WORLD_SIZE``, ``LOCAL_RANK``, ``MASTER_ADDR``,
-``MASTER_PORT``) and connect to the controller (``rank_link``), which sends the settings and then commands.
+``MASTER_PORT``) and connect to the controller (``link``), which sends the settings and then commands.
 Each rank opens the policy itself. A rank ends when its controller does.
 """
 
@@ -33,7 +33,7 @@ from engine.models.opening import open_model
 from engine.models.weights.opening import open_weights
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Share
-from engine.trainer.rank_link import connect
+from engine.trainer.processes.link import connect
 from engine.trainer.ranks import Ranks
 from engine.trainer.scorer import Unread, weight_type
 from engine.trainer.shards import Fingerprint

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedConfig
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from engine.models.networks import build_causal, layers_of, trunk_of
+from engine.models.published.networks import build_causal, layers_of, trunk_of
 
 PROBE = "trainyard_probe"
 _KNOWN = {"dropout", "output_attentions", "position_ids", "s_aux", "scaling", "softcap", "use_cache"}

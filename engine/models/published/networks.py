@@ -11,7 +11,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from engine.errors import CheckpointError
-from engine.models.interface import PACKED
+from engine.models.published.interface import PACKED
 
 
 def build_causal(
@@ -29,7 +29,7 @@ def build_causal(
         dtype: of the weights.
         seed: seed of the weights.
         meta: leave the parameters without storage; buffers are computed all the same.
-        functions: name of its attention and experts (``engine.models.interface``).
+        functions: name of its attention and experts (``engine.models.published.interface``).
     """
     storage = init_empty_weights(include_buffers=False) if meta else nullcontext()
     with torch.random.fork_rng(devices=[]), storage:

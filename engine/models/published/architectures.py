@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from engine.errors import CheckpointError
-from engine.models.probe import probe
+from engine.models.published.probe import probe
 
 _ROTARY = ("default", "linear", "yarn", "llama3", "proportional")
 """Position encodings that depend on a token's position alone."""

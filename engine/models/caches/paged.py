@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel, logits_of
-from engine.models.cache import Piece, split_into_chunks
+from engine.models.caches.base import Piece, split_into_chunks
 
 PAGE = 16
 """Tokens of a page."""
@@ -26,7 +26,7 @@ _GROWTH = 1.5
 
 
 class PagedCache:
-    """``engine.models.cache.Cache`` of a model that reads packed rows.
+    """``engine.models.caches.base.Cache`` of a model that reads packed rows.
 
     Keys and values have the type that the model computes them in.
 

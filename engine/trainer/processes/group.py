@@ -27,9 +27,17 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from engine.errors import CheckpointError, TrainerError
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Learner, Share
-from engine.trainer.rank import RankSettings, tensor_bytes
-from engine.trainer.rank_link import ADDRESS, KEY, RankListener, await_end, read_address, read_key, shut_down
-from engine.trainer.rank_watch import RankWatch
+from engine.trainer.processes.link import (
+    ADDRESS,
+    KEY,
+    RankListener,
+    await_end,
+    read_address,
+    read_key,
+    shut_down,
+)
+from engine.trainer.processes.rank import RankSettings, tensor_bytes
+from engine.trainer.processes.watch import RankWatch
 from engine.trainer.shards import Fingerprint
 
 _LOOPBACK = "127.0.0.1"

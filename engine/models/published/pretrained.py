@@ -18,10 +18,10 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from engine.errors import CheckpointError
-from engine.models.architectures import check_architecture, max_context
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
-from engine.models.networks import build_causal, layers_of, trunk_of
+from engine.models.published.architectures import check_architecture, max_context
+from engine.models.published.networks import build_causal, layers_of, trunk_of
 from engine.models.weights.opening import check_quantisation
 
 

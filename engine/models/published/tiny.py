@@ -16,9 +16,9 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFast
 
 from engine.errors import CheckpointError
-from engine.models.architectures import check_architecture
-from engine.models.networks import build_causal
-from engine.models.published_shapes import SHAPES
+from engine.models.published.architectures import check_architecture
+from engine.models.published.networks import build_causal
+from engine.models.published.shapes import SHAPES
 from engine.models.references import find_model
 
 _SIZES: Mapping[str, int] = {
