@@ -15,7 +15,7 @@ from engine.models.weights.source import WeightSource, read_tensor
 ADAPTERS = "adapter_config.json"
 """File of a folder that holds adapters over another policy, in peft's format."""
 BASE = "base"
-"""Folder of a run with the policy under its adapters."""
+"""Folder with the policy under adapters, in the folder of their run or in their own."""
 
 
 class AdaptedWeights:
@@ -56,20 +56,28 @@ class AdaptedWeights:
 
 
 def base_folder(folder: Path) -> tuple[Path, float]:
-    """Return the folder of the policy under a run's adapters, and the adapters' scale.
+    """Return the folder of the policy under adapters, and the adapters' scale.
+
+    It is in the folder itself or in its run's. What ``base_model_name_or_path`` names is for peft: followed
+    here, any policy folder could open any other one of the server.
 
     Args:
-        folder: a checkpoint of a run, ``RUN/checkpoints/NUMBER``.
+        folder: a checkpoint of a run, ``RUN/checkpoints/NUMBER``, or a copy with its base in it.
 
     Raises:
-        CheckpointError: the policy is not there.
+        CheckpointError: the policy is not there, or the adapters' settings are damaged.
     """
     try:
         settings = json.loads((folder / ADAPTERS).read_text())
-        scale, named = settings["lora_alpha"] / settings["r"], Path(settings["base_model_name_or_path"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"cannot read {folder / ADAPTERS}: {error}") from error
-    for base in (folder.parent.parent / BASE, named):  # the first, where a run's folder was moved
-        if (base / "config.json").is_file():
-            return base, float(scale)
-    raise CheckpointError(f"the policy under the adapters in {folder} is not in {named}: restore it there")
+        scale = float(settings["lora_alpha"] / settings["r"])
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
+        raise CheckpointError(f"cannot read {folder / ADAPTERS}: {error!r}") from error
+    inside = folder.resolve()
+    allowed = [inside / BASE, *([inside.parents[1] / BASE] if inside.parent.name == "checkpoints" else [])]
+    for base in allowed:
+        if (base / "config.json").is_file() and base.resolve() == base:
+            return base, scale
+    raise CheckpointError(
+        f"the policy under the adapters in {folder} is not in {' or '.join(map(str, allowed))}: put it there "
+        "(a folder, no link), or use what `python -m engine.trainer export RUN OUT` writes"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -206,6 +207,48 @@ async def test_two_ranks_train_the_adapters_of_one(
     found = await train(config, ranks, 1)  # resumed: the sampler has got the adapters of the checkpoint
     for name, weight in expected.items():
         assert (found[name] - weight).norm() <= 1e-5 * weight.norm(), name
+
+
+@pytest.fixture
+async def adapted(tmp_path: Path, policy: Path) -> Path:
+    """The checkpoint of a run that trained adapters."""
+    run_dir = tmp_path / "home" / "runs" / "first"
+    await train(write_run(run_dir, policy), run_dir, 1)
+    return run_dir / "checkpoints" / "00001"
+
+
+def change_adapters(checkpoint: Path, **changes: Any) -> None:
+    path = checkpoint / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+async def test_adapters_open_no_base_outside_of_their_run(
+    tmp_path: Path, policy: Path, adapted: Path
+) -> None:
+    run_dir, lone = adapted.parent.parent, tmp_path / "lone"
+    shutil.copytree(adapted, lone)
+    for base in (policy, lone, "base", "../policy"):
+        change_adapters(lone, base_model_name_or_path=str(base))
+        with pytest.raises(
+            CheckpointError, match=rf"under the adapters in {lone} is not in .*export RUN OUT"
+        ):
+            open_model(str(lone), home=tmp_path)
+    for place in (lone, policy):
+        (lone / "base").symlink_to(place)
+        with pytest.raises(CheckpointError, match="no link"):
+            open_model(str(lone), home=tmp_path)
+        (lone / "base").unlink()
+    shutil.move(run_dir, tmp_path / "moved")
+    open_model(str(tmp_path / "moved" / "checkpoints" / "00001"), home=tmp_path)
+
+
+@pytest.mark.parametrize("changes", [{"r": 0}, {"r": None}, {"lora_alpha": "many"}])
+async def test_damaged_settings_of_adapters_are_named(
+    tmp_path: Path, adapted: Path, changes: dict[str, Any]
+) -> None:
+    change_adapters(adapted, **changes)
+    with pytest.raises(CheckpointError, match=rf"cannot read {adapted}/adapter_config.json"):
+        open_model(str(adapted), home=tmp_path)
 
 
 @pytest.fixture
