@@ -27,7 +27,7 @@ from engine.models.base import Head
 _Size = TypeVar("_Size")
 _TILES = {"cpu": (256, 1024), "cuda": (4096, 16_384)}
 """Positions and tokens of a tile: a CPU's fits its cache, a GPU's keeps it busy."""
-_KEPT = {"cpu": 2**26, "cuda": 2**28}
+_KEPT = 2**28
 """Maximum number of logits kept for the backward pass; the others are computed again."""
 
 
@@ -36,9 +36,9 @@ def token_logprobs(
 ) -> tuple[Tensor, Tensor | None]:
     """Return each target's log-probability and its distribution's entropy, both [N] and differentiable.
 
-    Beside its results and the gradients (summed in float32) it holds at most 256 MiB of logits for the
-    backward pass on a CPU (1 GiB on a GPU), a few tiles of them (1 MiB each; 256 MiB) and one block of the
-    head, whatever N and V are.
+    Beside its results and the gradients (summed in float32) it holds at most 1 GiB of logits for the backward
+    pass, a few tiles of them (1 MiB each on a CPU, 256 MiB on a GPU) and one block of the head, whatever N
+    and V are. Logits beyond that are computed again: four matrix products instead of three.
 
     Args:
         hidden: [N, H], final hidden states; their dtype is the matrix products'.
@@ -86,7 +86,7 @@ class _TokenLogprobs(torch.autograd.Function):
         total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float64)
         chosen = torch.zeros_like(total)
         entropies = torch.zeros_like(total) if entropy else None
-        room = _of(_KEPT, hidden) if any(ctx.needs_input_grad) else 0
+        room = _KEPT if any(ctx.needs_input_grad) else 0
         kept = hidden.new_empty(min(room, len(hidden) * len(weight)), dtype=wide)
         with torch.autocast(hidden.device.type, enabled=False):
             for columns, rows, block, z, _ in _tiles(hidden, weight, kept):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 GIB = 2**30
 _TILES = {"cpu": 4 * 2**20, "cuda": 4 * 2**28}
 """Bytes of the tiles of logits that exist at once (``logprobs``)."""
+_KEPT = 4 * 2**28
+"""Maximum bytes of logits that are kept for the backward pass (``logprobs``)."""
 _RUNTIME = {"cpu": 0, "cuda": 2**30}
 """Bytes of the CUDA context, workspaces of its libraries, and gaps between tensors; an estimate."""
 _MOMENTS = {"adamw": 8.0, "adamw_8bit": 2.0 + 2 * 4 / 256}
@@ -100,7 +102,8 @@ def plan_memory(
     spare = activations.layer if config.activation_checkpointing else activations.layer // 2
     compute = 2 if config.precision == "bf16" else 4
     frozen = sizes.frozen_bytes + (0 if not reference or config.lora_rank else 4 * sizes.parameters)
-    logits = _TILES[device] + tokens * sizes.hidden * 8 + (4 * sizes.head if sizes.head_trained else 0)
+    kept = min(_KEPT, 4 * tokens * sizes.head // sizes.hidden)
+    logits = kept + _TILES[device] + tokens * sizes.hidden * 8 + (4 * sizes.head if sizes.head_trained else 0)
     fewer = "more ranks (trainer.data_parallel)"
     return MemoryPlan(
         ranks=ranks,
