@@ -16,6 +16,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from engine.errors import ModelError
@@ -64,6 +65,7 @@ class TransformerPolicy:
         chat: the model's conversations.
         version: policy version recorded with every token.
         max_batch: maximum number of sequences sampled at once; others are queued.
+        low: half precision of a published model's matrix products, the trainer's; None: the weights' own.
         name: display name.
     """
 
@@ -74,6 +76,7 @@ class TransformerPolicy:
         *,
         version: int = 0,
         max_batch: int = 64,
+        low: torch.dtype | None = None,
         name: str = "transformer",
     ) -> None:
         self.name = name
@@ -82,7 +85,7 @@ class TransformerPolicy:
         self.version = version
         self._model = model
         self._max_batch = max_batch
-        self._cache = open_cache(model, max_batch)
+        self._cache = open_cache(model, max_batch, low=low)
         self._slots: CacheSlots[_Sequence] = CacheSlots(self._cache, max_batch)
         self._waiting: deque[_Sequence] = deque()
         self._wake = threading.Condition()

@@ -30,7 +30,12 @@ class Head:
 
 def logits_of(hidden: Tensor, head: Head) -> Tensor:
     """Return the logits of hidden states, [..., H] → [..., V]."""
-    logits = functional.linear(hidden, head.weight) * head.scale
+    return scaled_logits(functional.linear(hidden, head.weight), head)
+
+
+def scaled_logits(products: Tensor, head: Head) -> Tensor:
+    """Return the logits from the products of hidden states and the output layer's weights."""
+    logits = products * head.scale
     return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
 
 

@@ -64,7 +64,7 @@ class _Logits:
 
     def write(self, z: Tensor, hidden: Tensor, weight: Tensor) -> None:
         """Fill the tile z [n, v], float32 or float64."""
-        _product(hidden, weight.T, out=z)
+        product(hidden, weight.T, out=z)
         if self.scale != 1.0:
             z *= self.scale
         if self.cap is not None:
@@ -184,7 +184,7 @@ def _inside(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
     return found, targets[found] - columns.start
 
 
-def _product(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
+def product(a: Tensor, b: Tensor, *, out: Tensor) -> Tensor:
     """Write a · b to ``out``; a GPU's product of half precision is summed and stored in float32."""
     if out.dtype == a.dtype:
         return torch.mm(a, b, out=out)
@@ -197,7 +197,7 @@ def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     if total.dtype == a.dtype:
         total.addmm_(a, b)
     else:
-        total += _product(a, b, out=torch.empty_like(total))
+        total += product(a, b, out=torch.empty_like(total))
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

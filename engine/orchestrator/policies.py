@@ -42,8 +42,13 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
 
 
 def _transformer(config: TransformerPolicyConfig, agent: AgentConfig, home: Path) -> Policy:
+    import torch
+
     from engine.inference.sampler import TransformerPolicy
     from engine.models.opening import open_model
 
-    opened = open_model(config.checkpoint, home=home, max_context=agent.max_context)
+    cuda = torch.cuda.is_available()
+    dtype = torch.bfloat16 if cuda else torch.float32
+    opened = open_model(config.checkpoint, home=home, dtype=dtype, max_context=agent.max_context)
+    opened.model.to("cuda" if cuda else "cpu")
     return TransformerPolicy(opened.model, opened.chat(), max_batch=config.max_batch, name=config.checkpoint)

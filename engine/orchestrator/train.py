@@ -52,6 +52,7 @@ from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.learner import UpdateResult
+from engine.trainer.scorer import product_type
 from engine.types import Group, TaskRow
 
 
@@ -120,6 +121,7 @@ class TrainingLoop:
             trainer.chat,
             version=self.progress.policy_version,
             max_batch=config.policy.max_batch,
+            low=product_type(config.trainer),
         )
         self._scheduler = build_scheduler(config, run, environments, self.policy)
         self._prefetch = Prefetch(environments, group_size=config.rollout.group_size)

@@ -32,6 +32,11 @@ def weight_type(config: TrainerConfig) -> torch.dtype:
     return torch.bfloat16 if config.lora_rank and config.precision == "bf16" else torch.float32
 
 
+def product_type(config: TrainerConfig) -> torch.dtype | None:
+    """Return the half precision of matrix products; None where they have the weights' own."""
+    return None if config.precision == "f32" else DTYPES[config.precision]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unread:
     """A model on the meta device, whose weights are read when it is sharded."""

@@ -15,8 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from engine.models.attention import Segments
-from engine.models.base import LanguageModel, logits_of
+from engine.models.base import LanguageModel, logits_of, scaled_logits
 from engine.models.caches.base import Piece, split_into_chunks
+from engine.models.logprobs import product
 
 PAGE = 16
 """Tokens of a page."""
@@ -33,12 +34,14 @@ class PagedCache:
     Args:
         model: the model whose keys and values are stored.
         rows: maximum number of sequences.
+        low: half precision of matrix products, as in the trainer; None computes in the weights' own.
     """
 
     is_invariant: bool | None = False
 
-    def __init__(self, model: LanguageModel, rows: int) -> None:
+    def __init__(self, model: LanguageModel, rows: int, *, low: torch.dtype | None = None) -> None:
         self._model = model
+        self._low = low
         self._device = model.head.weight.device
         self._rows: list[list[int]] = [[] for _ in range(rows)]
         """Pages of each row."""
@@ -59,10 +62,11 @@ class PagedCache:
         ends: dict[int, Tensor] = {}
         for chunk in split_into_chunks(pieces, _CHUNK):
             ids = torch.tensor([i for piece in chunk for i in piece.ids], device=self._device)
-            hidden = self._model.packed_hidden(ids, self._segments(chunk))
+            with torch.autocast(self._device.type, self._low, enabled=self._low is not None):
+                hidden = self._model.packed_hidden(ids, self._segments(chunk))
             for piece, end in zip(chunk, accumulate(len(piece.ids) for piece in chunk), strict=True):
                 ends[piece.row] = hidden[end - 1]  # of a piece that was cut, the last
-        return logits_of(torch.stack([ends[piece.row] for piece in pieces]), self._model.head)
+        return self._logits(torch.stack([ends[piece.row] for piece in pieces]))
 
     def copy(self, source: int, target: int, start: int, end: int) -> None:  # noqa: ARG002
         """Let one row begin as another does, up to ``end``; whole pages are shared."""
@@ -89,6 +93,14 @@ class PagedCache:
             if not self._users[page]:
                 self._free.append(page)
         self._rows[row] = []
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        head = self._model.head
+        if self._low is None:
+            return logits_of(hidden, head)
+        hidden, weight = hidden.to(self._low), head.weight.to(self._low)
+        out = torch.empty(len(hidden), len(weight), device=self._device)
+        return scaled_logits(product(hidden, weight.T, out=out), head)
 
     def _segments(self, chunk: Sequence[Piece]) -> Segments:
         """Return the layout of a forward: its queries are the pieces, its keys their whole sequences."""

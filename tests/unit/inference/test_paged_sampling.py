@@ -17,6 +17,10 @@ from engine.models.caches.paged import PAGE, PagedCache
 from engine.models.chat.chatml import ChatML
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
+from engine.tokens import TokenRecord
+from engine.trainer.batch import make_microbatch, make_sample
+from engine.trainer.ranks import ALONE
+from engine.trainer.scorer import Scorer
 from tests.unit.models.small import prompt, request, tokenizer
 from tests.unit.models.tiny_families import FAMILIES, tiny_config
 
@@ -130,3 +134,25 @@ def test_keys_and_values_have_the_models_type() -> None:
     cache = PagedCache(make_model("llama", torch.bfloat16), 1)
     cache.feed([Piece(row=0, start=0, ids=ids_of(5, 1))])
     assert {store.dtype for pair in cache.layers.values() for store in pair} == {torch.bfloat16}
+
+
+async def test_in_half_precision_sampled_logprobs_are_the_trainers() -> None:
+    """The sampler rounds where the trainer rounds; in float32 it would be further from it."""
+    net = make_model("qwen3")
+    scorer = Scorer(net, precision="bf16", ranks=ALONE)
+    gaps = {}
+    for low in (torch.bfloat16, None):
+        policy = TransformerPolicy(net, ChatML(tokenizer()), low=low)
+        ids = ids_of(40, 3)
+        generation = await policy.generate(request(ids, seed=4, max_tokens=24, stop=1))
+        await policy.close()
+        record = TokenRecord(
+            ids=[*ids, *generation.ids],
+            mask=[*[False] * len(ids), *[True] * len(generation.ids)],
+            logprobs=[*[0.0] * len(ids), *generation.logprobs],
+        )
+        batch = make_microbatch((make_sample(record),), CPU)
+        with torch.no_grad():
+            found = scorer(batch, 1.0, entropy=False)[0]
+        gaps[low] = float((found - batch.sampler_logprobs).abs().mean())
+    assert gaps[torch.bfloat16] < gaps[None] / 2
