@@ -1,9 +1,10 @@
 """Policies that a run needs unchanged for as long as it lives: the base of its adapters, its reference.
 
-``freeze_policy`` links the files of a policy into the run's folder. A link costs no space and survives that
-the original is removed (``run:<id>`` names a run's *last* checkpoint, and earlier ones are pruned). Across
-file systems small files are copied and large ones stay where they are. Hashes of all files are recorded: a
-resumed attempt gets the same bits, or an error that says which file changed.
+``freeze_policy`` links the files of a policy into the run's folder, and those of the policy under its
+adapters. A link costs no space and survives that the original is removed (``run:<id>`` names a run's *last*
+checkpoint, and earlier ones are pruned). Across file systems small files are copied and large ones stay where
+they are. Hashes of these files are recorded: a resumed attempt gets the same bits, or an error that names the
+changed file.
 """
 
 from __future__ import annotations
@@ -12,12 +13,15 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.errors import CheckpointError
 from engine.models.opening import open_model, save_policy_checkpoint
 from engine.models.references import find_model
+from engine.models.weights.adapted import ADAPTERS, BASE, base_folder
+from engine.models.weights.opening import policy_files
 
 _RECORD = "frozen.json"
 _COPIED_BYTES = 64 * 2**20
@@ -39,7 +43,8 @@ def freeze_policy(ref: str, folder: Path, *, home: Path) -> Path:
         draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
         shutil.rmtree(draft, ignore_errors=True)
         _fill(draft, ref, home)
-        record = {"from": ref, "files": _hashes(draft)}
+        names = [path.relative_to(draft).as_posix() for path in sorted(draft.rglob("*")) if path.is_file()]
+        record = {"from": ref, "files": _hashes(draft, names)}
         (draft / _RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
         draft.rename(folder)
         return folder
@@ -60,11 +65,17 @@ def _fill(draft: Path, ref: str, home: Path) -> None:
         )
     if not found.folder.is_dir():
         raise CheckpointError(f"there is no policy folder {found.folder}")
-    for path in sorted(found.folder.rglob("*")):
-        if path.is_file() and path.name != _RECORD:
-            place = draft / path.relative_to(found.folder)
-            place.parent.mkdir(parents=True, exist_ok=True)
-            _link(path.resolve(), place)
+    _link_policy(found.folder, draft)
+
+
+def _link_policy(source: Path, out: Path) -> None:
+    """Link a policy's files, and below ``base`` those of the policy under its adapters."""
+    for path in policy_files(source):
+        place = out / path.relative_to(source)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        _link(path.resolve(), place)
+    if (source / ADAPTERS).is_file():
+        _link_policy(base_folder(source)[0], out / BASE)
 
 
 def _link(source: Path, place: Path) -> None:
@@ -84,7 +95,7 @@ def _verify(folder: Path) -> None:
         return  # of an earlier version: a full copy, which nothing else writes
     except (OSError, ValueError) as error:
         raise CheckpointError(f"cannot read {folder / _RECORD}: {error}") from error
-    found = _hashes(folder)
+    found = _hashes(folder, [name for name in record["files"] if (folder / name).is_file()])
     for name, expected in record["files"].items():
         if found.get(name) != expected:
             state = "has changed" if name in found else "is missing"
@@ -94,12 +105,10 @@ def _verify(folder: Path) -> None:
             )
 
 
-def _hashes(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of all files by name."""
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != _RECORD]
+def _hashes(folder: Path, names: Sequence[str]) -> dict[str, str]:
+    """Return the SHA-256 of files by name."""
     with ThreadPoolExecutor() as hashing:  # the hash releases the interpreter
-        found = hashing.map(_hash, paths)
-    return {path.relative_to(folder).as_posix(): value for path, value in zip(paths, found, strict=True)}
+        return dict(zip(names, hashing.map(_hash, (folder / name for name in names)), strict=True))
 
 
 def _hash(path: Path) -> str:

@@ -12,7 +12,8 @@ from engine.models.builtin.transformer import Transformer
 from engine.models.weights.adapted import ADAPTERS, AdaptedWeights, base_folder
 from engine.models.weights.dcp_folder import DcpFolder
 from engine.models.weights.model_weights import ModelWeights, expected_tensors, plan_as_stored, tied_names
-from engine.models.weights.safetensors_folder import INDEX, SINGLE, SafetensorsFolder
+from engine.models.weights.policy_files import carried_files
+from engine.models.weights.safetensors_folder import INDEX, SINGLE, SafetensorsFolder, read_index
 from engine.models.weights.source import WeightSource
 
 if TYPE_CHECKING:
@@ -73,9 +74,29 @@ def _stored(folder: Path) -> WeightSource:
     return SafetensorsFolder(folder)
 
 
+def policy_files(folder: Path) -> list[Path]:
+    """Return the files of a folder that a policy is opened from, without those of a base under adapters.
+
+    Raises:
+        CheckpointError: the index of its weights is damaged.
+    """
+    paths = [folder / "config.json", folder / "provenance.json", *carried_files(folder)]
+    if (folder / ADAPTERS).is_file():
+        paths += [folder / ADAPTERS, *(folder / SHARDS).glob("*")]
+    elif (folder / SINGLE).exists():
+        paths.append(folder / SINGLE)
+    elif (folder / INDEX).exists():
+        paths += [folder / INDEX, *(folder / name for name in set(read_index(folder / INDEX).values()))]
+    else:
+        paths += (folder / SHARDS).glob("*")
+    return sorted(path for path in set(paths) if path.is_file())
+
+
 def _is_own(stored: WeightSource) -> bool:
     """Return whether weights have the names of the model's parameters, not those of published files."""
-    return isinstance(stored.base if isinstance(stored, AdaptedWeights) else stored, DcpFolder)
+    while isinstance(stored, AdaptedWeights):
+        stored = stored.base
+    return isinstance(stored, DcpFolder)
 
 
 def check_quantisation(folder: Path) -> None:

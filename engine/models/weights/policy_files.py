@@ -37,14 +37,17 @@ CARRIED = (
 """Patterns of files that go wherever the weights go; no program is among them."""
 
 
+def carried_files(source: Path) -> list[Path]:
+    """Return the files of a folder that belong to its model's weights."""
+    return [path for pattern in CARRIED for path in source.glob(pattern) if path.is_file()]
+
+
 def carry_files(source: Path, out: Path) -> None:
     """Copy the files that belong to a model's weights, as they are."""
-    for pattern in CARRIED:
-        for path in source.glob(pattern):
-            if path.is_file():
-                copy = out / path.relative_to(source)
-                copy.parent.mkdir(exist_ok=True)
-                shutil.copyfile(path, copy)
+    for path in carried_files(source):
+        copy = out / path.relative_to(source)
+        copy.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, copy)
 
 
 def write_config(config: Mapping[str, Any], out: Path, dtype: torch.dtype) -> None:

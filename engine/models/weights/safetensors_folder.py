@@ -101,7 +101,7 @@ class SafetensorsFolder:
         return tensor
 
     def _add_indexed(self, folder: Path) -> None:
-        placed = _index(folder / INDEX)
+        placed = read_index(folder / INDEX)
         files = sorted(set(placed.values()))
         missing = [file for file in files if not (folder / file).exists()]
         if missing:
@@ -152,12 +152,14 @@ def _header(path: Path) -> tuple[dict[str, Any], int]:
     return header, 8 + length
 
 
-def _index(path: Path) -> dict[str, str]:
-    """Return the file name of every tensor."""
+def read_index(path: Path) -> dict[str, str]:
+    """Return the file name of every tensor. Raises CheckpointError when the index is damaged."""
     try:
         placed = dict(json.loads(path.read_text())["weight_map"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not an index of safetensors: {error!r}") from error
+        raise CheckpointError(
+            f"{path} is not an index of safetensors: {error!r}; remove and download it again"
+        ) from error
     for name, file in placed.items():
         if not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors"):
             raise CheckpointError(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.recipes import resolve
@@ -29,6 +30,7 @@ from tests.unit.models.tiny_families import write_tiny
 
 torch.set_num_threads(1)
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
+TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
 LORA = {"lora_rank": 2, "lora_targets": ("q_proj", "down_proj")}
 
 
@@ -125,10 +127,12 @@ def policy(tmp_path: Path) -> Path:
     return folder
 
 
-async def train(config: TrainRun, run_dir: Path, updates: int) -> dict[str, torch.Tensor]:
+async def train(
+    config: TrainRun, run_dir: Path, updates: int, *, home: Path | None = None
+) -> dict[str, torch.Tensor]:
     """Go on from the last checkpoint, write one after every update, return the sampler's adapters."""
     checkpoint = load_latest(run_dir)
-    trainer = await AsyncTrainer.open(config, run_dir=run_dir, home=run_dir, checkpoint=checkpoint)
+    trainer = await AsyncTrainer.open(config, run_dir=run_dir, home=home or run_dir, checkpoint=checkpoint)
     done = checkpoint.iteration if checkpoint else 0
     try:
         for iteration in range(done + 1, done + updates + 1):
@@ -178,8 +182,7 @@ async def test_a_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> No
 
 async def test_two_ranks_read_and_train_a_published_model(tmp_path: Path) -> None:
     """A mixture of experts in bfloat16; steps in proportion to gradients, as rounding decides signs."""
-    template = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
-    published = write_tiny(tmp_path / "published", "qwen3_moe", dtype=torch.bfloat16, chat_template=template)
+    published = write_tiny(tmp_path / "published", "qwen3_moe", dtype=torch.bfloat16, chat_template=TEMPLATE)
     settings = {"lora_targets": (), "precision": "bf16", "epsilon": 1.0, "learning_rate": 1.0}
     found = []
     for name, grid in (("alone", {}), ("ranks", {"data_parallel": 2})):
@@ -251,6 +254,41 @@ async def test_damaged_settings_of_adapters_are_named(
         open_model(str(adapted), home=tmp_path)
 
 
+async def test_adapters_train_over_the_adapters_of_another_run(
+    tmp_path: Path, policy: Path, adapted: Path
+) -> None:
+    home, run_dir = tmp_path / "home", tmp_path / "second"
+    config = write_run(run_dir, policy)
+    config = config.model_copy(
+        update={"policy": config.policy.model_copy(update={"checkpoint": "run:first"})}
+    )
+    start = open_model(str(adapted), home=home).model.state_dict()
+    once = await train(config, run_dir, 1, home=home)
+    shutil.rmtree(home)
+    base = open_model(str(run_dir / "base"), home=home).model.state_dict()
+    assert all(torch.equal(base[name], weight) for name, weight in start.items())
+    trained = open_model(str(run_dir / "checkpoints" / "00001"), home=home).model.state_dict()
+    low, high = (once[f"model.layers.0.self_attn.q_proj.lora_{x}.weight"] for x in "AB")
+    name = "model.layers.0.self_attn.q_proj.weight"
+    delta = trained[name] - start[name]
+    assert delta.abs().max() > 0
+    torch.testing.assert_close(delta, config.trainer.lora_alpha / config.trainer.lora_rank * (high @ low))
+    await train(config, run_dir, 1, home=home)  # resumed without the first run
+
+
+async def test_adapters_over_adapters_keep_the_names_of_their_base(tmp_path: Path, policy: Path) -> None:
+    published = write_tiny(tmp_path / "published", "qwen3_moe", dtype=torch.float32, chat_template=TEMPLATE)
+    for number, start in enumerate((published, *(tmp_path / f"{n}/checkpoints/00001" for n in "01"))):
+        full = number == 0  # names of the model's parameters under two layers of adapters
+        settings = {"lora_rank": 0, "lora_targets": ()} if full else {"lora_targets": ()}
+        await train(write_run(tmp_path / str(number), start, **settings), tmp_path / str(number), 1)
+    opened = open_model(str(tmp_path / "2" / "checkpoints" / "00001"), home=tmp_path).model
+    frozen = open_model(str(tmp_path / "2" / "base"), home=tmp_path).model.state_dict()
+    changed = {name for name, weight in opened.state_dict().items() if not torch.equal(weight, frozen[name])}
+    assert changed
+    assert all("self_attn" in name for name in changed)
+
+
 @pytest.fixture
 def linkless(monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that cannot link to the policy's, and files that are all too large to copy."""
@@ -270,6 +308,34 @@ def test_a_frozen_policy_outlives_its_original(tmp_path: Path, policy: Path) -> 
     assert freeze_policy("gone", tmp_path / "run" / "base", home=tmp_path) == frozen
     found = open_model(str(frozen), home=tmp_path).model.state_dict()
     assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+def test_only_the_files_of_the_policy_are_frozen(tmp_path: Path, policy: Path) -> None:
+    for name in ("original/consolidated.00.pth", "checkpoints/00001/model.safetensors", "README.md", "a.pt"):
+        (policy / name).parent.mkdir(parents=True, exist_ok=True)
+        (policy / name).write_bytes(b"other")
+    expected = {"config.json", "generation_config.json", "model.safetensors", "provenance.json"}
+    expected |= {"tokenizer.json", "tokenizer_config.json"}
+    frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
+    found = {path.relative_to(frozen).as_posix() for path in frozen.rglob("*") if path.is_file()}
+    assert found == expected | {"frozen.json"}
+    assert json.loads((frozen / "frozen.json").read_text())["files"].keys() == expected
+
+
+def test_all_files_that_the_index_names_are_frozen(tmp_path: Path) -> None:
+    policy = write_tiny(tmp_path / "published", "qwen3", chat_template=TEMPLATE)
+    whole = load_file(policy / "model.safetensors")
+    (policy / "model.safetensors").unlink()
+    names = {name: f"model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(sorted(whole))}
+    for file in set(names.values()):
+        save_file({name: whole[name] for name in whole if names[name] == file}, policy / file)
+    (policy / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    (policy / "older.safetensors").write_bytes(b"other")
+    frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
+    expected = open_model(str(policy), home=tmp_path).model.state_dict()
+    found = open_model(str(frozen), home=tmp_path).model.state_dict()
+    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    assert not (frozen / "older.safetensors").exists()
 
 
 @pytest.mark.usefixtures("linkless")
