@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from engine.errors import CheckpointError
+
 CARRIED = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -35,6 +37,10 @@ CARRIED = (
     "NOTICE*",
 )
 """Patterns of files that go wherever the weights go; no program is among them."""
+
+
+_WRITTEN = ("config.json", "provenance.json", "*.safetensors", "*.safetensors.index.json", *CARRIED)
+"""Patterns of all files that a written policy folder has."""
 
 
 def carried_files(source: Path) -> list[Path]:
@@ -69,7 +75,11 @@ def draft_folder(folder: Path) -> Iterator[Path]:
     """Yield a hidden folder beside ``folder``, which takes its place at the end.
 
     Readers see the old folder or the complete new one; after an error there is nothing new.
+
+    Raises:
+        CheckpointError: ``folder`` exists and is more than a policy folder written here; nothing is removed.
     """
+    _check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = folder.with_name(f".{folder.name}.{os.getpid()}.draft")
     shutil.rmtree(draft, ignore_errors=True)
@@ -80,6 +90,20 @@ def draft_folder(folder: Path) -> Iterator[Path]:
         draft.rename(folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise CheckpointError unless a folder is absent, empty, or holds a policy and nothing else."""
+    if not folder.exists() and not folder.is_symlink():
+        return
+    ours = {path for pattern in _WRITTEN for path in folder.glob(pattern)}
+    found = {path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()}
+    whole = not found or {folder / "config.json", folder / "provenance.json"} <= found
+    if folder.is_symlink() or not folder.is_dir() or not whole or found - ours:
+        raise CheckpointError(
+            f"{folder} exists and is not just a policy that was written here, so that it is not replaced: "
+            "name a new folder, or remove this one"
+        )
 
 
 def write_json(path: Path, data: Mapping[str, Any]) -> None:

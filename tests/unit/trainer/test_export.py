@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,36 @@ def test_nothing_to_export_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
     assert main(["export", str(run_dir), str(tmp_path / "out"), "--adapters"]) == 2
     assert "no checkpoint yet" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("content", ["notes.txt", "config.json", "run", "file", "link"])
+def test_other_folders_are_not_replaced(
+    run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    out = tmp_path / "out"
+    match content:
+        case "run":
+            shutil.copytree(run_dir, out)
+            for name in ("config.json", "provenance.json"):
+                shutil.copy(run_dir / "checkpoints" / "00001" / name, out)
+        case "file":
+            out.write_text("mine")
+        case "link":
+            (tmp_path / "empty").mkdir()
+            out.symlink_to(tmp_path / "empty")
+        case name:
+            out.mkdir()
+            (out / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    assert main(["export", str(run_dir), str(out)]) == 2
+    assert f"{out} exists and is not just a policy" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_empty_folder_and_an_earlier_export_are_replaced(run_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    assert main(["export", str(run_dir), str(out)]) == 0
+    size = (out / "model.safetensors").stat().st_size
+    assert main(["export", str(run_dir), str(out), "--dtype", "bfloat16"]) == 0
+    assert (out / "model.safetensors").stat().st_size < size
