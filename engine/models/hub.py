@@ -7,10 +7,10 @@ What is in the cache is used as it is, without asking the hub. ``HF_HOME``, ``HF
 from __future__ import annotations
 
 import contextlib
-import json
 from pathlib import Path
 
 from engine.errors import CheckpointError, PreflightError
+from engine.models.weights.safetensors_folder import INDEX, SINGLE, read_index
 
 _FILES = ("*.json", "*.safetensors", "*.jinja", "*.txt", "*.model", "LICENSE*", "README.md")
 _OTHER_FORMATS = ("original/*", "consolidated*", "onnx/*", "metal/*")
@@ -23,7 +23,7 @@ def fetch_model(ref: str) -> Path:
         ref: ``OWNER/NAME`` or ``OWNER/NAME@REVISION``.
 
     Raises:
-        CheckpointError: no such model or revision, or it is gated.
+        CheckpointError: no such model or revision, or it is gated, or its index in the cache is damaged.
         PreflightError: it is not in the cache, and the hub cannot be reached.
     """
     from huggingface_hub import constants, errors, snapshot_download
@@ -70,8 +70,7 @@ def fetch_model(ref: str) -> Path:
 
 def _is_complete(folder: Path) -> bool:
     """Return whether a folder has its configuration and all files of its weights."""
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        return (folder / "config.json").is_file() and (folder / "model.safetensors").is_file()
-    shards = set(json.loads(index.read_text())["weight_map"].values())
+    if not (folder / INDEX).is_file():
+        return (folder / "config.json").is_file() and (folder / SINGLE).is_file()
+    shards = set(read_index(folder / INDEX).values())
     return (folder / "config.json").is_file() and all((folder / shard).is_file() for shard in shards)

@@ -226,3 +226,17 @@ def test_models_of_the_hub_come_from_its_cache(
         open_model("Some/Model", home=tmp_path)
     with pytest.raises(CheckpointError):
         open_model("Some/Model/etc", home=tmp_path)
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "no JSON", '{"weight_map": {"a": 3}}'])
+def test_a_damaged_index_in_the_cache_is_named(
+    plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    index = cached(tmp_path / "hub", plain, "Some/Model") / "model.safetensors.index.json"
+    index.write_text(content)
+    with pytest.raises(CheckpointError, match=str(index)):
+        hub.fetch_model("Some/Model")
