@@ -95,7 +95,7 @@ class TransformerPolicy:
 
     @property
     def is_batch_invariant(self) -> bool | None:
-        """Whether a request's bits depend on it and the weights alone; None before the first request."""
+        """Return whether a request's bits depend on it and the weights alone; None before any request."""
         return self._cache.is_invariant
 
     async def generate(self, request: GenerationRequest) -> Generation:

@@ -259,7 +259,7 @@ class RenderedChat:
 
     @functools.cached_property
     def _opens_thinking(self) -> bool:
-        """Whether the header of the model's turn opens the thinking."""
+        """Return whether the header of the model's turn opens the thinking."""
         return self._opened(self._render([_USER], (), header=True))
 
     def _opened(self, prompt: list[int]) -> bool:
