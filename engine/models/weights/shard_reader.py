@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import pickle
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -39,11 +40,22 @@ class ShardReader(FileSystemReader):
         try:
             with self.fs.create_stream(self._get_metadata_path(kwargs.get("rank")), "rb") as file:
                 _Records(file).load()
-            return super().read_metadata(*args, **kwargs)
+            found = super().read_metadata(*args, **kwargs)
+            self._check_files(found)
+            return found
         except CheckpointError:
             raise
         except Exception as error:  # unpickling damaged bytes may raise anything
             raise CheckpointError(f"{self.path} has no readable checkpoint of ranks: {error!r}") from error
+
+    def _check_files(self, metadata: Metadata) -> None:
+        for info in (metadata.storage_data or {}).values():
+            name = str(info.relative_path)
+            if Path(name).name != name:
+                raise CheckpointError(
+                    f"the shards' .metadata in {self.path} names the file '{name}' outside of its folder; "
+                    "it may be an attack: do not use this folder"
+                )
 
 
 class _Records(pickle.Unpickler):

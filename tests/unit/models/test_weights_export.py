@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,14 @@ def test_damaged_shards_of_a_run_are_named(tmp_path: Path) -> None:
     os.truncate(file, file.stat().st_size // 2)
     with pytest.raises(CheckpointError, match=r"cannot read .* from .*shards"):
         load_weights(model, model, weights, torch.device("cpu"))
+    write(whole)
+    description = pickle.loads((shards / ".metadata").read_bytes())
+    stolen = {
+        index: replace(info, relative_path="../../secret") for index, info in description.storage_data.items()
+    }
+    (shards / ".metadata").write_bytes(pickle.dumps(replace(description, storage_data=stolen)))
+    with pytest.raises(CheckpointError, match=r"names the file '\.\./\.\./secret' outside"):
+        open_weights(tmp_path, model)
     ran = tmp_path / "ran"
     (shards / ".metadata").write_bytes(pickle.dumps(_Command(f"touch {ran}")))
     with pytest.raises(CheckpointError, match=r"asks for posix\.system"):
