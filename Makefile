@@ -59,7 +59,7 @@ bench: $(STAMP) system ## measure; tables and bench/results/*.json
 # With PYTHON=… on the command line or in the environment that Python is used as it is, and nothing is installed.
 GPU_PYTHON = $(if $(filter file,$(origin PYTHON)),$(BIN)/python,$(PYTHON))
 .PHONY: gpu
-gpu: $(if $(filter file,$(origin PYTHON)),$(STAMP)) ## everything that wants a GPU, at most 20 minutes [PYTHON=python3 QUICK=1 DEVICE=cpu]
+gpu: $(if $(filter file,$(origin PYTHON)),$(STAMP)) ## everything that wants a GPU, stopped after 19 minutes at most [PYTHON=python3 QUICK=1 DEVICE=cpu]
 	@$(GPU_PYTHON) -m bench.gpu $(if $(QUICK),--quick) $(if $(DEVICE),--device $(DEVICE))
 
 install: $(STAMP)

@@ -1,4 +1,4 @@
-"""Everything that wants a GPU, in at most 20 minutes, with nothing to download (``make gpu``).
+"""Tests and measurements that want a GPU, with time limits and nothing to download (``make gpu``).
 
 The tests in ``tests/gpu``, ``bench/train_mfu``, and a short GRPO++ run on FrozenLake on the card, each in a
 process of its own with a limit of time. Without CUDA it exits with a message; ``--device cpu --quick`` runs

@@ -172,7 +172,7 @@ def merged_weights(model: LanguageModel) -> Iterator[tuple[str, Tensor]]:
 def save_adapters(
     folder: Path, weights: Mapping[str, Tensor], config: TrainerConfig, targets: Sequence[str], base: str
 ) -> None:
-    """Write a folder that peft, transformers and vLLM open over the base policy.
+    """Write a folder that peft and transformers open over the base policy.
 
     Args:
         folder: created.

@@ -1,4 +1,4 @@
-"""What must be known of a model family by name: one row per ``model_type`` of ``config.json``.
+"""Facts about model families that their files do not tell: one row per ``model_type`` of ``config.json``.
 
 To add a family: a row in ``_ROWS``. A family without one gets ``Family``'s defaults: it is trained and
 sampled all the same, and its conversations follow its chat template. Importing this loads no model.

@@ -18,7 +18,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
-    """Write a folder that transformers and vLLM open: weights, configuration, tokenizer, chat template.
+    """Write a folder that transformers opens: weights, configuration, tokenizer, chat template.
 
     Args:
         source: a run's folder (its last checkpoint is taken), one checkpoint, or any policy folder.

@@ -214,7 +214,7 @@ class Block(nn.Module):
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.recompute = False
-        """Whether only the input is kept for the backward pass and everything else is recomputed."""
+        """Activation checkpointing: only the input is kept for the backward pass, the rest is recomputed."""
 
     def forward(self, x: Tensor, rope: Rope, context: Context, layer: int) -> Tensor:
         """Compute the layer, [..., hidden] → [..., hidden]."""

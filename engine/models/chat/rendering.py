@@ -21,7 +21,7 @@ from engine.errors import CheckpointError
 from engine.models.chat.published import PublishedTokenizer
 
 RENDER_ERRORS = (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
-"""What a renderer or a chat template raises for messages that it cannot express."""
+"""Errors of renderers and chat templates for messages that they cannot express."""
 _DATE = date(2024, 7, 26)
 """Date in every prompt: a prompt must not change from day to day. Llama's renderer has the same one."""
 PROBE_TOOL: Mapping[str, Any] = {

@@ -1,4 +1,4 @@
-"""Which architectures of ``transformers`` are causal language models that packed rows can train.
+"""Check that an architecture of ``transformers`` is a causal language model that packed rows can train.
 
 Every layer has to mix tokens by attention alone, and by ours: what mixes them by a recurrent state or a
 convolution (Mamba, linear attention), or by a mask of its own, would mix the sequences of a packed row.

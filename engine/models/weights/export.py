@@ -1,4 +1,4 @@
-"""Export of a policy as a folder that transformers, vLLM and peft open.
+"""Export of a policy as a folder that transformers and peft open.
 
 The weights go from file to file, one parameter at a time, under the names and in the layout in which the
 model was published.

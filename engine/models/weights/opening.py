@@ -23,9 +23,7 @@ SHARDS = "shards"
 """Folder in a run's checkpoint with distributed weights (DCP), under ``model.NAME``."""
 
 _UNPACKED = "mxfp4"
-"""The one quantisation that is read: gpt-oss is published in no other form."""
-
-
+"""Quantisation that is read; gpt-oss is published in no other form."""
 _TIED = ("model.embed_tokens.weight", "lm_head.weight")
 """Names under which others publish the one table of a built-in model."""
 

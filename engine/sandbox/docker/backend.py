@@ -75,7 +75,7 @@ class DockerBackend:
         self.daemon = Daemon(find_daemon(config.host, self.home), config.daemon_timeout_s)
         self.images = Images(self.daemon, config, self.home)
         self.quota = True
-        """Whether the storage driver limits what a container writes; known after the first start."""
+        """Ability of the storage driver to limit what a container writes; known after the first start."""
         self._containers: dict[str, Container] = {}
         """Containers from before their creation until the daemon confirmed their removal."""
         self._live: dict[str, Container] = {}

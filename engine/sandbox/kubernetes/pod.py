@@ -31,7 +31,7 @@ class Pod:
         self.name = name
         self.spec = spec
         self.warm = warm
-        """Whether the pod was started ahead of demand and is not claimed yet."""
+        """State of a pod that was started ahead of demand and is not claimed yet."""
         self.ready = False
         self.ending = False
         self.node = ""

@@ -154,7 +154,7 @@ class LocalBackend:
         self.ledger = Ledger(self.home / "sandboxes")
         self.groups = cgroups.detect()
         self.copies = False
-        """Whether images are copied because overlay mounts turned out to be impossible."""
+        """Fallback to copies of images, where overlay mounts turned out to be impossible."""
         self._base: BaseSystem | None = None
         self._spawner: SpawnClient | None = None
         self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
