@@ -8,6 +8,13 @@ from typing import Any
 from engine.events.types import EVENT_ADAPTER
 
 T0 = 1_790_000_000.0
+TOKENS: dict[str, list[float]] = {
+    "ids": [1, 2, 3],
+    "mask": [0, 1, 1],
+    "logprobs": [0.0, -0.5, -0.25],
+    "versions": [-1, 0, 0],
+    "steps": [-1, 0, 1],
+}
 
 
 class Stream:
@@ -60,7 +67,13 @@ class Stream:
         return self.add("step_finished", ref=ref, index=index, **(defaults | fields))
 
     def finished(
-        self, ref: dict[str, Any], *, steps: int, reward: float | None = 1.0, termination: str = "submitted"
+        self,
+        ref: dict[str, Any],
+        *,
+        steps: int,
+        reward: float | None = 1.0,
+        termination: str = "submitted",
+        tokens: Any = TOKENS,
     ) -> int:
         verdict = None if reward is None else "passed" if reward else "failed"
         return self.add(
@@ -80,13 +93,7 @@ class Stream:
             prompt_tokens=20,
             generated_tokens=14,
             thinking_tokens=7,
-            tokens={
-                "ids": [1, 2, 3],
-                "mask": [0, 1, 1],
-                "logprobs": [0.0, -0.5, -0.25],
-                "versions": [-1, 0, 0],
-                "steps": [-1, 0, 1],
-            },
+            tokens=tokens,
         )
 
     def iteration(self, index: int, *, tasks: tuple[str, ...] = ("a", "b"), size: int = 2) -> None:

@@ -58,6 +58,8 @@ class TokenBlock:
     data: bytes
     length: int
     """Number of tokens."""
+    samples: int
+    """Number of training samples: more than 1 where the conversation was rendered anew."""
 
     @classmethod
     def of(cls, record: TokenRecord) -> TokenBlock:
@@ -66,8 +68,7 @@ class TokenBlock:
         Raises:
             ValueError: a log-probability is not finite, or ``encode`` refuses the record.
         """
-        _check_finite(record.logprobs)
-        return cls(encode(record), len(record))
+        return cls._checked(encode(record), record)
 
     @classmethod
     def read(cls, data: bytes) -> TokenBlock:
@@ -76,9 +77,13 @@ class TokenBlock:
         Raises:
             ValueError: a log-probability is not finite, or ``decode`` refuses the data.
         """
-        record = decode(data)
+        return cls._checked(data, decode(data))
+
+    @classmethod
+    def _checked(cls, data: bytes, record: TokenRecord) -> TokenBlock:
         _check_finite(record.logprobs)
-        return cls(data, len(record))
+        # A record of other trainers may have no prompt, and so no start, but is a sample all the same.
+        return cls(data, len(record), min(len(record), max(1, len(record.starts))))
 
 
 def encode(record: TokenRecord) -> bytes:

@@ -60,7 +60,7 @@ def test_tokens_are_stored_once_as_a_block_and_read_by_the_api(tokens: Any) -> N
     run, claim = launched()
     assert engine_post(claim, finished(tokens).body()).status_code == 200
     blob = TokenBlob.objects.get(trajectory__run=run)
-    assert (blob.length, blob.record) == (4, RECORD)
+    assert (blob.length, blob.samples, blob.record) == (4, 1, RECORD)
     assert "tokens" not in Event.objects.get(run=run, type="trajectory_finished").payload
     make_user("reader", Role.VIEWER)
     reader = Client()
@@ -169,6 +169,7 @@ def test_rows_of_earlier_versions_are_converted_and_back(monkeypatch: pytest.Mon
         assert record.ids.tolist() == LISTS["ids"]
         other = TokenBlob.objects.exclude(pk=first)[0].record
         assert other.logprobs.tolist() == [0.0, -0.5, -0.25]
+        assert set(TokenBlob.objects.values_list("samples", flat=True)) == {1}
     finally:
         migrate(latest)
 

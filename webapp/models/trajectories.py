@@ -248,6 +248,8 @@ class TokenBlob(models.Model):
     )
     length = models.IntegerField()
     """Number of tokens."""
+    samples = models.IntegerField(default=1)
+    """Number of training samples: more than 1 where the conversation was rendered anew."""
     data = models.BinaryField()
     """The block. Its storage is EXTERNAL, because PostgreSQL cannot compress it further."""
 

@@ -71,8 +71,7 @@ def whole_log_chars(trajectory_id: int) -> int:
 
 def num_samples(trajectory_id: int) -> int:
     """Return the number of samples of a trajectory's tokens; 0 where no tokens were recorded."""
-    blob = TokenBlob.objects.filter(pk=trajectory_id).first()
-    return len(blob.record.starts) if blob is not None else 0
+    return TokenBlob.objects.filter(pk=trajectory_id).values_list("samples", flat=True).first() or 0
 
 
 def finding_counts(run_id: int) -> list[tuple[str, int]]:

@@ -29,7 +29,7 @@ TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seco
 TEST_LOG_COLUMNS = ("trajectory_id", "chars", "data")
 MAX_LOG_BYTES = 64 << 20
 """Largest complete test log, bytes; graders keep at most 10 MiB of each stream."""
-TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", "data")
+TOKEN_BLOB_COLUMNS = ("trajectory_id", "length", "samples", "data")
 
 
 def moment(seconds: float) -> datetime:
@@ -91,7 +91,7 @@ def token_row(trajectory_id: int, event: TrajectoryFinished) -> tuple[object, ..
     """Return values in the order of ``TOKEN_BLOB_COLUMNS``; None without tokens."""
     if event.tokens is None:
         return None
-    return (trajectory_id, event.tokens.length, event.tokens.data)
+    return (trajectory_id, event.tokens.length, event.tokens.samples, event.tokens.data)
 
 
 def start(trajectory: Trajectory, event: TrajectoryStarted) -> None:

@@ -179,6 +179,15 @@ def test_the_field_reads_blocks_and_lists_and_writes_blocks() -> None:
     assert of_lists.length == 2
 
 
+@pytest.mark.parametrize(
+    ("steps", "samples"), [([], 0), ([-1, -1, 0], 1), ([-1, 0, -1, -1, 1], 2), ([0, 0], 1)]
+)
+def test_a_block_knows_its_number_of_samples(steps: list[int], samples: int) -> None:
+    block = TokenBlock.of(TokenRecord(ids=range(len(steps)), steps=steps))
+    assert block.samples == samples
+    assert TokenBlock.read(block.data) == block
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_numbers_that_are_not_finite_are_kept_by_the_block_and_refused_in_an_event(value: float) -> None:
     record = TokenRecord(ids=[1, 2], mask=[0, 1], logprobs=[0.0, value])

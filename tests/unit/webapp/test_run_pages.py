@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import re
 
 import pytest
 from django.contrib.messages import get_messages
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 
 from engine.events.token_block import encode
 from engine.tokens import TokenRecord
@@ -14,6 +17,7 @@ from tests.page_builders import Yard, make_yard
 from tests.web_builders import launched, make_run, make_user
 from webapp.contexts.frame import trajectory_url
 from webapp.contexts.solve_map import map_rows
+from webapp.live.fragments import Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Experiment, Group, Run, TokenBlob, Trajectory
 from webapp.permissions import Role
 from webapp.selectors import iterations, trajectories
@@ -286,16 +290,37 @@ def test_provenance_names_the_prompt_and_its_hash(operator: Client) -> None:
     assert ">0123456789abcdef</code>" in provenance
 
 
-def test_a_forked_conversation_shows_its_samples(yard: Yard, operator: Client) -> None:
-    yard.stream.trajectory(yard.ref(1, 0, 51), steps=2)
+def forked(yard: Yard, steps: list[int]) -> str:
+    """Ingest rollout 51, whose four tokens belong to ``steps``; returns the address of its page."""
+    record = TokenRecord(ids=range(4), mask=[0, 1, 0, 1], steps=steps)
+    key = yard.ref(1, 0, 51)
+    yard.stream.trajectory(key, steps=2, finish=False)
+    yard.stream.finished(key, steps=2, tokens=base64.b64encode(encode(record)).decode())
     yard.post()
-    address = f"/runs/{yard.run.pk}/train/1/{yard.tasks[0].key}/51/"
-    trajectory = Trajectory.objects.get(run=yard.run, iteration=1, task_key=yard.tasks[0].key, index=51)
-    for steps, shown in (([-1, 0, 0, 1], False), ([-1, 0, -1, 1], True)):
-        record = TokenRecord(ids=range(4), mask=[0, 1, 0, 1], steps=steps)
-        TokenBlob.objects.update_or_create(
-            trajectory=trajectory, defaults={"length": len(record), "data": encode(record)}
-        )
+    return trajectory_url(yard.run.pk, "train", 1, yard.tasks[0].key, 51)
+
+
+def num_samples(html: str) -> str:
+    """The number of samples that a trajectory's provenance shows; empty where it shows none."""
+    shown = re.search(r'<dt>Samples</dt>\s*<dd title="[^"]*">\s*(\d+)\s*</dd>', html)
+    return shown[1] if shown else ""
+
+
+@pytest.mark.parametrize(("steps", "shown"), [([-1, 0, 0, 1], ""), ([-1, 0, -1, 1], "2")])
+def test_a_forked_conversation_shows_its_samples(
+    yard: Yard, operator: Client, steps: list[int], shown: str
+) -> None:
+    assert num_samples(operator.get(forked(yard, steps)).content.decode()) == shown
+
+
+def test_a_trajectory_page_and_its_updates_read_no_tokens(yard: Yard, operator: Client) -> None:
+    address = forked(yard, [-1, 0, -1, 1])
+    TokenBlob.objects.filter(trajectory__index=51).update(data=b"not a token block")
+    target = ("train", "1", yard.tasks[0].key, "51")
+    with CaptureQueriesContext(connection) as queries:
         page = operator.get(address).content.decode()
-        assert ("<dt>Samples</dt>" in page) is shown
-    assert re.search(r'samples share one advantage">\s*2\s*</dd>', page)
+        update = snapshot(Subscription("trajectory", yard.run.pk, target, (), Role.OPERATOR))
+    assert num_samples(page) == num_samples("".join(update.html.values())) == "2"
+    of_tokens = [query["sql"] for query in queries if TokenBlob._meta.db_table in query["sql"]]
+    assert len(of_tokens) == 2
+    assert not any('"data"' in sql for sql in of_tokens)
