@@ -22,7 +22,7 @@ from webapp.services.states import IllegalTransitionError
 
 
 class StrictParser(Parser):
-    """Reads ``Infinity`` and ``NaN``, which are no JSON and which Postgres refuses, as text."""
+    """JSON parser that reads ``Infinity`` and ``NaN``, which PostgreSQL's JSON refuses, as text."""
 
     def parse_body(self, request: HttpRequest) -> Any:
         """Return the body's JSON; ninja answers a ValueError with 400."""

@@ -78,14 +78,14 @@ RUN_CHARTS = (
         "clip", "Clipped tokens", "share", (Series("clip/high", "high", 2), Series("clip/low", "low", 1))
     ),
     ChartSpec(
-        "mismatch", "Sampler and trainer apart", "nats per token",
+        "mismatch", "Sampler–trainer mismatch", "nats per token",
         (
             Series("mismatch/mean", "|log π − log μ|", 1), Series("mismatch/kl_k1", "KL, k1", 2),
             Series("mismatch/kl_k3", "KL, k3", 3),
         ),
     ),
     ChartSpec(
-        "effective", "Tokens that count", "share",
+        "effective", "Effective and masked tokens", "share",
         (
             Series("ratio/effective_share", "effective sample size", 1),
             Series("tokens/masked_share", "masked by clip or correction", 2),
@@ -103,17 +103,17 @@ RUN_CHARTS = (
 
 @dataclass(frozen=True, slots=True)
 class ChartSet:
-    """Charts that have something to draw, with all their points as columns."""
+    """Charts with at least one reported metric, and their points as columns."""
 
     specs: tuple[ChartSpec, ...]
     x: list[float]
     columns: Columns
     x_label: str = "iteration"
     time: bool = False
-    """Whether ``x`` is Unix time, seconds."""
+    """True if ``x`` is Unix time, seconds."""
 
     def as_json(self) -> dict[str, object]:
-        """Return what ``js/charts.js`` reads."""
+        """Return the charts in the format of ``js/charts.js``."""
         return {
             "xLabel": self.x_label,
             "time": self.time,

@@ -21,7 +21,7 @@ class Setting:
     """One setting."""
 
     key: str
-    """Dotted, as overrides name it."""
+    """Dotted name, as in overrides."""
     name: str
     value: str
     base: str
@@ -81,9 +81,9 @@ class Objective:
     """A training run's resolved objective for people."""
 
     sentences: tuple[tuple[str, str], ...] = ()
-    """(ingredient, what it does)."""
+    """Pairs of ingredient and effect."""
     warnings: tuple[LintFinding, ...] = ()
-    """Settings without effect or of doubtful sense."""
+    """Warnings about contradictory settings and settings without effect."""
 
 
 def objective(config: Mapping[str, Any]) -> Objective:

@@ -77,7 +77,7 @@ class DatasetContext:
     """Choices (value, label) of two of the filters."""
     params: Mapping[str, str]
     exportable: bool
-    """Whether this person may take the whole dataset, answers included."""
+    """True if this person may export the whole dataset, answers included."""
 
 
 def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str, str], ...]:

@@ -36,7 +36,7 @@ class DiffLine:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """Lines to show, and how many there are."""
+    """The first lines of a diff, and the number of all lines."""
 
     lines: tuple[DiffLine, ...]
     num_lines: int
@@ -67,7 +67,7 @@ def code_lines(text: str, path: str) -> list[SafeString]:
 
 
 def patch_diff(patch: str) -> Diff | None:
-    """Return a unified diff; None when there is none. What cannot be read as one is shown as it is."""
+    """Return a unified diff; None if it is empty. Text that is no unified diff is shown unchanged."""
     if not patch.strip():
         return None
     raw = patch.rstrip("\n").split("\n")
@@ -99,7 +99,7 @@ def _hunk_lines(raw: list[str], paths: tuple[str, ...]) -> list[DiffLine]:
 
 
 def edit_diff(old: str, new: str, path: str) -> Diff:
-    """Return what a ``str_replace`` does to the text it replaces."""
+    """Return a ``str_replace`` as a diff from the old to the new text."""
     old_lines, new_lines = old.split("\n"), new.split("\n")
     old_html, new_html = code_lines(old, path), code_lines(new, path)
     lines: list[DiffLine] = []

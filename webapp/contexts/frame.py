@@ -26,20 +26,20 @@ class Crumb:
 
 @dataclass(frozen=True, slots=True)
 class LiveCursor:
-    """Where a page's live stream starts: it shows the run as of event ``seq``."""
+    """Start of a page's live updates: the run as of event ``seq``."""
 
     run_id: int
     seq: int
     page: str
-    """``run``, ``iteration``, ``group`` or ``trajectory``: what the socket renders."""
+    """Kind of the page: ``run``, ``iteration``, ``group`` or ``trajectory``."""
     identity: str
-    """Changes when what was shown is made again from a checkpoint: then appending is not enough."""
+    """Changes when the shown content is replaced, e.g. after a resume; updates then replace it as well."""
     target: tuple[str, ...] = ()
-    """Where inside the run: phase, iteration, task key, index, as far as the page needs them."""
+    """Key of the page within the run: phase, iteration, task key, index, as many as the page needs."""
 
     @property
     def target_json(self) -> str:
-        """The target for the page's script."""
+        """Return the target as JSON for the page's script."""
         return json.dumps(self.target)
 
 

@@ -45,32 +45,32 @@ class StatusCount:
     css: str
     tasks: int
     url: str
-    """Of the list of those tasks."""
+    """Address of the list of those tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixCell:
-    """Tasks by what became of the untouched row and of its gold patch."""
+    """Number of tasks by outcome of the untouched row and of the gold patch."""
 
     noop: str
     gold: str
     tasks: int
     wanted: bool
-    """Whether this is the outcome of a valid row."""
+    """True for the outcome of a valid row."""
     url: str
 
 
 COUNTED = ("rows", "valid", "noop_passes", "gold_fails", "flaky", "infra")
-"""Counts of a validation's summary, in the order of the page's columns."""
+"""Names of a validation's counts, in the order of the page's columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A validation run and what it found; unknown until it has ended."""
+    """A validation run and its counts; None until the run has ended."""
 
     run: Run
     counts: tuple[int | None, ...]
-    """As in ``COUNTED``."""
+    """Counts in the order of ``COUNTED``."""
     seconds: float | None
 
 
@@ -86,7 +86,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthContext:
-    """The page."""
+    """The health page of a dataset."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -117,7 +117,7 @@ class HealthContext:
 
 
 def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bool) -> HealthContext:
-    """Return the page, as of now."""
+    """Return the current health page of a dataset."""
     url = reverse("dataset-detail", args=[dataset.name])
     counts = reads.outcome_counts(dataset)
     statuses = _statuses(counts, url)

@@ -24,7 +24,7 @@ FIELDS = {
     "languages": "", "where": "", "min_words": "", "drop_leaking": "", "drop_ungradable": "", "limit": "",
     "source_split": "", "split": "", "revision": "", "subset": "", "image_prefix": "",
 }  # fmt: skip
-"""Every field of the form and what it holds at first."""
+"""Initial value of every field of the form."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class FormatChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportFormContext:
-    """The form."""
+    """The form of an import."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -49,13 +49,13 @@ class ImportFormContext:
     refused: tuple[Problem, ...]
     """Reason for a refused import."""
     imports: tuple[Run, ...]
-    """Those under way, or ended without a dataset."""
+    """Imports that are in progress, or that ended without a dataset."""
 
 
 def build_import_form(
     posted: Mapping[str, str] | None = None, refused: tuple[Problem, ...] = ()
 ) -> ImportFormContext:
-    """Return the form with what was put in."""
+    """Return the form with the posted values."""
     folders = allowed().imports
     # A box that is not ticked is not posted.
     values = {name: (posted.get(name, "") if posted else default) for name, default in FIELDS.items()}
@@ -72,7 +72,7 @@ def build_import_form(
 
 
 def overrides_of(posted: Mapping[str, str]) -> dict[str, Any]:
-    """Return what a form sets beside format, source and name, as settings of an import."""
+    """Return the import settings of a form, except format, source and name."""
 
     def several(name: str) -> list[str]:
         return [part.strip() for part in posted.get(name, "").replace("\n", ",").split(",") if part.strip()]
@@ -113,7 +113,7 @@ class LeftOutContext:
 
 
 def build_left_out(dataset: Dataset, params: Mapping[str, str]) -> LeftOutContext:
-    """Return the page."""
+    """Return the page of source rows that are not in the dataset."""
     kind: Kind = "excluded" if params.get("kind") == "excluded" else "rejects"
     reasons: dict[str, int] = {}
     for one in dataset.provenance.get("imports") or []:

@@ -81,7 +81,7 @@ class RunFormContext:
     crumbs: tuple[Crumb, ...]
     recipes: tuple[RecipeChoice, ...]
     recipe: str
-    """Empty while none is chosen."""
+    """Name of the chosen recipe; empty before the choice."""
     clone_of: int | None
     sections: tuple[FormSection, ...]
     preset: str
@@ -109,7 +109,7 @@ def as_text(value: object) -> str:
 
 
 def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
-    """(widget, choices, optional) of a field's type."""
+    """Return the widget, the choices and whether the value is optional, from a field's type."""
     origin, args = get_origin(annotation), get_args(annotation)
     if origin in (types.UnionType, typing.Union):
         inner = [arg for arg in args if arg is not type(None)]
@@ -151,7 +151,7 @@ def rebase(base: Mapping[str, Any], posted: Mapping[str, str]) -> tuple[dict[str
 
 
 def _under(base: Mapping[str, Any], preset: str | None) -> dict[str, Any]:
-    """``base`` with another preset's objective, resolved."""
+    """Return ``base`` with the objective of another preset, resolved."""
     if preset == base["algorithm"]["preset"]:
         return dict(base)
     return parse_run_config(with_overrides(base, {PRESET_KEY: preset})).model_dump(mode="json")
@@ -286,7 +286,7 @@ def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
 
 
 def _json_or_text(value: str) -> Any:
-    """Return what a text means as JSON; text that is none is left to the configuration to refuse."""
+    """Parse a text as JSON; return other text unchanged, for the configuration to refuse."""
     try:
         return json.loads(value or "{}")
     except ValueError:
@@ -294,7 +294,7 @@ def _json_or_text(value: str) -> Any:
 
 
 def check(base: Mapping[str, Any], sections: tuple[FormSection, ...]) -> list[LintFinding]:
-    """Return what contradicts, has no effect or is not allowed in the configuration that a form holds."""
+    """Return the problems of a form's configuration: contradictions, idle settings, forbidden values."""
     try:
         config = with_overrides(base, parse_overrides(sections))
         places.checked(config)

@@ -17,7 +17,7 @@ _MAX_OFFERED = 200
 
 
 def run_offers(config: AnyRun) -> dict[str, tuple[str, ...]]:
-    """Return texts to choose from, by dotted setting: what exists and what the administrator allows."""
+    """Return existing and allowed values to choose from, by dotted setting."""
     limits = allowed()
     offers = {"dataset.name": tuple(run_reads.dataset_choices())}
     for setting in places(config):
@@ -45,7 +45,7 @@ def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
 
 
 def _policies(folders: tuple[Path, ...]) -> list[str]:
-    """Return checkpoints at the top of the policy folders, by the name that finds them."""
+    """Return the names of the checkpoints directly inside the policy folders."""
     found = [
         path.name
         for folder in folders

@@ -43,7 +43,7 @@ _CHARTS = (
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bucket of a histogram: what it holds, and its height in per cent of the tallest."""
+    """One bucket of a histogram: its count, and its height in per cent of the tallest."""
 
     label: str
     count: int
@@ -80,7 +80,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """An image in trouble."""
+    """An image whose sandboxes fail to start."""
 
     run_id: int
     image: str
@@ -112,7 +112,7 @@ class PoolView:
     """The sandbox pool as shown by page, run tab, API and command."""
 
     as_of: datetime | None
-    """Of the newest snapshot; None when no pool has reported."""
+    """Time of the newest snapshot; None when no pool has reported."""
     totals: Totals
     pools: tuple[Pool, ...]
     paused: tuple[Pool, ...]
@@ -128,19 +128,19 @@ class PoolView:
     num_failed: int
     reapers: tuple[Reaper, ...]
     orphans: int
-    """Removed by the reaper and at the start of the shown attempts."""
+    """Orphans removed by the reaper and at the start of the shown attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolContext:
-    """The page."""
+    """The page of sandbox pools."""
 
     section: str
     crumbs: tuple[Crumb, ...]
     view: PoolView
     charts: Mapping[str, object]
     run: Run | None
-    """The run it is narrowed to."""
+    """The only run shown; None for all live runs."""
     runs: tuple[tuple[int, str], ...]
     can_operate: bool
 

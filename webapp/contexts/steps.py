@@ -20,7 +20,7 @@ ACTIONS = ("command", "search", "view", "edit", "finish", "other", "none")
 
 @dataclass(frozen=True, slots=True)
 class CutText:
-    """A text cut to its first lines; says how many there are."""
+    """The first lines of a text, and the number of all lines."""
 
     text: str
     shown_lines: int
@@ -69,7 +69,7 @@ class StepView:
 
     @property
     def seconds(self) -> float:
-        """Model and tool time together."""
+        """Return the sum of model and tool time."""
         return self.step.model_seconds + self.step.tool_seconds
 
 
@@ -121,7 +121,7 @@ def _file_editor(arguments: Mapping[str, Any]) -> ActionBody:
 
 
 def action_body(step: Step) -> ActionBody:
-    """Return how a step's tool call is shown."""
+    """Return the rendered action of a step."""
     arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
     match step.tool:
         case "":

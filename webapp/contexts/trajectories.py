@@ -38,7 +38,7 @@ class SiblingLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryContext:
-    """The page."""
+    """The page of a trajectory."""
 
     section: str
     crumbs: tuple[Crumb, ...]
@@ -60,18 +60,18 @@ class TrajectoryContext:
     patch: Diff | None
     gold: Diff | None
     shows_answer: bool
-    """Whether this person may see the gold patch, and what the hidden tests print."""
+    """True if this person may see the gold patch and the output of the hidden tests."""
     has_repository: bool
-    """Whether the environment is one in which patches are made and tested."""
+    """True if rollouts of the environment end in a patch that is tested."""
 
 
 def _sandbox_rest(trajectory: Trajectory) -> float:
-    """Return what the sandbox took beside fetching its image and starting."""
+    """Return the sandbox's time other than image pull and start, seconds."""
     return trajectory.sandbox_seconds - trajectory.pull_seconds - trajectory.start_seconds
 
 
 def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
-    """(label, css class, seconds) of where the wall time went."""
+    """Return the parts of the wall time that are not zero as (label, CSS class, seconds)."""
     parts = [
         ("queued", "t-queue", trajectory.queue_seconds),
         ("image pull", "t-pull", trajectory.pull_seconds),
@@ -86,7 +86,7 @@ def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
 def build_trajectory(
     run: Run, *, phase: str, iteration: int, task_key: str, index: int, shows_answer: bool
 ) -> TrajectoryContext | None:
-    """Return the page; None when there is no such trajectory."""
+    """Return the page of a trajectory; None if the trajectory does not exist."""
     trajectory = reads.get_trajectory(
         run.pk, phase=phase, iteration=iteration, task_key=task_key, index=index
     )

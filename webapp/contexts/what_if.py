@@ -20,7 +20,7 @@ OFFERED = ("preset", "baseline", "std_normalisation", "filtered_baseline", "zero
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A setting with its alternatives; ``value`` is empty where the run's own is meant."""
+    """A setting with its alternatives; ``value`` is empty for the run's own value."""
 
     name: str
     value: str
@@ -29,7 +29,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A trajectory as it was and as it would have been."""
+    """A trajectory with its actual and its counterfactual advantage and mask."""
 
     trajectory: Trajectory
     member: Member

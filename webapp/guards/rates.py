@@ -1,4 +1,4 @@
-"""Bounds how often one caller may ask, counted in Redis over fixed windows of a minute.
+"""Request limits per caller, counted in Redis over fixed windows of one minute.
 
     login    per address
     API      per credential (a token or session); engines have a larger share
@@ -49,7 +49,7 @@ _silent_until = 0.0
 
 
 def rate_limit(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
-    """Answer 429 to who asks too often."""
+    """Return middleware that answers 429 to callers over their limit."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         if request.path.startswith("/api/"):
@@ -84,7 +84,7 @@ def _api(request: HttpRequest, get_response: Callable[[HttpRequest], HttpRespons
 
 
 def exceeds(rule: Rule, caller: str) -> bool:
-    """Count one request of a caller; returns whether it is one too many."""
+    """Count one request of a caller; return whether the limit is exceeded."""
     key = _key(rule, caller)
 
     def count() -> int:
@@ -107,7 +107,7 @@ def _set(key: str) -> None:
 
 
 def _ask(question: Callable[[], Answer], otherwise: Answer) -> Answer:
-    """Ask Redis; ``otherwise`` while it does not answer."""
+    """Return the answer of Redis; ``otherwise`` while Redis does not respond."""
     global _silent_until
     if time.monotonic() < _silent_until:
         return otherwise

@@ -63,7 +63,7 @@ class LiveConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
     _task: asyncio.Task[None] | None = None
     _group: str = ""
     _late = False
-    """Whether the page was notified that updates are late."""
+    """True if the page was notified that updates are late."""
 
     async def connect(self) -> None:
         """Accept persons with a role; close other connections with a code that prevents retries."""

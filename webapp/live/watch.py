@@ -66,7 +66,7 @@ class Watch:
         self._tabs: set[WatchedTab] = set()
         self._task: asyncio.Task[None] | None = None
         self.failing = False
-        """Whether the last check failed."""
+        """True if the last check failed."""
 
     def add(self, tab: WatchedTab) -> None:
         """Add a tab to the checks."""

@@ -19,10 +19,10 @@ class Validation(models.Model):
     task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="validations", db_index=False)
     uid = models.CharField(max_length=200)
     content = models.CharField(max_length=16, blank=True, default="")
-    """Content hash of the row that was graded; it counts while the task has the same."""
+    """Content hash of the graded row; the result is valid while the task has the same hash."""
     run = models.ForeignKey(Run, null=True, blank=True, on_delete=models.SET_NULL, related_name="validations")
     run_label = models.CharField(max_length=100, blank=True, default="")
-    """The run's own name of itself, for runs that were made elsewhere."""
+    """Name of the run in its own records, for runs of other installations."""
     time = models.DateTimeField()
     status = models.CharField(max_length=16, choices=choices(RowStatus))
     noop = models.CharField(max_length=8, choices=choices(SideOutcome))
@@ -36,7 +36,7 @@ class Validation(models.Model):
     num_flaky_tests = models.IntegerField(default=0)
     reason = models.TextField(blank=True, default="")
     quarantine = models.BooleanField(default=True)
-    """Whether the run was configured to quarantine faulty rows."""
+    """True if the run was configured to quarantine faulty rows."""
     sides: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """``{"noop": {...}, "gold": {...}}`` with every verdict and time, see ``engine.events.health.Side``."""
 
@@ -57,7 +57,7 @@ class Validation(models.Model):
 
 
 class QuarantineDecision(models.Model):
-    """A person put a task into quarantine, or took it out; the newest stands above every validation."""
+    """Decision of a person to quarantine or release a task; the newest overrides every validation."""
 
     task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="decisions", db_index=False)
     uid = models.CharField(max_length=200)

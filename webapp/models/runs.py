@@ -92,7 +92,7 @@ class Run(models.Model):
 
     @property
     def plays_answers(self) -> bool:
-        """Whether its rollouts are the gold patches themselves, so that reading one is reading the answer."""
+        """Return whether the policy is the oracle, whose rollouts contain the gold patches."""
         return bool(self.config.get("policy", {}).get("type") == _ORACLE)
 
     @classmethod

@@ -38,7 +38,7 @@ class Sandbox(models.Model):
     sandbox_id = models.CharField(max_length=200, blank=True, default="")
     node = models.CharField(max_length=200, blank=True, default="")
     warm = models.BooleanField(default=False)
-    """Whether it was started ahead of the request."""
+    """True if the sandbox was started ahead of the request."""
     queue_seconds = models.FloatField(default=0.0)
     pull_seconds = models.FloatField(default=0.0)
     start_seconds = models.FloatField(default=0.0)

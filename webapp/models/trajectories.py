@@ -39,7 +39,7 @@ class Group(models.Model):
     """Siblings with a reward: infrastructure failures have none."""
     num_solved = models.IntegerField(default=0)
     num_masked = models.IntegerField(default=0)
-    """Siblings the objective gave no loss."""
+    """Siblings that the objective excluded from the loss."""
     mean_reward = models.FloatField(null=True, blank=True)
     started_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True, blank=True)
@@ -79,7 +79,7 @@ class Trajectory(models.Model):
     task_key = models.CharField(max_length=64)
     index = models.IntegerField()
     epoch = models.IntegerField()
-    """The attempt that made it."""
+    """Attempt of the run that produced the trajectory."""
     state = models.CharField(max_length=8, choices=State.choices, default=State.RUNNING)
     sandbox_id = models.CharField(max_length=200, blank=True, default="")
     started_at = models.DateTimeField()
@@ -105,7 +105,7 @@ class Trajectory(models.Model):
     """Signs of tampering: ``{kind, detail, step}`` each, in order."""
     error = models.TextField(blank=True, default="")
     failure = models.CharField(max_length=32, blank=True, default="")
-    """Kind of the sandbox failure behind its end, see ``engine.events.failures``."""
+    """Kind of the sandbox failure that ended the rollout, see ``engine.events.failures``."""
     reused_verdict = models.BooleanField(default=False)
     attempts = models.IntegerField(default=1)
     """Sandboxes tried."""
@@ -124,7 +124,7 @@ class Trajectory(models.Model):
     sandbox_seconds = models.FloatField(default=0.0)
     pull_seconds = models.FloatField(default=0.0)
     start_seconds = models.FloatField(default=0.0)
-    """Fetching the image and starting: parts of ``sandbox_seconds``."""
+    """Image pull and start of the sandbox: parts of ``sandbox_seconds``."""
     model_seconds = models.FloatField(default=0.0)
     tool_seconds = models.FloatField(default=0.0)
     grading_seconds = models.FloatField(default=0.0)
@@ -133,7 +133,7 @@ class Trajectory(models.Model):
     advantage = models.FloatField(null=True, blank=True)
     baseline = models.FloatField(null=True, blank=True)
     loss_mask = models.BooleanField(null=True, blank=True)
-    """None until the objective saw it (always for evaluations); False: it carried no loss."""
+    """False if the trajectory carried no loss; None before the update, and always for evaluations."""
     mask_reason = models.CharField(max_length=64, blank=True, default="")
 
     class Meta:
@@ -185,9 +185,9 @@ class Step(models.Model):
     tool_seconds = models.FloatField(default=0.0)
     policy_version = models.IntegerField(default=0)
     action_hash = models.CharField(max_length=16, blank=True, default="")
-    """Of tool and arguments: equal for repeated calls and for siblings that acted alike."""
+    """Hash of tool and arguments: equal for equal calls, also of siblings."""
     search_text = models.TextField(blank=True, default="")
-    """Thought and arguments, shortened: what full-text search looks at (observations are not indexed)."""
+    """Thought and arguments, shortened, for full-text search (observations are not indexed)."""
 
     class Meta:
         ordering = ["trajectory_id", "index"]
@@ -220,7 +220,7 @@ class TestResult(models.Model):
 
 
 class TestLog(models.Model):
-    """A long test log without the cut that ``Trajectory.test_log`` has."""
+    """Complete test log of a trajectory whose ``Trajectory.test_log`` is shortened."""
 
     __test__ = False
 
@@ -236,7 +236,7 @@ class TestLog(models.Model):
 
     @property
     def text(self) -> str:
-        """The log."""
+        """Return the complete log."""
         return zlib.decompress(bytes(self.data)).decode("utf-8", "replace")
 
 
@@ -258,5 +258,5 @@ class TokenBlob(models.Model):
 
     @property
     def record(self) -> TokenRecord:
-        """The tokens; decodes the block."""
+        """Decode the block."""
         return decode(bytes(self.data))

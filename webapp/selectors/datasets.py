@@ -26,18 +26,18 @@ def list_datasets() -> list[Dataset]:
 
 
 def _counted(tasks: QuerySet[Task]) -> Coalesce:
-    """Return how many tasks of an outer dataset, as a column."""
+    """Return the number of tasks of an outer dataset, as a column."""
     counts = tasks.order_by().values("dataset").annotate(n=Count("pk")).values("n")
     return Coalesce(Subquery(counts, output_field=IntegerField()), 0)
 
 
 def get_dataset(name: str) -> Dataset | None:
-    """Return one dataset with the run that made it."""
+    """Return one dataset with the run that created it."""
     return Dataset.objects.select_related("run").filter(name=name).first()
 
 
 def has_folder(dataset: Dataset) -> bool:
-    """Return whether its files are here, and not only what was mirrored of them."""
+    """Return whether the dataset's files exist on this machine; the database mirrors only a part."""
     return (Path(settings.TRAINYARD_HOME) / "datasets" / dataset.name / "answers.jsonl").exists()
 
 
@@ -69,7 +69,7 @@ class TaskFilters:
 
 
 def list_tasks(dataset: Dataset, filters: TaskFilters, *, number: int, size: int = 50) -> Page[Task]:
-    """Return tasks in the dataset's order with the validation that counts."""
+    """Return tasks in the dataset's order, each with its newest valid validation."""
     # First which ones, from narrow indexes, then only those with all that a row shows.
     page = paginate(
         _narrowed(dataset, filters).only("pk").order_by("position", "id"), number=number, size=size
@@ -115,7 +115,7 @@ def get_task(dataset_name: str, key: str) -> Task | None:
 
 
 def get_answer(task: Task) -> TaskAnswer | None:
-    """Return the gold-bearing half. Callers check the role first."""
+    """Return the hidden part of a task. Callers check the role first."""
     return TaskAnswer.objects.filter(task=task).first()
 
 
@@ -133,7 +133,7 @@ class RunOnTask:
 
 
 def runs_on_task(task: Task, limit: int = 50) -> list[RunOnTask]:
-    """Return runs that tried a task, newest first, training and evaluations separately."""
+    """Return runs that attempted a task, newest first, training and evaluations separately."""
     rows = (
         Group.objects.filter(task=task)
         .order_by()

@@ -15,29 +15,29 @@ DATABASE = "postgresql"
 
 
 class Monitor:
-    """Asks the servers that the web server needs, from the start of the process to its end."""
+    """Periodic check of the servers that the web server needs, for the life of the process."""
 
     def __init__(self) -> None:
         self._watches: dict[str, Watch] = {}
 
     def start(self) -> None:
-        """Begin to ask; call it once, when the web server starts."""
+        """Start the checks; called once, when the web server starts."""
         probes = {DATABASE: postgres_probe(settings.DATABASE_URL), "redis": redis_probe(settings.REDIS_URL)}
         self._watches = {name: Watch(probe) for name, probe in probes.items()}
 
     def stop(self) -> None:
-        """Ask no more."""
+        """Stop the checks."""
         for watch in self._watches.values():
             watch.close()
         self._watches = {}
 
     def ask_now(self) -> None:
-        """Ask again at once: something just failed."""
+        """Check again immediately, after a failed request."""
         for watch in self._watches.values():
             watch.ask_now()
 
     def answers(self) -> dict[str, Answer]:
-        """Return the newest answer of each server."""
+        """Return the result of the latest check of each server."""
         return {name: watch.answer for name, watch in self._watches.items() if watch.answer is not None}
 
 
@@ -45,7 +45,7 @@ monitor = Monitor()
 
 
 def service_statuses() -> list[ServiceStatus]:
-    """Return the state of every service that is known of; costs one small file, no query."""
+    """Return the state of every known service; reads one small file and runs no query."""
     known = {status.name: status for status in load_status(settings.TRAINYARD_HOME)}
     for name, answer in monitor.answers().items():
         told = known.get(name)

@@ -12,7 +12,7 @@ from django.db.models import QuerySet
 from webapp.models import Run, Step, TaskAnswer, TestLog, TestResult, TokenBlob, Trajectory
 
 SEARCH_POOL = 5000
-"""A text search looks at so many matching steps at most; the page says when it did."""
+"""Maximum number of matching steps that a text search considers; the page reports when more match."""
 
 
 def get_trajectory(
@@ -27,7 +27,7 @@ def get_trajectory(
 
 
 def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
-    """Return a run's newest trajectories and how many it has."""
+    """Return a run's newest trajectories and the number of all of them."""
     rows = Trajectory.objects.filter(run_id=run_id)
     shown = (
         rows.select_related("task")
@@ -38,7 +38,7 @@ def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
 
 
 def steps(trajectory_id: int, *, start: int = 0) -> list[Step]:
-    """Return steps from ``start`` on; every step is there."""
+    """Return all steps from index ``start`` on."""
     return list(
         Step.objects.filter(trajectory_id=trajectory_id, index__gte=start)
         .defer("search_text")
@@ -136,7 +136,7 @@ class SearchResult:
     matches: dict[int, list[Match]]
     total: int
     capped: bool
-    """True when more than ``SEARCH_POOL`` steps matched, so that older matches were not looked at."""
+    """True when more than ``SEARCH_POOL`` steps matched, so that older matches were not considered."""
     next_before: int | None
     """Cursor of the next page."""
 

@@ -43,7 +43,7 @@ from webapp.services.trajectory_rows import moment
 MAX_BYTES = 64 * 1024 * 1024
 """Largest batch after decompression."""
 MAX_TOKENS = token_block.MAX_TOKENS
-"""Most tokens of all trajectories of a batch: their blocks may be much smaller than what they hold."""
+"""Maximum number of tokens in a batch; compressed blocks can be far smaller than their tokens."""
 _EVENT_COLUMNS = ("run_id", "seq", "epoch", "type", "time", "payload")
 _SPOOL_BATCH = 1_000
 
@@ -101,7 +101,7 @@ class Receipt:
 
 
 class ParsedLine(NamedTuple):
-    """An event and the JSON text that is stored for it: the whole event except tokens, which have a table."""
+    """An event and its stored JSON text: the whole event except tokens, which have their own table."""
 
     event: AnyEvent
     text: str

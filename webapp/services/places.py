@@ -19,7 +19,11 @@ from engine.config.run import AnyRun, check_places, parse_run_config
 
 
 def allowed() -> Allowed:
-    """Return what configurations may use. Raises ImproperlyConfigured for invalid environment variables."""
+    """Return the paths, hosts, models and values that configurations may use.
+
+    Raises:
+        ImproperlyConfigured: an environment variable is invalid.
+    """
     home = Path(settings.TRAINYARD_HOME)
     hosts = os.environ.get("TRAINYARD_REPOSITORY_HOSTS", "").split(",")
     models = os.environ.get("TRAINYARD_HUB_MODELS", "").split(",")
