@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from engine.config.trainer import ALL_LINEAR, TrainerConfig
-from engine.errors import CheckpointError, ConfigError
+from engine.errors import ConfigError
 from engine.models.base import LanguageModel
 from engine.models.families import family_of
 
@@ -102,11 +102,6 @@ def reset_adapters(model: LanguageModel, seed: int) -> None:
             _assign(weight, whole)
 
 
-def has_adapters(model: LanguageModel) -> bool:
-    """Return whether the model has adapters."""
-    return bool(_layers(model))
-
-
 @contextlib.contextmanager
 def disabled(model: LanguageModel) -> Iterator[None]:
     """Compute with the base alone, as for a reference policy."""
@@ -129,46 +124,6 @@ def adapter_parameters(model: LanguageModel) -> dict[str, Tensor]:
     }
 
 
-@torch.no_grad()
-def adapter_weights(model: LanguageModel) -> dict[str, Tensor]:
-    """Return the whole adapters under peft's names; a collective among ranks."""
-    return {name: _whole(weight).detach() for name, weight in adapter_parameters(model).items()}
-
-
-def load_adapter_weights(model: LanguageModel, weights: Mapping[str, Tensor]) -> None:
-    """Set the adapters, sharded or not, to what ``adapter_weights`` returned.
-
-    Raises:
-        CheckpointError: a name or a shape differs.
-    """
-    own = adapter_parameters(model)
-    if own.keys() != weights.keys():
-        name = sorted(own.keys() ^ weights.keys())[0]
-        raise CheckpointError(f"these adapters belong to another model or other targets: {name} differs")
-    for name, weight in own.items():
-        if weight.shape != weights[name].shape:
-            found, expected = list(weights[name].shape), list(weight.shape)
-            raise CheckpointError(f"adapter {name} has the shape {found}; this model's is {expected}")
-        _assign(weight, weights[name])
-
-
-@torch.no_grad()
-def merged_weights(model: LanguageModel) -> Iterator[tuple[str, Tensor]]:
-    """Yield the names and whole weights of base plus adapters, one by one; a collective among ranks.
-
-    The sum is computed in float32 and rounded once, to the base's type.
-    """
-    layers = _layers(model)
-    for name, parameter in model.named_parameters():
-        owner, _, kind = name.rpartition(".base_layer.")
-        if owner not in layers:
-            if _owner(name) not in layers:
-                yield name, _whole(parameter)
-            continue
-        weight = _whole(parameter)
-        yield f"{owner}.{kind}", _merged(weight, layers[owner]) if kind == "weight" else weight
-
-
 def save_adapters(
     folder: Path, weights: Mapping[str, Tensor], config: TrainerConfig, targets: Sequence[str], base: str
 ) -> None:
@@ -176,7 +131,7 @@ def save_adapters(
 
     Args:
         folder: created.
-        weights: of ``adapter_weights``.
+        weights: whole adapters, under the names of ``adapter_parameters``.
         config: rank and scale they were trained with.
         targets: full or last parts of the names of the adapted layers.
         base: name or folder of the base policy.
@@ -203,7 +158,8 @@ def target_names(model: LanguageModel) -> list[str]:
     """
     layers = _layers(model)
     short = {name.rpartition(".")[2] for name in layers}
-    others = (n for n, m in model.named_modules() if isinstance(m, nn.Linear) and _owner(n) not in layers)
+    adapted = {module for layer in layers.values() for module in layer.modules()}
+    others = (n for n, m in model.named_modules() if isinstance(m, nn.Linear) and m not in adapted)
     if any(name.rpartition(".")[2] in short for name in others):
         return sorted(layers)
     return sorted(short)
@@ -226,24 +182,6 @@ def _layers(model: nn.Module) -> dict[str, LoraLinear]:
 def _pair(layer: LoraLinear) -> Iterator[tuple[str, Tensor]]:
     yield "lora_A", layer.get_parameter(f"lora_A.{_NAME}.weight")
     yield "lora_B", layer.get_parameter(f"lora_B.{_NAME}.weight")
-
-
-def _owner(name: str) -> str:
-    """Return the name of the adapted layer that a parameter or module belongs to, if it belongs to one."""
-    for part in (".base_layer", ".lora_A", ".lora_B"):
-        name = name.partition(part)[0]
-    return name
-
-
-def _merged(weight: Tensor, layer: LoraLinear) -> Tensor:
-    (_, low), (_, high) = _pair(layer)
-    delta = (_whole(high) @ _whole(low)) * float(layer.scaling[_NAME])
-    merged: Tensor = (weight.float() + delta).to(weight.dtype)
-    return merged
-
-
-def _whole(weight: Tensor) -> Tensor:
-    return weight.full_tensor() if isinstance(weight, DTensor) else weight
 
 
 @torch.no_grad()

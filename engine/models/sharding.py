@@ -29,13 +29,6 @@ from engine.models.weights.model_weights import tied_names
 from engine.models.weights.source import WeightSource, copy_rows
 
 
-def keep_frozen_types(model: nn.Module, source: WeightSource) -> None:
-    """Give frozen parameters on the meta device the types in which they are stored; before ``shard``."""
-    for name, parameter in model.named_parameters():
-        if parameter.is_meta and not parameter.requires_grad:
-            parameter.data = parameter.data.to(source.tensors[_stored_name(name)].dtype)
-
-
 def shard(
     root: nn.Module,
     blocks: Iterable[nn.Module],

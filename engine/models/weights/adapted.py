@@ -27,16 +27,21 @@ class AdaptedWeights:
         scale: factor of the adapters.
 
     Raises:
-        CheckpointError: there is an adapter of a weight that the base does not have.
+        CheckpointError: there is an adapter of a weight that the base does not have, or has in another shape.
     """
 
     def __init__(self, base: WeightSource, adapters: WeightSource, *, scale: float) -> None:
         self.base, self._adapters, self._scale = base, adapters, scale
         self.tensors = base.tensors
-        for name in adapters.tensors:
-            owner = f"{name.rpartition('.lora_')[0]}.weight"
-            if owner not in base.tensors:
-                raise CheckpointError(f"{adapters.where(name)} has {name}, but its base policy no {owner}")
+        for name, info in adapters.tensors.items():
+            owner, _, part = name.rpartition(".lora_")
+            weight, side = base.tensors.get(f"{owner}.weight"), 1 if part == "A.weight" else 0
+            if weight is None or weight.shape[side] != info.shape[side]:
+                found = "no such weight" if weight is None else f"one of shape {list(weight.shape)}"
+                raise CheckpointError(
+                    f"{adapters.where(name)} has {name} of shape {list(info.shape)} for {owner}.weight, but "
+                    f"the policy under it has {found}: it needs the policy that it was trained over"
+                )
 
     def where(self, name: str) -> str:
         """Return the base's file, for messages."""

@@ -9,17 +9,18 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig
 
+from engine.config.trainer import TrainerConfig
+from engine.models.adapters import add_adapters
 from engine.models.attention import Segments
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
-from engine.models.sharding import keep_frozen_types, load_weights, shard
+from engine.models.sharding import load_weights, shard
 from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.opening import open_weights
 
@@ -52,8 +53,8 @@ def batch(vocabulary: int) -> tuple[list[Tensor], list[Tensor]]:
     return ids, [torch.randn(length, vocabulary, generator=generator) for length in LENGTHS]
 
 
-def empty(folder: Path) -> PretrainedModel:
-    return PretrainedModel(build_causal(AutoConfig.from_pretrained(folder), meta=True))
+def empty(folder: Path, dtype: torch.dtype = torch.float32) -> PretrainedModel:
+    return PretrainedModel(build_causal(AutoConfig.from_pretrained(folder), dtype=dtype, meta=True))
 
 
 def learn(
@@ -70,17 +71,14 @@ def learn(
         folder: of the model.
         mesh: ranks that share it.
         offload: keep the shards in the host's memory.
-        frozen: train adapters alone, and keep the others in the type in which they are stored.
+        frozen: train adapters alone, over a base in bfloat16.
         saved: where the ranks write their shards.
     """
-    model = empty(folder)
+    model = empty(folder, torch.bfloat16 if frozen else torch.float32)
     model.set_activation_checkpointing(True)
     source = open_weights(folder, model)
     if frozen:
-        model.requires_grad_(False)
-        for block in model.blocks:
-            inject_adapter_in_model(LoraConfig(r=2, target_modules=["q_proj", "o_proj"]), block)
-        keep_frozen_types(model, source)
+        add_adapters(model, TrainerConfig(lora_rank=2, lora_targets=("q_proj", "o_proj")), seed=0)
     root = Root(model, low=frozen)
     if mesh is not None:
         shard(root, model.blocks, mesh, compute=None, offload=offload)

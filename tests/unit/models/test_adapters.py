@@ -12,12 +12,10 @@ from torch import Tensor
 from engine.config.trainer import ALL_LINEAR, TrainerConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.models.adapters import (
-    adapter_weights,
+    adapter_parameters,
     add_adapters,
     disabled,
     find_targets,
-    load_adapter_weights,
-    merged_weights,
     save_adapters,
     target_names,
 )
@@ -26,6 +24,10 @@ from engine.models.base import LanguageModel
 from engine.models.opening import open_model
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
+from engine.models.sharding import load_weights
+from engine.models.weights.adapted import AdaptedWeights
+from engine.models.weights.opening import open_weights
+from engine.models.weights.source import TensorsInMemory, WeightSource
 from tests.unit.models.tiny_families import FAMILIES, tiny_config, write_tiny
 
 CONFIG = TrainerConfig(lora_rank=3, lora_alpha=6.0)
@@ -41,6 +43,10 @@ def build(family: str, dtype: torch.dtype = torch.float32) -> LanguageModel:
 def hidden(model: LanguageModel) -> Tensor:
     with torch.no_grad():
         return model.packed_hidden(IDS, Segments.whole(LENGTHS, CPU))
+
+
+def added(base: WeightSource, model: LanguageModel) -> AdaptedWeights:
+    return AdaptedWeights(base, TensorsInMemory(adapter_parameters(model)), scale=2.0)
 
 
 def perturb(model: LanguageModel) -> None:
@@ -81,7 +87,8 @@ def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
         assert torch.equal(hidden(model), start)
     assert (logits(model) - ours).abs().max() == 0
 
-    save_adapters(tmp_path / "adapter", adapter_weights(model), CONFIG, target_names(model), str(folder))
+    weights = {name: weight.detach() for name, weight in adapter_parameters(model).items()}
+    save_adapters(tmp_path / "adapter", weights, CONFIG, target_names(model), str(folder))
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     adapted = PeftModel.from_pretrained(theirs, str(tmp_path / "adapter"))
     assert (logits_of_transformers(adapted) - ours).abs().max() <= 1e-5 * ours.abs().max()
@@ -91,8 +98,7 @@ def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
     )
 
     merged = PretrainedModel(build_causal(tiny_config(family), seed=2))
-    merged.load_state_dict(dict(merged_weights(model)), strict=False)
-    assert set(merged.state_dict()) >= dict(merged_weights(model)).keys()
+    load_weights(merged, merged, added(open_weights(folder, merged), model), CPU)
     assert (logits(merged) - ours).abs().max() <= 1e-5 * ours.abs().max()
 
 
@@ -140,8 +146,9 @@ def test_the_base_keeps_its_own_type_and_bits() -> None:
         assert frozen is not None
         assert torch.equal(frozen, parameter)
         assert frozen.dtype == torch.bfloat16
-    assert {t.dtype for _, t in merged_weights(model)} == {torch.bfloat16}
-    assert any(w.abs().max() > 0 for name, w in adapter_weights(model).items() if "lora_B" in name)
+    source = added(TensorsInMemory(untouched.state_dict()), model)
+    assert {piece.dtype for name in source.tensors for piece in source.rows(name)} == {torch.bfloat16}
+    assert any(w.abs().max() > 0 for name, w in adapter_parameters(model).items() if "lora_B" in name)
 
 
 def test_initial_values_depend_on_the_seed_alone() -> None:
@@ -154,7 +161,7 @@ def test_initial_values_depend_on_the_seed_alone() -> None:
     add_adapters(third, CONFIG, seed=1)
     torch.manual_seed(1)
     assert torch.equal(state, torch.get_rng_state())  # the run's own random stream is left alone
-    a, b, c = (adapter_weights(model) for model in (first, second, third))
+    a, b, c = (adapter_parameters(model) for model in (first, second, third))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not any(torch.equal(a[name], c[name]) for name in a if "lora_A" in name)
 
@@ -165,12 +172,19 @@ def test_a_model_on_the_meta_device_gets_adapters_too() -> None:
     assert all(p.is_meta for p in meta.parameters())
 
 
-def test_adapters_of_another_model_are_refused() -> None:
-    model, other = build("qwen3"), build("qwen2")
-    add_adapters(model, CONFIG, seed=0)
-    weights = adapter_weights(model)
-    add_adapters(other, CONFIG.model_copy(update={"lora_targets": ("q_proj",)}), seed=0)
-    with pytest.raises(CheckpointError, match="another model or other targets"):
-        load_adapter_weights(other, weights)
-    with pytest.raises(CheckpointError, match="has the shape"):
-        load_adapter_weights(model, {name: tensor[:1] for name, tensor in weights.items()})
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        (
+            {"intermediate_size": 24},
+            r"mlp\.down_proj\.lora_A\.weight of shape \[3, \d+\] for .* one of shape \[",
+        ),
+        ({"num_hidden_layers": 1}, r"layers\.1\..*lora_A\.weight of shape .* no such weight"),
+    ],
+)
+def test_adapters_of_another_model_are_refused(settings: dict[str, int], found: str) -> None:
+    model = build("qwen3")
+    add_adapters(model, CONFIG.model_copy(update={"lora_targets": ("q_proj", "down_proj")}), seed=0)
+    other = build_causal(tiny_config("qwen3", **settings)).state_dict()
+    with pytest.raises(CheckpointError, match=found):
+        added(TensorsInMemory(other), model)

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig
 from engine.errors import CheckpointError
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
-from engine.models.sharding import keep_frozen_types, load_weights
+from engine.models.sharding import load_weights
 from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
 from engine.models.weights.opening import open_weights
 from engine.models.weights.safetensors_folder import SafetensorsFolder
@@ -77,24 +77,24 @@ def persistent_buffers(model: PretrainedModel) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in names}
 
 
-def test_master_weights_and_the_types_of_a_frozen_base(tmp_path: Path) -> None:
+def test_stored_types_become_those_of_master_weights_or_of_a_frozen_base(tmp_path: Path) -> None:
     config = tiny_config("qwen3_moe")
     publish(tmp_path, config, torch.bfloat16)
     path = next(p for p in tmp_path.glob("*.safetensors") if "model.norm.weight" in load_file(p))
     mixed = load_file(path)
-    mixed["model.norm.weight"] = mixed["model.norm.weight"].float()
+    mixed["model.norm.weight"] = torch.linspace(0.9, 1.1, len(mixed["model.norm.weight"]))
     save_file(mixed, path, metadata={"format": "pt"})
-    master, frozen = empty(config), empty(config)
-    load_weights(master, master, open_weights(tmp_path, master), CPU)
+    master, frozen = (
+        PretrainedModel(build_causal(config, dtype=dtype, meta=True))
+        for dtype in (torch.float32, torch.bfloat16)
+    )
+    for model in (master, frozen):
+        load_weights(model, model, open_weights(tmp_path, model), CPU)
     assert {p.dtype for p in master.parameters()} == {torch.float32}
-    frozen.requires_grad_(False)
-    keep_frozen_types(frozen, open_weights(tmp_path, frozen))
-    load_weights(frozen, frozen, open_weights(tmp_path, frozen), CPU)
-    types = {name: p.dtype for name, p in frozen.named_parameters()}
-    assert types.pop("model.norm.weight") == torch.float32
-    assert set(types.values()) == {torch.bfloat16}
+    assert torch.equal(master.get_parameter("model.norm.weight"), mixed["model.norm.weight"])
+    assert {p.dtype for p in frozen.parameters()} == {torch.bfloat16}
     for name, parameter in frozen.named_parameters():
-        assert torch.equal(parameter.float(), master.get_parameter(name))
+        assert torch.equal(parameter, master.get_parameter(name).bfloat16())
 
 
 @pytest.mark.parametrize("kept", [("model.embed_tokens.weight", "lm_head.weight"), ("lm_head.weight",)])

@@ -16,7 +16,7 @@ from engine.config.recipes import resolve
 from engine.config.run import TrainRun
 from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError
-from engine.models.adapters import adapter_weights, has_adapters
+from engine.models.adapters import adapter_parameters
 from engine.models.builtin.transformer import Transformer
 from engine.models.frozen import freeze_policy
 from engine.models.opening import open_model, save_policy_checkpoint
@@ -60,7 +60,7 @@ def test_adapters_train_nothing_else_and_the_sampler_computes_through_them() -> 
     for name, parameter in model.named_parameters():
         if ".lora_" not in name:
             assert torch.equal(parameter, before[name.replace(".base_layer", "")])
-    assert all(weight.abs().max() > 0 for weight in adapter_weights(model).values())
+    assert all(weight.abs().max() > 0 for weight in adapter_parameters(model).values())
 
 
 def test_the_base_is_the_reference_and_is_there_once() -> None:
@@ -71,7 +71,7 @@ def test_the_base_is_the_reference_and_is_there_once() -> None:
         trainer = make_trainer(model, objective, reference)
         for _ in range(2):
             metrics = trainer.update(make_groups(make_model(), REWARDS), temperature=1.0).metrics
-        found.append((metrics["kl/mean"], adapter_weights(model)))
+        found.append((metrics["kl/mean"], adapter_parameters(model)))
     (shared, ours), (separate, theirs) = found
     assert shared == separate > 0
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -80,7 +80,7 @@ def test_the_base_is_the_reference_and_is_there_once() -> None:
 def test_adapters_resume_to_the_same_bits(tmp_path: Path) -> None:
     def updated(trainer: Trainer, model: Transformer) -> dict[str, torch.Tensor]:
         trainer.update(make_groups(make_model(), REWARDS), temperature=1.0)
-        return {name: weight.clone() for name, weight in adapter_weights(model).items()}
+        return {name: weight.detach().clone() for name, weight in adapter_parameters(model).items()}
 
     model, again = make_model(), make_model()
     trainer, resumed = make_trainer(model), make_trainer(again)
@@ -90,8 +90,25 @@ def test_adapters_resume_to_the_same_bits(tmp_path: Path) -> None:
     resumed.updates = 1
     expected, found = updated(trainer, model), updated(resumed, again)
     assert all(torch.equal(expected[name], found[name]) for name in expected)
-    with pytest.raises(CheckpointError, match="adapters"):
-        make_trainer(make_model(), lora_rank=0).restore(tmp_path / "shards")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"lora_rank": 0}, "does not belong to this model: it has"),
+        ({"lora_rank": 3}, "does not belong to this model: it has"),
+        ({"lora_targets": ("q_proj",)}, "does not belong to this model: it has"),
+        ({"lora_targets": ("q_proj", "down_proj", "up_proj")}, "cannot read the shards"),
+    ],
+)
+def test_the_state_of_other_adapters_is_not_restored(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    trainer = make_trainer(make_model())
+    trainer.update(make_groups(make_model(), REWARDS), temperature=1.0)
+    trainer.save(tmp_path / "shards").result()
+    with pytest.raises(CheckpointError, match=message):
+        make_trainer(make_model(), **settings).restore(tmp_path / "shards")
 
 
 def write_run(folder: Path, policy: Path, **trainer: Any) -> TrainRun:
@@ -140,7 +157,7 @@ async def train(
             await trainer.update(groups, temperature=1.0)
             snapshot = await trainer.snapshot(run_dir, iteration, cursor={}, provenance={}, score=None)
             write_snapshot(snapshot)
-        return {name: weight.clone() for name, weight in adapter_weights(trainer.model).items()}
+        return {name: weight.detach().clone() for name, weight in adapter_parameters(trainer.model).items()}
     finally:
         await trainer.close()
 
@@ -171,7 +188,7 @@ async def test_a_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> No
     )
     ours = open_model(str(checkpoint), home=tmp_path).model
     assert isinstance(ours, Transformer)
-    assert not has_adapters(ours)
+    assert not adapter_parameters(ours)
     with torch.no_grad():
         plain, whole, logits = base(ids).logits, merged(ids).logits, ours(ids, torch.tensor([5]))
         adapted = PeftModel.from_pretrained(base, str(tmp_path / "adapters"))(ids).logits
