@@ -179,6 +179,14 @@ class ModelError(TrainyardError):
     """The policy could not produce a completion."""
 
 
+class PublicationError(TrainyardError):
+    """No engine proved that it serves the published weights."""
+
+
+class SpendLimitError(TrainyardError):
+    """An endpoint's spend limit is reached; the run ends."""
+
+
 class CheckpointError(TrainyardError):
     """A checkpoint is missing, incomplete or belongs to another model."""
 

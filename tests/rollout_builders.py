@@ -8,8 +8,8 @@ from typing import Any
 
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.inference.base import GenerationContext, Policy
-from engine.inference.scripted import ScriptedPolicy
+from engine.inference.base import GenerationContext, TokenPolicy
+from engine.inference.scripted.policies import ScriptedPolicy
 from engine.rollout import RolloutScheduler, SweEnvironments
 from engine.rollout.environments import RolloutGrader
 from engine.sandbox.base import SandboxBackend
@@ -120,7 +120,7 @@ class Recorder:
 
 def swe_scheduler(
     backend: SandboxBackend,
-    policy: Policy,
+    policy: TokenPolicy,
     *,
     agent: AgentConfig | None = None,
     sandbox: SandboxConfig | None = None,

@@ -22,8 +22,8 @@ from engine.inference.base import (
     Generation,
     GenerationContext,
     GenerationRequest,
-    Policy,
     SamplingParams,
+    TokenPolicy,
 )
 from engine.models.chat.base import Chat, Message, Reply
 from engine.tokens import TokenRecord
@@ -64,7 +64,7 @@ class AgentLoop:
     """
 
     environment: Environment
-    policy: Policy
+    policy: TokenPolicy
     prompt: Prompt
     config: AgentConfig
     key: RolloutKey

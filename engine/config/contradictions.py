@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.rollout import AgentConfig, RolloutConfig, TransformerPolicyConfig
+from engine.config.policies import TransformerPolicyConfig
+from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.trainer import TrainerConfig
 
 

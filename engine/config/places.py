@@ -47,6 +47,8 @@ class Allowed(BaseModel):
     ``OWNER/NAME``, with ``*`` for any text."""
     repository_hosts: tuple[str, ...] = ()
     """Hosts from which git repositories are read over https, with the port where it is not 443."""
+    endpoints: tuple[str, ...] = ()
+    """Names of the endpoints that may be used; their addresses and keys are not part of any configuration."""
     granted: Mapping[str, tuple[Any, ...]] = {}
     """Values allowed beside the default, by dotted setting name."""
 
@@ -171,6 +173,20 @@ class CheckpointPlace(Place):
                 f"used ({known}): have the administrator add it to TRAINYARD_HUB_MODELS"
             )
         return value
+
+
+@dataclass(frozen=True)
+class EndpointPlace(Place):
+    """An endpoint that the administrator entered."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """Return the value as the engine reads it; see ``Place.resolve``."""
+        if setting.value not in allowed.endpoints:
+            known = ", ".join(allowed.endpoints) or "there is none"
+            raise ValueError(
+                f"'{setting.value}' is no endpoint of this server ({known}): have the administrator enter it"
+            )
+        return setting.value
 
 
 @dataclass(frozen=True)

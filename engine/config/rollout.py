@@ -1,4 +1,4 @@
-"""Settings of rollouts: dataset, agent, grading, policy and scheduling."""
+"""Settings of rollouts: dataset, agent, grading and scheduling."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from engine.config.base import Section
-from engine.config.places import CheckpointPlace, LocalPath, Text
+from engine.config.places import Text
 
 
 class DatasetConfig(Section):
@@ -105,54 +105,6 @@ class GradingConfig(Section):
     """Reuse the verdict of an identical patch on a task proven deterministic."""
     max_parallel: int = Field(default=2, ge=1)
     """Maximum number of concurrent gradings."""
-
-
-class TransformerPolicyConfig(Section):
-    """A transformer sampled by the engine's own batched KV-cache sampler."""
-
-    type: Literal["transformer"] = "transformer"
-    checkpoint: Annotated[str, CheckpointPlace()] = "builtin:quickstart"
-    """Folder with config.json, safetensors and tokenizer files (on a server: below a policy folder),
-    ``OWNER/NAME`` (Hugging Face Hub; on a server: of the administrator's list), ``builtin:<name>`` (shipped
-    with the engine), ``run:<id>`` (last checkpoint of a run), ``fresh:<architecture or folder>`` (random
-    weights), or ``warm`` (FrozenLake: trained by imitation as set by
-    ``environment.warm_start_*``, once per data folder)."""
-    temperature: float = Field(default=1.0, ge=0)
-    """Sampling temperature."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Probability mass of nucleus sampling."""
-    top_k: int = Field(default=0, ge=0)
-    """Number of most likely tokens to sample from; 0 samples from all."""
-    min_p: float = Field(default=0.0, ge=0, lt=1)
-    """Minimum probability of a sampled token, as a share of the most likely one's; 0 samples from all."""
-    max_batch: int = Field(default=64, ge=1)
-    """Maximum number of sequences sampled at once."""
-
-
-class OraclePolicyConfig(Section):
-    """Oracle: applies the gold patch through the tools, then submits."""
-
-    type: Literal["oracle"] = "oracle"
-
-
-class NoopPolicyConfig(Section):
-    """No-op: submits at once without any change."""
-
-    type: Literal["noop"] = "noop"
-
-
-class ReplayPolicyConfig(Section):
-    """Replay of the responses of stored trajectories."""
-
-    type: Literal["replay"] = "replay"
-    source: Annotated[str, LocalPath("imports")]
-    """JSONL file of trajectories, as exported by Trainyard."""
-
-
-PolicyConfig = Annotated[
-    TransformerPolicyConfig | OraclePolicyConfig | NoopPolicyConfig | ReplayPolicyConfig,
-    Field(discriminator="type"),
-]
 
 
 class RolloutConfig(Section):

@@ -25,14 +25,8 @@ from engine.config.environment import (
 )
 from engine.config.importing import ImportConfig
 from engine.config.places import Allowed, Text, places
-from engine.config.rollout import (
-    AgentConfig,
-    DatasetConfig,
-    GradingConfig,
-    PolicyConfig,
-    RolloutConfig,
-    TransformerPolicyConfig,
-)
+from engine.config.policies import PolicyConfig, TransformerPolicyConfig
+from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import (

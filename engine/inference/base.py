@@ -1,13 +1,23 @@
-"""Interfaces between the agent loop and policies that produce tokens."""
+"""Interfaces of policies: token policies, which can be trained, and chat policies, which cannot.
+
+A token policy continues token ids and returns ids with their log-probabilities and versions; a chat policy
+answers messages with a message. To add one: a subclass here, a case in ``engine.orchestrator.policies``, its
+settings in ``engine.config.policies``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.models.chat.base import Chat
+from engine.models.chat.base import Chat, Message, ToolDeclaration
+from engine.tools.parser import NativeCall
 from engine.types import RolloutKey, Step, TaskRow
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +37,7 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationContext:
-    """Context on which scripted policies (oracle, noop, replay) decide; models ignore it."""
+    """Rollout to which a request belongs: routing goes by its key, scripted policies decide on all of it."""
 
     key: RolloutKey
     row: TaskRow
@@ -59,17 +69,119 @@ class Generation:
     """Per-token entropy in nats where the policy knows it, else empty."""
 
 
-class Policy(Protocol):
-    """Source of completions; may serve many rollouts at once."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """Request for the next message of a conversation."""
+
+    messages: Sequence[Message]
+    tools: Sequence[ToolDeclaration]
+    """Functions declared for native calls; empty with tool formats written as text."""
+    sampling: SamplingParams
+    seed: int
+    context: GenerationContext
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens and cost of one response, as its endpoint reports them."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Tokens of the prompt that came from the endpoint's cache."""
+    generated_tokens: int = 0
+    """Tokens of the response, thinking included."""
+    thinking_tokens: int | None = None
+    """None where the endpoint does not report them."""
+    cost: float | None = None
+    """US dollars; None where no price is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatResponse:
+    """A message of a chat policy."""
+
+    content: str
+    thinking: str = ""
+    calls: tuple[NativeCall, ...] = ()
+    stopped: bool = True
+    """False when the response was cut off at ``max_tokens``."""
+    usage: Usage = Usage()
+
+
+class Policy(ABC):
+    """Source of responses; may serve many rollouts at once, in one event loop."""
 
     name: str
-    chat: Chat
     version: int
     max_context: int | None
     """Maximum length of a prompt and its response, tokens; None without a limit of its own."""
 
+    def release(self, key: RolloutKey) -> None:  # noqa: B027 - most policies keep nothing of a rollout
+        """Forget a rollout that has ended."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Release the policy's resources."""
+
+
+class TokenPolicy(Policy):
+    """Policy that continues token ids."""
+
+    chat: Chat
+
+    @abstractmethod
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample a completion. Raises ModelError."""
 
-    async def close(self) -> None:
-        """Release the policy's resources."""
+
+class ChatPolicy(Policy):
+    """Policy that answers messages; its trajectories have no token ids and are never trained on by RL."""
+
+    @abstractmethod
+    async def respond(self, request: ChatRequest) -> ChatResponse:
+        """Return the next message. Raises ModelError."""
+
+
+class WeightConsumer(Protocol):
+    """Receiver of a policy's weights; picklable, since a trainer in ranks runs it in its first rank."""
+
+    def __call__(self, tensors: Iterator[tuple[str, Tensor]]) -> Any:
+        """Consume whole tensors under their published names, one after the other."""
+
+
+class WeightSource(Protocol):
+    """Current weights of a policy in training."""
+
+    async def send_weights(self, consumer: WeightConsumer) -> Any:
+        """Pass every weight to ``consumer`` in the trainer's thread or first rank; return its result.
+
+        At most one tensor exists in full at a time. With LoRA only the adapters are sent, under peft's names.
+
+        Raises:
+            TrainerError: a rank failed, or the consumer did.
+        """
+
+    async def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Return the log-probability of each token after the first, under the current weights.
+
+        Args:
+            ids: token ids [T]; temperature 1.
+        """
+
+
+class TrainablePolicy(TokenPolicy):
+    """Token policy that samples the weights of a trainer."""
+
+    is_batch_invariant: bool | None
+    """Whether a request's bits depend on it and the weights alone; None while unknown."""
+
+    @abstractmethod
+    async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:
+        """Sample from the trainer's current weights from now on; stamp tokens with ``version``.
+
+        Returns:
+            Metrics of the publication, e.g. ``publish/seconds``.
+
+        Raises:
+            PublicationError: no engine proves that it serves these weights.
+        """

@@ -8,20 +8,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import assert_never
 
-from engine.config.rollout import (
-    AgentConfig,
+from engine.config.policies import (
     NoopPolicyConfig,
     OraclePolicyConfig,
     PolicyConfig,
     ReplayPolicyConfig,
     TransformerPolicyConfig,
 )
-from engine.inference.base import Policy
-from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy
+from engine.config.rollout import AgentConfig
+from engine.inference.base import TokenPolicy
+from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.tools.tool_sets import TOOL_SETS
 
 
-def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
+def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> TokenPolicy:
     """Open a policy for sampling only.
 
     Raises:
@@ -41,10 +41,10 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
             assert_never(config)
 
 
-def _transformer(config: TransformerPolicyConfig, agent: AgentConfig, home: Path) -> Policy:
+def _transformer(config: TransformerPolicyConfig, agent: AgentConfig, home: Path) -> TokenPolicy:
     import torch
 
-    from engine.inference.sampler import TransformerPolicy
+    from engine.inference.builtin.sampler import TransformerPolicy
     from engine.models.opening import open_model
 
     cuda = torch.cuda.is_available()

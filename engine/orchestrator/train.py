@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
-from engine.inference.sampler import TransformerPolicy
+from engine.inference.builtin.sampler import TransformerPolicy
 from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.curriculum import TaskCursor

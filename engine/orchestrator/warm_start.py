@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from engine.config.environment import FrozenLakeConfig
-from engine.config.rollout import AgentConfig, TransformerPolicyConfig
+from engine.config.policies import TransformerPolicyConfig
+from engine.config.rollout import AgentConfig
 from engine.config.run import EvaluateRun, RolloutRun, SftRun, TrainRun
 from engine.errors import ConfigError
 from engine.events.types import CheckpointSaved

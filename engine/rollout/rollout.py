@@ -16,7 +16,7 @@ from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentFactory
 from engine.errors import PatchError, SandboxError
 from engine.grading.tampering import find_tampering
-from engine.inference.base import Policy, SamplingParams
+from engine.inference.base import SamplingParams, TokenPolicy
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.seeds import environment_seed, step_seed
 from engine.sandbox.failures import Decision, decide, kind_of, own_doing
@@ -43,7 +43,7 @@ class RolloutParts:
     """Parts shared by all rollouts of a scheduler."""
 
     environments: EnvironmentFactory
-    policy: Policy
+    policy: TokenPolicy
     prompt: Prompt
     agent: AgentConfig
     sampling: SamplingParams

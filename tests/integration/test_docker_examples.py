@@ -12,13 +12,8 @@ import docker.errors
 import pytest
 
 from engine.config.importing import ImportConfig
-from engine.config.rollout import (
-    DatasetConfig,
-    GradingConfig,
-    NoopPolicyConfig,
-    OraclePolicyConfig,
-    RolloutConfig,
-)
+from engine.config.policies import NoopPolicyConfig, OraclePolicyConfig
+from engine.config.rollout import DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import RolloutRun
 from engine.config.sandbox import DockerConfig, SandboxConfig
 from engine.datasets.importers.run import import_dataset

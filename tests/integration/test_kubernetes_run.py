@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.config.rollout import OraclePolicyConfig
+from engine.config.policies import OraclePolicyConfig
 from engine.config.run import RolloutRun, TrainRun
 from engine.orchestrator import execute
 from engine.sandbox.kubernetes.api.client import KubeApi

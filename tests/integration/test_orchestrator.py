@@ -19,7 +19,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from engine.config.rollout import NoopPolicyConfig, OraclePolicyConfig, ReplayPolicyConfig
+from engine.config.policies import NoopPolicyConfig, OraclePolicyConfig, ReplayPolicyConfig
 from engine.datasets.store import load_dataset
 from engine.events.token_block import decode
 from engine.orchestrator import execute

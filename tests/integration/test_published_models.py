@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from engine.config.rollout import TransformerPolicyConfig
+from engine.config.policies import TransformerPolicyConfig
 from engine.config.run import EvaluateRun, RolloutRun, TrainRun
 from tests.integration import toy_yard
 from tests.integration.test_orchestrator import assert_same_state, of_type, weights

@@ -10,8 +10,8 @@ import pytest
 
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.inference.base import Policy
-from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy
+from engine.inference.base import TokenPolicy
+from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.rollout import GroupRequest, RolloutScheduler
 from engine.rollout.serialise import write_trajectories
 from engine.sandbox.base import SandboxSpec
@@ -99,7 +99,9 @@ class SandboxGrader:
         return Grade(verdict=Verdict.PASSED if passed else Verdict.FAILED, reward=float(passed))
 
 
-def scheduler(home: Path, policy: Policy, recorder: Recorder | None = None, **agent: Any) -> RolloutScheduler:
+def scheduler(
+    home: Path, policy: TokenPolicy, recorder: Recorder | None = None, **agent: Any
+) -> RolloutScheduler:
     sandbox = SandboxConfig(memory_mb=256, disk_mb=64, max_live=4, max_starting=2)
     backend = SandboxPool(LocalBackend(home), sandbox)
     return swe_scheduler(

@@ -16,7 +16,8 @@ from typing import Any
 
 import pytest
 
-from engine.config.rollout import DatasetConfig, GradingConfig, OraclePolicyConfig
+from engine.config.policies import OraclePolicyConfig
+from engine.config.rollout import DatasetConfig, GradingConfig
 from engine.config.run import ValidateRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig

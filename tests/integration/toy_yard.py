@@ -19,21 +19,15 @@ from typing import Any
 import torch
 
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.rollout import (
-    AgentConfig,
-    DatasetConfig,
-    GradingConfig,
-    OraclePolicyConfig,
-    RolloutConfig,
-    TransformerPolicyConfig,
-)
+from engine.config.policies import OraclePolicyConfig, TransformerPolicyConfig
+from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import AnyRun, CurateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import CurationConfig, EvaluationConfig
 from engine.events.control import Control
 from engine.events.spool import SpoolSink, read_lines
-from engine.inference.scripted import OraclePolicy
+from engine.inference.scripted.policies import OraclePolicy
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer, TransformerConfig
 from engine.models.chat.chatml import ChatML

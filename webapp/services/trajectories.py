@@ -12,7 +12,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
-from engine.config.rollout import DatasetConfig, ReplayPolicyConfig
+from engine.config.policies import ReplayPolicyConfig
+from engine.config.rollout import DatasetConfig
 from engine.config.run import RolloutRun
 from engine.errors import DatasetError
 from engine.types import RunKind, RunState

@@ -15,14 +15,9 @@ rate of 1e-6; adapters take ten times that. The sampler runs on the (first) GPU 
 from __future__ import annotations
 
 from engine.config.algorithm import AlgorithmConfig
+from engine.config.policies import TransformerPolicyConfig
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
-from engine.config.rollout import (
-    AgentConfig,
-    DatasetConfig,
-    GradingConfig,
-    RolloutConfig,
-    TransformerPolicyConfig,
-)
+from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.environment import FrozenLakeConfig
-from engine.config.rollout import AgentConfig, DatasetConfig, RolloutConfig, TransformerPolicyConfig
+from engine.config.policies import TransformerPolicyConfig
+from engine.config.rollout import AgentConfig, DatasetConfig, RolloutConfig
 from engine.config.run import EvaluateRun, SftRun, TrainRun
 from engine.config.trainer import TrainerConfig
 from engine.config.training import EvaluationConfig

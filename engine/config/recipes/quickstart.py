@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from engine.config.algorithm import AlgorithmConfig
-from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, OraclePolicyConfig, RolloutConfig
+from engine.config.policies import OraclePolicyConfig
+from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.agent.conversation import Conversation
-from engine.inference.base import GenerationContext, GenerationRequest, Policy, SamplingParams
+from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams, TokenPolicy
 from engine.tools import MemoryFileStore
 from engine.tools.parser import parse
 from engine.trainer.sft.data import Episode, editor
@@ -33,7 +33,13 @@ class Attempt:
 
 
 async def attempt(
-    policy: Policy, episode: Episode, *, temperature: float, seed: int, max_context: int, max_response: int
+    policy: TokenPolicy,
+    episode: Episode,
+    *,
+    temperature: float,
+    seed: int,
+    max_context: int,
+    max_response: int,
 ) -> Attempt:
     """Run the policy on an episode until it finishes or runs out of context or turns."""
     store = MemoryFileStore({episode.path: episode.broken.encode()})
@@ -71,7 +77,7 @@ async def attempt(
 
 
 async def exact_fix_rate(
-    policy: Policy,
+    policy: TokenPolicy,
     episodes: Sequence[Episode],
     *,
     temperature: float,

@@ -35,7 +35,7 @@ from engine.environments.frozenlake_maps import (
     lake_row,
 )
 from engine.inference.base import GenerationContext, SamplingParams
-from engine.inference.scripted import ScriptedPolicy
+from engine.inference.scripted.policies import ScriptedPolicy
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML

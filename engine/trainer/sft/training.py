@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from engine.config.run import SftRun
-from engine.inference.sampler import TransformerPolicy
+from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.base import LanguageModel
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer

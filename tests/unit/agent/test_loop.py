@@ -16,7 +16,13 @@ from engine.config.rollout import AgentConfig
 from engine.config.sandbox import SandboxConfig
 from engine.environments.swe import SweEnvironment
 from engine.errors import ModelError, SandboxDiedError
-from engine.inference.base import Generation, GenerationContext, GenerationRequest, Policy, SamplingParams
+from engine.inference.base import (
+    Generation,
+    GenerationContext,
+    GenerationRequest,
+    SamplingParams,
+    TokenPolicy,
+)
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
@@ -40,7 +46,7 @@ RUN = respond("execute_bash", cmd="true")
 
 
 async def roll(
-    policy: Policy, config: AgentConfig, *, command: Command = silent, deadline_s: float | None = None
+    policy: TokenPolicy, config: AgentConfig, *, command: Command = silent, deadline_s: float | None = None
 ) -> tuple[AgentOutcome, list[Step]]:
     """One rollout on a tiny repository in memory."""
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()}, command=command)

@@ -10,7 +10,7 @@ import torch
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
-from engine.inference.sampler import TransformerPolicy
+from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.chat.chatml import ChatML
 from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.inference.base import Generation
-from engine.inference.sampler import TransformerPolicy
+from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel, logits_of
 from engine.models.caches.base import Piece

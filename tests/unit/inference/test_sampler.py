@@ -10,8 +10,8 @@ import torch
 
 from engine.errors import ModelError
 from engine.inference.base import Generation, SamplingParams
-from engine.inference.sampler import TransformerPolicy
-from engine.inference.sampling import sample
+from engine.inference.builtin.sampler import TransformerPolicy
+from engine.inference.builtin.sampling import sample
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
 from engine.models.caches.base import Piece
 from engine.models.chat.chatml import ChatML

@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.rollout import AgentConfig
 from engine.errors import CheckpointError, ConfigError
-from engine.inference.scripted import OraclePolicy
+from engine.inference.scripted.policies import OraclePolicy
 from engine.models.builtin.tokenizer import load_tokenizer
 from engine.models.chat.chatml import ChatML
 from engine.models.chat.opening import open_chat

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import backward
 
 from engine.inference.base import SamplingParams
-from engine.inference.sampling import sample
+from engine.inference.builtin.sampling import sample
 from engine.models import logprobs as module
 from engine.models.base import Head
 from engine.models.builtin.batch_invariance import choose_tiles

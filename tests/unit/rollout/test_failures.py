@@ -12,7 +12,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import PatchError, SandboxError, SandboxMemoryError
 from engine.events.failures import POLICIES, policy_of
 from engine.grading.grader import Grader
-from engine.inference.scripted import OraclePolicy
+from engine.inference.scripted.policies import OraclePolicy
 from engine.orchestrator.metrics import is_infrastructure
 from engine.rollout import GroupRequest
 from engine.sandbox.base import ExecResult

@@ -12,8 +12,8 @@ from engine.agent.prompts import load_prompt
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, ModelError, SandboxError
-from engine.inference.base import GenerationContext, GenerationRequest, Policy
-from engine.inference.scripted import NoopPolicy, OraclePolicy
+from engine.inference.base import GenerationContext, GenerationRequest, TokenPolicy
+from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
@@ -35,7 +35,7 @@ from tests.rollout_builders import (
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 
 
-def scheduler(backend: MemoryBackend, policy: Policy, **changes: Any) -> RolloutScheduler:
+def scheduler(backend: MemoryBackend, policy: TokenPolicy, **changes: Any) -> RolloutScheduler:
     return swe_scheduler(backend, policy, **{"sandbox": SandboxConfig(start_retries=1), **changes})
 
 

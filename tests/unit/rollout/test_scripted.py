@@ -9,8 +9,8 @@ import pytest
 
 from engine.errors import ModelError, PatchError
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
-from engine.inference.oracle import plan
-from engine.inference.scripted import NoopPolicy, OraclePolicy, ReplayPolicy, ScriptedPolicy
+from engine.inference.scripted.oracle import plan
+from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy, ScriptedPolicy
 from engine.patches.structure import FileChange, parse_patch
 from engine.tools import FileEditor, MemoryFileStore, ObservationStyle, run_immediately
 from engine.tools.formats import ToolFormat

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config.rollout import TransformerPolicyConfig
+from engine.config.policies import TransformerPolicyConfig
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import CheckpointError, TrainerError, UpdateAbandonedError
-from engine.inference.sampler import TransformerPolicy
+from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot

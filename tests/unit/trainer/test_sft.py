@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from engine.config.run import SftRun
 from engine.errors import TrainyardError
-from engine.inference.base import Generation, GenerationRequest
+from engine.inference.base import Generation, GenerationRequest, TokenPolicy
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel, logits_of
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
@@ -274,7 +274,7 @@ def test_a_published_model_learns_in_its_own_conversations(family: str, tmp_path
     assert published.num_parameters() == sum(p.numel() for p in before.model.parameters())
 
 
-class Answering:
+class Answering(TokenPolicy):
     """A policy that writes given responses in order; for every other episode it submits at once."""
 
     name = "answering"

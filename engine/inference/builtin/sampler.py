@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelError
-from engine.inference.base import Generation, GenerationRequest
-from engine.inference.cache_slots import CacheSlots
-from engine.inference.caches import open_cache
-from engine.inference.sampling import sample
+from engine.inference.base import Generation, GenerationRequest, TokenPolicy
+from engine.inference.builtin.cache_slots import CacheSlots
+from engine.inference.builtin.caches import open_cache
+from engine.inference.builtin.sampling import sample
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
 
@@ -57,8 +57,8 @@ class _Sequence:
         self.loop.call_soon_threadsafe(_set_exception, self.future, error)
 
 
-class TransformerPolicy:
-    """Samples a language model for many rollouts at once (``engine.inference.base.Policy``).
+class TransformerPolicy(TokenPolicy):
+    """Samples a language model for many rollouts at once.
 
     Args:
         model: on any device; weights may change in place between generations, then call ``set_version``.

@@ -8,12 +8,12 @@ or ``CallingPolicy``, its settings in ``engine.config.rollout``.
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from pathlib import Path
 
 from engine.errors import ModelError
-from engine.inference.base import Generation, GenerationContext, GenerationRequest
-from engine.inference.oracle import plan
+from engine.inference.base import Generation, GenerationContext, GenerationRequest, TokenPolicy
+from engine.inference.scripted.oracle import plan
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
@@ -24,8 +24,8 @@ from engine.tools.tool_sets import R2E_GYM, ToolSet
 from engine.types import ToolCall
 
 
-class ScriptedPolicy(ABC):
-    """Policy whose responses are computed (``engine.inference.base.Policy``).
+class ScriptedPolicy(TokenPolicy):
+    """Policy whose responses are computed.
 
     Log-probabilities are 0: the policy is certain.
     """
@@ -48,7 +48,7 @@ class ScriptedPolicy(ABC):
             stopped=len(kept) == len(ids),
         )
 
-    async def close(self) -> None:  # noqa: B027 - part of the protocol, and there is nothing to free
+    async def close(self) -> None:
         """Do nothing; there are no resources."""
 
     @abstractmethod

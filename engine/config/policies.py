@@ -1,0 +1,140 @@
+"""Settings of policies: transformers, endpoints and scripts.
+
+To add a policy: a section with its own ``type``, a member of ``PolicyConfig`` and a case in
+``engine.orchestrator.policies``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from engine.config.base import Section
+from engine.config.places import CheckpointPlace, EndpointPlace, Granted, LocalPath, Text
+
+
+class VllmConfig(Section):
+    """vLLM servers that sample the policy; used with ``policy.engine`` = ``vllm``."""
+
+    addresses: Annotated[tuple[str, ...], Granted()] = ()
+    """Addresses of running servers (``http://HOST:PORT``); empty: the run starts its own."""
+    python: Annotated[str, Granted()] = ""
+    """Interpreter of the environment with vLLM; empty: the one that ``make vllm`` made, else this one."""
+    replicas: int = Field(default=1, ge=1)
+    """Number of servers that the run starts."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Number of devices over which each server splits the model."""
+    gpu_memory: float = Field(default=0.85, gt=0, lt=1)
+    """Share of a GPU's memory that a server may use, weights and KV cache together."""
+    cpu_cache_gib: float = Field(default=1.0, gt=0)
+    """Size of a server's KV cache on a machine without GPU, GiB."""
+    cache_share: float = Field(default=0.9, gt=0)
+    """Share of a server's KV cache that the conversations in flight may fill before new ones have to wait."""
+    transfer: Literal["auto", "disk", "nccl", "ipc"] = "auto"
+    """Way of new weights to the servers: by files, by NCCL, or by CUDA IPC on the same device; ``auto`` uses
+    NCCL between GPUs, else files."""
+    in_flight: Literal["finish", "keep", "abort"] = "finish"
+    """Requests in flight when weights change: ``finish`` waits for them, ``keep`` freezes them and samples
+    on with the new weights, ``abort`` sends them again."""
+    start_timeout_s: float = Field(default=600.0, gt=0)
+    """Maximum time for a server to start, seconds."""
+    stall_timeout_s: float = Field(default=120.0, gt=0)
+    """Maximum time that a server may leave its requests without a token, seconds; it is then restarted."""
+    max_restarts: int = Field(default=3, ge=0)
+    """Restarts of a server within ten minutes before it is left out."""
+
+
+class TransformerPolicyConfig(Section):
+    """A transformer, sampled by the engine's own batched KV-cache sampler or by vLLM."""
+
+    type: Literal["transformer"] = "transformer"
+    checkpoint: Annotated[str, CheckpointPlace()] = "builtin:quickstart"
+    """Folder with config.json, safetensors and tokenizer files (on a server: below a policy folder),
+    ``OWNER/NAME`` (Hugging Face Hub; on a server: of the administrator's list), ``builtin:<name>`` (shipped
+    with the engine), ``run:<id>`` (last checkpoint of a run), ``fresh:<architecture or folder>`` (random
+    weights), or ``warm`` (FrozenLake: trained by imitation as set by
+    ``environment.warm_start_*``, once per data folder)."""
+    engine: Literal["builtin", "vllm"] = "builtin"
+    """Sampler: ``builtin`` runs in the trainer's process and needs nothing else, ``vllm`` in processes of its
+    own."""
+    vllm: VllmConfig = VllmConfig()
+    temperature: float = Field(default=1.0, ge=0)
+    """Sampling temperature."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Probability mass of nucleus sampling."""
+    top_k: int = Field(default=0, ge=0)
+    """Number of most likely tokens to sample from; 0 samples from all."""
+    min_p: float = Field(default=0.0, ge=0, lt=1)
+    """Minimum probability of a sampled token, as a share of the most likely one's; 0 samples from all."""
+    max_batch: int = Field(default=64, ge=1)
+    """Maximum number of sequences sampled at once."""
+
+
+class EndpointPolicyConfig(Section):
+    """A model behind an OpenAI-compatible address: for collecting and evaluating, never trained."""
+
+    type: Literal["endpoint"] = "endpoint"
+    endpoint: Annotated[str, EndpointPlace()]
+    """Name of an endpoint that the administrator entered, with its key; outside of a server also an address
+    (``http://HOST:PORT/v1``), with the key in ``TRAINYARD_ENDPOINT_KEY``."""
+    model: Text = Field(min_length=1)
+    """Model, as the endpoint names it."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature; None leaves it to the endpoint, which some reasoning models require."""
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    """Probability mass of nucleus sampling; None leaves it to the endpoint."""
+    reasoning_effort: Text = ""
+    """Effort of reasoning models (``low``, ``medium``, ``high``); empty leaves it out."""
+    token_limit_name: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
+    """Name of the parameter that limits a response's tokens; OpenAI's reasoning models take the latter."""
+    send_seed: bool = True
+    """Send each request's seed; some endpoints refuse it."""
+    requests_per_minute: int | None = Field(default=None, ge=1)
+    """Rate limit of requests; None has none."""
+    tokens_per_minute: int | None = Field(default=None, ge=1)
+    """Rate limit of tokens, prompts and responses together; None has none."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """Maximum time of one request, seconds."""
+    max_retries: int = Field(default=8, ge=0)
+    """Retries of a request that met a rate limit, a time-out, a broken connection or a server error."""
+    input_price: float | None = Field(default=None, ge=0)
+    """US dollars per million prompt tokens; None: unknown."""
+    cached_price: float | None = Field(default=None, ge=0)
+    """US dollars per million prompt tokens from the endpoint's cache; None: as ``input_price``."""
+    output_price: float | None = Field(default=None, ge=0)
+    """US dollars per million tokens of responses; None: unknown."""
+    spend_limit: float | None = Field(default=None, gt=0)
+    """US dollars after which the run ends as stopped; needs prices. None has no limit."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> EndpointPolicyConfig:
+        if self.spend_limit is not None and (self.input_price is None or self.output_price is None):
+            raise ValueError("spend_limit needs input_price and output_price: without them no cost is known")
+        return self
+
+
+class OraclePolicyConfig(Section):
+    """Oracle: applies the gold patch through the tools, then submits."""
+
+    type: Literal["oracle"] = "oracle"
+
+
+class NoopPolicyConfig(Section):
+    """No-op: submits at once without any change."""
+
+    type: Literal["noop"] = "noop"
+
+
+class ReplayPolicyConfig(Section):
+    """Replay of the responses of stored trajectories."""
+
+    type: Literal["replay"] = "replay"
+    source: Annotated[str, LocalPath("imports")]
+    """JSONL file of trajectories, as exported by Trainyard."""
+
+
+PolicyConfig = Annotated[
+    TransformerPolicyConfig | OraclePolicyConfig | NoopPolicyConfig | ReplayPolicyConfig,
+    Field(discriminator="type"),
+]
