@@ -51,11 +51,6 @@ class PagedCache:
         self.layers: dict[int, tuple[Tensor, Tensor]] = {}
         """Keys and values of each layer, [pages × PAGE, kv_heads, D]."""
 
-    @property
-    def used_pages(self) -> int:
-        """Return the number of pages that hold tokens of some row."""
-        return len(self._users) - len(self._free)
-
     @torch.no_grad()
     def feed(self, pieces: Sequence[Piece]) -> Tensor:
         """Continue sequences by their next tokens; return logits [n, V]."""

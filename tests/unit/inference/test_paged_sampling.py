@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor
 
 from engine.inference.base import Generation
 from engine.inference.builtin.sampler import TransformerPolicy
@@ -113,20 +114,26 @@ def test_a_copy_finds_room_in_a_full_cache() -> None:
 def test_rows_share_pages_until_they_differ_and_free_them() -> None:
     net, text = make_model("qwen3"), ids_of(3 * PAGE + 5, 5)
     cache = PagedCache(net, 3)
-    cache.feed([Piece(row=0, start=0, ids=text)])
-    cache.copy(0, 1, 0, len(text))
-    assert cache.used_pages == 5  # three shared, and a last one for each
+
+    def check(row: int, ids: list[int], logits: Tensor) -> None:
+        alone = PagedCache(net, 1).feed([Piece(row=0, start=0, ids=ids)])
+        torch.testing.assert_close(logits, alone[0], rtol=1e-5, atol=1e-5)
+        assert len(cache.layers[0][0]) == 6 * PAGE, f"row {row}"  # room for half as many again, never more
+
+    check(0, text, cache.feed([Piece(row=0, start=0, ids=text)])[0])
+    cache.copy(0, 1, 0, len(text))  # three pages shared, and a last one for each
     tails = [ids_of(7, 6), ids_of(7, 8)]
     logits = cache.feed([Piece(row=row, start=len(text), ids=tail) for row, tail in enumerate(tails)])
     for row, tail in enumerate(tails):
-        alone = PagedCache(net, 1).feed([Piece(row=0, start=0, ids=[*text, *tail])])
-        torch.testing.assert_close(logits[row], alone[0], rtol=1e-5, atol=1e-5)
+        check(row, [*text, *tail], logits[row])
     cache.clear(0)
-    assert cache.used_pages == 4
+    other = ids_of(2 * PAGE, 9)  # one page that was freed and the sixth
+    check(0, other, cache.feed([Piece(row=0, start=0, ids=other)])[0])
+    longer = [*text, *tails[1]]
+    check(1, [*longer, 9], cache.feed([Piece(row=1, start=len(longer), ids=[9])])[0])
+    cache.clear(0)
     cache.clear(1)
-    assert cache.used_pages == 0
-    cache.feed([Piece(row=2, start=0, ids=text)])
-    assert cache.used_pages == 4
+    check(2, text, cache.feed([Piece(row=2, start=0, ids=text)])[0])
 
 
 @torch.no_grad()
