@@ -21,6 +21,7 @@
     ├── PatchError             a patch does not apply
     ├── HostileInputError      what a sandbox left behind cannot be read within limits: the agent's doing
     ├── ModelError             the policy could not produce a completion
+    │   └── EngineError            an inference server failed a request; says how, keeps the partial tokens
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
     └── TrainerError           an update failed, or a rank of the trainer ended
         └── UpdateAbandonedError   it was told to end an update early, and cannot go on
@@ -31,7 +32,7 @@ A command that fails, times out or prints too much is not an error: it is an ``E
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 
 class TrainyardError(Exception):
@@ -177,6 +178,29 @@ class HostileInputError(TrainyardError):
 
 class ModelError(TrainyardError):
     """The policy could not produce a completion."""
+
+
+class EngineError(ModelError):
+    """An inference server failed a request.
+
+    Args:
+        message: what happened, with the server's address.
+        kind: ``lost`` (the server ended, did not start or cut the connection), ``stalled`` (no token in time),
+            ``garbage`` (its answer is impossible), ``refused`` (it declined the request: a repetition of the
+            same request fails too).
+        tokens: the ``engine.inference.base.Generation`` received before the failure; None without a token.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        kind: Literal["lost", "stalled", "garbage", "refused"],
+        tokens: Any = None,
+    ) -> None:
+        self.kind = kind
+        self.tokens = tokens
+        super().__init__(message)
 
 
 class PublicationError(TrainyardError):
