@@ -185,9 +185,9 @@ class EngineError(ModelError):
 
     Args:
         message: what happened, with the server's address.
-        kind: ``lost`` (the server ended, did not start or cut the connection), ``stalled`` (no token in time),
-            ``garbage`` (its answer is impossible), ``refused`` (it declined the request: a repetition of the
-            same request fails too).
+        kind: ``lost`` (the server ended, did not start or cut the connection), ``stalled`` (no token in
+            time), ``garbage`` (its answer is impossible), ``refused`` (it declined the request: the same
+            request again would fail too).
         tokens: the ``engine.inference.base.Generation`` received before the failure; None without a token.
     """
 

@@ -18,8 +18,8 @@ class ServerFacts:
     vocabulary: int | None
     """Number of token ids; None where the server does not report it."""
     features: frozenset[str]
-    """What the server can do beyond generating: ``weights`` (our worker module is loaded), ``versions`` (tokens
-    carry the version of their weights), ``adapters`` (LoRA adapters are loaded at run time)."""
+    """Abilities beyond generating: ``weights`` (our worker module is loaded), ``versions`` (tokens carry the
+    version of their weights), ``adapters`` (LoRA adapters are loaded at run time)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
