@@ -21,6 +21,7 @@
     ├── PatchError             a patch does not apply
     ├── HostileInputError      what a sandbox left behind cannot be read within limits: the agent's doing
     ├── ModelError             the policy could not produce a completion
+    │   ├── ContextLengthError     the prompt does not fit into the model's context
     │   └── EngineError            an inference server failed a request; says how, keeps the partial tokens
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
     └── TrainerError           an update failed, or a rank of the trainer ended
@@ -178,6 +179,10 @@ class HostileInputError(TrainyardError):
 
 class ModelError(TrainyardError):
     """The policy could not produce a completion."""
+
+
+class ContextLengthError(ModelError):
+    """The prompt does not fit into the model's context: a limit of the rollout, no infrastructure failure."""
 
 
 class EngineError(ModelError):

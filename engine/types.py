@@ -199,8 +199,15 @@ class Step:
     exit_code: int | None = None
     done: bool = False
     prompt_tokens: int = 0
+    """Tokens of the prompt; 0 where a chat policy's endpoint does not report them."""
+    cached_tokens: int = 0
+    """Tokens of the prompt that came from the endpoint's cache."""
     generated_tokens: int = 0
-    thinking_tokens: int = 0
+    """Tokens of the response, thinking included; 0 where they are not reported."""
+    thinking_tokens: int | None = 0
+    """None where a chat policy's endpoint does not report them."""
+    cost: float | None = None
+    """US dollars that the response cost; None where no price is known."""
     truncated_chars: int = 0
     """Characters of the observation that were cut before the model saw it."""
     model_seconds: float = 0.0

@@ -102,8 +102,13 @@ class StepFinished(RunEvent):
     exit_code: int | None = None
     done: bool = False
     prompt_tokens: int = 0
+    cached_tokens: int = 0
+    """Tokens of the prompt that came from the endpoint's cache."""
     generated_tokens: int = 0
-    thinking_tokens: int = 0
+    thinking_tokens: int | None = 0
+    """None where they are unknown: a chat policy's endpoint does not report them."""
+    cost: float | None = None
+    """US dollars; None where no price is known."""
     truncated_chars: int = 0
     model_seconds: float = 0.0
     tool_seconds: float = 0.0
@@ -155,8 +160,14 @@ class TrajectoryFinished(RunEvent):
     prompt_hash: str = Field(default="", max_length=64)
     """Hash of the prompt's texts, tools and tool format, as the model saw them."""
     prompt_tokens: int = 0
+    """Tokens of the first prompt."""
+    cached_tokens: int = 0
+    """Tokens from the endpoint's cache, over all prompts."""
     generated_tokens: int = 0
-    thinking_tokens: int = 0
+    thinking_tokens: int | None = 0
+    """Sum over the steps; None where one is unknown."""
+    cost: float | None = None
+    """US dollars of the steps whose cost is known; None without any."""
     policy_version_min: int = 0
     policy_version_max: int = 0
     queue_seconds: float = 0.0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -72,8 +73,10 @@ def step_fields(step: Step) -> dict[str, Any]:
             "exit_code",
             "done",
             "prompt_tokens",
+            "cached_tokens",
             "generated_tokens",
             "thinking_tokens",
+            "cost",
             "truncated_chars",
             "model_seconds",
             "tool_seconds",
@@ -101,8 +104,7 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
         "prompt": trajectory.prompt,
         "prompt_hash": trajectory.prompt_hash,
         "prompt_tokens": steps[0].prompt_tokens if steps else 0,
-        "generated_tokens": sum(step.generated_tokens for step in steps),
-        "thinking_tokens": sum(step.thinking_tokens for step in steps),
+        **_usage_fields(steps),
         "policy_version_min": min(versions),
         "policy_version_max": max(versions),
         "queue_seconds": timings.queue,
@@ -119,6 +121,17 @@ def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
         "total_seconds": timings.total,
         "tokens": TokenBlock.of(trajectory.tokens) if with_tokens else None,
         **_grade_fields(trajectory),
+    }
+
+
+def _usage_fields(steps: Sequence[Step]) -> dict[str, Any]:
+    thinking = [step.thinking_tokens for step in steps if step.thinking_tokens is not None]
+    costs = [step.cost for step in steps if step.cost is not None]
+    return {
+        "cached_tokens": sum(step.cached_tokens for step in steps),
+        "generated_tokens": sum(step.generated_tokens for step in steps),
+        "thinking_tokens": sum(thinking) if len(thinking) == len(steps) else None,
+        "cost": math.fsum(costs) if costs else None,
     }
 
 

@@ -234,6 +234,22 @@ def test_live_steps_count_before_the_end() -> None:
     assert (trajectory.state, trajectory.num_steps, trajectory.thinking_tokens) == ("running", 3, 12)
 
 
+def test_trajectories_of_chat_policies_have_no_tokens_and_may_not_know_their_thinking() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0), steps=1, finish=False)
+    stream.step(ref(0, "a", 0), 1, thinking_tokens=None, cached_tokens=8, cost=0.25)
+    stream.add(
+        "trajectory_finished", ref=ref(0, "a", 0), termination="submitted", verdict=None, reward=None,
+        num_steps=2, generated_tokens=14, thinking_tokens=None, cached_tokens=8, cost=0.25,
+    )  # fmt: skip
+    post(claim, stream)
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.state, trajectory.generated_tokens) == ("finished", 14)
+    assert not hasattr(trajectory, "token_blob")
+
+
 def test_gzip_and_its_bombs() -> None:
     run, claim = launched()
     stream = history()

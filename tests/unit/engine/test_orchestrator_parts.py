@@ -203,6 +203,12 @@ def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
     assert metrics["conversation/forks"] == 0
 
 
+def test_steps_of_unknown_thinking_are_left_out_of_its_mean() -> None:
+    steps = [step(thinking_tokens=4), step(index=1, thinking_tokens=None)]
+    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=(trajectory(steps=steps),))
+    assert iteration_metrics([group])["tokens/thinking_per_step"] == 4
+
+
 def test_forks_are_counted_per_trajectory() -> None:
     forked = TokenRecord(ids=range(6), mask=[0, 1, 0, 0, 1, 0], steps=[-1, 0, -1, -1, 1, -1])
     members = [
@@ -239,6 +245,38 @@ def test_tokens_travel_with_training_trajectories_only(phase: str, travels: bool
     assert (event.policy_version_min, event.policy_version_max) == (4, 4)
     assert event.reward == 1.0
     assert (event.prompt, event.prompt_hash) == ("deepswe_v1", "0" * 16)
+
+
+@pytest.mark.parametrize(
+    ("thinking", "costs", "wanted"),
+    [
+        ((2, 3), (0.25, 0.5), (5, 0.75)),
+        ((2, None), (None, 0.5), (None, 0.5)),
+        ((0, 0), (None, None), (0, None)),
+    ],
+)
+def test_events_tell_what_a_chat_policys_endpoint_reported(
+    thinking: tuple[int | None, ...], costs: tuple[float | None, ...], wanted: tuple[int | None, float | None]
+) -> None:
+    steps = [
+        step(index=index, cached_tokens=10, thinking_tokens=count, cost=cost)
+        for index, (count, cost) in enumerate(zip(thinking, costs, strict=True))
+    ]
+    reference = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
+    for one in steps:
+        event = StepFinished(seq=1, epoch=1, time=0.0, ref=reference, **step_fields(one))
+        again = EVENT_ADAPTER.validate_json(event.model_dump_json())
+        assert isinstance(again, StepFinished)
+        assert (again.cached_tokens, again.thinking_tokens, again.cost) == (
+            10, one.thinking_tokens, one.cost,
+        )  # fmt: skip
+    fields = trajectory_fields(replace(trajectory(steps=steps), tokens=TokenRecord()))
+    finished = EVENT_ADAPTER.validate_json(
+        TrajectoryFinished(seq=1, epoch=1, time=0.0, **fields).model_dump_json()
+    )
+    assert isinstance(finished, TrajectoryFinished)
+    assert finished.tokens is None
+    assert (finished.cached_tokens, finished.thinking_tokens, finished.cost) == (20, *wanted)
 
 
 class GatedSink(MemorySink):

@@ -48,7 +48,7 @@ async def test_the_oracle_solves_a_task(family: str, tool_format: ToolFormat, hi
     assert trajectory.reward == 1.0
     assert [step.error for step in steps] == [""] * len(steps)
     assert [step.thought for step in steps] == ["look at lines 1-2", "line 1: the change", "done"]
-    assert all(step.thinking_tokens > 0 for step in steps)
+    assert all(step.thinking_tokens for step in steps)
     assert tokens.num_sampled == sum(step.generated_tokens for step in steps)
     assert len(tokens.samples()) == (1 if history == "keep" else len(steps))
     for sample in tokens.samples():

@@ -41,6 +41,7 @@ TEXT = st.text(max_size=8)
 STEPS = st.builds(
     Step, index=st.integers(0), thought=TEXT, response=TEXT, call=CALLS, observation=TEXT, error=TEXT,
     exit_code=st.none() | st.integers(), done=st.booleans(), model_seconds=FLOATS,
+    cached_tokens=st.integers(0), thinking_tokens=st.none() | st.integers(0), cost=st.none() | FLOATS,
 )  # fmt: skip
 TESTS = st.lists(st.builds(TestResult, seconds=FLOATS), max_size=2).map(tuple)
 GRADES = st.none() | st.builds(Grade, reward=st.none() | FLOATS, tests=TESTS, log=TEXT, seconds=FLOATS)
@@ -106,6 +107,15 @@ def test_files_of_earlier_versions_hold_lists_of_tokens() -> None:
     trajectory = Trajectory(key=make_key(), steps=(), termination=TerminationReason.SUBMITTED, tokens=tokens)
     lists = {"ids": [1, 2], "mask": [0, 1], "logprobs": [0.0, -0.5], "versions": [-1, 3], "steps": [-1, 0]}
     earlier = {**trajectory_to_dict(trajectory), "format": "trainyard.trajectory/1", "tokens": lists}
+    assert trajectory_from_dict(json.loads(json.dumps(earlier))) == trajectory
+
+
+def test_files_of_earlier_versions_know_neither_cost_nor_cached_tokens() -> None:
+    step = Step(index=0, thought="", response="", call=None, observation="", thinking_tokens=3)
+    trajectory = Trajectory(key=make_key(), steps=(step,), termination=TerminationReason.SUBMITTED)
+    earlier = trajectory_to_dict(trajectory)
+    for name in ("cost", "cached_tokens"):
+        del earlier["steps"][0][name]
     assert trajectory_from_dict(json.loads(json.dumps(earlier))) == trajectory
 
 
