@@ -14,6 +14,7 @@ import platform
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +24,12 @@ from torch import Tensor
 
 from bench.harness import store
 from engine.models.base import LanguageModel, logits_of
-from engine.models.builtin.transformer import Transformer, TransformerConfig
+from engine.models.builtin.transformer import ARCHITECTURES, Transformer
 from engine.trainer.batch import Microbatch, Sample, make_microbatch
 from engine.trainer.ranks import ALONE
 from engine.trainer.scorer import Scorer
 
-MODEL = TransformerConfig(
-    vocab_size=151_936,
-    hidden_size=32,
-    num_hidden_layers=2,
-    num_attention_heads=2,
-    num_key_value_heads=2,
-    head_dim=16,
-    intermediate_size=64,
-    max_position_embeddings=32_768,
-)
+MODEL = replace(ARCHITECTURES["tiny"], vocab_size=151_936, max_position_embeddings=32_768)
 LENGTHS = (2048, 4096, 8192, 16_384, 32_768)
 LONGEST_WHOLE = 4096
 """Length up to which the table of all logits is measured: of 2.3 GiB in float32, several at once."""

@@ -6,7 +6,6 @@ sampled all the same, and its conversations follow its chat template. Importing 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
@@ -25,18 +24,14 @@ class Family:
 
 
 _ROWS = (
-    Family(model_type="qwen2"),
     Family(model_type="qwen3", renderer="qwen3"),
     Family(model_type="qwen3_moe", renderer="qwen3", lora_targets=ATTENTION),
     Family(model_type="llama", renderer="llama-3"),
-    Family(model_type="mistral"),
     Family(model_type="gpt_oss", renderer="gpt-oss", lora_targets=ATTENTION),
-    Family(model_type="gemma3_text"),
     Family(model_type="glm4_moe", renderer="glm-4.5", lora_targets=ATTENTION),
 )
-FAMILIES: Mapping[str, Family] = {row.model_type: row for row in _ROWS}
 
 
 def family_of(model_type: str) -> Family:
     """Return the family's row, or defaults."""
-    return FAMILIES.get(model_type) or Family(model_type=model_type)
+    return next((row for row in _ROWS if row.model_type == model_type), Family(model_type=model_type))

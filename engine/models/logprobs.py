@@ -1,8 +1,8 @@
 """Log-probabilities and entropies of given tokens without the table of all logits.
 
 The table [N, V] of 64,000 positions and 152,000 tokens has 39 GB in float32. Here only one tile of it exists
-at a time, forwards and (most of them computed again) backwards: blocks of the vocabulary, and of positions
-inside each.
+at a time, forwards and backwards: blocks of the vocabulary, and of positions inside each. A gibibyte of
+logits is kept for the backward pass; those beyond it are computed again.
 With the raw logits x = hidden · weightᵀ, the head's scale s and cap c, z = c tanh(s x / c) / T (without a
 cap: s x / T), the running log-sum-exp λ and p = exp(z − λ)
 
@@ -15,20 +15,15 @@ wᵢ = e^(λᵢ − λ), the entropy H = Σ wᵢ (Hᵢ − log wᵢ).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from engine.models import logit_tiles
 from engine.models.base import Head
-
-_Size = TypeVar("_Size")
-_TILES = {"cpu": (256, 1024), "cuda": (4096, 16_384)}
-"""Positions and tokens of a tile: a CPU's fits its cache, a GPU's keeps it busy."""
-_KEPT = 2**28
-"""Maximum number of logits kept for the backward pass; the others are computed again."""
 
 
 def token_logprobs(
@@ -86,7 +81,7 @@ class _TokenLogprobs(torch.autograd.Function):
         total = hidden.new_full((len(hidden),), -torch.inf, dtype=torch.float64)
         chosen = torch.zeros_like(total)
         entropies = torch.zeros_like(total) if entropy else None
-        room = _KEPT if any(ctx.needs_input_grad) else 0
+        room = logit_tiles.KEPT if any(ctx.needs_input_grad) else 0
         kept = hidden.new_empty(min(room, len(hidden) * len(weight)), dtype=wide)
         with torch.autocast(hidden.device.type, enabled=False):
             for columns, rows, block, z, _ in _tiles(hidden, weight, kept):
@@ -142,10 +137,6 @@ class _TokenLogprobs(torch.autograd.Function):
         )
 
 
-def _of(sizes: Mapping[str, _Size], hidden: Tensor) -> _Size:
-    return sizes["cpu" if hidden.device.type == "cpu" else "cuda"]
-
-
 class _Tile(NamedTuple):
     """A block of the table of logits."""
 
@@ -156,12 +147,12 @@ class _Tile(NamedTuple):
     z: Tensor
     """Its place in memory, [n, v]."""
     is_kept: bool
-    """Whether the place is its own until the backward pass."""
+    """True where the place is its own until the backward pass."""
 
 
 def _tiles(hidden: Tensor, weight: Tensor, kept: Tensor) -> Iterator[_Tile]:
     """Yield all tiles, the first of them in ``kept``; each block of the head is cast once."""
-    height, width = _of(_TILES, hidden)
+    height, width = logit_tiles.TILES["cpu" if hidden.device.type == "cpu" else "cuda"]
     scratch, start = kept.new_empty(min(height, len(hidden)) * width), 0
     for columns in _slices(len(weight), width):
         block = weight[columns].to(hidden.dtype)

@@ -28,7 +28,13 @@ from engine.models.references import BUILTIN, Reference, find_model
 from engine.models.sharding import load_weights
 from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.opening import open_weights, read_config
-from engine.models.weights.policy_files import carry_files, draft_folder, write_config, write_json
+from engine.models.weights.policy_files import (
+    carry_files,
+    draft_folder,
+    read_provenance,
+    write_config,
+    write_json,
+)
 from engine.models.weights.source import TensorsInMemory, read_tensor
 from engine.models.weights.writing import write_safetensors
 
@@ -104,8 +110,8 @@ def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
         return OpenedModel(
             model=model, tokenizer=fresh_tokenizer(found.architecture), folder=None, provenance={}
         )
-    provenance = _provenance(found.folder)
-    if is_builtin(found.folder):
+    provenance = read_provenance(found.folder)
+    if is_builtin(provenance):
         ours, tokens = _load_builtin(found.folder)
         return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance or {})
     from engine.models.published.pretrained import build_pretrained  # transformers takes seconds to import
@@ -118,21 +124,9 @@ def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
     )
 
 
-def is_builtin(folder: Path) -> bool:
-    """Return whether a folder holds a policy of our own, which our own ``Transformer`` computes."""
-    provenance = _provenance(folder)
+def is_builtin(provenance: Mapping[str, Any] | None) -> bool:
+    """Return whether a ``provenance.json`` is that of a policy which our own ``Transformer`` computes."""
     return provenance is not None and provenance.get("implementation", "builtin") == "builtin"
-
-
-def _provenance(folder: Path) -> dict[str, Any] | None:
-    path = folder / "provenance.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-    return found
 
 
 def _published_tokenizer(folder: Path) -> Any:
@@ -159,7 +153,7 @@ def read_chat(folder: Path) -> Chat:
     Raises:
         CheckpointError: the tokenizer is missing or cannot serve conversations.
     """
-    if is_builtin(folder):
+    if is_builtin(read_provenance(folder)):
         return ChatML(load_tokenizer(folder))
     family = family_of(read_config(folder)["model_type"])
     return open_chat(_published_tokenizer(folder), family, folder)

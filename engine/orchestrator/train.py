@@ -28,6 +28,7 @@ from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.inference.builtin.sampler import TransformerPolicy
+from engine.models.precision import product_type
 from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
@@ -52,7 +53,6 @@ from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.learner import UpdateResult
-from engine.trainer.scorer import product_type
 from engine.types import Group, TaskRow
 
 
@@ -121,7 +121,7 @@ class TrainingLoop:
             trainer.chat,
             version=self.progress.policy_version,
             max_batch=config.policy.max_batch,
-            low=product_type(config.trainer),
+            low=product_type(config.trainer.precision),
         )
         self._scheduler = build_scheduler(config, run, environments, self.policy)
         self._prefetch = Prefetch(environments, group_size=config.rollout.group_size)

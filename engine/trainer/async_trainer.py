@@ -20,12 +20,12 @@ from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
 from engine.models.frozen import freeze_policy
 from engine.models.opening import OpenedModel, keep_files, open_model, write_policy_files
+from engine.models.precision import weight_type
 from engine.models.weights.adapted import BASE
 from engine.threads import in_thread
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
 from engine.trainer.factory import open_trainer, training_device
 from engine.trainer.learner import Learner, UpdateResult
-from engine.trainer.scorer import weight_type
 from engine.types import Group
 
 POLICY_FILES = "policy-files"

@@ -84,9 +84,5 @@ def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: P
         config=config,
         max_context=run.agent.max_context,
         seed=run.seed,
-        reference=_open(reference, home).to(device) if reference else None,
+        reference=open_model(reference, home=home).model.to(device) if reference else None,
     )
-
-
-def _open(ref: str, home: Path) -> LanguageModel:
-    return open_model(ref, home=home).model

@@ -16,25 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from engine.config.trainer import TrainerConfig
 from engine.models.base import LanguageModel
 from engine.models.logprobs import token_logprobs
+from engine.models.precision import product_type
 from engine.models.sharding import load_weights, shard
 from engine.models.weights.source import WeightSource
 from engine.trainer.batch import Microbatch
 from engine.trainer.ranks import Ranks, place
-
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
-
-
-def weight_type(config: TrainerConfig) -> torch.dtype:
-    """Return the type of a policy's weights: frozen under adapters, they gain nothing from float32."""
-    return torch.bfloat16 if config.lora_rank and config.precision == "bf16" else torch.float32
-
-
-def product_type(config: TrainerConfig) -> torch.dtype | None:
-    """Return the half precision of matrix products; None where they have the weights' own."""
-    return None if config.precision == "f32" else DTYPES[config.precision]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +56,7 @@ class Scorer(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model.model if isinstance(model, Unread) else model
-        self._low = None if precision == "f32" else DTYPES[precision]
+        self._low = product_type(precision)
         self._ranks = ranks
         self.model.set_activation_checkpointing(recompute)
         if ranks.mesh is not None:

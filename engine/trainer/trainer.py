@@ -32,6 +32,7 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, UpdateAbandonedError
 from engine.models.base import LanguageModel
 from engine.models.devices import peak_flops
+from engine.models.precision import DTYPES
 from engine.models.sizes import count_sizes
 from engine.models.weights.model_weights import stored_tensors
 from engine.trainer.batch import Microbatch, Row, make_microbatch
@@ -40,7 +41,7 @@ from engine.trainer.learner import Learned, Learner, Share
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.optimizers import initial_moments, make_optimizer, moments, set_rate, step
 from engine.trainer.ranks import ALONE, Ranks
-from engine.trainer.scorer import DTYPES, Base, Scorer, Unread
+from engine.trainer.scorer import Base, Scorer, Unread
 from engine.trainer.shards import Fingerprint, read_shards, stored_part, write_shards
 
 

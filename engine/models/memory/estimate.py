@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
 from engine.models.memory.activations import Activations, measure_activations
 from engine.models.memory.plan import MemoryPlan, plan_memory
 from engine.models.opening import is_builtin, open_model
+from engine.models.precision import weight_type
 from engine.models.references import find_model
 from engine.models.sizes import ModelSizes, count_sizes
+from engine.models.weights.policy_files import read_provenance
 
 
 def estimate_memory(
@@ -33,7 +34,7 @@ def estimate_memory(
         CheckpointError: there is no such policy.
         ConfigError: adapters on layers that it does not have.
     """
-    model = _without_weights(ref, home)
+    model = _without_weights(ref, config, home)
     if config.lora_rank:
         from engine.models.adapters import add_adapters  # peft takes seconds to import
 
@@ -43,26 +44,16 @@ def estimate_memory(
     return sizes, plan
 
 
-def _without_weights(ref: str, home: Path) -> LanguageModel:
+def _without_weights(ref: str, config: TrainerConfig, home: Path) -> LanguageModel:
     found = find_model(ref, home=home)
     if found.architecture is not None:
         return Transformer(ARCHITECTURES[found.architecture])
     assert found.folder is not None
-    if is_builtin(found.folder):
+    if is_builtin(read_provenance(found.folder)):
         return open_model(ref, home=home).model
-    from transformers import AutoConfig  # takes seconds to import
+    from engine.models.published.pretrained import build_pretrained  # transformers takes seconds to import
 
-    from engine.models.published.architectures import check_architecture
-    from engine.models.published.networks import build_causal
-    from engine.models.published.pretrained import PretrainedModel
-
-    try:
-        config = AutoConfig.from_pretrained(found.folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read the model in {found.folder}: {error}") from error
-    check_architecture(config)
-    dtype = getattr(config, "dtype", None) or torch.bfloat16
-    return PretrainedModel(build_causal(config, dtype=dtype, meta=True))
+    return build_pretrained(found.folder, dtype=weight_type(config), random=False)
 
 
 def _activations(model: LanguageModel, config: TrainerConfig) -> Activations:

@@ -17,21 +17,22 @@ torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from engine.config.trainer import TrainerConfig
+from engine.models.logit_tiles import KEPT, TILES, TILES_AT_ONCE
 from engine.models.sizes import ModelSizes
 
 if TYPE_CHECKING:
     from engine.models.memory.activations import Activations
 
+Device = Literal["cpu", "cuda"]
+_Entry = tuple[str, float, str]
+"""Name, bytes and remedy of a part."""
+
 GIB = 2**30
-_TILES = {"cpu": 4 * 2**20, "cuda": 4 * 2**28}
-"""Bytes of the tiles of logits that exist at once (``logprobs``)."""
-_KEPT = 4 * 2**28
-"""Maximum bytes of logits that are kept for the backward pass (``logprobs``)."""
 _RUNTIME = {"cpu": 0, "cuda": 2**30}
 """Bytes of the CUDA context, workspaces of its libraries, and gaps between tensors; an estimate."""
 _MOMENTS = {"adamw": 8.0, "adamw_8bit": 2.0 + 2 * 4 / 256}
@@ -83,7 +84,7 @@ def plan_memory(
     config: TrainerConfig,
     *,
     longest: int,
-    device: Literal["cpu", "cuda"] = "cuda",
+    device: Device = "cuda",
     reference: bool = False,
 ) -> MemoryPlan:
     """Return the memory that each rank needs.
@@ -98,45 +99,54 @@ def plan_memory(
     """
     ranks = config.data_parallel * config.context_parallel
     tokens = -(-max(config.tokens_per_microbatch, longest) // config.context_parallel)
-    in_layers = activations.inputs if config.activation_checkpointing else activations.kept
-    spare = activations.layer if config.activation_checkpointing else activations.layer // 2
-    compute = 2 if config.precision == "bf16" else 4
-    frozen = sizes.frozen_bytes + (0 if not reference or config.lora_rank else 4 * sizes.parameters)
-    kept = min(_KEPT, 4 * tokens * sizes.head // sizes.hidden)
-    logits = kept + _TILES[device] + tokens * sizes.hidden * 8 + (4 * sizes.head if sizes.head_trained else 0)
-    fewer = "more ranks (trainer.data_parallel)"
+    parts = (
+        *_weights(sizes, config, ranks, reference=reference),
+        *_passes(sizes, activations, config, tokens, device),
+        ("CUDA runtime", _RUNTIME[device], "a larger device"),
+    )
     return MemoryPlan(
         ranks=ranks,
-        parts=tuple(
-            _rounded(
-                ("frozen weights", frozen / ranks, fewer),
-                ("trained weights", 4 * sizes.trained / ranks, f"trainer.lora_rank, or {fewer}"),
-                ("gradients", 4 * sizes.trained / ranks, f"trainer.lora_rank, or {fewer}"),
-                (
-                    "optimizer",
-                    _MOMENTS[getattr(config, "optimizer", "adamw")] * sizes.trained / ranks,
-                    f"trainer.optimizer='adamw_8bit', trainer.lora_rank, or {fewer}",
-                ),
-                ("copies for products", _copies(sizes, compute, ranks), "trainer.lora_rank"),
-                (
-                    "activations of all layers",
-                    tokens * (in_layers + activations.outside),
-                    "trainer.activation_checkpointing, a smaller trainer.tokens_per_microbatch and "
-                    "agent.max_context, or trainer.context_parallel",
-                ),
-                (
-                    "one layer's passes or logits",
-                    max(tokens * spare, logits),
-                    "a smaller trainer.tokens_per_microbatch, or trainer.context_parallel",
-                ),
-                ("CUDA runtime", _RUNTIME[device], "a larger device"),
-            )
-        ),
+        parts=tuple(Part(name=name, bytes=round(size), remedy=remedy) for name, size, remedy in parts),
     )
 
 
-def _rounded(*parts: tuple[str, float, str]) -> Iterable[Part]:
-    return (Part(name=name, bytes=round(size), remedy=remedy) for name, size, remedy in parts)
+def _weights(sizes: ModelSizes, config: TrainerConfig, ranks: int, *, reference: bool) -> Iterator[_Entry]:
+    """Yield the parts that ranks divide."""
+    frozen = sizes.frozen_bytes + (4 * sizes.parameters if reference and not config.lora_rank else 0)
+    fewer = "more ranks (trainer.data_parallel)"
+    smaller = f"trainer.lora_rank, or {fewer}"
+    yield "frozen weights", frozen / ranks, fewer
+    yield "trained weights", 4 * sizes.trained / ranks, smaller
+    yield "gradients", 4 * sizes.trained / ranks, smaller
+    moments = _MOMENTS[config.optimizer] * sizes.trained / ranks
+    yield "optimizer", moments, f"trainer.optimizer='adamw_8bit', {smaller}"
+    yield (
+        "copies for products",
+        _copies(sizes, 2 if config.precision == "bf16" else 4, ranks),
+        "trainer.lora_rank",
+    )
+
+
+def _passes(
+    sizes: ModelSizes, activations: Activations, config: TrainerConfig, tokens: int, device: Device
+) -> Iterator[_Entry]:
+    """Yield the parts that grow with the tokens of a row."""
+    in_layers = activations.inputs if config.activation_checkpointing else activations.kept
+    spare = activations.layer if config.activation_checkpointing else activations.layer // 2
+    yield (
+        "activations of all layers",
+        tokens * (in_layers + activations.outside),
+        "trainer.activation_checkpointing, a smaller trainer.tokens_per_microbatch and agent.max_context, or "
+        "trainer.context_parallel",
+    )
+    height, width = TILES[device]
+    logits = 4 * (min(KEPT, tokens * sizes.head // sizes.hidden) + TILES_AT_ONCE * height * width)
+    gradients = 8 * tokens * sizes.hidden + (4 * sizes.head if sizes.head_trained else 0)
+    yield (
+        "one layer's passes or logits",
+        max(tokens * spare, logits + gradients),
+        "a smaller trainer.tokens_per_microbatch, or trainer.context_parallel",
+    )
 
 
 def _copies(sizes: ModelSizes, compute: int, ranks: int) -> float:

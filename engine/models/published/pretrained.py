@@ -15,13 +15,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from engine.errors import CheckpointError
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
 from engine.models.published.architectures import check_architecture, max_context
 from engine.models.published.networks import build_causal, layers_of, trunk_of
+from engine.models.published.settings import read_settings
 from engine.models.weights.opening import check_quantisation
 
 
@@ -103,8 +104,8 @@ def build_pretrained(folder: Path, *, dtype: torch.dtype, random: bool) -> Pretr
         CheckpointError: ``config.json`` is unreadable, or of an architecture that cannot be trained here.
     """
     check_quantisation(folder)
+    config = read_settings(folder)
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         check_architecture(config)
         return PretrainedModel(build_causal(config, dtype=dtype, meta=not random))
     except CheckpointError:

@@ -18,6 +18,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from engine.errors import CheckpointError
 from engine.models.published.architectures import check_architecture
 from engine.models.published.networks import build_causal
+from engine.models.published.settings import read_settings
 from engine.models.published.shapes import SHAPES
 from engine.models.references import find_model
 
@@ -80,11 +81,7 @@ def _original(ref: str, home: Path) -> tuple[PreTrainedConfig, Path | None]:
     folder = path.parent if path.is_file() else find_model(ref, home=home).folder
     if folder is None:
         raise CheckpointError(f"'{ref}' is a built-in architecture, which is tiny as it is: use it itself")
-    try:
-        found = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"cannot read the model in {folder}: {error}") from error
-    return found, folder
+    return read_settings(folder), folder
 
 
 def _shrunk(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerFast) -> PreTrainedConfig:

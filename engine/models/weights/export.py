@@ -6,18 +6,20 @@ model was published.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers import AutoConfig
 
-from engine.errors import CheckpointError
+from engine.models.published.settings import read_settings
 from engine.models.weights.conversion import iterate_published, meta_network, published_tensors
 from engine.models.weights.opening import open_network_weights, read_config
-from engine.models.weights.policy_files import carry_files, draft_folder, write_config, write_json
+from engine.models.weights.policy_files import (
+    carry_files,
+    draft_folder,
+    read_provenance,
+    write_config,
+    write_json,
+)
 from engine.models.weights.writing import MAX_FILE_BYTES, write_safetensors
 
 
@@ -36,13 +38,9 @@ def export_folder(
         CheckpointError: the folder is not complete, or damaged.
     """
     config = read_config(source)
-    try:
-        settings = AutoConfig.from_pretrained(source, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"cannot read {source / 'config.json'}: {error}") from error
-    network = meta_network(settings)
+    network = meta_network(read_settings(source))
     weights = open_network_weights(source, network)
-    provenance = _provenance(source)
+    provenance = read_provenance(source) or {}
     with draft_folder(out) as draft:
         write_safetensors(
             draft,
@@ -53,12 +51,3 @@ def export_folder(
         write_config(config, draft, dtype)
         carry_files(source, draft)
         write_json(draft / "provenance.json", {**provenance, "exported_from": str(source)})
-
-
-def _provenance(folder: Path) -> Mapping[str, Any]:
-    path = folder / "provenance.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"cannot read {path}: {error}") from error
-    return found

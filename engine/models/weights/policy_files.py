@@ -56,6 +56,20 @@ def carry_files(source: Path, out: Path) -> None:
         shutil.copyfile(path, copy)
 
 
+def read_provenance(folder: Path) -> dict[str, Any] | None:
+    """Return the content of a folder's ``provenance.json``; None without one. Raises CheckpointError."""
+    path = folder / "provenance.json"
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{path} is not a JSON object")
+    return found
+
+
 def write_config(config: Mapping[str, Any], out: Path, dtype: torch.dtype) -> None:
     """Write a ``config.json`` for unquantised weights of a type.
 

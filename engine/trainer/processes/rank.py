@@ -30,12 +30,13 @@ from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError, TrainerError, TrainyardError
 from engine.models.base import LanguageModel
 from engine.models.opening import open_model
+from engine.models.precision import weight_type
 from engine.models.weights.opening import open_weights
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Share
 from engine.trainer.processes.link import connect
 from engine.trainer.ranks import Ranks
-from engine.trainer.scorer import Unread, weight_type
+from engine.trainer.scorer import Unread
 from engine.trainer.shards import Fingerprint
 from engine.trainer.trainer import Trainer
 

@@ -15,9 +15,9 @@ from engine.config.recipes import resolve
 from engine.config.run import TrainRun
 from engine.errors import ConfigError
 from engine.models.memory.estimate import estimate_memory
+from engine.models.precision import weight_type
 from engine.models.published.shapes import SHAPES
 from engine.orchestrator.memory import warn_of_memory
-from engine.trainer.scorer import weight_type
 from tests.integration.toy_yard import events, open_context
 
 HARDWARE = {"qwen3-0.6b-one-gpu": 24, "qwen3-4b-lora-24gb": 24, "qwen3-coder-30b-8gpu": 141}

@@ -12,6 +12,7 @@ from torch.autograd import backward
 
 from engine.inference.base import SamplingParams
 from engine.inference.builtin.sampling import sample
+from engine.models import logit_tiles
 from engine.models import logprobs as module
 from engine.models.base import Head
 from engine.models.builtin.batch_invariance import choose_tiles
@@ -48,8 +49,8 @@ def full_table(hidden: torch.Tensor, head: Head, temperature: float) -> torch.Te
 def test_it_is_the_log_softmax_and_its_gradient(
     monkeypatch: pytest.MonkeyPatch, temperature: float, scale: float, softcap: float | None, kept: int
 ) -> None:
-    monkeypatch.setattr(module, "_TILES", {"cpu": (8, 6)})
-    monkeypatch.setattr(module, "_KEPT", kept)
+    monkeypatch.setattr(logit_tiles, "TILES", {"cpu": (8, 6)})
+    monkeypatch.setattr(logit_tiles, "KEPT", kept)
     hidden, weight, targets = inputs(37)
     head = Head(weight=weight, scale=scale, softcap=softcap)
     logprobs, entropies = token_logprobs(hidden, head, targets, temperature)
@@ -65,7 +66,7 @@ def test_it_is_the_log_softmax_and_its_gradient(
 
 @pytest.mark.parametrize("softcap", [None, 2.0])
 def test_gradcheck(monkeypatch: pytest.MonkeyPatch, softcap: float | None) -> None:
-    monkeypatch.setattr(module, "_TILES", {"cpu": (2, 6)})
+    monkeypatch.setattr(logit_tiles, "TILES", {"cpu": (2, 6)})
     hidden, weight, targets = inputs(5)
 
     def compute(hidden: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -121,7 +122,7 @@ def test_a_tied_head_and_embedding_add_their_gradients() -> None:
 
 def test_bfloat16_products_sum_the_heads_gradient_in_float32() -> None:
     """Adding 400 equal bfloat16 parts in bfloat16 would stop growing at 256 of them."""
-    rows = 400 * module._TILES["cpu"][0]
+    rows = 400 * logit_tiles.TILES["cpu"][0]
     hidden = torch.ones(rows, 1, dtype=torch.bfloat16)
     weight = torch.zeros(2, 1, requires_grad=True)
     targets = torch.zeros(rows, dtype=torch.int64)
@@ -157,7 +158,7 @@ def test_no_tokens_have_no_gradient() -> None:
 
 _MEMORY = """
 import sys, torch
-from engine.models import logprobs
+from engine.models import logit_tiles, logprobs
 from engine.models.base import Head
 torch.set_num_threads(1)
 hidden, weight = torch.randn(8192, 16, requires_grad=True), torch.randn(32_000, 16, requires_grad=True)
@@ -172,7 +173,7 @@ if sys.argv[1] == "full":
     table = torch.log_softmax(hidden @ weight.T, dim=1)
     found = table.gather(1, targets[:, None])
 else:
-    logprobs._KEPT = 2**24
+    logit_tiles.KEPT = 2**24
     found = logprobs.token_logprobs(hidden, Head(weight=weight), targets, 1.0)[0]
 found.sum().backward()
 print((peak_kib() - before) // 1024)

@@ -16,6 +16,7 @@ from engine.models.adapters import add_adapters
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import Transformer, TransformerConfig
 from engine.models.memory.activations import measure_activations
+from engine.models.memory.estimate import estimate_memory
 from engine.models.memory.live_bytes import LiveBytes
 from engine.models.memory.plan import GIB, plan_memory
 from engine.models.published.networks import build_causal
@@ -152,6 +153,25 @@ def test_adapters_on_4b_parameters_fit_24_gib(tmp_path: Path, capsys: pytest.Cap
     out = capsys.readouterr().out
     assert "on each of 1 ranks and the device has 23.5 GiB. The largest parts: optimizer 30.0 GiB" in out
     assert "trainer.optimizer='adamw_8bit', trainer.lora_rank, or more ranks" in out
+
+
+@pytest.mark.parametrize("stored", ["bfloat16", "float32"])
+def test_a_frozen_base_has_the_type_in_which_it_is_trained(tmp_path: Path, stored: str) -> None:
+    ref = write_config(tmp_path / "model", "qwen3", {**tiny_config("qwen3").to_dict(), "dtype": stored})
+    for precision, size in (("f32", 4), ("bf16", 2)):
+        config = TrainerConfig(lora_rank=2, precision=precision)
+        sizes, plan = estimate_memory(ref, config, home=tmp_path, longest=8)
+        frozen = next(part.bytes for part in plan.parts if part.name == "frozen weights")
+        assert frozen == size * (sizes.parameters - sizes.trained) > 0
+
+
+def test_what_cannot_be_trained_is_not_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tiny_config("qwen3").to_dict()
+    quantised = {**settings, "quantization_config": {"quant_method": "fp8"}}
+    assert command(write_config(tmp_path / "fp8", "qwen3", quantised), gib=80) == 2
+    assert "quantised with 'fp8'" in capsys.readouterr().err
+    assert command(write_config(tmp_path / "wrong", "qwen3", {**settings, "head_dim": "x"}), gib=80) == 2
+    assert "cannot read the model in" in capsys.readouterr().err
 
 
 def test_a_mixture_of_experts_is_planned_without_its_weights(
