@@ -22,8 +22,8 @@ from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
 from engine.models.published.architectures import check_architecture, max_context
 from engine.models.published.networks import build_causal, layers_of, trunk_of
-from engine.models.published.settings import read_settings
 from engine.models.weights.opening import check_quantisation
+from engine.models.weights.settings import read_settings
 
 
 class PretrainedModel(LanguageModel):

@@ -18,9 +18,9 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig, PreTrained
 from engine.errors import CheckpointError
 from engine.models.published.architectures import check_architecture
 from engine.models.published.networks import build_causal
-from engine.models.published.settings import read_settings
 from engine.models.published.shapes import SHAPES
 from engine.models.references import find_model
+from engine.models.weights.settings import read_settings
 
 _SIZES: Mapping[str, int] = {
     "hidden_size": 64,
