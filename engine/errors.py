@@ -23,6 +23,9 @@
     ├── ModelError             the policy could not produce a completion
     │   ├── ContextLengthError     the prompt does not fit into the model's context
     │   └── EngineError            an inference server failed a request; says how, keeps the partial tokens
+    ├── RunEndingError         every other rollout would meet it too: the run ends at once
+    │   ├── EndpointRefusedError   an endpoint refuses the run's requests: key, quota, model
+    │   └── SpendLimitError        an endpoint's spend limit is reached
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
     └── TrainerError           an update failed, or a rank of the trainer ended
         └── UpdateAbandonedError   it was told to end an update early, and cannot go on
@@ -212,8 +215,16 @@ class PublicationError(TrainyardError):
     """No engine proved that it serves the published weights."""
 
 
-class SpendLimitError(TrainyardError):
-    """An endpoint's spend limit is reached; the run ends."""
+class RunEndingError(TrainyardError):
+    """A condition that every rollout would meet: the run ends at once."""
+
+
+class EndpointRefusedError(RunEndingError):
+    """An endpoint refuses the run's requests or answers with another model; the message says why."""
+
+
+class SpendLimitError(RunEndingError):
+    """An endpoint's spend limit is reached; the run ends as stopped."""
 
 
 class CheckpointError(TrainyardError):

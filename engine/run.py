@@ -40,6 +40,7 @@ from engine.events.control import Control, Heartbeat
 from engine.events.shipper import Shipper
 from engine.events.sink import EventSink
 from engine.events.spool import SpoolSink
+from engine.inference.endpoint.keys import take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
 from engine.redaction import RedactingStream, know, machine_secrets, redact_record, secrets_in
@@ -101,6 +102,7 @@ def _main(options: argparse.Namespace) -> int:
     for library in _CHATTY:
         logging.getLogger(library).setLevel(logging.ERROR)
     try:
+        take_keys()
         if options.recipe:
             run_dir = create_run_dir(
                 options.recipe, parse_settings(options.set), home=options.home, dry=options.dry_run

@@ -25,7 +25,7 @@ from engine.config.run import (
     TrainRun,
     ValidateRun,
 )
-from engine.errors import FencedError, TrainyardError
+from engine.errors import FencedError, SpendLimitError, TrainyardError
 from engine.events.types import RunFinished
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.redaction import redact
@@ -61,7 +61,7 @@ def execute(config: AnyRun, run: RunContext) -> int:
     except FencedError as error:
         log.warning("fenced", reason=str(error))
         return EXIT_FENCED
-    except RunStopped as stop:
+    except (RunStopped, SpendLimitError) as stop:
         outcome = RunResult(state="stopped", reason=str(stop))
     except TrainyardError as error:
         log.exception("run_failed")

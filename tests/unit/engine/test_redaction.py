@@ -35,6 +35,7 @@ LOOKS = {
     "hf_abcdefghijklmnopqrst": "hf_abc",
     "ghp_0123456789abcdefghijklmnopqrstuvwxyz": "ghp_",
     f"ty_{'a' * 43}": "ty_a",
+    f"Incorrect API key provided: sk-proj-{'aB3-' * 9}": "sk-proj",
     "AKIAIOSFODNN7EXAMPLE": "AKIA",
     "aws_secret_access_key = wJalrXUtnFEMI": "wJalr",
     "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlIn0.c2lnbmF0dXJl": "c2lnbmF0dXJl",
