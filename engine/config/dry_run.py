@@ -42,6 +42,8 @@ def dry_run_settings(config: AnyRun, *, checkpoint: Path, datasets: Path) -> dic
         **_dataset(config, datasets),
         "policy.checkpoint": str(checkpoint),
         "policy.max_batch": min(8, config.policy.max_batch),
+        "policy.engine": "builtin",
+        "policy.vllm": {},
         "rollout.group_size": 2,
         "rollout.max_concurrent": 4,
         "agent.max_steps": min(2, agent.max_steps),

@@ -191,12 +191,16 @@ class EndpointPlace(Place):
 
 @dataclass(frozen=True)
 class Granted(Place):
-    """A setting restricted to its default and the values on the administrator's list."""
+    """A setting restricted to its default and the values on the administrator's list.
+
+    Of a list, each item may be granted on its own.
+    """
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
         """Return the value as the engine reads it; see ``Place.resolve``."""
         possible = (setting.default, *allowed.granted.get(setting.name, ()))
-        if setting.value not in possible:
+        items = setting.value if isinstance(setting.value, list) else [setting.value]
+        if setting.value not in possible and not all(item in possible for item in items):
             shown = " or ".join(f"'{one}'" for one in possible)
             raise ValueError(
                 f"'{setting.value}' is not granted: it may be {shown}; have the administrator add it to "

@@ -10,8 +10,15 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from engine.config.base import Section
+from engine.config.base import ImpossibleSettingsError, Section
 from engine.config.places import CheckpointPlace, EndpointPlace, Granted, LocalPath, Text
+from engine.errors import Problem
+
+
+_OWN_SERVERS = (
+    "python", "replicas", "tensor_parallel", "gpu_memory", "cpu_cache_gib", "start_timeout_s", "max_restarts",
+)  # fmt: skip
+"""Settings of servers that the run starts."""
 
 
 class VllmConfig(Section):
@@ -44,6 +51,22 @@ class VllmConfig(Section):
     max_restarts: int = Field(default=3, ge=0)
     """Restarts of a server within ten minutes before it is left out."""
 
+    @model_validator(mode="after")
+    def _effective(self) -> VllmConfig:
+        if not self.addresses:
+            return self
+        inert = [
+            name for name in _OWN_SERVERS if getattr(self, name) != type(self).model_fields[name].default
+        ]
+        if inert:
+            raise ImpossibleSettingsError(
+                Problem("has no effect on the running servers of policy.vllm.addresses: leave it out", name)
+                for name in inert
+            )
+        if len(set(self.addresses)) < len(self.addresses):
+            raise ValueError("addresses names a server twice")
+        return self
+
 
 class TransformerPolicyConfig(Section):
     """A transformer, sampled by the engine's own batched KV-cache sampler or by vLLM."""
@@ -68,7 +91,24 @@ class TransformerPolicyConfig(Section):
     min_p: float = Field(default=0.0, ge=0, lt=1)
     """Minimum probability of a sampled token, as a share of the most likely one's; 0 samples from all."""
     max_batch: int = Field(default=64, ge=1)
-    """Maximum number of sequences sampled at once."""
+    """Maximum number of sequences sampled at once, by each server with ``engine`` = ``vllm``."""
+
+    @model_validator(mode="after")
+    def _effective(self) -> TransformerPolicyConfig:
+        if self.engine == "builtin" and self.vllm != VllmConfig():
+            names = [
+                name
+                for name in VllmConfig.model_fields
+                if getattr(self.vllm, name) != getattr(VllmConfig(), name)
+            ]
+            raise ImpossibleSettingsError(
+                Problem(
+                    "has no effect while engine is 'builtin': leave it out, or set engine to 'vllm'",
+                    f"vllm.{name}",
+                )
+                for name in names
+            )
+        return self
 
 
 class EndpointPolicyConfig(Section):

@@ -2,8 +2,8 @@
 
 Every event carries ``seq`` (1, 2, 3, … per run, across attempts) and ``epoch`` (the attempt). The
 orchestrator is a run's only writer. Other trainers may post the same events to the ingest API.
-To add one: a class here (``engine.events.sandboxes`` for those about sandboxes), a member of ``AnyEvent``, a
-projection in ``webapp.services.projections``.
+To add one: a class here (``engine.events.sandboxes`` for those about sandboxes, ``engine.events.engines`` for
+those about inference engines), a member of ``AnyEvent``, a projection in ``webapp.services.projections``.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
+from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
 from engine.events.record import Record, RunEvent
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
@@ -308,6 +309,7 @@ AnyEvent = (
     | CheckpointSaved
     | SandboxesChanged
     | PoolStatus
+    | EnginesReported
     | Alert
 )
 Event = Annotated[AnyEvent, Field(discriminator="type")]

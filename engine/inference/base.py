@@ -119,6 +119,10 @@ class Policy(ABC):
     def release(self, key: RolloutKey) -> None:  # noqa: B027 - most policies keep nothing of a rollout
         """Forget a rollout that has ended."""
 
+    async def take_metrics(self) -> dict[str, float]:
+        """Return metrics of sampling since the last call, by ``area/name``."""
+        return {}
+
     @abstractmethod
     async def close(self) -> None:
         """Release the policy's resources."""
@@ -171,9 +175,6 @@ class WeightSource(Protocol):
 
 class TrainablePolicy(TokenPolicy):
     """Token policy that samples the weights of a trainer."""
-
-    is_batch_invariant: bool | None
-    """Whether a request's bits depend on it and the weights alone; None while unknown."""
 
     @abstractmethod
     async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:

@@ -30,6 +30,7 @@ def history() -> Stream:
     stream.add("alert", severity="warning", code="collapse", message="reward fell", iteration=0)
     stream.add("run_progress", message="collecting", done=1, total=2)
     stream.iteration(1)
+    stream.add("engines_reported", iteration=1, queued=2, replicas=[{"name": "engine-0", "state": "ready"}])
     stream.add("run_paused")
     stream.add("run_resumed")
     stream.evaluation(2)
@@ -61,6 +62,8 @@ def test_a_whole_run_becomes_rows() -> None:
         ids=[1, 2, 3], mask=[0, 1, 1], logprobs=[0, -0.5, -0.25], versions=[-1, 0, 0], steps=[-1, 0, 1]
     )
     assert Evaluation.objects.filter(run=run).count() == 2
+    reported = Event.objects.get(run=run, type="engines_reported").payload
+    assert (reported["queued"], reported["replicas"][0]["name"]) == (2, "engine-0")
 
 
 @pytest.mark.parametrize("size", [4, 1000])

@@ -129,7 +129,9 @@ def _events(run: Run, kind: str) -> QuerySet[Event]:
     if kind:
         return events.filter(type=kind)
     # Two clauses: the first is word for word the condition of the index.
-    return events.exclude(type="step_finished").exclude(type__in=["sandboxes_changed", "pool_status"])
+    return events.exclude(type="step_finished").exclude(
+        type__in=["sandboxes_changed", "pool_status", "engines_reported"]
+    )
 
 
 def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> list[Event]:

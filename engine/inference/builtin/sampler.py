@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import ModelError
-from engine.inference.base import Generation, GenerationRequest, TokenPolicy
+from engine.inference.base import Generation, GenerationRequest, TrainablePolicy, WeightSource
 from engine.inference.builtin.cache_slots import CacheSlots
 from engine.inference.builtin.caches import open_cache
 from engine.inference.builtin.sampling import sample
@@ -57,7 +57,7 @@ class _Sequence:
         self.loop.call_soon_threadsafe(_set_exception, self.future, error)
 
 
-class TransformerPolicy(TokenPolicy):
+class TransformerPolicy(TrainablePolicy):
     """Samples a language model for many rollouts at once.
 
     Args:
@@ -98,6 +98,12 @@ class TransformerPolicy(TokenPolicy):
         """Return whether a request's bits depend on it and the weights alone; None before any request."""
         return self._cache.is_invariant
 
+    async def take_metrics(self) -> dict[str, float]:
+        """Return ``sampling/batch_invariant``; nothing before any request."""
+        if self.is_batch_invariant is None:
+            return {}
+        return {"sampling/batch_invariant": float(self.is_batch_invariant)}
+
     async def generate(self, request: GenerationRequest) -> Generation:
         """Sample a completion.
 
@@ -123,6 +129,11 @@ class TransformerPolicy(TokenPolicy):
                 self._thread.start()
             self._wake.notify()
         return await sequence.future
+
+    async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:
+        """Sample the changed weights under a new version; they are the trainer's own, so nothing is sent."""
+        self.set_version(version)
+        return {}
 
     def set_version(self, version: int) -> None:
         """Record changed weights: stamp later tokens with ``version`` and drop all cached sequences."""

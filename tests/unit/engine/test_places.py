@@ -214,6 +214,25 @@ def test_granted_is_compared_with_the_default() -> None:
     assert not isinstance(Harmless(), Place)
 
 
+def test_items_of_a_list_are_granted_on_their_own_or_together() -> None:
+    def vllm(**settings: Any) -> AnyRun:
+        return configuration("quickstart", **{"policy.engine": "vllm", "policy.vllm": settings})
+
+    first, second, third = (f"http://10.0.0.{number}:8000" for number in (1, 2, 3))
+    granted = {
+        "policy.vllm.addresses": (first, [second, third]),
+        "policy.vllm.python": ("/opt/vllm/bin/python",),
+    }
+    allowed = Allowed.model_validate_json(Allowed(granted=granted).model_dump_json())
+    for addresses in ([], [first], [second, third]):
+        check_places(vllm(addresses=addresses), allowed)
+    check_places(vllm(python="/opt/vllm/bin/python"), allowed)
+    refused: dict[str, Any]
+    for refused in ({"addresses": [first, second]}, {"addresses": [second]}, {"python": "/bin/sh"}):
+        with pytest.raises(ConfigError, match="not granted"):
+            check_places(vllm(**refused), allowed)
+
+
 @pytest.mark.parametrize("limited", [True, False])
 def test_a_process_started_by_the_server_checks_again(tmp_path: Path, limited: bool) -> None:
     changes = {"policy": {**REPLAY, "source": str(tmp_path / "missing.jsonl")}}

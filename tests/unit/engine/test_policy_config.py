@@ -1,0 +1,48 @@
+"""Settings of vLLM that could have no effect are errors that name them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.config.recipes import resolve
+from engine.config.run import parse_run_config, with_overrides
+from engine.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"policy.vllm.replicas": 2}, {"policy.vllm.replicas"}),
+        (
+            {"policy.vllm.replicas": 2, "policy.vllm.in_flight": "keep"},
+            {"policy.vllm.replicas", "policy.vllm.in_flight"},
+        ),
+        (
+            {"policy.engine": "vllm", "policy.vllm.addresses": ["http://h:1"], "policy.vllm.replicas": 2},
+            {"policy.vllm.replicas"},
+        ),
+        (
+            {"policy.engine": "vllm", "policy.vllm.addresses": ["http://h:1", "http://h:1"]},
+            {"policy.vllm"},
+        ),
+    ],
+)
+def test_settings_without_effect_are_named(settings: dict[str, Any], wrong: set[str]) -> None:
+    data = resolve("quickstart", {}).model_dump(mode="json")
+    with pytest.raises(ConfigError) as raised:
+        parse_run_config(with_overrides(data, settings))
+    assert {problem.setting for problem in raised.value.problems} == wrong
+
+
+def test_settings_with_effect_pass() -> None:
+    data = resolve("quickstart", {}).model_dump(mode="json")
+    own = {"policy.engine": "vllm", "policy.vllm.replicas": 2, "policy.vllm.max_restarts": 1}
+    parse_run_config(with_overrides(data, own))
+    attached = {
+        "policy.engine": "vllm",
+        "policy.vllm.addresses": ["http://h:1"],
+        "policy.vllm.cache_share": 0.5,
+    }
+    parse_run_config(with_overrides(data, attached))
