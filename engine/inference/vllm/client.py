@@ -1,0 +1,346 @@
+"""Adapter of vLLM's HTTP routes: the only module that names them.
+
+Token ids go through ``/inference/v1/generate`` (``--enable-scale-out``), weights and versions through the
+development routes (``VLLM_SERVER_DEV_MODE=1``) and our worker module. Everything returned is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+import aiohttp
+from packaging.specifiers import SpecifierSet
+from packaging.version import InvalidVersion, Version
+
+from engine.errors import EngineError
+from engine.inference.base import Generation, GenerationRequest
+from engine.inference.vllm.facts import EngineMetrics, ServerFacts
+from engine.inference.vllm.generation import GenerationStream, generation_body, stream_events
+from engine.inference.vllm.responses import check_checksums, garbage, parse_metrics, parse_prompt_logprobs
+from engine.inference.vllm.stalls import StallWatch
+
+SUPPORTED = SpecifierSet(">=0.32,<0.33")
+"""Versions of vLLM whose routes the contract test has seen: they change every few releases."""
+_GENERATE = "/inference/v1/generate"
+_KEEP_ALIVE_S = 3
+"""Time for which idle connections are kept, seconds: less than the server's own, 5 by default."""
+_UNLIMITED = aiohttp.ClientTimeout(total=None)
+_PAUSE_MODES: Mapping[str, str] = MappingProxyType({"finish": "wait", "keep": "keep", "abort": "abort"})
+
+
+class VllmClient:
+    """Client of one vLLM server; used in one event loop.
+
+    Args:
+        address: ``http://HOST:PORT``.
+        model: name of the model in requests.
+        api_key: the server's key; empty: it has none.
+        timeout_s: maximum time of a request that samples nothing and loads nothing.
+        stall_timeout_s: maximum time without a token for any request while some are sampled.
+        load_timeout_s: maximum time to load weights.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        model: str = "policy",
+        api_key: str = "",
+        timeout_s: float = 60.0,
+        stall_timeout_s: float = 120.0,
+        load_timeout_s: float = 1800.0,
+    ) -> None:
+        self.address = address.rstrip("/")
+        self.model = model
+        self.version = 0
+        """Version of the weights as this client last stamped it."""
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._load_timeout = aiohttp.ClientTimeout(total=load_timeout_s)
+        self._stalls = StallWatch(stall_timeout_s)
+        self._adapters: dict[str, int] = {}
+        """Version of each adapter that was loaded with one."""
+        self._vocabulary: int | None = None
+        self._session: aiohttp.ClientSession | None = None
+
+    async def check(self) -> ServerFacts:
+        """Return the server's facts.
+
+        Raises:
+            EngineError: its version is not supported (``refused``), or it lacks a route that sampling needs.
+        """
+        version = str((await self._get("/version"))["version"])
+        _check_version(version, self.address)
+        routes = (await self._get("/openapi.json"))["paths"].keys()
+        if _GENERATE not in routes:
+            raise EngineError(
+                f"the vLLM server at {self.address} does not take token ids; start it with "
+                "--enable-scale-out",
+                kind="refused",
+            )
+        models = {one["id"]: one for one in (await self._get("/v1/models"))["data"]}
+        if self.model not in models:
+            raise EngineError(
+                f"the vLLM server at {self.address} serves {', '.join(models)} and not '{self.model}'; start "
+                f"it with --served-model-name {self.model}",
+                kind="refused",
+            )
+        worker = await self._worker_facts() if "/collective_rpc" in routes else None
+        self._vocabulary = worker["vocabulary"] if worker is not None else None
+        has = {
+            "weights": worker is not None,
+            "versions": "/update_weight_version" in routes,
+            "adapters": "/v1/load_lora_adapter" in routes,
+        }
+        return ServerFacts(
+            vllm=version,
+            max_context=models[self.model]["max_model_len"],
+            cache_tokens=(await self.metrics()).cache_tokens,
+            vocabulary=self._vocabulary,
+            features=frozenset(name for name, is_there in has.items() if is_there),
+        )
+
+    async def healthy(self) -> bool:
+        """Return whether the server answers and its engine lives."""
+        try:
+            async with self._response("GET", "/health"):
+                return True
+        except EngineError:
+            return False
+
+    async def generate(
+        self, request: GenerationRequest, *, request_id: str, model: str = "", salt: str = ""
+    ) -> Generation:
+        """Sample a response; cancelling aborts the request on the server.
+
+        Args:
+            request: prompt and sampling parameters.
+            request_id: unique among the server's requests.
+            model: name of a loaded adapter; empty: the model itself.
+            salt: only requests with the same salt share cached prefixes.
+
+        Raises:
+            EngineError: with the tokens received so far.
+        """
+        stream = GenerationStream(
+            version=self._adapters.get(model, self.version),
+            is_adapter=bool(model),
+            max_tokens=request.sampling.max_tokens,
+            stop_ids=request.stop_ids,
+            vocabulary=self._vocabulary,
+        )
+        body = generation_body(request, request_id=request_id, model=model or self.model, salt=salt)
+        try:
+            async with (
+                self._stalls.watch(),
+                self._response("POST", _GENERATE, json=body, timeout=_UNLIMITED) as response,
+            ):
+                async for data in stream_events(response):
+                    self._stalls.progress()
+                    stream.add(data)
+        except EngineError as error:
+            error.tokens = error.tokens or stream.partial()
+            raise
+        except TimeoutError:
+            raise EngineError(
+                f"the vLLM server at {self.address} sampled no token for {self._stalls.timeout_s:g} s",
+                kind="stalled",
+                tokens=stream.partial(),
+            ) from None
+        if stream.finish_reason is None or stream.finish_reason == "abort":
+            is_aborted = stream.finish_reason == "abort"
+            raise EngineError(
+                f"the vLLM server at {self.address} {'aborted' if is_aborted else 'cut off'} a response",
+                kind="aborted" if is_aborted else "lost",
+                tokens=stream.partial(),
+            )
+        return stream.result()
+
+    async def prompt_logprobs(self, ids: Sequence[int], *, model: str = "", salt: str = "") -> list[float]:
+        """Return the log-probability of each token after the first, at temperature 1.
+
+        The prompt is computed anew: cached prefixes are not read.
+        """
+        sampling = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
+        body = {
+            "token_ids": list(ids),
+            "model": model or self.model,
+            "sampling_params": sampling,
+        } | ({"cache_salt": salt} if salt else {})
+        content = await self._json(_GENERATE, json=body, timeout=self._load_timeout)
+        return parse_prompt_logprobs(content, ids)
+
+    async def metrics(self) -> EngineMetrics:
+        """Return the server's load and counters."""
+        async with self._response("GET", "/metrics") as response:
+            return parse_metrics(await response.text())
+
+    async def pause(self, mode: Literal["finish", "keep", "abort"]) -> None:
+        """Stop sampling; return when no request is being sampled.
+
+        Args:
+            mode: ``finish`` waits for the requests in flight, ``keep`` freezes them, ``abort`` ends them
+                (EngineError ``aborted``). Later ones wait for ``resume``.
+        """
+        await self._json(f"/pause?mode={_PAUSE_MODES[mode]}", timeout=_UNLIMITED)
+        self._stalls.suspend()
+
+    async def resume(self) -> None:
+        """Sample on after ``pause``."""
+        await self._json("/resume")
+        self._stalls.resume()
+
+    async def reset_prefix_cache(self) -> None:
+        """Forget cached prefixes. Raises EngineError while requests use the cache."""
+        answer = await self._json("/reset_prefix_cache")
+        if answer.get("success") is not True:
+            raise EngineError(
+                f"the vLLM server at {self.address} keeps its prefix cache: requests are in flight; pause it "
+                "first, or salt requests by version",
+                kind="refused",
+            )
+
+    async def load_weights(self, folder: Path, version: int) -> None:
+        """Replace the live model's weights by a folder's, then stamp the version.
+
+        Args:
+            folder: safetensors files, readable by the server, with the names and shapes that it started from.
+            version: of the new weights.
+
+        Raises:
+            EngineError: ``refused`` where names or shapes do not fit (nothing was touched), else the server
+                must be started again: it may serve a mixture.
+        """
+        answers = await self._call_workers("trainyard_load_folder", str(folder), timeout=self._load_timeout)
+        for answer in answers:
+            if "refused" in answer:
+                raise EngineError(f"the vLLM server refused weights: {answer['refused']}", kind="refused")
+        await self.set_version(version)
+
+    async def set_version(self, version: int) -> None:
+        """Stamp tokens sampled from now on with ``version``."""
+        await self._json("/update_weight_version", json={"new_version": str(version)})
+        self.version = version
+
+    async def served_version(self) -> int | None:
+        """Return the version that the server stamps on tokens; None where it was never given one."""
+        label = (await self._get("/weight_info"))["weight_version"]
+        return int(label) if str(label).isdecimal() else None
+
+    async def checksums(self) -> dict[str, str]:
+        """Return the SHA-256 of each weight that the server computes with, by rank and name."""
+        answer = await self._json("/weight_checker", json={"action": "checksum"}, timeout=self._load_timeout)
+        return check_checksums(answer.get("checksums"))
+
+    async def load_adapter(self, name: str, folder: Path, *, version: int | None = None) -> None:
+        """Load a LoRA adapter under a new name.
+
+        Args:
+            name: that ``generate`` selects it by.
+            folder: in peft's format, readable by the server.
+            version: stamped on its tokens; None: that of the model when a request is sent.
+        """
+        body = {"lora_name": name, "lora_path": str(folder)}
+        async with self._response("POST", "/v1/load_lora_adapter", json=body, timeout=self._load_timeout):
+            pass
+        if version is not None:
+            self._adapters[name] = version
+
+    async def unload_adapter(self, name: str) -> None:
+        """Forget a LoRA adapter."""
+        async with self._response("POST", "/v1/unload_lora_adapter", json={"lora_name": name}):
+            self._adapters.pop(name, None)
+
+    async def close(self) -> None:
+        """Close the connections; requests in flight are aborted."""
+        if self._session is not None:
+            await self._session.close()
+
+    async def _worker_facts(self) -> dict[str, Any] | None:
+        try:
+            return dict((await self._call_workers("trainyard_facts"))[0])
+        except EngineError as error:
+            if error.kind in ("refused", "lost") and await self.healthy():
+                return None  # vLLM without our worker module
+            raise
+
+    async def _call_workers(
+        self, method: str, *arguments: str, timeout: aiohttp.ClientTimeout | None = None
+    ) -> list[dict[str, Any]]:
+        body = {"method": method, "args": arguments}
+        results = (await self._json("/collective_rpc", json=body, timeout=timeout)).get("results")
+        if not isinstance(results, list) or not results or not all(isinstance(one, dict) for one in results):
+            raise garbage(f"the vLLM server answered {method} with {results!r:.200}")
+        return results
+
+    async def _get(self, route: str) -> dict[str, Any]:
+        return await self._json(route, verb="GET")
+
+    async def _json(
+        self,
+        route: str,
+        *,
+        verb: str = "POST",
+        json: Any = None,
+        timeout: aiohttp.ClientTimeout | None = None,
+    ) -> dict[str, Any]:
+        async with self._response(verb, route, json=json, timeout=timeout) as response:
+            try:
+                content = await response.json(content_type=None)
+            except ValueError:
+                content = None
+        if not isinstance(content, dict):
+            raise garbage(f"the vLLM server at {self.address} answered {route} with no JSON object")
+        return content
+
+    @asynccontextmanager
+    async def _response(
+        self, verb: str, route: str, *, json: Any = None, timeout: aiohttp.ClientTimeout | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send a request; raise EngineError on a failed connection, an error status or a time-out."""
+        limit = timeout or self._timeout
+        try:
+            async with self._open_session().request(
+                verb, self.address + route, json=json, headers=self._headers, timeout=limit
+            ) as response:
+                if response.status != 200:
+                    text = (await response.text())[:500]
+                    response.close()  # after an exception of its own, uvicorn ends the connection
+                    raise EngineError(
+                        f"the vLLM server at {self.address} answered {route.partition('?')[0]} with status "
+                        f"{response.status}: {text}",
+                        kind="refused" if 400 <= response.status < 500 else "lost",
+                    )
+                yield response
+        except TimeoutError:
+            raise EngineError(
+                f"the vLLM server at {self.address} did not answer {route} within {limit.total} s",
+                kind="stalled",
+            ) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise EngineError(
+                f"the connection to the vLLM server at {self.address} failed: {error!r}", kind="lost"
+            ) from None
+
+    def _open_session(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+            self._session = aiohttp.ClientSession(connector=connector)
+        return self._session
+
+
+def _check_version(version: str, address: str) -> None:
+    try:
+        is_supported = Version(version) in SUPPORTED
+    except InvalidVersion:
+        is_supported = False
+    if not is_supported:
+        raise EngineError(
+            f"the server at {address} runs vLLM {version}; this release speaks to {SUPPORTED}: "
+            "`make vllm` makes an environment with it",
+            kind="refused",
+        )

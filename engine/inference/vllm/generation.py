@@ -1,0 +1,185 @@
+"""One sampling request to a vLLM server: its body, and the tokens of its stream, checked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from engine.errors import EngineError
+from engine.inference.base import Generation, GenerationRequest
+from engine.inference.vllm.responses import garbage, is_id, read_logprob
+
+_STREAM_TOKENS = 8
+"""Tokens per event of a stream: with one each, both sides spend more time on JSON than on anything else."""
+_MAX_EVENT_BYTES = 1 << 20
+_SEEDS = (1 << 63) - 1
+_UNSET_VERSION = "default"
+"""Weight version of a server that was never given one."""
+
+
+def generation_body(request: GenerationRequest, *, request_id: str, model: str, salt: str) -> dict[str, Any]:
+    """Return the body of a streaming request for token ids and their log-probabilities."""
+    sampling = request.sampling
+    body = {
+        "request_id": request_id,
+        "model": model,
+        "token_ids": list(request.prompt_ids),
+        "stream": True,
+        "sampling_params": {
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "max_tokens": sampling.max_tokens,
+            "seed": request.seed & _SEEDS,
+            "stop_token_ids": sorted(request.stop_ids),
+            "ignore_eos": True,  # the end is where stop_ids say
+            "logprobs": 0,  # of the sampled token alone
+            "detokenize": False,
+            "stream_interval": _STREAM_TOKENS,
+        },
+    }
+    return body | ({"cache_salt": salt} if salt else {})
+
+
+async def stream_events(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """Yield the data of each server-sent event up to ``[DONE]``."""
+    buffer = b""
+    async for chunk in response.content.iter_any():
+        *events, buffer = (buffer + chunk).split(b"\n\n")
+        if len(buffer) > _MAX_EVENT_BYTES:
+            raise garbage(f"the vLLM server returned an event of more than {_MAX_EVENT_BYTES} bytes")
+        for event in events:
+            data = event.removeprefix(b"data:").strip()
+            if data == b"[DONE]":
+                return
+            yield data
+
+
+class GenerationStream:
+    """Tokens of one request, assembled from the events of its stream.
+
+    Args:
+        version: the weights' version when the request was sent.
+        is_adapter: whether an adapter samples: the server's versions are those of the model under it.
+        max_tokens: maximum number of tokens.
+        stop_ids: ids that end the response.
+        vocabulary: number of token ids; None: unknown.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: int,
+        is_adapter: bool,
+        max_tokens: int,
+        stop_ids: frozenset[int],
+        vocabulary: int | None,
+    ) -> None:
+        self._version = version
+        self._is_adapter = is_adapter
+        self._max_tokens = max_tokens
+        self._stop_ids = stop_ids
+        self._vocabulary = vocabulary
+        self._ids: list[int] = []
+        self._logprobs: list[float] = []
+        self._spans: list[Mapping[str, Any]] | None = None
+        self.finish_reason: str | None = None
+        """``stop``, ``length`` or ``abort`` once the stream has ended by itself."""
+
+    def partial(self) -> Generation | None:
+        """Return the tokens received so far; None without any."""
+        if not self._ids:
+            return None
+        return self._generation([self._version] * len(self._ids), stopped=False)
+
+    def add(self, data: bytes) -> None:
+        """Add one event of the stream."""
+        event = self._parse(data)
+        if "error" in event:
+            raise self._server_error(event["error"])
+        if not isinstance(choices := event.get("choices"), list) or len(choices) > 1:
+            raise self._garbage("an event without a choice")
+        for choice in choices:
+            self._add_tokens(choice)
+            if (reason := choice.get("finish_reason")) is not None:
+                self._finish(reason, choice.get("weight_versions"))
+
+    def result(self) -> Generation:
+        """Return the whole response; the stream has ended by itself."""
+        return self._generation(self._versions(), stopped=self.finish_reason == "stop")
+
+    def _parse(self, data: bytes) -> dict[str, Any]:
+        try:
+            event = json.loads(data)
+        except ValueError:
+            raise self._garbage(f"an event that is no JSON: {data[:80]!r}") from None
+        if not isinstance(event, dict):
+            raise self._garbage(f"an event that is no object: {data[:80]!r}")
+        return event
+
+    def _add_tokens(self, choice: Mapping[str, Any]) -> None:
+        ids = choice.get("token_ids") or []
+        entries = (choice.get("logprobs") or {}).get("content") or []
+        if self.finish_reason is not None and ids:
+            raise self._garbage("tokens after the end")
+        if not isinstance(ids, list) or len(entries) != len(ids):
+            raise self._garbage(f"{len(ids)} tokens with {len(entries)} log-probabilities")
+        for token, entry in zip(ids, entries, strict=True):
+            if not is_id(token, self._vocabulary):
+                raise self._garbage(f"token id {token!r} outside of the vocabulary of {self._vocabulary}")
+            if entry.get("token_id") != token:
+                raise self._garbage(f"a log-probability of token {entry.get('token_id')!r} for token {token}")
+            if self._ids and self._ids[-1] in self._stop_ids:
+                raise self._garbage(f"tokens after stop token {self._ids[-1]}")
+            logprob = read_logprob(entry)
+            if logprob is None:
+                raise self._garbage(f"log-probability {entry.get('logprob')!r} of token {token}")
+            self._ids.append(token)
+            self._logprobs.append(logprob)
+        if len(self._ids) > self._max_tokens:
+            raise self._garbage(f"{len(self._ids)} tokens, {self._max_tokens} were asked for")
+
+    def _finish(self, reason: str, spans: list[Mapping[str, Any]] | None) -> None:
+        if reason not in ("stop", "length", "abort"):
+            raise self._garbage(f"finish reason {reason!r}")
+        if reason != "abort" and not self._ids:
+            raise self._garbage("a response without tokens")
+        if reason != "abort" and (self._ids[-1] in self._stop_ids) != (reason == "stop"):
+            raise self._garbage(f"finish reason {reason!r} after token {self._ids[-1]}")
+        self.finish_reason = reason
+        self._spans = spans
+
+    def _versions(self) -> list[int]:
+        if self._spans is None or self._is_adapter:
+            return [self._version] * len(self._ids)
+        versions: list[int] = []
+        for span in self._spans:
+            label = span["version"]
+            if span["start"] != len(versions) or not (label == _UNSET_VERSION or label.isdecimal()):
+                raise self._garbage(f"weight versions {self._spans!r}")
+            version = self._version if label == _UNSET_VERSION else int(label)
+            versions += [version] * (span["end"] - span["start"])
+        if len(versions) != len(self._ids):
+            raise self._garbage(f"weight versions of {len(versions)} tokens for {len(self._ids)}")
+        return versions
+
+    def _generation(self, versions: Sequence[int], *, stopped: bool) -> Generation:
+        return Generation(
+            ids=tuple(self._ids), logprobs=tuple(self._logprobs), versions=tuple(versions), stopped=stopped
+        )
+
+    def _server_error(self, error: Any) -> EngineError:
+        code = error.get("code") if isinstance(error, dict) else None
+        is_refused = isinstance(code, int) and 400 <= code < 500
+        return EngineError(
+            f"the vLLM server reported an error while sampling: {error!r:.300}",
+            kind="refused" if is_refused else "lost",
+            tokens=self.partial(),
+        )
+
+    def _garbage(self, what: str) -> EngineError:
+        return garbage(f"the vLLM server returned {what}", self.partial())
