@@ -8,7 +8,7 @@ settings in ``engine.config.policies``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,7 +17,10 @@ from engine.tools.parser import NativeCall
 from engine.types import RolloutKey, Step, TaskRow
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
+
+    from engine.models.weights.source import TensorInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,11 +149,27 @@ class ChatPolicy(Policy):
         """Return the next message. Raises ModelError."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightStream:
+    """Weights of a policy on their way to engines, under the names and in the layout of published models."""
+
+    infos: Mapping[str, TensorInfo]
+    """Shapes and types of all tensors, in the order in which they come."""
+    tensors: Iterator[tuple[str, Tensor]]
+    """Whole tensors on the trainer's device, made one at a time."""
+    adapter: Mapping[str, Any] | None = None
+    """Content of peft's ``adapter_config.json``, where the tensors are LoRA adapters alone."""
+
+
 class WeightConsumer(Protocol):
     """Receiver of a policy's weights; picklable, since a trainer in ranks runs it in its first rank."""
 
-    def __call__(self, tensors: Iterator[tuple[str, Tensor]]) -> Any:
-        """Consume whole tensors under their published names, one after the other."""
+    @property
+    def dtype(self) -> torch.dtype:
+        """Return the type in which the engines serve the weights."""
+
+    def __call__(self, weights: WeightStream) -> Any:
+        """Consume the tensors, one after the other; the result must be picklable."""
 
 
 class WeightSource(Protocol):
@@ -162,7 +181,8 @@ class WeightSource(Protocol):
         At most one tensor exists in full at a time. With LoRA only the adapters are sent, under peft's names.
 
         Raises:
-            TrainerError: a rank failed, or the consumer did.
+            PublicationError: the consumer failed.
+            TrainerError: a rank failed, or the last update was not completed.
         """
 
     async def logprobs(self, ids: Sequence[int]) -> list[float]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from peft import LoraConfig, inject_adapter_in_model
@@ -140,6 +142,19 @@ def save_adapters(
     named = {f"{_PREFIX}{name}": tensor.cpu().contiguous() for name, tensor in weights.items()}
     save_file(named, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / WEIGHTS).chmod(0o644)  # the writer makes it private
+
+
+def adapter_tensors(model: LanguageModel) -> dict[str, Tensor]:
+    """Return the adapters, or this rank's shards of them, under the names of peft's files."""
+    return {f"{_PREFIX}{name}": weight.detach() for name, weight in adapter_parameters(model).items()}
+
+
+def adapter_settings(model: LanguageModel, config: TrainerConfig) -> dict[str, Any]:
+    """Return the content of ``adapter_config.json``, without the name of the base policy."""
+    settings = _settings(config, target_names(model))
+    settings.inference_mode = True
+    found: dict[str, Any] = json.loads(json.dumps(settings.to_dict(), default=sorted))  # type: ignore[no-untyped-call]
+    return found
 
 
 def save_settings(folder: Path, config: TrainerConfig, targets: Sequence[str], base: str) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from engine.config.run import TrainRun
 from engine.errors import TrainerError, TrainyardError
+from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
 from engine.models.frozen import freeze_policy
@@ -80,6 +81,19 @@ class AsyncTrainer:
             TrainerError: the update failed.
         """
         return await self._call(partial(self._update, groups, temperature), abandon=self._trainer.abandon)
+
+    async def send_weights(self, consumer: WeightConsumer) -> Any:
+        """Run ``Learner.send_weights``; a cancelled call waits for its end.
+
+        Raises:
+            PublicationError: the consumer failed.
+            TrainerError: a rank failed, or the last update was not completed.
+        """
+        return await self._call(partial(self._trainer.send_weights, consumer))
+
+    async def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Return the log-probability of each token after the first, at temperature 1. Raises TrainerError."""
+        return await self._call(partial(self._trainer.logprobs, ids))
 
     async def snapshot(
         self,

@@ -14,10 +14,15 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from engine.algorithms import Member, has_kl_reward, step_members
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
+from engine.errors import TrainerError
+from engine.inference.base import WeightConsumer
 from engine.trainer.batch import Row, Sample, make_samples, share_rows, trajectory_samples
 from engine.trainer.efficiency import PassMeter
 from engine.trainer.metrics import UpdateMeter
@@ -81,6 +86,8 @@ class Learner(ABC):
         self._seed = seed
         self.updates = 0
         """Number of updates made; decides learning rates and the order of groups."""
+        self._is_whole = True
+        """Whether the last update was completed."""
 
     def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
         """Update the weights from one iteration's groups.
@@ -102,13 +109,46 @@ class Learner(ABC):
             Share(steps=[step[rank] for step in steps], rate=rate, temperature=temperature)
             for rank in range(self._config.data_parallel)
         ]
+        self._is_whole = False
         learned = self._learn(shares)
+        self._is_whole = True
         self.updates += 1
         seconds = time.perf_counter() - started
         metrics = learned.meter.report(members, seconds)
         metrics |= learned.passes.report(seconds, learned.peak_flops) | {"update/learning_rate": rate}
         metrics["time/checkpoint"] = learned.saving_seconds
         return UpdateResult(metrics=metrics, members=members, optimizer_steps=learned.meter.steps)
+
+    def send_weights(self, consumer: WeightConsumer) -> Any:
+        """Pass the current weights to ``consumer``, in the first of several ranks; return its result.
+
+        At most one tensor exists in full at a time.
+
+        Raises:
+            PublicationError: the consumer failed.
+            TrainerError: the last update was not completed, or a rank failed.
+        """
+        if not self._is_whole:
+            raise TrainerError(
+                "the last update was not completed, so that its weights are not published: go on from the "
+                "last checkpoint"
+            )
+        return self._send_weights(consumer)
+
+    def logprobs(self, ids: Sequence[int]) -> list[float]:
+        """Return the log-probability of each token after the first, at temperature 1.
+
+        Args:
+            ids: token ids [T], T ≥ 2.
+        """
+        row = np.asarray(ids, np.int32)
+        sample = Sample(
+            ids=row[:-1],
+            positions=np.arange(len(row) - 1),
+            targets=row[1:],
+            sampler_logprobs=np.zeros(len(row) - 1, np.float32),
+        )
+        return self._logprobs((sample,))
 
     @abstractmethod
     def abandon(self) -> None:
@@ -136,6 +176,14 @@ class Learner(ABC):
     @abstractmethod
     def _divergences(self, shares: Sequence[Sequence[Row]], temperature: float) -> dict[int, float]:
         """Return Σ KL over the sampled tokens of each ``Sample.place``, given each data rank's rows."""
+
+    @abstractmethod
+    def _send_weights(self, consumer: WeightConsumer) -> Any:
+        """Pass the weights to ``consumer``; return its result. Raises PublicationError."""
+
+    @abstractmethod
+    def _logprobs(self, row: Row) -> list[float]:
+        """Return the log-probabilities of a row's targets."""
 
     @abstractmethod
     def _learn(self, shares: Sequence[Share]) -> Learned:

@@ -51,6 +51,11 @@ class Ranks:
         """Return the total number of ranks."""
         return self.data_size * self.context_size
 
+    @property
+    def is_first(self) -> bool:
+        """Return whether this process is the first rank."""
+        return self.data_rank == self.context_rank == 0
+
     def context_group(self) -> dist.ProcessGroup | None:
         """Return the ranks that share this one's rows; None when there are no others."""
         if self.mesh is None or self.context_size == 1:

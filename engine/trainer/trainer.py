@@ -29,12 +29,15 @@ from engine.algorithms import has_kl_loss, needs_old_logprobs, needs_reference
 from engine.algorithms.objective import TokenBatch, kl_estimate, policy_loss
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError, UpdateAbandonedError
+from engine.errors import CheckpointError, PublicationError, UpdateAbandonedError
+from engine.inference.base import WeightConsumer, WeightStream
 from engine.models.base import LanguageModel
 from engine.models.devices import peak_flops
 from engine.models.precision import DTYPES
 from engine.models.sizes import count_sizes
+from engine.models.weights.live import LiveWeights, whole_tensor
 from engine.models.weights.model_weights import stored_tensors
+from engine.models.weights.source import TensorInfo
 from engine.trainer.batch import Microbatch, Row, make_microbatch
 from engine.trainer.efficiency import PassMeter
 from engine.trainer.learner import Learned, Learner, Share
@@ -101,6 +104,7 @@ class Trainer(Learner):
         self._parameters = [p for p in self._scorer.parameters() if p.requires_grad]
         self._reference = self._frozen(reference)
         self._optimizer = make_optimizer(self._parameters, config)
+        self._live = LiveWeights(self._model)
 
     def learn(self, share: Share) -> Learned:
         """Make the optimizer steps of this rank's share; a collective among ranks.
@@ -190,12 +194,47 @@ class Trainer(Learner):
             whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
             yield name, whole
 
+    @torch.no_grad()
+    def score_row(self, row: Row) -> list[float]:
+        """Return the log-probabilities of a row's targets at temperature 1; a collective among ranks."""
+        found: Tensor = self._scorer(self._batch(row), 1.0, entropy=False)[0]
+        self._scorer.reshard()
+        return found.tolist()
+
     def close(self) -> None:
         """Finish writing and stop the writer's thread."""
         self._writer.shutdown()
 
     def _learn(self, shares: Sequence[Share]) -> Learned:
         return self.learn(shares[self._ranks.data_rank])
+
+    def _logprobs(self, row: Row) -> list[float]:
+        return self.score_row(row)
+
+    def _send_weights(self, consumer: WeightConsumer) -> Any:
+        self._go_on()
+        weights = self._stream(consumer.dtype)
+        try:
+            if self._ranks.is_first:
+                return consumer(weights)
+        except Exception as error:
+            raise PublicationError(f"the weights were not sent: {type(error).__name__}: {error}") from error
+        finally:
+            for _ in weights.tensors:  # the other ranks wait for this one in the gathering of each
+                pass
+
+    def _stream(self, dtype: torch.dtype) -> WeightStream:
+        self._scorer.reshard()
+        if not self._config.lora_rank:
+            return WeightStream(infos=self._live.infos(dtype), tensors=self._live.tensors(dtype))
+        from engine.models.adapters import adapter_settings, adapter_tensors  # peft takes seconds to import
+
+        named = adapter_tensors(self._model)
+        return WeightStream(
+            infos={name: TensorInfo(tuple(tensor.shape), dtype) for name, tensor in named.items()},
+            tensors=((name, whole_tensor(tensor, dtype)) for name, tensor in named.items()),
+            adapter=adapter_settings(self._model, self._config),
+        )
 
     def _divergences(self, shares: Sequence[Sequence[Row]], temperature: float) -> dict[int, float]:
         return self.divergences(shares[self._ranks.data_rank], temperature)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -168,10 +168,31 @@ def iterate_published(
         network: of ``meta_network``.
         dtype: of the parameters; buffers keep their own.
     """
-    cast = _cast(source.tensors, network, dtype)
+
+    def read(name: str, dtype: torch.dtype) -> Tensor:
+        return read_tensor(source, name, dtype)
+
+    yield from convert_published(source.tensors, network, dtype, read)
+
+
+def convert_published(
+    tensors: Mapping[str, TensorInfo],
+    network: PreTrainedModel,
+    dtype: torch.dtype,
+    read: Callable[[str, torch.dtype], Tensor],
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield what ``iterate_published`` yields, from whole tensors that ``read`` returns when they are needed.
+
+    Args:
+        tensors: descriptions of the weights by the model's names.
+        network: of ``meta_network``.
+        dtype: of the parameters; buffers keep their own.
+        read: returns the tensor of a name in a type, on any device.
+    """
+    cast = _cast(tensors, network, dtype)
     for group in _groups(cast, network):
-        tensors = [read_tensor(source, name, cast[name].dtype) for name in group.names]
-        yield from group.convert(tensors, network).items()
+        inputs = [read(name, cast[name].dtype) for name in group.names]
+        yield from group.convert(inputs, network).items()
 
 
 def _cast(

@@ -24,7 +24,8 @@ import torch
 from torch import nn
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from engine.errors import CheckpointError, TrainerError
+from engine.errors import TrainerError, TrainyardError
+from engine.inference.base import WeightConsumer
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Learner, Share
 from engine.trainer.processes.link import (
@@ -142,7 +143,7 @@ class TrainerGroup(Learner):
                     code = process.returncode
                     raise TrainerError(f"rank {rank} of the trainer ended while starting, with code {code}")
             if time.monotonic() > deadline:
-                missing = sorted(set(range(self._size)) - set(self._commands) & set(self._events))
+                missing = sorted(set(range(self._size)) - (set(self._commands) & set(self._events)))
                 raise TrainerError(
                     f"rank {missing[0]} of the trainer did not connect to {listener.address} within "
                     f"{timeout_s:g} s"
@@ -179,6 +180,19 @@ class TrainerGroup(Learner):
         if self._sampler is not None and learned.meter.steps:
             self._receive_weights(self._sampler)
         return learned
+
+    def _logprobs(self, row: Row) -> list[float]:
+        for rank in range(self._size):
+            self._send(rank, ("logprobs", (row,)))
+        found: list[float] = self._answers()[0]
+        return found
+
+    def _send_weights(self, consumer: WeightConsumer) -> Any:
+        assert self._watch is not None
+        self._watch.check()
+        for rank in range(self._size):
+            self._send(rank, ("send_weights", (consumer,)))
+        return self._answers()[0]
 
     @torch.no_grad()
     def _receive_weights(self, sampler: nn.Module) -> None:
@@ -227,7 +241,7 @@ class TrainerGroup(Learner):
     def _answers(self) -> list[Any]:
         """Return the answers of all ranks, in their order."""
         answers: dict[int, Any] = {}
-        errors: list[CheckpointError] = []
+        errors: list[TrainyardError] = []
         while len(answers) < self._size:
             pending = {c: rank for rank, c in self._commands.items() if rank not in answers}
             for ready in wait(list(pending)):

@@ -27,7 +27,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
-from engine.errors import CheckpointError, TrainerError, TrainyardError
+from engine.errors import CheckpointError, PublicationError, TrainerError, TrainyardError
+from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.opening import open_model
 from engine.models.precision import weight_type
@@ -146,8 +147,8 @@ class _Rank:
         while True:
             method, arguments = self._commands.recv()
             try:
-                answer: tuple[CheckpointError | None, Any] = None, getattr(self, f"_{method}")(*arguments)
-            except CheckpointError as error:
+                answer: tuple[TrainyardError | None, Any] = None, getattr(self, f"_{method}")(*arguments)
+            except (CheckpointError, PublicationError) as error:
                 answer = error, None
             self._commands.send(answer)
 
@@ -156,6 +157,12 @@ class _Rank:
 
     def _divergences(self, count: int, temperature: float) -> dict[int, float]:
         return self._trainer.divergences(self._rows(count), temperature)
+
+    def _logprobs(self, row: Row) -> list[float]:
+        return self._trainer.score_row(row)
+
+    def _send_weights(self, consumer: WeightConsumer) -> Any:
+        return self._trainer.send_weights(consumer)
 
     def _learn(self, counts: Sequence[int], rate: float, temperature: float) -> Learned | None:
         steps = [self._rows(count) for count in counts]

@@ -1,0 +1,273 @@
+"""Weights out of the trainer: published names, one tensor at a time, never of half an update."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from engine.config.algorithm import AlgorithmConfig
+from engine.config.policies import TransformerPolicyConfig
+from engine.config.run import TrainRun, parse_run_config
+from engine.config.trainer import TrainerConfig
+from engine.errors import PublicationError, TrainerError, UpdateAbandonedError
+from engine.inference.base import WeightStream
+from engine.models.opening import open_model, save_policy_checkpoint
+from engine.trainer.async_trainer import AsyncTrainer
+from engine.trainer.checkpoints.checkpoint import write_snapshot
+from engine.trainer.export import export_policy
+from engine.trainer.processes.group import TrainerGroup
+from engine.trainer.processes.rank import RankSettings
+from engine.trainer.trainer import Trainer
+from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.tiny_families import write_tiny
+
+GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])
+IDS = [7, 3, 9, 12, 3, 3, 15, 0, 8]
+
+
+@dataclass(frozen=True)
+class Store:
+    """Writes what it receives to a file; returns the names in their order, and peft's settings."""
+
+    path: Path
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, weights: WeightStream) -> tuple[list[str], Any]:
+        tensors = {name: tensor.cpu().contiguous() for name, tensor in weights.tensors}
+        assert list(tensors) == list(weights.infos)
+        for name, info in weights.infos.items():
+            assert tuple(tensors[name].shape) == info.shape
+            assert tensors[name].dtype == info.dtype
+        save_file(tensors, self.path)
+        return list(tensors), weights.adapter
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Fails after the first tensor."""
+
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, weights: WeightStream) -> None:
+        next(weights.tensors)
+        raise OSError("no space left")
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Takes one tensor after the other and keeps none."""
+
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, weights: WeightStream) -> int:
+        return sum(1 for _ in weights.tensors)
+
+
+def configured(checkpoint: Path, **trainer: Any) -> TrainRun:
+    settings = {"threads": 1, "minibatches": 1, "tokens_per_microbatch": 64, "device": "cpu"}
+    config = parse_run_config(
+        {
+            "kind": "train",
+            "name": "t",
+            "dataset": {"name": "d"},
+            "agent": {"max_context": 512, "max_response": 256},
+            "policy": TransformerPolicyConfig(checkpoint=str(checkpoint)).model_dump(mode="json"),
+            "trainer": {**settings, **trainer},
+            "seed": 5,
+        }
+    )
+    assert isinstance(config, TrainRun)
+    return config
+
+
+async def opened(checkpoint: Path, folder: Path, **trainer: Any) -> AsyncTrainer:
+    config = configured(checkpoint, **trainer)
+    return await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=None)
+
+
+def exported(folder: Path, dtype: str) -> dict[str, Tensor]:
+    files = folder.glob("*.safetensors")
+    return {name: tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def policy_of(family: str, folder: Path) -> Path:
+    if family == "builtin":
+        save_policy_checkpoint(folder, make_model(vocab=TOKENIZER_SIZE), make_tokenizer(), {})
+        return folder
+    return write_tiny(folder, family, chat_template=TEMPLATES["qwen3"])
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("family", ["builtin", "qwen2", "qwen3_moe"])
+async def test_they_are_those_of_an_export_of_the_same_moment(
+    tmp_path: Path, family: str, ranks: int
+) -> None:
+    policy = policy_of(family, tmp_path / "policy")
+    trainer = await opened(policy, tmp_path, data_parallel=ranks)
+    await trainer.send_weights(Store(tmp_path / "before"))
+    await trainer.update(GROUPS, temperature=1.0)
+    cursor: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
+    checkpoint = write_snapshot(await trainer.snapshot(tmp_path, 1, **cursor))
+    before = load_file(tmp_path / "before")
+    for dtype in ("float32", "bfloat16"):
+        export_policy(checkpoint.path, tmp_path / dtype, dtype=dtype)
+        names, adapter = await trainer.send_weights(Store(tmp_path / "sent", getattr(torch, dtype)))
+        assert adapter is None
+        found, expected = load_file(tmp_path / "sent"), exported(tmp_path / dtype, dtype)
+        assert set(names) == set(found) == set(expected) == set(before)
+        for name, tensor in expected.items():
+            assert torch.equal(found[name], tensor), name
+    assert any(not torch.equal(before[name].bfloat16(), tensor) for name, tensor in found.items())
+    await trainer.close()
+
+
+@pytest.mark.parametrize("settings", [{}, {"data_parallel": 2}, {"context_parallel": 2}, {"lora_rank": 2}])
+async def test_log_probabilities_are_those_of_a_whole_forward(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    policy = policy_of("builtin", tmp_path / "policy")
+    trainer = await opened(policy, tmp_path, **settings)
+    await trainer.update(GROUPS, temperature=1.0)
+    found = await trainer.logprobs(IDS)
+    again = await trainer.logprobs(IDS)
+    model = trainer.model  # the sampler's, which has the same weights
+    from engine.models.attention import Segments
+
+    with torch.no_grad():
+        hidden = model.packed_hidden(torch.tensor(IDS), Segments.whole([len(IDS)], torch.device("cpu")))
+        table = torch.log_softmax(hidden @ model.head.weight.T, dim=-1)
+    expected = table[:-1].gather(1, torch.tensor(IDS)[1:, None]).squeeze(1)
+    assert torch.allclose(torch.tensor(found), expected, atol=1e-5)
+    assert found == again
+    await trainer.update(GROUPS, temperature=1.0)
+    assert await trainer.logprobs(IDS) != found
+    await trainer.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_of_adapters_only_the_adapters_are_sent(tmp_path: Path, ranks: int) -> None:
+    policy = write_tiny(tmp_path / "policy", "qwen3", chat_template=TEMPLATES["qwen3"])
+    trainer = await opened(policy, tmp_path, data_parallel=ranks, lora_rank=2, lora_targets=["q_proj"])
+    await trainer.update(GROUPS, temperature=1.0)
+    names, settings = await trainer.send_weights(Store(tmp_path / "adapter_model.safetensors"))
+    assert len(names) == 4
+    assert all(name.startswith("base_model.model.model.layers.") for name in names)
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    ids = torch.tensor([IDS])
+
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    with torch.no_grad():
+        plain = base(ids).logits
+        adapted = PeftModel.from_pretrained(base, tmp_path)(ids).logits
+    assert (adapted - plain).abs().max() > 1e-6
+    table = torch.log_softmax(adapted[0, :-1], dim=-1)
+    expected = table.gather(1, ids[0, 1:, None]).squeeze(1)
+    assert torch.allclose(torch.tensor(await trainer.logprobs(IDS)), expected, atol=1e-5)
+    await trainer.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+async def test_a_consumer_that_fails_harms_nothing_else(tmp_path: Path, ranks: int) -> None:
+    trainer = await opened(policy_of("builtin", tmp_path / "policy"), tmp_path, data_parallel=ranks)
+    with pytest.raises(PublicationError, match="OSError: no space left"):
+        await trainer.send_weights(Broken())
+    assert (await trainer.update(GROUPS, temperature=1.0)).optimizer_steps == 1
+    names, _ = await trainer.send_weights(Store(tmp_path / "sent"))
+    assert names
+    await trainer.close()
+
+
+async def test_half_an_update_is_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = policy_of("builtin", tmp_path / "policy")
+    trainer = await opened(policy, tmp_path, minibatches=2)
+    steps = iter([Trainer._step])
+
+    def once(self: Trainer, *arguments: Any) -> None:
+        step = next(steps, None)
+        if step is None:
+            raise RuntimeError("CUDA out of memory")
+        step(self, *arguments)
+
+    monkeypatch.setattr(Trainer, "_step", once)
+    with pytest.raises(TrainerError, match="out of memory"):
+        await trainer.update(GROUPS, temperature=1.0)
+    with pytest.raises(TrainerError, match="was not completed"):
+        await trainer.send_weights(Store(tmp_path / "sent"))
+    await trainer.close()
+    monkeypatch.undo()
+    trainer = await opened(policy, tmp_path / "abandoned")
+    trainer._trainer.abandon()
+    with pytest.raises(UpdateAbandonedError):
+        await trainer.send_weights(Store(tmp_path / "sent"))
+    assert not (tmp_path / "sent").exists()
+    await trainer.close()
+
+
+async def test_the_event_loop_goes_on_while_weights_are_sent(tmp_path: Path) -> None:
+    trainer = await opened(policy_of("builtin", tmp_path / "policy"), tmp_path)
+    turns, sending = 0, asyncio.ensure_future(trainer.send_weights(Store(tmp_path / "sent")))
+    while not sending.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 1
+    assert (await sending)[0]
+    await trainer.close()
+
+
+def memory(pid: int, name: str) -> int:
+    """Return a number of a process's ``/proc/PID/status`` in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Iterator[tuple[TrainerGroup, int]]:
+    """Two ranks with a model of half a gigabyte, and its size in bytes."""
+    folder = write_tiny(
+        tmp_path / "large", "qwen3_moe", vocab_size=64_000, hidden_size=512, intermediate_size=512,
+        num_hidden_layers=3, num_attention_heads=8, head_dim=64, num_experts=32, moe_intermediate_size=384,
+    )  # fmt: skip
+    settings = RankSettings(
+        policy=str(folder),
+        reference=None,
+        home=tmp_path,
+        algorithm=AlgorithmConfig(),
+        config=TrainerConfig(data_parallel=2, threads=1),
+        max_context=64,
+        seed=0,
+        device="cpu",
+    )
+    whole = sum(p.numel() * 4 for p in open_model(str(folder), home=tmp_path, read=False).model.parameters())
+    group = TrainerGroup(settings)
+    try:
+        yield group, whole
+    finally:
+        group.close()
+
+
+def test_no_rank_holds_a_second_copy(large: tuple[TrainerGroup, int]) -> None:
+    group, whole = large
+    assert group.send_weights(Drop())
+    pids = [process.pid for process in group._processes]
+    for pid in pids:
+        Path(f"/proc/{pid}/clear_refs").write_text("5")  # forgets the peak so far
+    before = [memory(pid, "VmRSS:") for pid in pids]
+    assert group.send_weights(Drop())
+    peaks = [memory(pid, "VmHWM:") - start for pid, start in zip(pids, before, strict=True)]
+    largest = 64_000 * 512 * 4
+    assert 3 * largest < 0.8 * whole, "the model is too small to tell"
+    assert max(peaks) <= 3 * largest, (peaks, whole)
