@@ -20,8 +20,9 @@ from pathlib import Path
 from engine.errors import CheckpointError
 from engine.models.opening import open_model, save_policy_checkpoint
 from engine.models.references import find_model
-from engine.models.weights.adapted import ADAPTERS, BASE, base_folder
+from engine.models.weights.adapted import BASE, base_folder
 from engine.models.weights.opening import policy_files
+from engine.models.weights.policy_files import ADAPTERS
 
 _RECORD = "frozen.json"
 _COPIED_BYTES = 64 * 2**20

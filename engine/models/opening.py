@@ -35,7 +35,7 @@ from engine.models.weights.policy_files import (
     write_config,
     write_json,
 )
-from engine.models.weights.source import TensorsInMemory, read_tensor
+from engine.models.weights.source import TensorsInMemory, WeightSource, read_tensor
 from engine.models.weights.writing import write_safetensors
 
 
@@ -50,6 +50,8 @@ class OpenedModel:
     """Folder with its original files; None for the random weights of a built-in architecture."""
     provenance: Mapping[str, Any]
     """Content of its ``provenance.json``; empty without one."""
+    source: WeightSource | None = None
+    """Weights that are yet to be read, where the model was opened without reading them."""
 
     @property
     def family(self) -> Family:
@@ -79,8 +81,8 @@ def open_model(
         home: the data folder, for ``run:<id>``.
         dtype: of the weights; a built-in policy's stay float32.
         max_context: tokens that a conversation may have.
-        read: read the weights; else a published model's parameters stay on the meta device, and
-            ``engine.models.weights.opening.open_weights`` reads them.
+        read: read the weights; else they are the result's ``source``, the parameters have arbitrary values,
+            and those of a published model are on the meta device.
 
     Raises:
         CheckpointError: missing, incomplete, made for shorter conversations, or a model that cannot be
@@ -95,15 +97,17 @@ def open_model(
             f"{opened.model.max_context}: lower agent.max_context, or extend the model's context in its "
             "config.json (rope_parameters, e.g. of rope_type 'yarn')"
         )
-    if opened.folder is not None and not found.random and not isinstance(opened.model, Transformer):
-        source = open_weights(opened.folder, opened.model)
-        if read:
-            load_weights(opened.model, opened.model, source, torch.device("cpu"))
+    if opened.folder is None or found.random:
+        return opened
+    source = open_weights(opened.folder, opened.model)
+    if not read:
+        return replace(opened, source=source)
+    load_weights(opened.model, opened.model, source, torch.device("cpu"))
     return opened
 
 
 def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
-    """Return a model whose published weights are yet to be read."""
+    """Return a model whose stored weights are yet to be read."""
     if found.folder is None:
         assert found.architecture is not None
         model = Transformer(ARCHITECTURES[found.architecture])
@@ -112,7 +116,7 @@ def _open(found: Reference, dtype: torch.dtype) -> OpenedModel:
         )
     provenance = read_provenance(found.folder)
     if is_builtin(provenance):
-        ours, tokens = _load_builtin(found.folder)
+        ours, tokens = _build_builtin(found.folder)
         return OpenedModel(model=ours, tokenizer=tokens, folder=found.folder, provenance=provenance or {})
     from engine.models.published.pretrained import build_pretrained  # transformers takes seconds to import
 
@@ -263,13 +267,12 @@ def _write_builtin_files(
     tokenizer.save(folder)
 
 
-def _load_builtin(folder: Path) -> tuple[Transformer, BpeTokenizer]:
+def _build_builtin(folder: Path) -> tuple[Transformer, BpeTokenizer]:
     try:
         config = TransformerConfig.from_json(read_config(folder))
         model = Transformer(config)
     except (ValueError, TypeError) as error:
         raise CheckpointError(f"{folder / 'config.json'} describes no model: {error}") from error
-    load_weights(model, model, open_weights(folder, model), torch.device("cpu"))
     tokenizer = load_tokenizer(folder)
     _check_vocabulary(folder, tokenizer.vocab_size, config.vocab_size)
     return model, tokenizer

@@ -9,8 +9,9 @@ import torch
 
 from engine.config.run import TrainRun, load_run_config
 from engine.errors import CheckpointError, ConfigError
-from engine.models.weights.adapted import ADAPTERS, BASE
+from engine.models.weights.adapted import BASE
 from engine.models.weights.opening import SHARDS
+from engine.models.weights.policy_files import ADAPTERS, draft_folder, read_provenance, write_json
 from engine.trainer.checkpoints.checkpoint import load_latest, read_checkpoint
 from engine.trainer.shards import read_part
 
@@ -41,11 +42,15 @@ def export_policy(source: Path, out: Path, *, dtype: str = "float32") -> Path:
 def export_adapters(run_dir: Path, out: Path) -> Path:
     """Write a run's adapters in peft's format, over the base policy in the run's folder.
 
+    Args:
+        run_dir: the run's folder; its last checkpoint is taken.
+        out: created or replaced.
+
     Returns:
         The checkpoint that was exported.
 
     Raises:
-        CheckpointError: the run has no checkpoint or no adapters.
+        CheckpointError: the run has no checkpoint or no adapters, or ``out`` holds something else.
     """
     checkpoint = load_latest(run_dir)
     if checkpoint is None:
@@ -60,7 +65,10 @@ def export_adapters(run_dir: Path, out: Path) -> Path:
     from engine.models.adapters import save_adapters  # peft takes seconds to import
 
     settings = json.loads((checkpoint.path / ADAPTERS).read_text())
-    save_adapters(out, adapters, config.trainer, settings["target_modules"], str(run_dir / BASE))
+    with draft_folder(out) as draft:
+        save_adapters(draft, adapters, config.trainer, settings["target_modules"], str(run_dir / BASE))
+        provenance = read_provenance(checkpoint.path) or {}
+        write_json(draft / "provenance.json", {**provenance, "exported_from": str(checkpoint.path)})
     return checkpoint.path
 
 

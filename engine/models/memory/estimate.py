@@ -50,7 +50,7 @@ def _without_weights(ref: str, config: TrainerConfig, home: Path) -> LanguageMod
         return Transformer(ARCHITECTURES[found.architecture])
     assert found.folder is not None
     if is_builtin(read_provenance(found.folder)):
-        return open_model(ref, home=home).model
+        return open_model(ref, home=home, read=False).model
     from engine.models.published.pretrained import build_pretrained  # transformers takes seconds to import
 
     return build_pretrained(found.folder, dtype=weight_type(config), random=False)

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from engine.errors import CheckpointError
+from engine.models.weights.policy_files import ADAPTERS
 from engine.models.weights.source import WeightSource, read_tensor
 
-ADAPTERS = "adapter_config.json"
-"""File of a folder that holds adapters over another policy, in peft's format."""
 BASE = "base"
 """Folder with the policy under adapters, in the folder of their run or in their own."""
 

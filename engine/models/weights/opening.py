@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 from engine.errors import CheckpointError
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import Transformer
-from engine.models.weights.adapted import ADAPTERS, AdaptedWeights, base_folder
+from engine.models.weights.adapted import AdaptedWeights, base_folder
 from engine.models.weights.dcp_folder import DcpFolder
 from engine.models.weights.model_weights import ModelWeights, expected_tensors, plan_as_stored, tied_names
-from engine.models.weights.policy_files import carried_files
+from engine.models.weights.policy_files import ADAPTERS, carried_files
 from engine.models.weights.safetensors_folder import INDEX, SINGLE, SafetensorsFolder, read_index
 from engine.models.weights.source import WeightSource
 

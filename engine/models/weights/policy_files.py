@@ -37,10 +37,10 @@ CARRIED = (
     "NOTICE*",
 )
 """Patterns of files that go wherever the weights go; no program is among them."""
-
-
-_WRITTEN = ("config.json", "provenance.json", "*.safetensors", "*.safetensors.index.json", *CARRIED)
-"""Patterns of all files that a written policy folder has."""
+ADAPTERS = "adapter_config.json"
+"""File of a folder that holds adapters over another policy, in peft's format."""
+_WRITTEN = ("config.json", ADAPTERS, "provenance.json", "*.safetensors", "*.safetensors.index.json", *CARRIED)
+"""Patterns of all files that a written folder of a policy or of adapters has."""
 
 
 def carried_files(source: Path) -> list[Path]:
@@ -91,7 +91,8 @@ def draft_folder(folder: Path) -> Iterator[Path]:
     Readers see the old folder or the complete new one; after an error there is nothing new.
 
     Raises:
-        CheckpointError: ``folder`` exists and is more than a policy folder written here; nothing is removed.
+        CheckpointError: ``folder`` exists and is more than a policy or adapters written here; nothing is
+            removed.
     """
     _check_replaceable(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -107,13 +108,13 @@ def draft_folder(folder: Path) -> Iterator[Path]:
 
 
 def _check_replaceable(folder: Path) -> None:
-    """Raise CheckpointError unless a folder is absent, empty, or holds a policy and nothing else."""
+    """Raise CheckpointError unless a folder is absent, empty, or holds a policy or adapters and no more."""
     if not folder.exists() and not folder.is_symlink():
         return
     ours = {path for pattern in _WRITTEN for path in folder.glob(pattern)}
     found = {path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()}
-    whole = not found or {folder / "config.json", folder / "provenance.json"} <= found
-    if folder.is_symlink() or not folder.is_dir() or not whole or found - ours:
+    whole = folder / "provenance.json" in found and {folder / "config.json", folder / ADAPTERS} & found
+    if folder.is_symlink() or not folder.is_dir() or found - ours or (found and not whole):
         raise CheckpointError(
             f"{folder} exists and is not just a policy that was written here, so that it is not replaced: "
             "name a new folder, or remove this one"

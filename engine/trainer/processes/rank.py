@@ -32,7 +32,6 @@ from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.opening import open_model
 from engine.models.precision import weight_type
-from engine.models.weights.opening import open_weights
 from engine.trainer.batch import Row
 from engine.trainer.learner import Learned, Share
 from engine.trainer.processes.link import connect
@@ -128,11 +127,9 @@ class _Rank:
         self._is_first = dist.get_rank() == 0
         reference = None
         if settings.reference is not None:
-            reference = open_policy(settings.reference, settings.home, device, offload=config.cpu_offload)
+            reference = open_policy(settings.reference, settings.home, device)
         self._trainer = Trainer(
-            open_policy(
-                settings.policy, settings.home, device, weight_type(config), offload=config.cpu_offload
-            ),
+            open_policy(settings.policy, settings.home, device, weight_type(config)),
             algorithm=settings.algorithm,
             config=config,
             max_context=settings.max_context,
@@ -213,12 +210,9 @@ def open_policy(
     home: Path,
     device: torch.device,
     dtype: torch.dtype = torch.float32,
-    *,
-    offload: bool = False,
 ) -> LanguageModel | Unread:
-    """Return a policy; a published model is read only when it is sharded, and any that will be offloaded."""
+    """Return a policy, whose stored weights are read when it is sharded."""
     opened = open_model(ref, home=home, dtype=dtype, read=False)
-    is_read = not next(opened.model.parameters()).is_meta
-    if opened.folder is None or (is_read and not offload):
+    if opened.source is None:
         return opened.model.to(device)
-    return Unread(model=opened.model, source=open_weights(opened.folder, opened.model), device=device)
+    return Unread(model=opened.model, source=opened.source, device=device)

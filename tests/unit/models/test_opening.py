@@ -17,6 +17,7 @@ from engine.models.attention import Segments
 from engine.models.builtin.transformer import Transformer
 from engine.models.opening import open_model
 from engine.models.published.pretrained import PretrainedModel
+from engine.models.references import BUILTIN
 from tests.unit.models.tiny_families import write_tiny
 
 CPU = torch.device("cpu")
@@ -194,6 +195,10 @@ def test_code_in_a_folder_never_runs(plain: Path, tmp_path: Path) -> None:
 def test_built_in_policies_stay_our_own_and_others_are_none(plain: Path, tmp_path: Path) -> None:
     assert isinstance(open_model("builtin:quickstart", home=tmp_path).model, Transformer)
     assert open_model("fresh:tiny", home=tmp_path).folder is None
+    stored = open_model("builtin:quickstart", home=tmp_path).model.head.weight
+    fresh = open_model(f"fresh:{BUILTIN / 'quickstart'}", home=tmp_path).model
+    assert isinstance(fresh, Transformer)
+    assert not torch.equal(fresh.head.weight, stored)
     with pytest.raises(CheckpointError, match="family 'qwen3', but this needs a built-in policy"):
         open_model(str(plain), home=tmp_path).builtin()
 

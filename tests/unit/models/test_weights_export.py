@@ -165,10 +165,15 @@ def test_an_export_of_four_bit_weights_says_that_they_are_no_longer(tmp_path: Pa
 def test_a_model_is_opened_without_reading_its_weights(tmp_path: Path) -> None:
     source = write_published(tmp_path / "published", "gemma3_text")
     opened = open_model(str(source), home=tmp_path, read=False)
+    ours = open_model("builtin:quickstart", home=tmp_path, read=False)
     assert all(parameter.is_meta for parameter in opened.model.parameters())
-    load_weights(opened.model, opened.model, open_weights(source, opened.model), torch.device("cpu"))
-    whole = open_model(str(source), home=tmp_path).model.state_dict()
-    assert all(torch.equal(opened.model.state_dict()[name], tensor) for name, tensor in whole.items())
+    for ref, unread in ((str(source), opened), ("builtin:quickstart", ours)):
+        assert unread.source is not None
+        load_weights(unread.model, unread.model, unread.source, torch.device("cpu"))
+        whole = open_model(ref, home=tmp_path)
+        assert whole.source is None
+        expected, found = whole.model.state_dict(), unread.model.state_dict()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
     next(source.glob("*-00002-*")).unlink()
     with pytest.raises(CheckpointError, match="lacks 1 of the"):
         open_model(str(source), home=tmp_path, read=False)

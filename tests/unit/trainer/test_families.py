@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
 def trainer_of(folder: Path, ranks: Ranks, **settings: Any) -> Trainer:
     shape = {"data_parallel": ranks.data_size, "context_parallel": ranks.context_size}
     config = TrainerConfig(**{"minibatches": 2, "threads": 1} | settings | shape)
-    policy = open_policy(str(folder), folder, CPU, offload=config.cpu_offload)
+    policy = open_policy(str(folder), folder, CPU)
     return Trainer(policy, algorithm=AlgorithmConfig(), config=config, max_context=64, seed=5, ranks=ranks)
 
 

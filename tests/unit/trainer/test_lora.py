@@ -197,6 +197,26 @@ async def test_a_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> No
     assert (plain - whole).abs().max() > 1e-4
 
 
+async def test_exported_adapters_replace_only_what_was_exported(
+    tmp_path: Path, adapted: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_dir, out = adapted.parent.parent, tmp_path / "out"
+    out.mkdir()
+    for options in (["--adapters"], ["--adapters"], [], ["--adapters"]):
+        assert main(["export", str(run_dir), str(out), *options]) == 0
+        assert (out / "adapter_config.json").exists() == bool(options)
+        assert (out / "config.json").exists() != bool(options)
+    (out / "notes.txt").write_text("mine")
+    strange = tmp_path / "strange"
+    strange.mkdir()
+    (strange / "adapter_config.json").write_text("{}")  # of another origin
+    before = sorted(tmp_path.rglob("*"))
+    for taken in (out, strange, adapted, run_dir):
+        assert main(["export", str(run_dir), str(taken), "--adapters"]) == 2
+        assert f"{taken} exists and is not just a policy" in capsys.readouterr().err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 async def test_two_ranks_read_and_train_a_published_model(tmp_path: Path) -> None:
     """A mixture of experts in bfloat16; steps in proportion to gradients, as rounding decides signs."""
     published = write_tiny(tmp_path / "published", "qwen3_moe", dtype=torch.bfloat16, chat_template=TEMPLATE)
