@@ -8,8 +8,11 @@ from typing import Any
 
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.inference.base import GenerationContext, TokenPolicy
+from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, GenerationContext, Policy
 from engine.inference.scripted.policies import ScriptedPolicy
+from engine.inference.scripted.tokens import TokenizedPolicy
+from engine.models.builtin.bytes_tokenizer import BytesTokenizer
+from engine.models.chat.chatml import ChatML
 from engine.rollout import RolloutScheduler, SweEnvironments
 from engine.rollout.environments import RolloutGrader
 from engine.sandbox.base import SandboxBackend
@@ -66,19 +69,41 @@ def respond(name: str, **arguments: Any) -> str:
 SUBMIT = respond("finish", command="submit")
 
 
-class TextPolicy(ScriptedPolicy):
-    """Gives texts one after the other; a callable may look at the context and raise."""
+class ChatScript(ScriptedPolicy):
+    """Gives texts or messages one after the other; a callable may look at the context and raise."""
 
-    name = "texts"
+    name = "script"
+
+    def __init__(
+        self, answers: Sequence[str | ChatResponse] | Callable[[GenerationContext], str | ChatResponse]
+    ) -> None:
+        self._answers = answers
+        self.requests: list[ChatRequest] = []
+        self.released: list[RolloutKey] = []
+
+    async def respond(self, request: ChatRequest) -> ChatResponse:
+        self.requests.append(request)
+        context = request.context
+        if callable(self._answers):
+            answer = self._answers(context)
+        else:
+            answer = self._answers[min(len(context.steps), len(self._answers) - 1)]
+        return ChatResponse(content=answer) if isinstance(answer, str) else answer
+
+    def release(self, key: RolloutKey) -> None:
+        self.released.append(key)
+
+
+class TextPolicy(TokenizedPolicy):
+    """Gives texts one after the other, in tokens; a callable may look at the context and raise."""
 
     def __init__(self, texts: Sequence[str] | Callable[[GenerationContext], str]) -> None:
-        super().__init__()
-        self._texts = texts
+        super().__init__(ChatScript(texts), ChatML(BytesTokenizer()))
 
-    def _reply_ids(self, context: GenerationContext) -> list[int]:
-        if callable(self._texts):
-            return self.chat.reply_ids(self._texts(context))
-        return self.chat.reply_ids(self._texts[min(len(context.steps), len(self._texts) - 1)])
+
+def in_bytes(policy: ChatPolicy) -> TokenizedPolicy:
+    """A scripted policy whose tokens are bytes."""
+    return TokenizedPolicy(policy, ChatML(BytesTokenizer()))
 
 
 class PatchGrader:
@@ -120,7 +145,7 @@ class Recorder:
 
 def swe_scheduler(
     backend: SandboxBackend,
-    policy: TokenPolicy,
+    policy: Policy,
     *,
     agent: AgentConfig | None = None,
     sandbox: SandboxConfig | None = None,

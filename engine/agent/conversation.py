@@ -1,161 +1,84 @@
-"""A conversation as token ids: the sampled ids are the ids trained on.
+"""Interface of a rollout's conversation with its policy; the loop knows nothing else of a policy.
 
-Sampled ids are appended as they are; only new text (an observation and the turn headers around it) is ever
-encoded, so nothing is re-tokenised and every prompt is an exact prefix of the next. Five parallel columns
-(ids, mask, log-probabilities, policy versions, step indices) become the trajectory's ``TokenRecord``.
-
-Where the model's family cannot continue after a response, or earlier thinking is to be dropped, the
-conversation is rendered anew: a fork. The trajectory then has several samples, one after the other in the
-record; each sampled token is in exactly one as sampled, and the next sample begins with a prompt (step -1).
+To add a kind of policy: a class with ``Conversation``'s methods, opened in ``open_conversation``.
 """
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from engine.inference.base import Generation
-from engine.models.chat.base import Chat, Message, Reply, ToolDeclaration
+from engine.inference.base import GenerationContext, SamplingParams
+from engine.models.chat.base import Message, Reply
 from engine.tokens import TokenRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One response of the policy, parsed."""
+
+    reply: Reply
+    stopped: bool
+    """False when the response was cut off by a limit on its length."""
+    prompt_tokens: int
+    """Length of the prompt; 0 where it is not reported."""
+    generated_tokens: int
+    """Length of the response, thinking included; 0 where it is not reported."""
+    thinking_tokens: int | None
+    """None where it is not reported."""
+    version: int
+    """Newest policy version that sampled a part of it."""
+    cached_tokens: int = 0
+    cost: float | None = None
+    """US dollars; None where no price is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Continuation:
     """The next prompt: what follows the last response, or a whole new prompt."""
 
-    ids: list[int]
     messages: tuple[Message, ...]
-    forked: bool
     length: int
-    """Length of the prompt with it, tokens."""
+    """Length of the prompt with it, tokens; an estimate where there are no ids."""
+    ids: Sequence[int] = ()
+    """Ids of what is new; empty in conversations of messages."""
+    forked: bool = False
+    """Whether it is a whole new prompt."""
 
 
-class Conversation:
-    """The token columns of one rollout, all of the same length.
-
-    Args:
-        chat: the model's conversations; hostile text never becomes a turn marker.
-        messages: system and first user message.
-        tools: functions declared to the model, for native calls.
-        keep_thinking: False removes the thinking of earlier turns from every prompt, which forks.
-    """
-
-    def __init__(
-        self,
-        chat: Chat,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolDeclaration] = (),
-        keep_thinking: bool = True,
-    ) -> None:
-        self._chat = chat
-        self._messages = list(messages)
-        self._tools = tools
-        self._keep_thinking = keep_thinking
-        self._ids = array("i")
-        self._mask = array("B")
-        self._logprobs = array("f")
-        self._versions = array("i")
-        self._steps = array("i")
-        self._sample = 0
-        """Position where the current sample begins."""
-        self._turn = 0
-        """Position where the last prompt's new part begins."""
-        self._response = 0
-        """Position where the last response begins."""
-        self._thought = False
-        self.forks = 0
-        """Number of times the conversation was rendered anew."""
-        self._append_text(chat.open(self._messages, tools), step=-1)
+class Conversation(Protocol):
+    """A rollout's conversation with its policy."""
 
     def __len__(self) -> int:
-        """Return the length of the current prompt, tokens."""
-        return len(self._ids) - self._sample
+        """Return the length of the current prompt, tokens; an estimate where there are no ids."""
 
-    @property
-    def prompt_ids(self) -> Sequence[int]:
-        """Return the ids to continue from, as a copy."""
-        return self._ids[self._sample :]
-
-    def append_generation(self, generation: Generation, *, step: int) -> Reply:
-        """Append the sampled ids of a step, the stop id included, and return them parsed.
+    async def respond(
+        self, *, step: int, sampling: SamplingParams, seed: int, context: GenerationContext
+    ) -> Turn:
+        """Ask the policy for its next response and append it.
 
         Raises:
-            ValueError: the generation's columns differ in length.
+            ModelError: the policy could not produce one.
         """
-        if not len(generation.ids) == len(generation.logprobs) == len(generation.versions):
-            raise ValueError("a generation's ids, logprobs and versions differ in length")
-        reply = self._chat.parse(generation.ids, self._ids[self._turn :], self._tools)
-        self._response = len(self._ids)
-        self._ids.extend(generation.ids)
-        self._mask.extend([1] * len(generation.ids))
-        self._logprobs.extend(generation.logprobs)
-        self._versions.extend(generation.versions)
-        self._steps.extend([step] * len(generation.ids))
-        self._messages.append(_assistant_message(reply, step, keep_thinking=self._keep_thinking))
-        self._thought = reply.thinking_tokens > 0
-        return reply
 
-    def continuation(self, messages: Sequence[Message]) -> Continuation:
-        """Return the next prompt after the last response and the messages that answer it.
+    def answer(self, observation: str) -> Continuation:
+        """Return the next prompt after the last response and the observation that answers it.
 
         Raises:
-            ModelError: the family cannot express the conversation.
+            ModelError: the model's family cannot express the conversation.
         """
-        ids = None
-        if self._keep_thinking or not self._thought:
-            prompt, completion = self._ids[self._turn : self._response], self._ids[self._response :]
-            ids = self._chat.extend(prompt, completion, messages, self._tools)
-        if ids is not None:
-            return Continuation(ids=ids, messages=tuple(messages), forked=False, length=len(self) + len(ids))
-        ids = self._chat.open([*self._messages, *messages], self._tools)
-        return Continuation(ids=ids, messages=tuple(messages), forked=True, length=len(ids))
 
     def append(self, continuation: Continuation, *, step: int) -> None:
-        """Append the next prompt; its tokens belong to the step whose action they answer."""
-        if continuation.forked:
-            self.forks += 1
-            self._sample = len(self._ids)
-        self._messages += continuation.messages
-        self._append_text(continuation.ids, step=-1 if continuation.forked else step)
+        """Append the next prompt, which answers the response of ``step``."""
+
+    def cap(self, text: str, limit: int) -> tuple[str, int]:
+        """Keep at most ``limit`` tokens, head and tail; return the text and the number of characters cut."""
 
     def record(self) -> TokenRecord:
-        """Return the current columns."""
-        return TokenRecord(
-            ids=self._ids,
-            mask=self._mask,
-            logprobs=self._logprobs,
-            versions=self._versions,
-            steps=self._steps,
-        )
-
-    def _append_text(self, ids: Sequence[int], *, step: int) -> None:
-        self._turn = len(self._ids)
-        self._ids.extend(ids)
-        self._mask.extend([0] * len(ids))
-        self._logprobs.extend([0.0] * len(ids))
-        self._versions.extend([-1] * len(ids))
-        self._steps.extend([step] * len(ids))
+        """Return the token columns so far; empty in conversations of messages."""
 
 
 def call_id(step: int, position: int) -> str:
     """Return the identifier of a step's function call: nine characters, as Mistral requires."""
     return f"c{step % 100_000:05d}x{position % 100:02d}"
-
-
-def _assistant_message(reply: Reply, step: int, *, keep_thinking: bool) -> Message:
-    """Return a response as a message, for prompts that are rendered anew."""
-    message: dict[str, object] = {"role": "assistant", "content": reply.content}
-    if keep_thinking and reply.thinking:
-        message["reasoning_content"] = reply.thinking
-    if reply.calls and not any(call.error for call in reply.calls):
-        message["tool_calls"] = [
-            {
-                "id": call_id(step, position),
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for position, call in enumerate(reply.calls)
-        ]
-    return message

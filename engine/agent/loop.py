@@ -12,20 +12,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from engine.agent.budget import cap_tokens
-from engine.agent.conversation import Continuation, Conversation, call_id
+from engine.agent.conversation import Continuation, Conversation, Turn
+from engine.agent.opening import open_conversation
 from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentStep
-from engine.errors import ModelError, SandboxError
-from engine.inference.base import (
-    Generation,
-    GenerationContext,
-    GenerationRequest,
-    SamplingParams,
-    TokenPolicy,
-)
-from engine.models.chat.base import Chat, Message, Reply
+from engine.errors import ContextLengthError, ModelError, SandboxError
+from engine.inference.base import GenerationContext, Policy, SamplingParams
+from engine.models.chat.base import Reply
 from engine.tokens import TokenRecord
 from engine.tools import cap_characters, printable
 from engine.tools.parser import ParsedResponse, parse_content, parse_native, unclosed_thinking
@@ -64,7 +58,7 @@ class AgentLoop:
     """
 
     environment: Environment
-    policy: TokenPolicy
+    policy: Policy
     prompt: Prompt
     config: AgentConfig
     key: RolloutKey
@@ -74,7 +68,6 @@ class AgentLoop:
     seed_of_step: Callable[[int], int]
     on_step: Callable[[Step], None]
     _steps: list[Step] = field(init=False, default_factory=list)
-    _chat: Chat = field(init=False)
     _conversation: Conversation = field(init=False)
     _context: int = field(init=False)
     """Maximum length of a prompt and its response: the agent's limit or the model's, if that is lower."""
@@ -83,17 +76,16 @@ class AgentLoop:
     _deadline: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        chat, limit = self.policy.chat, self.policy.max_context
-        self._chat = chat if self.config.thinking == "on" else chat.without_thinking()
-        self._context = min(self.config.max_context, limit or self.config.max_context)
+        self._context = min(self.config.max_context, self.policy.max_context or self.config.max_context)
         self._room = min(self.config.min_response, self.config.max_response)
         user = self.prompt.user(self.row.task) + self._countdown(self.config.max_steps)
         turns = (("system", self.prompt.system), ("user", user))
-        self._conversation = Conversation(
-            self._chat,
+        self._conversation = open_conversation(
+            self.policy,
             [{"role": role, "content": text} for role, text in turns if text or role == "user"],
-            tools=self.prompt.declarations,
-            keep_thinking=self.config.thinking_history == "keep",
+            prompt=self.prompt,
+            config=self.config,
+            tools=self.environment.tools,
         )
 
     async def run(self) -> AgentOutcome:
@@ -106,6 +98,8 @@ class AgentLoop:
             return self.outcome(ended.reason, ended.error)
         except SandboxError as error:
             return self.outcome(TerminationReason.ENV_ERROR, _described(error), failure=error.kind)
+        except ContextLengthError:
+            return self.outcome(TerminationReason.MAX_CONTEXT)
         except ModelError as error:
             return self.outcome(TerminationReason.MODEL_ERROR, _described(error))
         return self.outcome(TerminationReason.MAX_STEPS)
@@ -122,20 +116,20 @@ class AgentLoop:
 
     async def _turn(self, index: int) -> None:
         """Run one turn. Raises _Ended when it was the last."""
-        prompt_tokens = len(self._conversation)
+        room = self._context - len(self._conversation)
+        if room < self._room:
+            raise _Ended(TerminationReason.MAX_CONTEXT)
         began = time.monotonic()
-        generation = await self._generate(index)
-        model_seconds = time.monotonic() - began
-        reply = self._conversation.append_generation(generation, step=index)
-        step = self._read(index, generation, reply, prompt_tokens, model_seconds)
-        if not generation.stopped:
+        turn = await self._respond(index, room)
+        step = self._read(index, turn, time.monotonic() - began)
+        if not turn.stopped:
             self._finish_step(step)
-            full = len(self._conversation) >= self._context
+            full = room <= self.config.max_response or len(self._conversation) >= self._context
             raise _Ended(TerminationReason.MAX_CONTEXT if full else TerminationReason.MAX_RESPONSE)
         step = await self._act(step)
         continuation = None
         if not step.done and index + 1 < self.config.max_steps:
-            step, continuation = self._continued(step, reply)
+            step, continuation = self._continued(step)
         self._finish_step(step)
         if step.done:
             raise _Ended(TerminationReason.SUBMITTED)
@@ -146,73 +140,48 @@ class AgentLoop:
                 raise _Ended(TerminationReason.MAX_CONTEXT)
             self._conversation.append(continuation, step=index)
 
-    def _continued(self, step: Step, reply: Reply) -> tuple[Step, Continuation]:
+    def _continued(self, step: Step) -> tuple[Step, Continuation]:
         """Return the step with its observation as the model sees it, and the next prompt."""
         shown = step.observation + self._countdown(self.config.max_steps - step.index - 1)
-        continuation = self._conversation.continuation(self._answers(step.index, reply, shown))
+        continuation = self._conversation.answer(shown)
         if self._context - continuation.length < self.config.token_warning:
             shown += self.prompt.token_warning
-            continuation = self._conversation.continuation(self._answers(step.index, reply, shown))
+            continuation = self._conversation.answer(shown)
         return replace(step, observation=shown), continuation
 
-    def _answers(self, index: int, reply: Reply, observation: str) -> list[Message]:
-        """Return an observation as the messages that answer the model's turn.
-
-        One for each native call; one from the user where there is none, or one that cannot be read.
-        """
-        if not reply.calls or any(call.error for call in reply.calls):
-            return [{"role": "user", "content": observation}]
-        return [
-            {
-                "role": "tool",
-                "tool_call_id": call_id(index, position),
-                "name": printable(call.name),
-                "content": observation,
-            }
-            for position, call in enumerate(reply.calls)
-        ]
-
-    async def _generate(self, index: int) -> Generation:
-        room = self._context - len(self._conversation)
-        if room < self._room:
-            raise _Ended(TerminationReason.MAX_CONTEXT)
-        request = GenerationRequest(
-            prompt_ids=self._conversation.prompt_ids,
-            sampling=replace(self.sampling, max_tokens=min(room, self.config.max_response)),
-            seed=self.seed_of_step(index),
-            stop_ids=self._chat.stop_ids,
-            context=GenerationContext(key=self.key, row=self.row, steps=tuple(self._steps)),
-        )
+    async def _respond(self, index: int, room: int) -> Turn:
         try:
             async with asyncio.timeout(self._deadline - time.monotonic()):
-                generation = await self.policy.generate(request)
+                return await self._conversation.respond(
+                    step=index,
+                    sampling=replace(self.sampling, max_tokens=min(room, self.config.max_response)),
+                    seed=self.seed_of_step(index),
+                    context=GenerationContext(key=self.key, row=self.row, steps=tuple(self._steps)),
+                )
         except TimeoutError:
             raise _Ended(TerminationReason.ROLLOUT_TIMEOUT) from None
-        if not generation.ids:
-            raise ModelError("the policy returned no tokens")
-        return generation
 
-    def _read(
-        self, index: int, generation: Generation, reply: Reply, prompt_tokens: int, model_seconds: float
-    ) -> Step:
-        """Make one parsed model response into a step (thought, tool call, parse error)."""
-        text = printable(reply.text)
-        parsed = self._parsed(reply)
-        if not generation.stopped:
-            message = f"the response was cut off after {len(generation.ids)} tokens; nothing was run"
+    def _read(self, index: int, turn: Turn, model_seconds: float) -> Step:
+        """Make one response into a step (thought, tool call, parse error)."""
+        parsed = self._parsed(turn.reply)
+        if not turn.stopped:
+            after = f" after {turn.generated_tokens} tokens" if turn.generated_tokens else ""
+            message = f"the response was cut off{after}; nothing was run"
             parsed = ParsedResponse(parsed.thought, None, message)
         return Step(
             index=index,
             thought=parsed.thought,
-            response=text,
+            response=printable(turn.reply.text),
             call=parsed.call,
             observation=f"ERROR: {parsed.error}" if parsed.error else "",
             error=parsed.error,
-            prompt_tokens=prompt_tokens,
-            generated_tokens=len(generation.ids),
-            thinking_tokens=reply.thinking_tokens,
+            prompt_tokens=turn.prompt_tokens,
+            cached_tokens=turn.cached_tokens,
+            generated_tokens=turn.generated_tokens,
+            thinking_tokens=turn.thinking_tokens,
+            cost=turn.cost,
             model_seconds=model_seconds,
-            policy_version=max(generation.versions, default=self.policy.version),
+            policy_version=turn.version,
         )
 
     def _parsed(self, reply: Reply) -> ParsedResponse:
@@ -240,7 +209,7 @@ class AgentLoop:
 
     def _observed(self, step: Step, result: EnvironmentStep, tool_seconds: float) -> Step:
         shown, cut = cap_characters(printable(result.observation), self.config.observation_chars)
-        shown, more = cap_tokens(shown, self.config.observation_tokens, self._chat.tokenizer)
+        shown, more = self._conversation.cap(shown, self.config.observation_tokens)
         return replace(
             step,
             observation=shown,

@@ -120,7 +120,7 @@ class Policy(ABC):
     """Maximum length of a prompt and its response, tokens; None without a limit of its own."""
 
     def release(self, key: RolloutKey) -> None:  # noqa: B027 - most policies keep nothing of a rollout
-        """Forget a rollout that has ended."""
+        """Forget a rollout that no longer samples; a new attempt at it may come under the same key."""
 
     async def take_metrics(self) -> dict[str, float]:
         """Return metrics of sampling since the last call, by ``area/name``."""

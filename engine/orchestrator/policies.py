@@ -1,4 +1,4 @@
-"""Factory of the configured policy. To add one: a case here, its settings in ``engine.config.rollout``.
+"""Factory of the configured policy. To add one: a case here, its settings in ``engine.config.policies``.
 
 Models are imported only when needed: the oracle must not wait for torch.
 """
@@ -16,12 +16,12 @@ from engine.config.policies import (
     TransformerPolicyConfig,
 )
 from engine.config.rollout import AgentConfig
-from engine.inference.base import TokenPolicy
+from engine.inference.base import Policy, TokenPolicy
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.tools.tool_sets import TOOL_SETS
 
 
-def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> TokenPolicy:
+def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
     """Open a policy for sampling only.
 
     Raises:

@@ -24,7 +24,7 @@ from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlak
 from engine.errors import RolloutsLostError
 from engine.events.types import RunStarted
 from engine.grading.grader import Grader
-from engine.inference.base import SamplingParams, TokenPolicy
+from engine.inference.base import Policy, SamplingParams
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.event_observer import EventObserver
 from engine.orchestrator.metrics import is_infrastructure
@@ -107,7 +107,7 @@ async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFa
 
 
 def build_scheduler(
-    config: ActingRun, run: RunContext, environments: EnvironmentFactory, policy: TokenPolicy
+    config: ActingRun, run: RunContext, environments: EnvironmentFactory, policy: Policy
 ) -> RolloutScheduler:
     """Return a scheduler whose rollouts are recorded as this run's events."""
     sampling = SamplingParams()

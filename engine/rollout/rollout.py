@@ -16,7 +16,7 @@ from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentFactory
 from engine.errors import PatchError, SandboxError
 from engine.grading.tampering import find_tampering
-from engine.inference.base import SamplingParams, TokenPolicy
+from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.seeds import environment_seed, step_seed
 from engine.sandbox.failures import Decision, decide, kind_of, own_doing
@@ -43,7 +43,7 @@ class RolloutParts:
     """Parts shared by all rollouts of a scheduler."""
 
     environments: EnvironmentFactory
-    policy: TokenPolicy
+    policy: Policy
     prompt: Prompt
     agent: AgentConfig
     sampling: SamplingParams
@@ -159,7 +159,10 @@ class Rollout:
             self._announced = True
             self.parts.observer.trajectory_started(self.key, sandbox_id)
             loop = self._loop(environment)
-            self._outcome = await loop.run()
+            try:
+                self._outcome = await loop.run()
+            finally:
+                self.parts.policy.release(self.key)
             if self._outcome.termination not in INFRASTRUCTURE_REASONS:
                 async with _Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
                     await self._take_patch(environment)

@@ -15,7 +15,7 @@ from engine.agent.prompts import Prompt, load_prompt
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.environments.base import EnvironmentFactory
 from engine.errors import ConfigError, ModelError
-from engine.inference.base import SamplingParams, TokenPolicy
+from engine.inference.base import Policy, SamplingParams, TokenPolicy
 from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
 from engine.rollout.rollout import Rollout, RolloutParts
 from engine.types import Group, RolloutKey, TaskRow, Trajectory
@@ -51,7 +51,7 @@ class RolloutScheduler:
         self,
         *,
         environments: EnvironmentFactory,
-        policy: TokenPolicy,
+        policy: Policy,
         agent: AgentConfig,
         rollout: RolloutConfig,
         seed: int,
@@ -121,8 +121,10 @@ async def _cancel(tasks: Collection[asyncio.Task[Trajectory]]) -> None:
             task.exception()  # marks it as seen
 
 
-def _check_conversation(policy: TokenPolicy, prompt: Prompt) -> None:
+def _check_conversation(policy: Policy, prompt: Prompt) -> None:
     """Raise ConfigError where no rollout could begin in the policy's conversations."""
+    if not isinstance(policy, TokenPolicy):
+        return
     system = [{"role": "system", "content": prompt.system}] if prompt.system else []
     try:
         policy.chat.open([*system, {"role": "user", "content": "x"}], prompt.declarations)

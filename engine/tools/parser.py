@@ -73,7 +73,7 @@ def parse(
     """
     if len(text) > MAX_RESPONSE_CHARS:
         return _too_long(text)
-    body = _thinking_end(text, tool_format, tools, thinking_open)
+    body = thinking_end(text, tool_format, tools, thinking_open)
     if body is None:
         return unclosed_thinking(text)
     return _parse(text, body, tool_format, tools)
@@ -165,8 +165,14 @@ def _first_call(places: Iterable[FoundCall | BrokenCall]) -> FoundCall | BrokenC
     return mention
 
 
-def _thinking_end(text: str, tool_format: ToolFormat, tools: Tools, thinking_open: bool | None) -> int | None:
-    """Return where the answer begins; None while a thinking block is open."""
+def thinking_end(
+    text: str, tool_format: ToolFormat, tools: Tools, thinking_open: bool | None = None
+) -> int | None:
+    """Return where a response's answer begins; None while its thinking block is open.
+
+    Args:
+        thinking_open: as in ``parse``.
+    """
     end = text.find(THINK_END)
     if thinking_open or text.lstrip().startswith(THINK_START):
         return None if end < 0 else end + len(THINK_END)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.tools.formats import PARAMETER_END, ToolFormat
-from engine.tools.parser import THINK_END, THINK_START
+from engine.tools.parser import THINK_END, THINK_START, NativeCall
 from engine.types import ToolCall
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -59,6 +59,14 @@ def render_response(thought: str, call: ToolCall, tool_format: ToolFormat) -> st
     if tool_format == "words":
         return f"{thought} {render_call(call, tool_format)}".lstrip()
     return f"{render_thinking(thought)}\n\n{render_call(call, tool_format)}"
+
+
+def render_turn(thinking: str, content: str, calls: Sequence[NativeCall] = ()) -> str:
+    """Render the parts of a response as one text: thinking block, content, function calls in ChatML."""
+    parts = [f"{render_thinking(thinking)}\n"] if thinking else []
+    parts += [content] if content or not calls else []
+    parts += [render_native(call.name, call.arguments) for call in calls]
+    return "\n".join(parts)
 
 
 def _xml_value(key: str, value: object) -> str:

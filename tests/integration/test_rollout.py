@@ -10,7 +10,7 @@ import pytest
 
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.inference.base import TokenPolicy
+from engine.inference.base import Policy
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.rollout import GroupRequest, RolloutScheduler
 from engine.rollout.serialise import write_trajectories
@@ -26,6 +26,7 @@ from tests.rollout_builders import (
     SOURCE,
     Recorder,
     TextPolicy,
+    in_bytes,
     make_row,
     quick_agent,
     respond,
@@ -99,9 +100,7 @@ class SandboxGrader:
         return Grade(verdict=Verdict.PASSED if passed else Verdict.FAILED, reward=float(passed))
 
 
-def scheduler(
-    home: Path, policy: TokenPolicy, recorder: Recorder | None = None, **agent: Any
-) -> RolloutScheduler:
+def scheduler(home: Path, policy: Policy, recorder: Recorder | None = None, **agent: Any) -> RolloutScheduler:
     sandbox = SandboxConfig(memory_mb=256, disk_mb=64, max_live=4, max_starting=2)
     backend = SandboxPool(LocalBackend(home), sandbox)
     return swe_scheduler(
@@ -123,7 +122,7 @@ async def collect(built: RolloutScheduler, row: TaskRow, size: int = 1) -> Group
 
 async def test_oracle_and_noop_and_replay(home: Path, tmp_path: Path) -> None:
     row = make_row(patch=PATCH)
-    group = await collect(scheduler(home, OraclePolicy(), snippet_lines=4), row, size=2)
+    group = await collect(scheduler(home, in_bytes(OraclePolicy()), snippet_lines=4), row, size=2)
     for trajectory in group.trajectories:
         assert (trajectory.error, trajectory.reward) == ("", 1.0)
         assert "old mode" not in trajectory.patch
@@ -136,7 +135,8 @@ async def test_oracle_and_noop_and_replay(home: Path, tmp_path: Path) -> None:
         assert [line for line in made if line] == [line for line in changed if line]
     stored = tmp_path / "stored.jsonl"
     write_trajectories(stored, group.trajectories)
-    replayed = await collect(scheduler(home, ReplayPolicy.from_file(stored), snippet_lines=4), row)
+    replay = in_bytes(ReplayPolicy.from_file(stored))
+    replayed = await collect(scheduler(home, replay, snippet_lines=4), row)
     assert replayed.trajectories[0].patch == group.trajectories[0].patch
     assert replayed.trajectories[0].tokens == group.trajectories[0].tokens
 

@@ -28,6 +28,7 @@ from engine.config.training import CurationConfig, EvaluationConfig
 from engine.events.control import Control
 from engine.events.spool import SpoolSink, read_lines
 from engine.inference.scripted.policies import OraclePolicy
+from engine.inference.scripted.tokens import TokenizedPolicy
 from engine.models.builtin.tokenizer import BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer, TransformerConfig
 from engine.models.chat.chatml import ChatML
@@ -186,7 +187,7 @@ def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
 
 
 def sampling(policy: Any) -> RolloutRun:
-    """One attempt at every training task by a scripted policy, whose tokens are bytes."""
+    """One attempt at every training task by a scripted policy."""
     return RolloutRun(
         name="toy",
         dataset=DatasetConfig(name=DATASET),
@@ -286,7 +287,9 @@ async def _make_policy(home: Path) -> None:
     config = sampling(OraclePolicyConfig())
     with open_context(home, "teacher", config) as run:
         environments = await open_environments(config, run)
-        scheduler = build_scheduler(config, run, environments, OraclePolicy(chat=ChatML(tokenizer)))
+        scheduler = build_scheduler(
+            config, run, environments, TokenizedPolicy(OraclePolicy(), ChatML(tokenizer))
+        )
         rows = run_rows(config, run)
         requests = [GroupRequest(row=row, iteration=0, phase="train", size=1) for row in rows]
         groups = await scheduler.collect(requests)

@@ -1,59 +1,39 @@
 """Policies without a model: gold patch, no-op, and replay of stored responses.
 
-They run through the same tokens, parser, tools and grading as a model, so an oracle run proves a
-dataset and a no-op run proves its tests. To add one: a class over ``ScriptedPolicy``
-or ``CallingPolicy``, its settings in ``engine.config.rollout``.
+They answer messages with messages, through the same parser, tools and grading as a model, so an oracle run
+proves a dataset and a no-op run proves its tests. They report no tokens. To add one: a class over
+``ScriptedPolicy`` or ``CallingPolicy``, its settings in ``engine.config.policies``.
 """
 
 from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from engine.errors import ModelError
-from engine.inference.base import Generation, GenerationContext, GenerationRequest, TokenPolicy
+from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, GenerationContext
 from engine.inference.scripted.oracle import plan
-from engine.models.builtin.bytes_tokenizer import BytesTokenizer
-from engine.models.chat.base import Chat
-from engine.models.chat.chatml import ChatML
+from engine.models.chat.thinking import split_thinking
 from engine.tools.formats import ToolFormat
-from engine.tools.parser import NativeCall
-from engine.tools.rendering import render_response, render_thinking
+from engine.tools.parser import NativeCall, read_native
+from engine.tools.rendering import render_call, render_response
 from engine.tools.tool_sets import R2E_GYM, ToolSet
 from engine.types import ToolCall
 
 
-class ScriptedPolicy(TokenPolicy):
-    """Policy whose responses are computed.
-
-    Log-probabilities are 0: the policy is certain.
-    """
+class ScriptedPolicy(ChatPolicy):
+    """Policy whose responses are computed."""
 
     name = "scripted"
+    version = 0
     max_context: int | None = None
-
-    def __init__(self, *, chat: Chat | None = None) -> None:
-        self.chat: Chat = chat or ChatML(BytesTokenizer())
-        self.version = 0
-
-    async def generate(self, request: GenerationRequest) -> Generation:
-        """Return the response's ids, cut at the request's limit. Raises ModelError."""
-        ids = self._reply_ids(request.context)
-        kept = tuple(ids[: request.sampling.max_tokens])
-        return Generation(
-            ids=kept,
-            logprobs=(0.0,) * len(kept),
-            versions=(self.version,) * len(kept),
-            stopped=len(kept) == len(ids),
-        )
 
     async def close(self) -> None:
         """Do nothing; there are no resources."""
-
-    @abstractmethod
-    def _reply_ids(self, context: GenerationContext) -> list[int]:
-        """Return the ids of the next turn, its end included. Raises ModelError."""
 
 
 class CallingPolicy(ScriptedPolicy):
@@ -62,24 +42,23 @@ class CallingPolicy(ScriptedPolicy):
     Args:
         tool_format: how its calls are written.
         tool_set: the names it calls the tools by.
-        chat: writes its turns.
     """
 
-    def __init__(
-        self, *, tool_format: ToolFormat = "xml", tool_set: ToolSet = R2E_GYM, chat: Chat | None = None
-    ) -> None:
-        super().__init__(chat=chat)
+    def __init__(self, *, tool_format: ToolFormat = "xml", tool_set: ToolSet = R2E_GYM) -> None:
         self._tool_format = tool_format
         self._tool_set = tool_set
 
-    def _reply_ids(self, context: GenerationContext) -> list[int]:
-        thought, implementation_call = self._next(context)
+    async def respond(self, request: ChatRequest) -> ChatResponse:
+        """Return the next call. Raises ModelError."""
+        thought, implementation_call = self._next(request.context)
         call = self._tool_set.published_call(implementation_call)
         if self._tool_format == "native":
             native = NativeCall(name=call.name, arguments=call.arguments)
-            return self.chat.reply_ids(f"{render_thinking(thought)}\n\n", [native])
+            return ChatResponse(content="", thinking=thought, calls=(native,))
         try:
-            return self.chat.reply_ids(render_response(thought, call, self._tool_format))
+            if self._tool_format == "words":
+                return ChatResponse(content=render_response(thought, call, "words"))
+            return ChatResponse(content=render_call(call, self._tool_format), thinking=thought)
         except ValueError as error:
             raise ModelError(f"the {self.name} policy's call cannot be written: {error}") from error
 
@@ -110,28 +89,39 @@ class OraclePolicy(CallingPolicy):
         return thought, call
 
 
+@dataclass(frozen=True, slots=True)
+class StoredResponse:
+    """Response of a stored trajectory."""
+
+    text: str
+    call: NativeCall | None
+    """The call that was read from it; None without one."""
+
+
 class ReplayPolicy(ScriptedPolicy):
     """Policy that replays the responses of stored trajectories, step by step.
 
+    Where functions are declared, a response's calls are read from its text as ChatML writes them; in the
+    text of another family's format, which is not read here, the stored call takes their place.
+
     Args:
-        responses: texts by task id and index; iteration and phase are ignored, so that trajectories
+        responses: responses by task id and index; iteration and phase are ignored, so that trajectories
             of one can be replayed in another.
     """
 
     name = "replay"
 
-    def __init__(self, responses: dict[tuple[str, int], list[str]], *, chat: Chat | None = None) -> None:
-        super().__init__(chat=chat)
+    def __init__(self, responses: Mapping[tuple[str, int], list[StoredResponse]]) -> None:
         self._responses = responses
 
     @classmethod
-    def from_file(cls, path: Path, *, chat: Chat | None = None) -> ReplayPolicy:
+    def from_file(cls, path: Path) -> ReplayPolicy:
         """Read a JSONL file written by ``engine.rollout.serialise``; the first of a key wins.
 
         Raises:
             ModelError: the file cannot be read; the message names the line.
         """
-        responses: dict[tuple[str, int], list[str]] = {}
+        responses: dict[tuple[str, int], list[StoredResponse]] = {}
         try:
             lines = path.read_text(encoding="utf-8").split("\n")
         except OSError as error:
@@ -142,19 +132,43 @@ class ReplayPolicy(ScriptedPolicy):
             try:
                 record = json.loads(line)
                 key = (str(record["key"]["task_id"]), int(record["key"]["index"]))
-                texts = [str(step["response"]) for step in record["steps"]]
+                stored = [_stored_response(step) for step in record["steps"]]
             except (ValueError, KeyError, TypeError) as error:
                 raise ModelError(
                     f"{path.name} line {number} is not a stored trajectory: {error!r}"
                 ) from error
-            responses.setdefault(key, texts)
-        return cls(responses, chat=chat)
+            responses.setdefault(key, stored)
+        return cls(responses)
 
-    def _reply_ids(self, context: GenerationContext) -> list[int]:
+    async def respond(self, request: ChatRequest) -> ChatResponse:
+        """Return the stored response of this step. Raises ModelError."""
+        context = request.context
         key = (context.key.task_id, context.key.index)
         if key not in self._responses:
             raise ModelError(f"no stored trajectory of task {key[0]}, index {key[1]}")
-        texts = self._responses[key]
-        if len(context.steps) >= len(texts):
-            raise ModelError(f"the stored trajectory of task {key[0]} has only {len(texts)} steps")
-        return self.chat.reply_ids(texts[len(context.steps)])
+        stored = self._responses[key]
+        if len(context.steps) >= len(stored):
+            raise ModelError(f"the stored trajectory of task {key[0]} has only {len(stored)} steps")
+        response = stored[len(context.steps)]
+        return _native_response(response) if request.tools else ChatResponse(content=response.text)
+
+
+def _stored_response(step: Mapping[str, Any]) -> StoredResponse:
+    call = step.get("call")
+    native = NativeCall(name=str(call["name"]), arguments=dict(call["arguments"])) if call else None
+    return StoredResponse(str(step["response"]), native)
+
+
+def _native_response(stored: StoredResponse) -> ChatResponse:
+    """Return a stored text as the message that it was made of (``engine.tools.rendering.render_turn``)."""
+    thinking, rest, closed = split_thinking(stored.text)
+    if not closed:
+        return ChatResponse(content=stored.text)
+    content, calls = read_native(rest if thinking is None else rest.removeprefix("\n\n"))
+    if not calls and stored.call is not None:
+        calls = (stored.call,)
+    return ChatResponse(
+        content=content.removesuffix("\n") if calls else content,
+        thinking=(thinking or "").removeprefix("\n").removesuffix("\n"),
+        calls=calls,
+    )

@@ -21,7 +21,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
-from engine.agent.conversation import Conversation
+from engine.agent.token_conversation import TokenConversation
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults
 from engine.datasets.curation.statements import Hint, problem_statement
 from engine.inference.base import Generation
@@ -290,7 +290,7 @@ class EpisodeMaker:
 
 def encode_episode(episode: Episode, chat: Chat) -> list[EncodedEpisode]:
     """Return a perfect policy's rollout of this episode: one part, and one more for every fork."""
-    conversation = Conversation(chat, [{"role": "user", "content": episode.statement}])
+    conversation = TokenConversation(chat, [{"role": "user", "content": episode.statement}])
     for step, (response, observation) in enumerate(episode.turns):
         ids = chat.reply_ids(response)
         zeros = (0.0,) * len(ids)

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.agent.conversation import Conversation
+from engine.agent.token_conversation import TokenConversation
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams, TokenPolicy
 from engine.tools import MemoryFileStore
 from engine.tools.parser import parse
@@ -44,7 +44,7 @@ async def attempt(
     """Run the policy on an episode until it finishes or runs out of context or turns."""
     store = MemoryFileStore({episode.path: episode.broken.encode()})
     tool = editor(store)
-    conversation = Conversation(policy.chat, [{"role": "user", "content": episode.statement}])
+    conversation = TokenConversation(policy.chat, [{"role": "user", "content": episode.statement}])
     key = RolloutKey(iteration=0, phase="eval:sft", task_id=str(seed), index=0)
     context = GenerationContext(key=key, row=_row(episode))
     finished, malformed, tokens = False, 0, 0

@@ -34,8 +34,9 @@ from engine.environments.frozenlake_maps import (
     goal_distances,
     lake_row,
 )
-from engine.inference.base import GenerationContext, SamplingParams
+from engine.inference.base import ChatRequest, ChatResponse, SamplingParams
 from engine.inference.scripted.policies import ScriptedPolicy
+from engine.inference.scripted.tokens import TokenizedPolicy
 from engine.models.builtin.transformer import ARCHITECTURES, Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
@@ -73,20 +74,20 @@ class Expert(ScriptedPolicy):
 
     name = "expert"
 
-    def __init__(self, lake: Lake, *, noise: float, rng: random.Random, chat: Chat) -> None:
-        super().__init__(chat=chat)
+    def __init__(self, lake: Lake, *, noise: float, rng: random.Random) -> None:
         self._lake = lake
         self._distances = goal_distances(lake.draw())
         self._noise = noise
         self._rng = rng
 
-    def _reply_ids(self, _context: GenerationContext) -> list[int]:
+    async def respond(self, _request: ChatRequest) -> ChatResponse:
+        """Return the next move, its thought before it."""
         random_move = self._rng.random() < self._noise
         first = self._rng.choice(list(DIRECTIONS)) if random_move else ""
         plan = self._plan(first)
         thought = " ".join(plan[: self._rng.randint(0, _LONGEST_THOUGHT)])
         call = ToolCall(name=MOVE.name, arguments={"direction": plan[0]})
-        return self.chat.reply_ids(render_response(thought, call, "words"))
+        return ChatResponse(content=render_response(thought, call, "words"))
 
     def _plan(self, first: str) -> list[str]:
         """Return the moves to the goal, starting with ``first`` if given; ends early in a hole."""
@@ -144,10 +145,10 @@ class Episodes:
         row = lake_row(self._config, grid, "warm_start", 0)
         key = RolloutKey(iteration=0, phase="warm_start", task_id=row.task.id, index=0)
         environment = self._environments.make(key, row, seed=rng.getrandbits(63))
-        expert = Expert(environment.lake, noise=self._config.expert_noise, rng=rng, chat=self._chat)
+        expert = Expert(environment.lake, noise=self._config.expert_noise, rng=rng)
         loop = AgentLoop(
             environment=environment,
-            policy=expert,
+            policy=TokenizedPolicy(expert, self._chat),
             prompt=self._prompt,
             config=self._agent,
             key=key,

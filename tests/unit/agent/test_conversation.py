@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.agent.budget import cap_tokens
-from engine.agent.conversation import Conversation
 from engine.agent.prompts import load_prompt, prompt_names
+from engine.agent.token_conversation import TokenConversation
 from engine.errors import ConfigError
 from engine.inference.base import Generation
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
@@ -27,12 +27,16 @@ def generation(text: str, *, version: int = 3) -> Generation:
     return Generation(ids=tuple(ids), logprobs=tuple(-0.5 for _ in ids), versions=(version,) * len(ids))
 
 
-def start(*, system: str = "", user: str = "", chat: Chat = CHAT, keep_thinking: bool = True) -> Conversation:
+def start(
+    *, system: str = "", user: str = "", chat: Chat = CHAT, keep_thinking: bool = True
+) -> TokenConversation:
     messages = [{"role": "system", "content": system}] if system else []
-    return Conversation(chat, [*messages, {"role": "user", "content": user}], keep_thinking=keep_thinking)
+    return TokenConversation(
+        chat, [*messages, {"role": "user", "content": user}], keep_thinking=keep_thinking
+    )
 
 
-def answer(conversation: Conversation, text: str, *, step: int = 0) -> None:
+def answer(conversation: TokenConversation, text: str, *, step: int = 0) -> None:
     messages = [{"role": "user", "content": text}]
     conversation.append(conversation.continuation(messages), step=step)
 

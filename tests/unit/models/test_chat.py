@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.agent.conversation import Conversation, call_id
+from engine.agent.conversation import call_id
+from engine.agent.token_conversation import TokenConversation
 from engine.errors import CheckpointError, ModelError
 from engine.inference.base import Generation
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
@@ -305,7 +306,7 @@ def test_every_turn_extends_the_last_or_is_a_counted_fork(
     """And in the record every sampled token is there once, as it was sampled."""
     chat: Chat = ChatML(BytesTokenizer()) if family == "chatml" else chat_of(family)
     tools: list[Any] = TOOLS if native and family != "gemma3_text" else []
-    conversation = Conversation(chat, [SYSTEM, USER], tools=tools, keep_thinking=keep)
+    conversation = TokenConversation(chat, [SYSTEM, USER], tools=tools, keep_thinking=keep)
     sampled, forks, before = list[int](), 0, list(conversation.prompt_ids)
     for step, (thought, observation, how) in enumerate(turns):
         ids = _reply(chat, thought, how, native=bool(tools))

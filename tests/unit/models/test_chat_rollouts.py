@@ -10,6 +10,7 @@ import pytest
 from engine.config.rollout import AgentConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.inference.scripted.policies import OraclePolicy
+from engine.inference.scripted.tokens import TokenizedPolicy
 from engine.models.builtin.tokenizer import load_tokenizer
 from engine.models.chat.chatml import ChatML
 from engine.models.chat.opening import open_chat
@@ -38,7 +39,7 @@ async def test_the_oracle_solves_a_task(family: str, tool_format: ToolFormat, hi
         {"prompt": "deepswe_v1", "tool_format": tool_format, "thinking_history": history, "max_steps": 6}
     )
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})
-    policy = OraclePolicy(chat=chat, tool_format=tool_format)
+    policy = TokenizedPolicy(OraclePolicy(tool_format=tool_format), chat)
     (group,) = await swe_scheduler(backend, policy, agent=agent).collect(
         [GroupRequest(row=make_row(), iteration=0, phase="train", size=1)]
     )
@@ -62,7 +63,9 @@ def test_a_format_without_function_calls_is_refused_before_any_rollout() -> None
     with pytest.raises(
         ConfigError, match=r"cannot begin with prompt deepswe_v1: .* use agent.tool_format 'xml'"
     ):
-        swe_scheduler(MemoryBackend({}), OraclePolicy(chat=open_family("gemma3_text")), agent=agent)
+        swe_scheduler(
+            MemoryBackend({}), TokenizedPolicy(OraclePolicy(), open_family("gemma3_text")), agent=agent
+        )
 
 
 def test_a_folders_generation_settings_end_turns_too(tmp_path: Path) -> None:
@@ -80,9 +83,9 @@ async def test_built_in_policies_read_the_tokens_they_were_trained_on() -> None:
     chat = open_chat(load_tokenizer(BUILTIN / "quickstart"), family_of("qwen3"), None)
     assert isinstance(chat, ChatML)
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})
-    (group,) = await swe_scheduler(backend, OraclePolicy(chat=chat), agent=AgentConfig()).collect(
-        [GroupRequest(row=make_row(), iteration=0, phase="train", size=1)]
-    )
+    (group,) = await swe_scheduler(
+        backend, TokenizedPolicy(OraclePolicy(), chat), agent=AgentConfig()
+    ).collect([GroupRequest(row=make_row(), iteration=0, phase="train", size=1)])
     tokens = group.trajectories[0].tokens
     columns = [tokens.ids.tolist(), tokens.mask.astype(int).tolist(), tokens.steps.tolist()]
     assert len(tokens) == 241

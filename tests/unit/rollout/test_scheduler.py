@@ -12,7 +12,7 @@ from engine.agent.prompts import load_prompt
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, ModelError, SandboxError
-from engine.inference.base import GenerationContext, GenerationRequest, TokenPolicy
+from engine.inference.base import ChatRequest, ChatResponse, GenerationContext, Policy
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
@@ -25,6 +25,7 @@ from tests.rollout_builders import (
     PatchGrader,
     Recorder,
     TextPolicy,
+    in_bytes,
     make_key,
     make_row,
     quick_agent,
@@ -35,7 +36,7 @@ from tests.rollout_builders import (
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 
 
-def scheduler(backend: MemoryBackend, policy: TokenPolicy, **changes: Any) -> RolloutScheduler:
+def scheduler(backend: MemoryBackend, policy: Policy, **changes: Any) -> RolloutScheduler:
     return swe_scheduler(backend, policy, **{"sandbox": SandboxConfig(start_retries=1), **changes})
 
 
@@ -46,7 +47,9 @@ def request(task_id: str = "a" * 16, *, size: int = 2, iteration: int = 0) -> Gr
 async def test_oracle_solves_and_noop_does_not() -> None:
     recorder, grader = Recorder(), PatchGrader()
     backend = MemoryBackend(FILES)
-    (group,) = await scheduler(backend, OraclePolicy(), observer=recorder, grader=grader).collect([request()])
+    (group,) = await scheduler(backend, in_bytes(OraclePolicy()), observer=recorder, grader=grader).collect(
+        [request()]
+    )
     assert [t.reward for t in group.trajectories] == [1.0, 1.0]
     assert [t.key for t in group.trajectories] == [make_key(index=0), make_key(index=1)]
     assert grader.graded[0].split("@@")[-1] == GOLD.split("@@")[-1]
@@ -220,9 +223,9 @@ class SeedPolicy(NoopPolicy):
         super().__init__()
         self.seeds: dict[RolloutKey, int] = {}
 
-    async def generate(self, request: GenerationRequest) -> Any:
+    async def respond(self, request: ChatRequest) -> ChatResponse:
         self.seeds[request.context.key] = request.seed
-        return await super().generate(request)
+        return await super().respond(request)
 
 
 async def test_seeds_depend_on_what_is_sampled_and_not_on_scheduling() -> None:

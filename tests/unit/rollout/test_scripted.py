@@ -17,7 +17,7 @@ from engine.tools.formats import ToolFormat
 from engine.tools.parser import parse
 from engine.tools.tool_sets import OPENHANDS
 from engine.types import Step, ToolCall
-from tests.rollout_builders import make_key, make_row
+from tests.rollout_builders import in_bytes, make_key, make_row
 
 TRAJECTORIES = Path(__file__).parents[3].parent / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
 
@@ -149,7 +149,8 @@ def test_patch_reader_names_the_line() -> None:
     assert (change.new_path, change.new_mode) == ("café.py", "100755")
 
 
-async def respond(policy: ScriptedPolicy, *steps: Step, max_tokens: int = 10_000) -> str:
+async def respond(scripted: ScriptedPolicy, *steps: Step, max_tokens: int = 10_000) -> str:
+    policy = in_bytes(scripted)
     request = GenerationRequest(
         prompt_ids=(),
         sampling=SamplingParams(max_tokens=max_tokens),
