@@ -14,7 +14,6 @@ from engine.config.base import ImpossibleSettingsError, Section
 from engine.config.places import CheckpointPlace, EndpointPlace, Granted, LocalPath, Text
 from engine.errors import Problem
 
-
 _OWN_SERVERS = (
     "python", "replicas", "tensor_parallel", "gpu_memory", "cpu_cache_gib", "start_timeout_s", "max_restarts",
 )  # fmt: skip

@@ -14,7 +14,7 @@ from engine.agent.loop import AgentLoop, AgentOutcome
 from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentFactory
-from engine.errors import PatchError, SandboxError
+from engine.errors import PatchError, RunEndingError, SandboxError
 from engine.grading.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
@@ -55,7 +55,7 @@ class RolloutParts:
 
 @dataclass(slots=True, kw_only=True)
 class Rollout:
-    """A rollout; ``run`` returns its trajectory after any failure except cancellation."""
+    """A rollout; ``run`` returns its trajectory after any failure that does not end the run."""
 
     parts: RolloutParts
     key: RolloutKey
@@ -79,15 +79,18 @@ class Rollout:
         self._outcome = _nothing(TerminationReason.CANCELLED)
 
     async def run(self) -> Trajectory:
-        """Produce the trajectory. A cancelled rollout that had started is reported before it re-raises."""
+        """Produce the trajectory.
+
+        A rollout that had started is reported as cancelled before the cancellation, or the error that ends
+        the run, is raised again.
+        """
         self._began = time.monotonic()
         try:
             grade = await self._run()
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, RunEndingError) as ending:
             if self._announced:
-                self._outcome = replace(
-                    self._outcome, termination=TerminationReason.CANCELLED, error="the run was stopped"
-                )
+                reason = str(ending) if isinstance(ending, RunEndingError) else "the run was stopped"
+                self._outcome = replace(self._outcome, termination=TerminationReason.CANCELLED, error=reason)
                 await self.parts.observer.trajectory_finished(self._trajectory(None))
             raise
         trajectory = self._trajectory(grade)
@@ -101,7 +104,7 @@ class Rollout:
             async with self.parts.slots:
                 self._spent("queue", time.monotonic() - self._began)
                 await self._attempt_until_it_counts()
-        except ObserverFailedError:
+        except (ObserverFailedError, RunEndingError):
             raise
         except Exception as error:
             _log.error("rollout failed unexpectedly", key=self.key, traceback=traceback.format_exc())

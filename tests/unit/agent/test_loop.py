@@ -5,75 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
 
-from engine.agent.loop import AgentLoop, AgentOutcome
-from engine.agent.prompts import load_prompt
-from engine.config.rollout import AgentConfig
-from engine.config.sandbox import SandboxConfig
-from engine.environments.swe import SweEnvironment
+from engine.agent.loop import AgentOutcome
 from engine.errors import ModelError, SandboxDiedError
 from engine.inference.base import (
     Generation,
     GenerationContext,
     GenerationRequest,
-    SamplingParams,
-    TokenPolicy,
 )
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
-from engine.sandbox.base import ExecResult, SandboxSpec
-from engine.sandbox.pool.pool import SandboxPool
+from engine.sandbox.base import ExecResult
 from engine.tools.formats import ToolFormat
 from engine.tools.rendering import render_native
-from engine.types import Step, TerminationReason
-from tests.fakes.memory_sandbox import Command, MemoryBackend, printed, silent
+from engine.types import TerminationReason
+from tests.fakes.memory_sandbox import printed
 from tests.rollout_builders import (
-    SOURCE,
     SUBMIT,
-    PatchGrader,
     TextPolicy,
-    make_key,
-    make_row,
     quick_agent,
-    respond,
 )
-
-LOOK = respond("file_editor", command="view", path="pkg/m.py")
-RUN = respond("execute_bash", cmd="true")
-
-
-async def roll(
-    policy: TokenPolicy, config: AgentConfig, *, command: Command = silent, deadline_s: float | None = None
-) -> tuple[AgentOutcome, list[Step]]:
-    """One rollout on a tiny repository in memory."""
-    backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()}, command=command)
-    opening = SandboxPool(backend, SandboxConfig()).open(SandboxSpec(image="local:pkg"))
-    environment = SweEnvironment(
-        opening, agent=config, style="compact", judge=partial(PatchGrader().grade, make_row())
-    )
-    if deadline_s is not None:
-        environment.step_deadline_s = deadline_s
-    await environment.reset()
-    seen: list[Step] = []
-    loop = AgentLoop(
-        environment=environment,
-        policy=policy,
-        prompt=load_prompt(config.prompt, config.tool_format),
-        config=config,
-        key=make_key(),
-        row=make_row(),
-        sampling=SamplingParams(),
-        seed_of_step=lambda step: step,
-        on_step=seen.append,
-    )
-    outcome = await loop.run()
-    await environment.close()
-    assert list(outcome.steps) == seen
-    assert [step.index for step in seen] == list(range(len(seen)))
-    return outcome, seen
+from tests.unit.agent.agent_builders import LOOK, RUN, roll
 
 
 async def test_submission_ends_it() -> None:

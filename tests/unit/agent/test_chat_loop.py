@@ -1,0 +1,374 @@
+"""The agent loop over chat policies: messages, calls and limits, whatever an endpoint answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from typing import Any
+
+import pytest
+
+from engine.config.rollout import AgentConfig
+from engine.errors import ContextLengthError, ModelError
+from engine.inference.base import ChatResponse, GenerationContext, Usage
+from engine.sandbox.base import ExecResult
+from engine.tools.formats import ToolFormat
+from engine.tools.parser import NativeCall
+from engine.types import Step, TerminationReason
+from tests.fakes.memory_sandbox import printed
+from tests.rollout_builders import SUBMIT, ChatScript, quick_agent
+from tests.unit.agent.agent_builders import LOOK, RUN, roll
+
+VIEW = NativeCall(name="file_editor", arguments='{"command": "view", "path": "pkg/m.py"}')
+BASH = NativeCall(name="execute_bash", arguments={"cmd": "true"})
+FINISH = NativeCall(name="submit", arguments="{}")
+
+
+def native(**changes: Any) -> AgentConfig:
+    return quick_agent(**{"tool_format": "native", **changes})
+
+
+def says(*calls: NativeCall, content: str = "", thinking: str = "", **rest: Any) -> ChatResponse:
+    return ChatResponse(content=content, thinking=thinking, calls=calls, **rest)
+
+
+def used(prompt: int = 0, generated: int = 0, **rest: Any) -> dict[str, Any]:
+    return {"usage": Usage(prompt_tokens=prompt, generated_tokens=generated, **rest)}
+
+
+async def test_native_calls_are_declared_and_answered_by_their_ids() -> None:
+    policy = ChatScript([says(VIEW, content="I look.", thinking="where?"), says(FINISH)])
+    outcome, steps = await roll(policy, native())
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert [step.call.name for step in steps if step.call] == ["file_editor", "finish"]
+    assert steps[0].thought == "where?\n\nI look."
+    assert steps[0].observation == "    1  def f(a):\n    2      return a - 1"
+    first, second = policy.requests
+    assert [tool["function"]["name"] for tool in first.tools] == [
+        "file_editor", "execute_bash", "search", "finish",
+    ]  # fmt: skip
+    assert [message["role"] for message in first.messages] == ["user"]
+    assert second.messages[: len(first.messages)] == first.messages
+    said, answer = second.messages[-2:]
+    assert said == {
+        "role": "assistant",
+        "content": "I look.",
+        "reasoning_content": "where?",
+        "tool_calls": [
+            {
+                "id": said["tool_calls"][0]["id"],
+                "type": "function",
+                "function": {"name": "file_editor", "arguments": VIEW.arguments},
+            }
+        ],
+    }
+    assert answer == {
+        "role": "tool",
+        "tool_call_id": said["tool_calls"][0]["id"],
+        "name": "file_editor",
+        "content": steps[0].observation,
+    }
+
+
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
+async def test_trajectories_of_messages_have_no_token_ids(tool_format: ToolFormat) -> None:
+    answer = says(FINISH) if tool_format == "native" else SUBMIT
+    outcome, steps = await roll(ChatScript([answer]), quick_agent(tool_format=tool_format))
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert len(outcome.tokens) == 0
+    assert (steps[0].prompt_tokens, steps[0].generated_tokens, steps[0].thinking_tokens) == (0, 0, None)
+
+
+async def test_steps_have_what_the_endpoint_reported() -> None:
+    reported = used(700, 90, cached_tokens=512, thinking_tokens=60, cost=0.0125)
+    policy = ChatScript([says(VIEW, **reported), says(FINISH)])
+    policy.version = 3
+    _, (first, second) = await roll(policy, native())
+    assert (first.prompt_tokens, first.generated_tokens, first.cached_tokens) == (700, 90, 512)
+    assert (first.thinking_tokens, first.cost, first.policy_version) == (60, 0.0125, 3)
+    assert (second.thinking_tokens, second.cost) == (None, None)
+
+
+async def test_hostile_usage_fits_the_database() -> None:
+    huge = used(10**30, -5, cached_tokens=2**40, thinking_tokens=-1, cost=float("nan"))
+    outcome, (step,) = await roll(ChatScript([says(FINISH, **huge)]), native())
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert (step.prompt_tokens, step.generated_tokens, step.cached_tokens) == (2**31 - 1, 0, 2**31 - 1)
+    assert (step.thinking_tokens, step.cost) == (0, None)
+
+
+async def test_calls_written_as_text_are_parsed_and_nothing_is_declared() -> None:
+    policy = ChatScript([LOOK, says(VIEW, content="no call here"), SUBMIT])
+    outcome, steps = await roll(policy, quick_agent())
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert [step.call.name if step.call else "" for step in steps] == ["file_editor", "", "finish"]
+    assert all(request.tools == () for request in policy.requests)
+    assert [message["role"] for message in policy.requests[-1].messages] == [
+        "user", "assistant", "user", "assistant", "user",
+    ]  # fmt: skip
+    assert not any("tool_calls" in message for message in policy.requests[-1].messages)
+    assert "no tool call was found" in steps[1].error
+
+
+@pytest.mark.parametrize(
+    ("content", "thinking"),
+    [
+        ("<think>\nbecause\n</think>\n\n", ""),
+        ("\n <think>because</think>", ""),
+        ("because</think>\n", ""),
+        ("", "because"),
+        ("", "\nbecause\n"),
+    ],
+)
+@pytest.mark.parametrize("history", ["keep", "drop"])
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
+async def test_thinking_is_understood_wherever_it_stands(
+    tool_format: ToolFormat, history: str, content: str, thinking: str
+) -> None:
+    call = LOOK.partition("</think>")[2].strip()
+    is_native = tool_format == "native"
+    answer = says(*[VIEW] * is_native, content=content + ("" if is_native else call), thinking=thinking)
+    policy = ChatScript([answer, says(FINISH) if is_native else SUBMIT])
+    outcome, steps = await roll(policy, quick_agent(tool_format=tool_format, thinking_history=history))
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert steps[0].thought == "because"
+    assert "because" in steps[0].response
+    said = policy.requests[1].messages[-2]
+    assert ("because" in json.dumps(said)) is (history == "keep")
+    assert ("reasoning_content" in said) is (history == "keep" and bool(thinking))
+    if not is_native:
+        assert call in said["content"]
+
+
+async def test_calls_in_open_or_closed_thinking_are_not_run() -> None:
+    unclosed = SUBMIT.replace("</think>", "")
+    inside = f"<think>I could {SUBMIT.partition('</think>')[2]}</think>"
+    outcome, steps = await roll(ChatScript([unclosed, inside, SUBMIT]), quick_agent())
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert "was not closed" in steps[0].error
+    assert "no tool call was found" in steps[1].error
+    text = f"<think>{json.dumps({'name': 'submit', 'arguments': {}})}"
+    outcome, steps = await roll(ChatScript([text, says(FINISH)]), native())
+    assert "was not closed" in steps[0].error
+
+
+async def test_parallel_calls_run_none_and_are_all_answered() -> None:
+    policy = ChatScript([says(VIEW, BASH, VIEW), says(FINISH)])
+    outcome, steps = await roll(policy, native(step_reminder=True))
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert steps[0].call is None
+    assert "more than one tool call" in steps[0].error
+    said, *answers = policy.requests[1].messages[-4:]
+    ids = [call["id"] for call in said["tool_calls"]]
+    assert len(set(ids)) == 3
+    assert [answer["tool_call_id"] for answer in answers] == ids
+    assert {answer["content"] for answer in answers} == {steps[0].observation}
+    assert "Steps Remaining: 5" in steps[0].observation
+
+
+BROKEN = [
+    (NativeCall(name="execute_bash", arguments='{"cmd": "ls'), "not valid JSON"),
+    (NativeCall(name="execute_bash", arguments='["ls"]'), "must be an object"),
+    (NativeCall(name="execute_bash", arguments='{"cmd": "a", "cmd": "b"}'), "gives a key twice"),
+    (NativeCall(name="execute_bash", arguments=""), "not valid JSON"),
+    (NativeCall(name="execute_bash", arguments="[" * 100_000), "not valid JSON"),
+    (NativeCall(name="execute_bash", arguments={"cmd": {1, 2}}), "cannot be written as JSON"),
+    (NativeCall(name="execute_bash", arguments={"cmd": float("nan")}), "is not JSON"),
+    (NativeCall(name="execute_bash", arguments="{}", error="it was cut off"), "it was cut off"),
+    (NativeCall(name="rm -rf /\ud800\0", arguments="{}"), "unknown tool"),
+    (NativeCall(name="", arguments="{}"), "unknown tool"),
+    (NativeCall(name="n" * 5000, arguments="{}"), "unknown tool"),
+    (NativeCall(name="execute_bash", arguments='{"cmd": "\ud800"}'), ""),
+    (NativeCall(name="execute_bash", arguments='{"cmd": "\\ud800\\u0000"}'), ""),
+]
+
+
+@pytest.mark.parametrize(("call", "error"), BROKEN)
+async def test_wrong_calls_are_answered_and_can_be_sent_back(call: NativeCall, error: str) -> None:
+    policy = ChatScript([says(call), says(FINISH)])
+    outcome, steps = await roll(policy, native())
+    assert (outcome.termination, outcome.error) == (TerminationReason.SUBMITTED, "")
+    assert error in steps[0].error
+    assert bool(steps[0].error) is (steps[0].call is None)
+    said, answer = policy.requests[1].messages[-2:]
+    json.dumps(policy.requests[1].messages, ensure_ascii=False).encode()  # no endpoint refuses the bytes
+    (sent,) = said["tool_calls"]
+    assert isinstance(json.loads(sent["function"]["arguments"]), dict)
+    assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", sent["function"]["name"])
+    assert answer["tool_call_id"] == sent["id"]
+    assert answer["name"] == sent["function"]["name"]
+    assert len(answer["content"]) < 1000
+
+
+async def test_a_flood_of_calls_is_bounded() -> None:
+    policy = ChatScript([says(*[VIEW] * 5000), says(FINISH)])
+    outcome, steps = await roll(policy, native())
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert len(policy.requests[1].messages) < 50
+    ids = [message["tool_call_id"] for message in policy.requests[1].messages if message["role"] == "tool"]
+    assert len(set(ids)) == len(ids)
+    assert len(steps[0].response) < 10_000
+
+
+@pytest.mark.parametrize("content", ["", " \n", "I cannot help with that.", "\0\ud800"])
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
+async def test_empty_answers_and_refusals_are_the_models_own_doing(
+    tool_format: ToolFormat, content: str
+) -> None:
+    submit = says(FINISH) if tool_format == "native" else SUBMIT
+    policy = ChatScript([content, submit])
+    outcome, steps = await roll(policy, quick_agent(tool_format=tool_format))
+    assert outcome.termination is TerminationReason.SUBMITTED
+    assert "no tool call was found" in steps[0].error
+    said, answer = policy.requests[1].messages[-2:]
+    assert said["content"].strip(), "endpoints refuse empty messages"
+    json.dumps(said, ensure_ascii=False).encode()
+    assert answer == {"role": "user", "content": steps[0].observation}
+
+
+async def test_a_response_of_thinking_alone_is_no_empty_message() -> None:
+    policy = ChatScript([says(thinking="hm"), says(FINISH)])
+    await roll(policy, native(thinking_history="drop"))
+    said = policy.requests[1].messages[-2]
+    assert said["content"].strip()
+    assert "reasoning_content" not in said
+
+
+async def test_max_tokens_follows_what_the_endpoint_counted() -> None:
+    config = quick_agent(max_context=1000, max_response=300, min_response=50)
+    script: list[str | ChatResponse] = [
+        says(content=LOOK, **used(400, 100)),
+        says(content=LOOK, **used(800, 20)),
+        SUBMIT,
+    ]
+    policy = ChatScript(script)
+    outcome, steps = await roll(policy, config)
+    assert outcome.termination is TerminationReason.SUBMITTED
+    limits = [request.sampling.max_tokens for request in policy.requests]
+    assert limits[:2] == [300, 300]
+    new = 1000 - 820 - limits[2]
+    assert 5 < new < 60, "an estimate of the observation alone"
+    assert [step.prompt_tokens for step in steps] == [400, 800, 0]
+
+
+@pytest.mark.parametrize("reported", [True, False])
+async def test_a_conversation_that_fills_the_context_ends_with_max_context(reported: bool) -> None:
+    async def noisy(_command: str) -> ExecResult:
+        return printed("y" * 1500)
+
+    answer = says(content=RUN, **(used(100, 20) if reported else {}))
+    config = quick_agent(max_context=500, max_response=100)
+    outcome, steps = await roll(ChatScript([answer]), config, command=noisy)
+    assert outcome.termination is TerminationReason.MAX_CONTEXT
+    assert len(steps) == 1
+    assert len(outcome.tokens) == 0
+
+
+async def test_declared_functions_count_in_the_first_prompt() -> None:
+    policy = ChatScript([says(FINISH)])
+    outcome, _ = await roll(policy, native(max_context=500, max_response=100))
+    assert outcome.termination is TerminationReason.MAX_CONTEXT
+    assert policy.requests == []
+
+
+async def test_a_prompt_that_does_not_fit_is_never_sent() -> None:
+    policy = ChatScript([SUBMIT])
+    outcome, steps = await roll(policy, quick_agent(prompt="deepswe_v1", max_context=64, max_response=8))
+    assert (outcome.termination, steps, policy.requests) == (TerminationReason.MAX_CONTEXT, [], [])
+
+
+async def test_the_endpoints_own_limit_counts_as_max_context() -> None:
+    def full(context: GenerationContext) -> str:
+        if context.steps:
+            raise ContextLengthError("400: the maximum context length is 8192 tokens")
+        return LOOK
+
+    outcome, steps = await roll(ChatScript(full), quick_agent())
+    assert (outcome.termination, outcome.error, len(steps)) == (TerminationReason.MAX_CONTEXT, "", 1)
+    policy = ChatScript([LOOK])
+    policy.max_context = 64
+    outcome, _ = await roll(policy, quick_agent(max_steps=99))
+    assert outcome.termination is TerminationReason.MAX_CONTEXT
+
+
+@pytest.mark.parametrize(
+    ("usage", "max_context", "reason"),
+    [
+        (used(100, 50), 4096, TerminationReason.MAX_RESPONSE),
+        ({}, 4096, TerminationReason.MAX_RESPONSE),
+        (used(100, 50), 150, TerminationReason.MAX_CONTEXT),
+        (used(60, 30), 150, TerminationReason.MAX_CONTEXT),
+    ],
+)
+async def test_a_cut_response_is_not_run_and_ends_the_rollout(
+    usage: dict[str, Any], max_context: int, reason: TerminationReason
+) -> None:
+    config = quick_agent(max_context=max_context, max_response=149)
+    outcome, (step,) = await roll(ChatScript([says(content=SUBMIT, stopped=False, **usage)]), config)
+    assert outcome.termination is reason
+    assert step.call is None
+    generated = step.generated_tokens
+    assert step.error == (
+        f"the response was cut off after {generated} tokens; nothing was run"
+        if generated
+        else "the response was cut off; nothing was run"
+    )
+
+
+async def test_the_model_is_told_when_tokens_and_steps_run_out() -> None:
+    config = quick_agent(max_context=1000, token_warning=300, step_reminder=True, max_steps=4)
+    script: list[str | ChatResponse] = [
+        says(content=LOOK, **used(400, 20)),
+        says(content=LOOK, **used(690, 20)),
+        SUBMIT,
+    ]
+    _, steps = await roll(ChatScript(script), config)
+    assert ["running out of tokens" in step.observation for step in steps] == [False, True, False]
+    assert "Steps Remaining: 3" in steps[0].observation
+
+
+async def test_observations_are_cut_by_estimated_tokens() -> None:
+    async def noisy(_command: str) -> ExecResult:
+        return printed("y" * 3000)
+
+    policy = ChatScript([RUN, SUBMIT])
+    _, steps = await roll(policy, quick_agent(observation_tokens=100), command=noisy)
+    assert len(steps[0].observation) < 400
+    assert steps[0].truncated_chars > 2500
+    assert policy.requests[1].messages[-1]["content"] == steps[0].observation
+
+
+async def test_dropped_thinking_does_not_count_in_the_context() -> None:
+    script = [says(VIEW, thinking="x" * 600, **used(300, 250, thinking_tokens=200)), says(FINISH)]
+    limits = {}
+    for history in ("keep", "drop"):
+        policy = ChatScript(script)
+        await roll(policy, native(thinking_history=history, max_context=2000, max_response=1900))
+        limits[history] = policy.requests[1].sampling.max_tokens
+    assert limits["drop"] == limits["keep"] + 200
+
+
+async def test_a_slow_endpoint_ends_with_rollout_timeout_and_a_lost_one_with_model_error() -> None:
+    class Slow(ChatScript):
+        async def respond(self, request: Any) -> Any:
+            await asyncio.sleep(3600)
+
+    outcome, _ = await roll(Slow([]), quick_agent(rollout_timeout_s=0.05))
+    assert outcome.termination is TerminationReason.ROLLOUT_TIMEOUT
+
+    def lost(_context: GenerationContext) -> str:
+        raise ModelError("no endpoint")
+
+    outcome, steps = await roll(ChatScript(lost), quick_agent())
+    assert (outcome.termination, outcome.error) == (TerminationReason.MODEL_ERROR, "ModelError: no endpoint")
+    assert steps == []
+
+
+async def test_requests_are_not_changed_by_later_turns() -> None:
+    policy = ChatScript([says(VIEW), says(VIEW), says(FINISH)])
+    _, steps = await roll(policy, native())
+    assert [len(request.messages) for request in policy.requests] == [1, 3, 5]
+    assert [request.seed for request in policy.requests] == [0, 1, 2]
+    assert [len(request.context.steps) for request in policy.requests] == [0, 1, 2]
+    assert isinstance(steps[0], Step)

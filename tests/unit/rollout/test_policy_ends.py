@@ -1,0 +1,105 @@
+"""How rollouts leave their policy: released after each attempt, and ended together with the run."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from engine.config.rollout import RolloutConfig
+from engine.config.sandbox import SandboxConfig
+from engine.errors import SandboxError, SpendLimitError
+from engine.inference.base import ChatRequest, ChatResponse, GenerationContext
+from engine.rollout import GroupRequest
+from engine.sandbox.base import ExecResult
+from engine.types import TerminationReason
+from tests.fakes.memory_sandbox import MemoryBackend, printed, start_fault
+from tests.rollout_builders import (
+    SOURCE,
+    SUBMIT,
+    ChatScript,
+    PatchGrader,
+    Recorder,
+    make_key,
+    make_row,
+    respond,
+    swe_scheduler,
+)
+
+FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
+RUN = respond("execute_bash", cmd="true")
+
+
+def request(size: int) -> GroupRequest:
+    return GroupRequest(row=make_row(), iteration=0, phase="train", size=size)
+
+
+async def test_a_rollout_is_released_before_it_is_graded() -> None:
+    policy, released = ChatScript([SUBMIT]), []
+
+    class Looking(PatchGrader):
+        async def grade(self, row: Any, patch: str, *, evaluation: bool = False) -> Any:
+            released.append(list(policy.released))
+            return await super().grade(row, patch)
+
+    await swe_scheduler(MemoryBackend(FILES), policy, grader=Looking()).collect([request(1)])
+    assert released == [[make_key()]]
+    assert policy.released == [make_key()]
+
+
+async def test_every_attempt_is_released_and_one_without_a_sandbox_never_asked() -> None:
+    commands = 0
+
+    async def dying_once(_command: str) -> ExecResult:
+        nonlocal commands
+        commands += 1
+        if commands == 1:
+            raise SandboxError("gone")
+        return printed()
+
+    policy = ChatScript([RUN, SUBMIT])
+    backend = MemoryBackend(FILES, command=dying_once, faults=[start_fault()])
+    sandbox = SandboxConfig(start_retries=2)
+    (group,) = await swe_scheduler(backend, policy, sandbox=sandbox).collect([request(1)])
+    assert group.trajectories[0].attempts == 3
+    assert policy.released == [make_key()] * 2
+    assert [len(one.messages) for one in policy.requests] == [1, 1, 3], "a new attempt begins anew"
+
+
+async def test_a_cancelled_rollout_is_released() -> None:
+    asked = asyncio.Event()
+
+    class Waiting(ChatScript):
+        async def respond(self, request: ChatRequest) -> ChatResponse:
+            asked.set()
+            await asyncio.sleep(3600)
+            raise AssertionError
+
+    policy = Waiting([])
+    task = asyncio.create_task(swe_scheduler(MemoryBackend(FILES), policy).collect([request(1)]))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert policy.released == [make_key()]
+
+
+async def test_an_error_that_every_rollout_would_meet_ends_the_collection() -> None:
+    def spent(context: GenerationContext) -> str:
+        if context.steps:
+            raise SpendLimitError("the spend limit of 5 US dollars is reached")
+        return RUN
+
+    recorder, backend, policy = Recorder(), MemoryBackend(FILES), ChatScript(spent)
+    scheduler = swe_scheduler(
+        backend, policy, observer=recorder, rollout=RolloutConfig(max_concurrent=2)
+    )  # the third and fourth wait
+    with pytest.raises(SpendLimitError, match="5 US dollars"):
+        await scheduler.collect([request(4)])
+    assert backend.live == 0
+    assert {one.termination for one in recorder.finished} == {TerminationReason.CANCELLED}
+    assert recorder.finished[0].error == "the spend limit of 5 US dollars is reached"
+    assert len(recorder.finished[0].steps) == 1
+    assert [one.grade for one in recorder.finished] == [None] * len(recorder.finished)
+    assert set(policy.released) == {one.key for one in recorder.finished}
