@@ -185,9 +185,12 @@ def machine_secrets(environment: Mapping[str, str], *, home: Path | None = None)
             yield path.read_text().strip()
     for path in _credential_files(environment):
         yield from secrets_in(path)
+    yield from environment.get("TRAINYARD_SEALING_KEYS", "").split(",")
     if home is not None:
         with contextlib.suppress(OSError, ValueError):
             yield from map(str, json.loads((home / "secrets.json").read_text()).values())
+        with contextlib.suppress(OSError):
+            yield from (home / "sealing.keys").read_text().split()
 
 
 def passwords_in(text: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ from webapp.api.app import api
 from webapp.views import (
     account,
     datasets,
+    endpoints,
     experiments,
     health,
     imports,
@@ -89,6 +90,10 @@ urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("healthz/banner", health.outage_banner, name="outage-banner"),
     path("metrics", metrics.metrics, name="metrics"),
+    path("endpoints/", endpoints.endpoint_list, name="endpoint-list"),
+    path("endpoints/save/", endpoints.endpoint_save, name="endpoint-save"),
+    path("endpoints/<segment:name>/test/", endpoints.endpoint_test, name="endpoint-test"),
+    path("endpoints/<segment:name>/remove/", endpoints.endpoint_remove, name="endpoint-remove"),
     path("experiments/", experiments.experiment_list, name="experiment-list"),
     path("experiments/<int:experiment_id>/", experiments.experiment_detail, name="experiment-detail"),
     path("datasets/", datasets.dataset_list, name="dataset-list"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import socket
 
+from engine.config.run import parse_run_config
+from engine.errors import ConfigError
 from engine.types import RunState
 from webapp.models import RunAttempt
-from webapp.services import attempts
+from webapp.services import attempts, endpoints
 from workers import rundir
 from workers.launchers import LAUNCHERS
 
@@ -26,8 +28,9 @@ def start(claim: attempts.Claim, launcher: str = "local") -> None:
     """Start the process of a claimed attempt; if that is impossible, fail the run with the reason."""
     try:
         folder = rundir.prepare(claim)
-        handle = LAUNCHERS[launcher].launch(folder)
-    except OSError as error:
+        secrets = endpoints.launch_secrets(parse_run_config(claim.config))
+        handle = LAUNCHERS[launcher].launch(folder, secrets)
+    except (OSError, ConfigError) as error:
         attempts.give_up(
             run_id=claim.run_id, to=RunState.FAILED, reason=f"its process could not be started: {error}"
         )

@@ -26,6 +26,7 @@ from tests.web_builders import launched, make_run, make_user, post
 from webapp.models import Run
 from webapp.permissions import Role
 from webapp.services import attempts, datasets
+from webapp.services.endpoints import LaunchSecrets
 from workers import lifecycle, rundir
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import ProcessState
@@ -185,7 +186,7 @@ def test_a_launch_fails_without_secrets_in_its_reason(
     settings.TRAINYARD_HOME = tmp_path
     run, claim = launched()
 
-    def refuse(_folder: Path) -> str:
+    def refuse(_folder: Path, _secrets: LaunchSecrets) -> str:
         raise OSError(PLANTED)
 
     monkeypatch.setattr(LAUNCHERS["local"], "launch", refuse)

@@ -52,6 +52,7 @@ class Person(HttpBearer):
 
 viewer = Person(Role.VIEWER)
 operator = Person(Role.OPERATOR)
+admin = Person(Role.ADMIN)
 answer_reader = Person(ANSWERS)
 
 

@@ -7,6 +7,7 @@ from webapp.models.alerts import Alert
 from webapp.models.annotations import Annotation
 from webapp.models.audit import AuditEntry
 from webapp.models.datasets import Dataset, Task, TaskAnswer
+from webapp.models.endpoints import Endpoint
 from webapp.models.events import Event
 from webapp.models.experiments import Experiment
 from webapp.models.health import QuarantineDecision, Validation
@@ -22,6 +23,7 @@ __all__ = [
     "AuditEntry",
     "Checkpoint",
     "Dataset",
+    "Endpoint",
     "Evaluation",
     "Event",
     "Experiment",

@@ -1,6 +1,7 @@
 """Folders, hosts and settings that configurations may use, as granted by the administrator.
 
-The grants are environment variables, listed in this application's README. The engine receives them with every
+The grants are environment variables, listed in this application's README, and the endpoints that
+administrators entered. The engine receives them with every
 launch and checks again (``engine.config.places``).
 """
 
@@ -16,10 +17,12 @@ from django.core.exceptions import ImproperlyConfigured
 
 from engine.config.places import Allowed
 from engine.config.run import AnyRun, check_places, parse_run_config
+from webapp.models import Endpoint
+from webapp.services import endpoints
 
 
 def allowed() -> Allowed:
-    """Return the paths, hosts, models and values that configurations may use.
+    """Return the paths, hosts, models, endpoints and values that configurations may use.
 
     Raises:
         ImproperlyConfigured: an environment variable is invalid.
@@ -32,6 +35,7 @@ def allowed() -> Allowed:
         policies=(home / "policies", home / "runs", *_folders("TRAINYARD_POLICY_FOLDERS")),
         repository_hosts=tuple(host.strip().lower() for host in hosts if host.strip()),
         hub_models=tuple(model.strip() for model in models if model.strip()),
+        endpoints=tuple(Endpoint.objects.values_list("name", flat=True)),
         granted=_granted(),
     )
 
@@ -42,7 +46,9 @@ def checked(config: dict[str, Any]) -> AnyRun:
     Raises:
         ConfigError: it is not valid in this version, or uses something that is not allowed.
     """
-    return check_places(parse_run_config(config), allowed())
+    resolved = check_places(parse_run_config(config), allowed())
+    endpoints.check_models(resolved)
+    return resolved
 
 
 def _folders(name: str) -> tuple[Path, ...]:

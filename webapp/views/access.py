@@ -1,10 +1,10 @@
 """Permission gate of pages and WebSockets.
 
-Every view is wrapped by exactly one of ``viewer``, ``token_viewer`` and ``operator`` (the admin site requires
-the role admin itself) and receives the ``Person``; only the pages to sign in and out and those of ``health``
-are public. A test visits all URLs and fails for one without a gate. Anonymous users are redirected to the
-sign-in page; a person without the required role gets 403. WebSockets call ``person_of``: None refuses the
-connection.
+Every view is wrapped by exactly one of ``viewer``, ``token_viewer``, ``operator`` and ``administrator`` (the
+admin site requires the role admin itself) and receives the ``Person``; only the pages to sign in and out and
+those of ``health`` are public. A test visits all URLs and fails for one without a gate. Anonymous users are
+redirected to the sign-in page; a person without the required role gets 403. WebSockets call ``person_of``:
+None refuses the connection.
 """
 
 from __future__ import annotations
@@ -94,6 +94,11 @@ def viewer(view: View[P]) -> GatedView[P]:
 def operator(view: View[P]) -> GatedView[P]:
     """Allow access to operators and administrators only."""
     return _gate(Role.OPERATOR, view)
+
+
+def administrator(view: View[P]) -> GatedView[P]:
+    """Allow access to administrators only."""
+    return _gate(Role.ADMIN, view)
 
 
 def answer_reader(view: View[P]) -> GatedView[P]:

@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from webapp.services.endpoints import NO_SECRETS, LaunchSecrets
+
 
 class ProcessState(StrEnum):
     """State of an attempt's process."""
@@ -19,8 +21,13 @@ class ProcessState(StrEnum):
 class Launcher(Protocol):
     """Interface to start, poll and end engine processes."""
 
-    def launch(self, run_dir: Path) -> str:
+    def launch(self, run_dir: Path, secrets: LaunchSecrets = NO_SECRETS) -> str:
         """Start ``engine.run`` on a prepared run folder, detached from this process; return its handle.
+
+        Args:
+            run_dir: the run folder.
+            secrets: variables added to the engine's environment, never written to a file; the engine redacts
+                their secrets from all its output.
 
         Raises:
             OSError: the process could not be started.

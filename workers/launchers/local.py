@@ -14,16 +14,29 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
 from engine.processes import process_start
 from engine.redaction import redactor
+from webapp.services import endpoints, sealing
+from webapp.services.endpoints import NO_SECRETS, LaunchSecrets
 from workers.launchers.base import ProcessState
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-_SECRETS = frozenset({"DATABASE_URL", "REDIS_URL", "TRAINYARD_SECRET_KEY"})
-"""Environment variables withheld from engines, which authenticate with their run's token only."""
+_SECRETS = frozenset(
+    {
+        "DATABASE_URL",
+        "REDIS_URL",
+        "TRAINYARD_SECRET_KEY",
+        sealing.VARIABLE,
+        endpoints.VARIABLE,
+        "TRAINYARD_ENDPOINT_KEY",
+    }
+)
+"""Environment variables withheld from engines, which authenticate with their run's token only and receive the
+keys of their own endpoints."""
 ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
 
@@ -40,16 +53,17 @@ class LocalLauncher:
     ) -> None:
         self._command = command
 
-    def launch(self, run_dir: Path) -> str:
+    def launch(self, run_dir: Path, secrets: LaunchSecrets = NO_SECRETS) -> str:
         """Start the engine with its output in ``engine.log``; the handle is ``pid:start``."""
-        with (run_dir / "engine.log").open("ab") as log, _secrets() as secrets:
+        with (run_dir / "engine.log").open("ab") as log, _redacted(secrets.secrets) as redacted:
             process = subprocess.Popen(
                 [*self._command, str(run_dir)],
-                stdin=secrets,
+                stdin=redacted,
                 stdout=log,
                 stderr=log,
                 cwd=PROJECT,
-                env={key: value for key, value in os.environ.items() if key not in _SECRETS},
+                env={key: value for key, value in os.environ.items() if key not in _SECRETS}
+                | secrets.variables,
                 start_new_session=True,
             )
         started = process_start(process.pid) or 0
@@ -76,13 +90,13 @@ class LocalLauncher:
                 os.killpg(_pid(handle), signal.SIGKILL)
 
 
-def _secrets() -> BinaryIO:
-    """Return an in-memory file with the secrets that the engine redacts from its output.
+def _redacted(secrets: Collection[str]) -> BinaryIO:
+    """Return an in-memory file with what the engine redacts: this process's secrets and ``secrets``.
 
     They are passed for redaction only, neither by the environment nor on disk.
     """
     file = os.fdopen(os.memfd_create("secrets"), "w+b")
-    file.write(json.dumps(sorted(redactor().secrets)).encode())
+    file.write(json.dumps(sorted({*redactor().secrets, *secrets})).encode())
     file.seek(0)
     return file
 

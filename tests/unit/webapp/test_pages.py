@@ -21,6 +21,7 @@ from tests.sandbox_builders import lease, pool
 from tests.web_builders import make_run, make_user
 from webapp.contexts.account import AccountContext
 from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskContext
+from webapp.contexts.endpoints import EndpointsContext
 from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
 from webapp.contexts.groups import GroupContext
 from webapp.contexts.health import HealthContext
@@ -67,6 +68,7 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
         "sandboxes of a run": (PoolContext, f"/sandboxes/?run={run}"),
         "search": (SearchContext, "/trajectories/?q=line"),
         "account": (AccountContext, "/account/"),
+        "endpoints": (EndpointsContext, "/endpoints/"),
         "experiments": (ExperimentListContext, "/experiments/"),
         "experiment": (ExperimentContext, f"/experiments/{yard.experiment.pk}/"),
         "datasets": (DatasetListContext, "/datasets/"),
@@ -143,7 +145,7 @@ def test_roles_on_every_address() -> None:
         assert anonymous["Location"].startswith("/login/?next=")
         for role, client in clients.items():
             least = vars(pattern.callback)["least_role"]
-            allowed = role in (Role.OPERATOR, Role.ADMIN) or (role is Role.VIEWER and least is Role.VIEWER)
+            allowed = role is not None and role.includes(least)
             status = client.get(address).status_code
             assert status in ((200, 405) if allowed else (403,)), (address, role)
 

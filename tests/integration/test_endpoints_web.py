@@ -1,0 +1,348 @@
+"""Endpoints: who may enter them, where their keys go, and that they appear nowhere else."""
+
+from __future__ import annotations
+
+import io
+import json
+import stat
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from engine.errors import ConfigError
+from tests.web_builders import make_user
+from webapp.models import AuditEntry, Endpoint
+from webapp.permissions import Role
+from webapp.services import endpoint_probe, endpoints, sealing
+from webapp.services.endpoint_probe import probe
+
+pytestmark = pytest.mark.django_db
+KEY = "sk-planted-key-of-an-endpoint-1234"
+ADDRESS = "https://api.example.org/v1"
+
+
+@pytest.fixture(autouse=True)
+def home(settings: Any, tmp_path: Path) -> Path:
+    settings.TRAINYARD_HOME = tmp_path
+    return tmp_path
+
+
+def client_of(role: Role) -> Client:
+    client = Client()
+    client.force_login(make_user(role.value, role))
+    return client
+
+
+def save(**values: Any) -> Endpoint:
+    return endpoints.save(**({"name": "hosted", "address": ADDRESS, "key": KEY} | values))
+
+
+@contextmanager
+def server(answer: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
+    """An HTTP server whose GET is ``answer(handler)``; yields its address and the headers it was sent."""
+    seen: list[dict[str, str]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append({"path": self.path, **{name.lower(): value for name, value in self.headers.items()}})
+            answer(self)
+
+        def log_message(self, *_arguments: Any) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{http.server_port}/v1", seen
+    finally:
+        http.shutdown()
+        http.server_close()
+
+
+def respond(status: int, body: bytes, **headers: str) -> Any:
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(status)
+        for name, value in headers.items():
+            handler.send_header(name, value)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    return answer
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def test_a_key_is_stored_encrypted_and_only_the_sealing_keys_open_it(home: Path) -> None:
+    endpoint = save()
+    assert KEY not in endpoint.sealed_key
+    assert endpoint.key_hint == KEY[-4:]
+    assert endpoints.key_of(endpoint) == KEY
+    path = home / "sealing.keys"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    path.unlink()
+    with pytest.raises(ConfigError, match="cannot be decrypted"):
+        endpoints.key_of(endpoint)
+
+
+def test_a_key_outlives_a_change_of_djangos_secret(settings: Any) -> None:
+    endpoint = save()
+    settings.SECRET_KEY = "another-secret-key-of-this-server"
+    assert endpoints.key_of(endpoint) == KEY
+
+
+def test_a_key_cannot_be_redirected_by_who_may_write_the_row() -> None:
+    endpoint = save()
+    Endpoint.objects.update(address="https://thief.example.org/v1")
+    endpoint.refresh_from_db()
+    with pytest.raises(ConfigError, match="for another address"):
+        endpoints.key_of(endpoint)
+
+
+def test_a_new_address_needs_the_key_again_other_changes_do_not() -> None:
+    save()
+    with pytest.raises(ConfigError, match="enter the key again"):
+        save(address="https://thief.example.org/v1", key=None)
+    assert endpoints.key_of(save(note="for judges", key=None)) == KEY
+    moved = save(address="https://other.example.org/v1", key="another-key-for-the-new-address")
+    assert endpoints.key_of(moved) == "another-key-for-the-new-address"
+    assert save(key="").key_set_at is None
+
+
+@pytest.mark.parametrize("where", ["file", "environment"])
+def test_rotation_encrypts_every_key_anew_and_forgets_the_old_sealing_key(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = sealing.sealing_keys()
+    if where == "environment":
+        monkeypatch.setenv(sealing.VARIABLE, ",".join(old))
+    endpoint = save()
+    before = endpoint.sealed_key
+    fresh = "7oZcdPvd5VAoYnWbzDjXOuZgFzp0y9bmMkdBqBGGTGg="
+    if where == "environment":
+        monkeypatch.setenv(sealing.VARIABLE, ",".join([fresh, *old]))
+    call_command("endpoint", "rotate")
+    if where == "environment":
+        monkeypatch.setenv(sealing.VARIABLE, fresh)
+    assert not set(old) & set(sealing.sealing_keys())
+    endpoint.refresh_from_db()
+    assert endpoint.sealed_key != before
+    assert endpoints.key_of(endpoint) == KEY
+
+
+def test_rotation_that_fails_loses_nothing() -> None:
+    endpoint = save()
+    Endpoint.objects.create(name="damaged", address=ADDRESS, sealed_key="nonsense")
+    with pytest.raises(ConfigError, match="cannot be decrypted"):
+        endpoints.rotate()
+    endpoint.refresh_from_db()
+    assert endpoints.key_of(endpoint) == KEY
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"name": "a/b"}, "is no name"),
+        ({"name": ""}, "is no name"),
+        ({"address": "ftp://api.example.org"}, "no address"),
+        ({"address": "file:///etc/passwd"}, "no address"),
+        ({"address": "https://me:secret@api.example.org/v1"}, "no user or password"),
+        ({"address": "https://api.example.org/v1?key=x"}, r"no '\?'"),
+        ({"address": "https://api.example.org:nan/v1"}, "no address"),
+        ({"address": "https://api.example.org/v1\r\nX: y"}, "no address"),
+        ({"note": "n" * 301}, "301 characters are too many"),
+        ({"key": "short"}, "at least 8"),
+        ({"key": "a key with spaces"}, "no spaces"),
+    ],
+)
+def test_values_that_are_not_valid_are_refused(values: dict[str, str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason) as refused:
+        save(**values)
+    assert KEY not in str(refused.value)
+    assert not Endpoint.objects.exists()
+
+
+# --- page, API, command --------------------------------------------------------------------------
+
+
+def test_operators_see_names_only_and_may_change_nothing() -> None:
+    save(note="for judges")
+    client = client_of(Role.OPERATOR)
+    text = client.get("/endpoints/?edit=hosted").content.decode()
+    assert "hosted" in text
+    assert "for judges" in text
+    for hidden in (ADDRESS, KEY, KEY[-4:], "endpoint-form"):
+        assert hidden not in text
+    (row,) = client.get("/api/v1/endpoints").json()
+    assert row["name"] == "hosted"
+    assert row["address"] is row["key_hint"] is row["has_key"] is None
+    body = {"address": ADDRESS}
+    refused = [
+        client.post("/endpoints/save/", {"name": "x", "address": ADDRESS}),
+        client.post("/endpoints/hosted/test/"),
+        client.post("/endpoints/hosted/remove/"),
+        client.put("/api/v1/endpoints/hosted", body, content_type="application/json"),
+        client.delete("/api/v1/endpoints/hosted"),
+        client.post("/api/v1/endpoints/hosted/test"),
+    ]
+    assert [answer.status_code for answer in refused] == [403] * 6
+    assert client_of(Role.VIEWER).get("/endpoints/").status_code == 403
+    assert Endpoint.objects.count() == 1
+
+
+def test_an_administrator_enters_changes_and_removes_an_endpoint_on_the_page() -> None:
+    client = client_of(Role.ADMIN)
+    posted = {"name": "hosted", "address": ADDRESS, "key": KEY, "models": "gpt-*", "note": "<b>&"}
+    assert client.post("/endpoints/save/", posted).status_code == 302
+    text = client.get("/endpoints/").content.decode()
+    assert f"…{KEY[-4:]}" in text
+    assert "&lt;b&gt;&amp;" in text
+    form = client.get("/endpoints/?edit=hosted").content.decode()
+    assert 'value="https://api.example.org/v1"' in form
+    for page in (text, form):
+        assert KEY not in page
+    twice = client.post("/endpoints/save/", posted)
+    assert twice.status_code == 422
+    assert "already" in twice.content.decode()
+    assert KEY not in twice.content.decode()
+    changed = {"editing": "hosted", "address": ADDRESS, "key": "", "models": "", "note": "n"}
+    assert client.post("/endpoints/save/", changed).status_code == 302
+    endpoint = Endpoint.objects.get()
+    assert (endpoint.note, endpoints.key_of(endpoint)) == ("n", KEY)
+    client.post("/endpoints/save/", changed | {"no_key": "yes"})
+    assert Endpoint.objects.get().key_set_at is None
+    client.post("/endpoints/hosted/remove/")
+    assert not Endpoint.objects.exists()
+    actions = list(AuditEntry.objects.order_by("pk").values_list("action", "actor__username"))
+    assert actions[-4:] == [
+        ("endpoint.create", "admin"), ("endpoint.change", "admin"), ("endpoint.change", "admin"),
+        ("endpoint.remove", "admin"),
+    ]  # fmt: skip
+    assert KEY not in json.dumps(list(AuditEntry.objects.values_list("changes", flat=True)))
+
+
+def test_the_api_takes_a_key_and_never_returns_it() -> None:
+    client = client_of(Role.ADMIN)
+    body = {"address": ADDRESS, "key": KEY, "models": "a,b"}
+    answer = client.put("/api/v1/endpoints/hosted", body, content_type="application/json")
+    assert answer.status_code == 200
+    assert answer.json()["key_hint"] == KEY[-4:]
+    listed = client.get("/api/v1/endpoints").json()
+    assert listed == [answer.json()]
+    assert KEY not in json.dumps(listed)
+    wrong = client.put(
+        "/api/v1/endpoints/hosted", {"address": "x", "key": KEY}, content_type="application/json"
+    )
+    assert wrong.status_code == 422
+    assert KEY not in wrong.content.decode()
+    assert client.delete("/api/v1/endpoints/hosted").status_code == 204
+    assert client.delete("/api/v1/endpoints/hosted").status_code == 404
+
+
+def test_the_command_reads_the_key_from_standard_input_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(f"{KEY}\n"))
+    call_command("endpoint", "add", "hosted", ADDRESS, "--models", "gpt-*")
+    assert endpoints.key_of(Endpoint.objects.get()) == KEY
+    call_command("endpoint", "add", "hosted", ADDRESS, "--keep-key", "--note", "n")
+    call_command("endpoint", "list")
+    shown = capsys.readouterr().out
+    assert f"hosted  {ADDRESS}  key …{KEY[-4:]} of " in shown
+    assert KEY not in shown
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    with pytest.raises(CommandError, match="no key was given"):
+        call_command("endpoint", "add", "other", ADDRESS)
+    call_command("endpoint", "add", "local", "http://127.0.0.1:8000/v1", "--no-key")
+    call_command("endpoint", "remove", "hosted")
+    assert list(Endpoint.objects.values_list("name", flat=True)) == ["local"]
+    with pytest.raises(CommandError, match="there is no endpoint"):
+        call_command("endpoint", "remove", "hosted")
+
+
+# --- test of an endpoint -------------------------------------------------------------------------
+
+
+def test_a_test_lists_the_models_that_runs_may_use() -> None:
+    body = json.dumps({"data": [{"id": "b"}, {"id": "a<script>"}, {"id": "other"}]}).encode()
+    with server(respond(200, body)) as (address, seen):
+        save(address=address, models="a*, b")
+        text = client_of(Role.ADMIN).post("/endpoints/hosted/test/").content.decode()
+    assert seen[0]["path"] == "/v1/models"
+    assert seen[0]["authorization"] == f"Bearer {KEY}"
+    assert "2 models" in text
+    assert "a&lt;script&gt;" in text
+    assert "1 more is excluded" in text
+    assert KEY not in text
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "reason"),
+    [
+        (
+            401,
+            json.dumps({"error": {"message": f"Incorrect API key provided: {KEY}"}}),
+            "status 401: Incorrect",
+        ),
+        (404, "<html>not here</html>", "status 404: <html>"),
+        (500, "", "status 500: empty response"),
+        (200, "<html>a shop</html>", "no list of models"),
+        (200, json.dumps({"data": [{"name": "x"}]}), "no list of models"),
+        (200, "[" * 10_000, "no list of models"),
+        (200, "x" * (2 << 20), "exceeds 1 MiB"),
+    ],
+    ids=("refused key", "not found", "empty error", "no JSON", "no ids", "nested", "too large"),
+)
+def test_a_test_says_what_is_wrong_without_the_key(status: int, body: str, reason: str) -> None:
+    with server(respond(status, body.encode())) as (address, _):
+        result = probe(endpoint=save(address=address))
+    assert reason in result.error
+    assert KEY not in result.error
+    assert result.models == ()
+
+
+def test_a_redirect_is_not_followed_and_gets_no_key() -> None:
+    with server(respond(200, b"{}")) as (elsewhere, stolen):
+        with server(respond(302, b"", Location=f"{elsewhere}/models")) as (address, _):
+            result = probe(endpoint=save(address=address))
+    assert stolen == []
+    assert "status 302" in result.error
+    assert "not followed" in result.error
+
+
+def test_a_server_that_answers_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_probe, "TIMEOUT_S", 0.2)
+    done = threading.Event()
+
+    def drip(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not done.wait(0.02):
+            try:
+                handler.wfile.write(b" ")
+            except OSError:
+                return
+
+    try:
+        with server(drip) as (address, _):
+            result = probe(endpoint=save(address=address))
+    finally:
+        done.set()
+    assert "not complete within 0.2 s" in result.error
+
+
+def test_an_address_where_nothing_listens_is_an_error_of_the_test() -> None:
+    with server(respond(200, b"{}")) as (address, _):
+        endpoint = save(address=address)
+    result = probe(endpoint=endpoint)
+    assert "refused" in result.error or "failed" in result.error

@@ -1,0 +1,15 @@
+"""Reads of endpoints."""
+
+from __future__ import annotations
+
+from webapp.models import Endpoint
+
+
+def list_endpoints() -> list[Endpoint]:
+    """Return every endpoint by name, without its encrypted key."""
+    return list(Endpoint.objects.defer("sealed_key"))
+
+
+def get_endpoint(name: str) -> Endpoint | None:
+    """Return an endpoint; None if it does not exist."""
+    return Endpoint.objects.filter(name=name).first()

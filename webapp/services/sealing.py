@@ -1,0 +1,118 @@
+"""Encryption of secrets in the database under keys that the database does not contain.
+
+The sealing keys are Fernet keys, newest first: in ``TRAINYARD_SEALING_KEYS``, separated by commas, or else in
+the data folder's ``sealing.keys`` (one a line, mode 0600, generated on first use). The newest one encrypts,
+each of them decrypts. They are independent of ``SECRET_KEY``, which may change without loss.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from filelock import FileLock
+
+from engine.errors import ConfigError
+
+VARIABLE = "TRAINYARD_SEALING_KEYS"
+FILE = "sealing.keys"
+
+
+@contextmanager
+def locked() -> Iterator[None]:
+    """Hold off rotation; secrets are sealed and stored within this context."""
+    with FileLock(_path().with_suffix(".lock"), mode=0o600, is_singleton=True):
+        yield
+
+
+def seal(secret: str, *, purpose: str) -> str:
+    """Encrypt a secret; only ``unseal`` with the same purpose returns it."""
+    return _cipher().encrypt(f"{purpose}\n{secret}".encode()).decode()
+
+
+def unseal(sealed: str, *, purpose: str) -> str:
+    """Decrypt a secret.
+
+    Raises:
+        ConfigError: it was sealed under another key or for another purpose, or was changed.
+    """
+    try:
+        text = _cipher().decrypt(sealed.encode()).decode()
+    except InvalidToken:
+        raise ConfigError(
+            f"the stored key cannot be decrypted with the sealing keys of this server ({_place()}): restore "
+            "them, or enter the key again"
+        ) from None
+    secret = text.removeprefix(f"{purpose}\n")
+    if secret == text:
+        raise ConfigError("the stored key was entered for another address: enter the key again")
+    return secret
+
+
+def rotate_key() -> None:
+    """Add a new key to the file, which encrypts from now on; a variable is changed by its administrator."""
+    if not os.environ.get(VARIABLE):
+        _write([Fernet.generate_key().decode(), *sealing_keys()])
+
+
+def resealed(sealed: str) -> str:
+    """Encrypt a sealed secret anew under the newest key. Raises ConfigError if no key decrypts it."""
+    try:
+        return _cipher().rotate(sealed.encode()).decode()
+    except InvalidToken:
+        raise ConfigError(f"a stored key cannot be decrypted with the sealing keys ({_place()})") from None
+
+
+def forget_old_keys() -> None:
+    """Remove all keys but the newest one from the file."""
+    if not os.environ.get(VARIABLE):
+        _write(sealing_keys()[:1])
+
+
+def sealing_keys() -> list[str]:
+    """Return the keys, newest first; a missing file is created.
+
+    Raises:
+        ImproperlyConfigured: a key is invalid.
+    """
+    given = os.environ.get(VARIABLE, "")
+    if given:
+        return [key.strip() for key in given.split(",") if key.strip()]
+    if not _path().exists():
+        with locked():
+            if not _path().exists():
+                _write([Fernet.generate_key().decode()])
+    return _path().read_text().split()
+
+
+def _cipher() -> MultiFernet:
+    try:
+        return MultiFernet([Fernet(key) for key in sealing_keys()])
+    except ValueError:
+        raise ImproperlyConfigured(
+            f"{_place()} must contain keys as Fernet.generate_key() of the package cryptography makes them"
+        ) from None
+
+
+def _place() -> str:
+    return VARIABLE if os.environ.get(VARIABLE) else str(_path())
+
+
+def _path() -> Path:
+    return Path(settings.TRAINYARD_HOME) / FILE
+
+
+def _write(keys: list[str]) -> None:
+    temporary = _path().with_suffix(f".{os.getpid()}.tmp")
+    temporary.unlink(missing_ok=True)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write("\n".join(keys) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(_path())

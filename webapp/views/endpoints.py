@@ -1,0 +1,76 @@
+"""Endpoints page: list, form, test, removal."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect
+from django.views.decorators.debug import sensitive_post_parameters
+from django.views.decorators.http import require_POST
+
+from engine.errors import ConfigError
+from webapp.contexts.endpoints import Tested, build_endpoints
+from webapp.models import Endpoint
+from webapp.selectors import endpoints as reads
+from webapp.services import endpoints
+from webapp.services.endpoint_probe import probe
+from webapp.views.access import Person, administrator, operator
+from webapp.views.pages import page, params_of, posted_of
+
+_TEMPLATE = "endpoints/list.html"
+
+
+@operator
+def endpoint_list(request: HttpRequest, person: Person) -> HttpResponse:
+    """Render the endpoints."""
+    edit = params_of(request).get("edit", "") if person.can_manage else ""
+    return page(request, person, _TEMPLATE, build_endpoints(edit=edit))
+
+
+@administrator
+@require_POST
+@sensitive_post_parameters("key")
+def endpoint_save(request: HttpRequest, person: Person) -> HttpResponse:
+    """Create or change an endpoint; render the form again if a value is not valid."""
+    posted = posted_of(request)
+    editing, key = posted.get("editing", ""), posted.get("key", "")
+    try:
+        if not editing and reads.get_endpoint(posted.get("name", "")) is not None:
+            raise ConfigError(f"there is an endpoint '{posted['name']}' already: change that one")
+        endpoint = endpoints.save(
+            name=editing or posted.get("name", ""),
+            address=posted.get("address", ""),
+            note=posted.get("note", ""),
+            models=posted.get("models", ""),
+            key=key if key or posted.get("no_key") else None,
+            actor=person.user,
+        )
+    except ConfigError as error:
+        context = build_endpoints(edit=editing, posted=posted, refused=error.problems)
+        return page(request, person, _TEMPLATE, context, status=422)
+    messages.success(request, f"Endpoint {endpoint.name} was saved.")
+    return redirect("endpoint-list")
+
+
+@administrator
+@require_POST
+def endpoint_test(request: HttpRequest, person: Person, name: str) -> HttpResponse:
+    """Request the endpoint's models and render the result."""
+    result = probe(endpoint=_endpoint_or_404(name), actor=person.user)
+    return page(request, person, _TEMPLATE, build_endpoints(tested=Tested(name, result)))
+
+
+@administrator
+@require_POST
+def endpoint_remove(request: HttpRequest, person: Person, name: str) -> HttpResponseRedirect:
+    """Remove an endpoint with its key."""
+    endpoints.remove(endpoint=_endpoint_or_404(name), actor=person.user)
+    messages.success(request, f"Endpoint {name} and its key were removed.")
+    return redirect("endpoint-list")
+
+
+def _endpoint_or_404(name: str) -> Endpoint:
+    endpoint = reads.get_endpoint(name)
+    if endpoint is None:
+        raise Http404(f"There is no endpoint {name}.")
+    return endpoint
