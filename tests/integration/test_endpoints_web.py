@@ -312,9 +312,11 @@ def test_a_test_says_what_is_wrong_without_the_key(status: int, body: str, reaso
 
 
 def test_a_redirect_is_not_followed_and_gets_no_key() -> None:
-    with server(respond(200, b"{}")) as (elsewhere, stolen):
-        with server(respond(302, b"", Location=f"{elsewhere}/models")) as (address, _):
-            result = probe(endpoint=save(address=address))
+    with (
+        server(respond(200, b"{}")) as (elsewhere, stolen),
+        server(respond(302, b"", Location=f"{elsewhere}/models")) as (address, _),
+    ):
+        result = probe(endpoint=save(address=address))
     assert stolen == []
     assert "status 302" in result.error
     assert "not followed" in result.error

@@ -11,6 +11,7 @@ from webapp.models import Endpoint
 from webapp.selectors import endpoints as reads
 from webapp.services.endpoint_probe import ProbeResult
 
+EXAMPLE = "https://api.example.org/v1"
 FIELDS = ("name", "address", "note", "models")
 
 
@@ -33,6 +34,8 @@ class EndpointsContext:
     """Endpoint that the form changes; None for a new one."""
     values: Mapping[str, str]
     """The form's content, except keys, which are never sent to the browser."""
+    example: str
+    """Address in an empty form."""
     refused: tuple[Problem, ...]
     """Reasons why the posted form was not stored."""
     tested: Tested | None
@@ -54,6 +57,7 @@ def build_endpoints(
         endpoints=rows,
         editing=editing,
         values={field: (posted or _stored(editing)).get(field, "") for field in FIELDS},
+        example=EXAMPLE,
         refused=refused,
         tested=tested,
     )

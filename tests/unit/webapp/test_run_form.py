@@ -17,6 +17,8 @@ from webapp.contexts.run_form import (
     recipe_base,
 )
 
+pytestmark = pytest.mark.django_db
+
 
 def sections_of(
     recipe: str, posted: dict[str, str] | None = None, problems: tuple[Problem, ...] = ()
