@@ -26,10 +26,9 @@ from tests.web_builders import launched, make_run, make_user, post
 from webapp.models import Run
 from webapp.permissions import Role
 from webapp.services import attempts, datasets
-from webapp.services.endpoints import LaunchSecrets
 from workers import lifecycle, rundir
 from workers.launchers import LAUNCHERS
-from workers.launchers.base import ProcessState
+from workers.launchers.base import LaunchSecrets, ProcessState
 
 pytestmark = pytest.mark.django_db
 KNOWN = "planted-known-secret"

@@ -6,10 +6,8 @@ have it sent elsewhere.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
@@ -26,25 +24,12 @@ from engine.redaction import MIN_LENGTH
 from webapp.models import Endpoint
 from webapp.services import audit, sealing
 
-VARIABLE = "TRAINYARD_ENDPOINTS"
-"""Environment variable of an engine with the addresses and keys of its endpoints, as JSON by name."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PRINTABLE = re.compile(r"[!-~]*")
 _HINT = 4
 _MIN_HINTED = 16
 """Minimum length of a key whose last characters are shown."""
 _LENGTHS = {"address": 500, "note": 300, "allowed_models": 500, "key": 4096}
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchSecrets:
-    """Environment variables of an engine that contain secrets, and the secrets."""
-
-    variables: dict[str, str]
-    secrets: tuple[str, ...]
-
-
-NO_SECRETS = LaunchSecrets({}, ())
 
 
 def save(
@@ -129,23 +114,19 @@ def key_of(endpoint: Endpoint) -> str:
         raise ConfigError(f"endpoint '{endpoint.name}': {error}") from None
 
 
-def launch_secrets(config: AnyRun) -> LaunchSecrets:
-    """Return what an engine needs to use the endpoints of its configuration, and only those.
+def reveal(config: AnyRun) -> dict[str, dict[str, str]]:
+    """Return address and decrypted key of each endpoint that a configuration uses, to start its engine.
 
     Raises:
         ConfigError: an endpoint was removed, may not serve the model, or has a key that cannot be decrypted.
     """
     names = sorted({s.value for s in places(config) if isinstance(s.place, EndpointPlace)})
-    if not names:
-        return NO_SECRETS
     known = {row.name: row for row in Endpoint.objects.filter(name__in=names)}
     for name in names:
         if name not in known:
             raise ConfigError(f"endpoint '{name}' was removed: have the administrator enter it again")
     check_models(config)
-    found = {name: {"address": known[name].address, "key": key_of(known[name])} for name in names}
-    keys = tuple(one["key"] for one in found.values() if one["key"])
-    return LaunchSecrets({VARIABLE: json.dumps(found)}, keys)
+    return {name: {"address": known[name].address, "key": key_of(known[name])} for name in names}
 
 
 def check_models(config: AnyRun) -> None:

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
-from webapp.services.endpoints import NO_SECRETS, LaunchSecrets
+
+@dataclass(frozen=True, slots=True)
+class LaunchSecrets:
+    """Environment variables of one engine that contain secrets, and these secrets."""
+
+    variables: Mapping[str, str]
+    secrets: tuple[str, ...]
+
+
+NO_SECRETS = LaunchSecrets({}, ())
 
 
 class ProcessState(StrEnum):

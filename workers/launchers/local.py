@@ -20,9 +20,7 @@ from typing import BinaryIO
 
 from engine.processes import process_start
 from engine.redaction import redactor
-from webapp.services import endpoints, sealing
-from webapp.services.endpoints import NO_SECRETS, LaunchSecrets
-from workers.launchers.base import ProcessState
+from workers.launchers.base import NO_SECRETS, LaunchSecrets, ProcessState
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 _SECRETS = frozenset(
@@ -30,8 +28,8 @@ _SECRETS = frozenset(
         "DATABASE_URL",
         "REDIS_URL",
         "TRAINYARD_SECRET_KEY",
-        sealing.VARIABLE,
-        endpoints.VARIABLE,
+        "TRAINYARD_SEALING_KEYS",
+        "TRAINYARD_ENDPOINTS",
         "TRAINYARD_ENDPOINT_KEY",
     }
 )
