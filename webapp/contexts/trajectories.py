@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from django.urls import reverse
 
@@ -116,10 +117,7 @@ def build_trajectory(
         title=title,
         task_url=task_address(trajectory),
         group_url=parent,
-        siblings=tuple(
-            SiblingLink(i, trajectory_url(run.pk, phase, iteration, task_key, i), i == index)
-            for i in reads.sibling_indexes(trajectory.group_id)
-        ),
+        siblings=_siblings(trajectory, partial(trajectory_url, run.pk, phase, iteration, task_key)),
         steps=step_views(
             rows,
             most_thinking=max((step.thinking_tokens for step in rows), default=0),
@@ -134,6 +132,14 @@ def build_trajectory(
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,
         shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
+    )
+
+
+def _siblings(trajectory: Trajectory, address: Callable[[int], str]) -> tuple[SiblingLink, ...]:
+    """Return links to all rollouts of a trajectory's group."""
+    return tuple(
+        SiblingLink(index, address(index), index == trajectory.index)
+        for index in reads.sibling_indexes(trajectory.group_id)
     )
 
 

@@ -11,10 +11,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine.config.algorithm import AlgorithmConfig
 from engine.config.recipes import resolve
 from engine.config.run import TrainRun
-from engine.config.trainer import TrainerConfig
 from engine.errors import CheckpointError
 from engine.models.adapters import adapter_parameters
 from engine.models.builtin.transformer import Transformer
@@ -27,32 +25,20 @@ from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 from tests.unit.models.tiny_families import write_tiny
+from tests.unit.trainer.trainer_builders import REWARDS, make_trainer
 
 torch.set_num_threads(1)
-REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"
-LORA = {"lora_rank": 2, "lora_targets": ("q_proj", "down_proj")}
+LORA: dict[str, Any] = {"lora_rank": 2, "lora_targets": ("q_proj", "down_proj")}
 
 
-def make_trainer(
-    model: Transformer,
-    objective: dict[str, Any] | None = None,
-    reference: Transformer | None = None,
-    **settings: Any,
-) -> Trainer:
-    return Trainer(
-        model,
-        algorithm=AlgorithmConfig(**(objective or {})),
-        config=TrainerConfig(**{"minibatches": 1, "learning_rate": 1e-2, "threads": 1, **LORA, **settings}),
-        max_context=64,
-        seed=5,
-        reference=reference,
-    )
+def make_adapted(model: Transformer, objective: dict[str, Any] | None = None, **settings: Any) -> Trainer:
+    return make_trainer(model, objective, **{**LORA, **settings})
 
 
 def test_adapters_train_nothing_else_and_the_sampler_computes_through_them() -> None:
     model, start = make_model(), make_model()
-    trainer = make_trainer(model)
+    trainer = make_adapted(model)
     for _ in range(2):
         metrics = trainer.update(make_groups(model, REWARDS), temperature=1.0).metrics
         assert metrics["mismatch/max"] < 1e-5
@@ -68,7 +54,7 @@ def test_the_base_is_the_reference_and_is_there_once() -> None:
     found = []
     for reference in (None, make_model()):
         model = make_model()
-        trainer = make_trainer(model, objective, reference)
+        trainer = make_adapted(model, objective, reference=reference)
         for _ in range(2):
             metrics = trainer.update(make_groups(make_model(), REWARDS), temperature=1.0).metrics
         found.append((metrics["kl/mean"], adapter_parameters(model)))
@@ -83,7 +69,7 @@ def test_adapters_resume_to_the_same_bits(tmp_path: Path) -> None:
         return {name: weight.detach().clone() for name, weight in adapter_parameters(model).items()}
 
     model, again = make_model(), make_model()
-    trainer, resumed = make_trainer(model), make_trainer(again)
+    trainer, resumed = make_adapted(model), make_adapted(again)
     updated(trainer, model)
     trainer.save(tmp_path / "shards").result()
     resumed.restore(tmp_path / "shards")
@@ -104,11 +90,11 @@ def test_adapters_resume_to_the_same_bits(tmp_path: Path) -> None:
 def test_the_state_of_other_adapters_is_not_restored(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
-    trainer = make_trainer(make_model())
+    trainer = make_adapted(make_model())
     trainer.update(make_groups(make_model(), REWARDS), temperature=1.0)
     trainer.save(tmp_path / "shards").result()
     with pytest.raises(CheckpointError, match=message):
-        make_trainer(make_model(), **settings).restore(tmp_path / "shards")
+        make_adapted(make_model(), **settings).restore(tmp_path / "shards")
 
 
 def write_run(folder: Path, policy: Path, **trainer: Any) -> TrainRun:

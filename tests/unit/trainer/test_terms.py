@@ -9,34 +9,15 @@ import pytest
 import torch
 
 from engine.algorithms.objective import kl_estimate
-from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.trainer.learner import UpdateResult
 from engine.trainer.schedule import learning_rate
-from engine.trainer.trainer import Trainer
 from engine.types import Group
 from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.trainer.trainer_builders import REWARDS, make_trainer
 
 torch.set_num_threads(1)
-REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0]]
-
-
-def make_trainer(
-    model: Transformer,
-    objective: dict[str, Any] | None = None,
-    *,
-    reference: Transformer | None = None,
-    **settings: Any,
-) -> Trainer:
-    return Trainer(
-        model,
-        algorithm=AlgorithmConfig(**(objective or {})),
-        config=TrainerConfig(**{"minibatches": 1, "learning_rate": 1e-2, "threads": 1, **settings}),
-        max_context=64,
-        seed=5,
-        reference=reference,
-    )
 
 
 def flat(model: Transformer) -> torch.Tensor:
