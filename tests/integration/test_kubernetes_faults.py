@@ -34,19 +34,11 @@ from tests.kubernetes_builders import (
     NAMESPACE,
     SPEC,
     apply,
-    build_reference,
     opened,
     prepared,
 )
 
 _PATIENCE_S = 120.0
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    build_reference(folder)
-    return folder
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -77,8 +69,8 @@ async def use(backend: KubernetesBackend, spec: SandboxSpec = SPEC) -> None:
         FaultKind.CREATED_BUT_RESET,
     ],
 )
-async def test_a_pod_is_created_once_whatever_the_answer(home: Path, kind: FaultKind) -> None:
-    async with prepared(home) as cluster, opened(cluster, request_timeout_s=1.0) as backend:
+async def test_a_pod_is_created_once_whatever_the_answer(cluster_home: Path, kind: FaultKind) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster, request_timeout_s=1.0) as backend:
         fault = cluster.faults.add(Fault(kind, verbs={"create"}, resources={"pods"}, count=2))
         await use(backend)
         assert fault.hits >= 1
@@ -88,8 +80,8 @@ async def test_a_pod_is_created_once_whatever_the_answer(home: Path, kind: Fault
 @pytest.mark.parametrize(
     "kind", [FaultKind.TOO_MANY_REQUESTS, FaultKind.SERVER_ERROR, FaultKind.HANG, FaultKind.CREATED_BUT_RESET]
 )
-async def test_a_pod_is_deleted_whatever_the_answer(home: Path, kind: FaultKind) -> None:
-    async with prepared(home) as cluster, opened(cluster, request_timeout_s=1.0) as backend:
+async def test_a_pod_is_deleted_whatever_the_answer(cluster_home: Path, kind: FaultKind) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster, request_timeout_s=1.0) as backend:
         fault = cluster.faults.add(Fault(kind, verbs={"delete"}, resources={"pods"}, count=2))
         await use(backend)
         await until(lambda: backend.population().existing == 0)
@@ -99,9 +91,9 @@ async def test_a_pod_is_deleted_whatever_the_answer(home: Path, kind: FaultKind)
 
 @pytest.mark.parametrize("connect", ["network", "exec"])
 async def test_a_server_without_its_rules_is_asked_again_for_what_it_has_allowed(
-    home: Path, connect: str
+    cluster_home: Path, connect: str
 ) -> None:
-    async with prepared(home) as cluster, opened(cluster, connect=connect) as backend:
+    async with prepared(cluster_home) as cluster, opened(cluster, connect=connect) as backend:
         await allow_exec(cluster)
         await use(backend)
         verbs = ("create", "delete", "create/exec", "get/exec", "patch")
@@ -113,24 +105,24 @@ async def test_a_server_without_its_rules_is_asked_again_for_what_it_has_allowed
         assert cluster.counters.pods_created == 2
 
 
-async def test_a_right_that_preflight_has_seen_is_not_given_up(home: Path) -> None:
-    async with prepared(home) as cluster, opened(cluster) as backend:
+async def test_a_right_that_preflight_has_seen_is_not_given_up(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         assert await missing(backend) == []
         fault = cluster.faults.add(Fault(FaultKind.FORBIDDEN, count=8))
         await use(backend)
         assert fault.hits == 8
 
 
-async def test_preflight_makes_one_pod_whatever_the_answer(home: Path) -> None:
-    async with prepared(home) as cluster, opened(cluster) as backend:
+async def test_preflight_makes_one_pod_whatever_the_answer(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         fault = Fault(FaultKind.CREATED_BUT_ERROR, verbs={"create"}, resources={"pods"}, count=1)
         cluster.faults.add(fault)
         assert await missing(backend) == []
         assert (fault.hits, cluster.counters.pods_created) == (1, 1)
 
 
-async def test_preflight_asks_again_where_no_rule_seems_to_be_known(home: Path) -> None:
-    async with prepared(home) as cluster, opened(cluster) as backend:
+async def test_preflight_asks_again_where_no_rule_seems_to_be_known(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         reviews = {"selfsubjectaccessreviews"}
         fault = cluster.faults.add(Fault(FaultKind.FORBIDDEN, resources=reviews, count=3))
         assert await missing(backend) == []
@@ -141,8 +133,8 @@ async def missing(backend: KubernetesBackend) -> list[str]:
     return [finding.message for finding in await preflight(backend) if finding.severity == "error"]
 
 
-async def test_a_right_that_nobody_has_seen_is_refused_at_once(home: Path) -> None:
-    async with prepared(home) as cluster:
+async def test_a_right_that_nobody_has_seen_is_refused_at_once(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster:
         stranger = str(cluster.kubeconfig_of_user("stranger"))
         async with opened(cluster, kubeconfig=stranger) as backend:
             with pytest.raises(ApiError) as refused:
@@ -152,9 +144,9 @@ async def test_a_right_that_nobody_has_seen_is_refused_at_once(home: Path) -> No
 
 
 async def test_a_probe_that_cannot_run_is_the_sandboxs_failure(
-    home: Path, monkeypatch: pytest.MonkeyPatch
+    cluster_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with prepared(home) as cluster, opened(cluster) as backend:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         with monkeypatch.context() as patched:
             patched.setattr(network, "_PROBE", "raise SystemExit('no more memory')")
             with pytest.raises(SandboxStartError, match="could not be tried: no more memory"):
@@ -164,7 +156,7 @@ async def test_a_probe_that_cannot_run_is_the_sandboxs_failure(
 
 @pytest.mark.parametrize("accepted", ["application/json", "text/plain"])
 async def test_a_stream_that_the_server_will_not_open_is_given_up_at_once(
-    home: Path, accepted: str, monkeypatch: pytest.MonkeyPatch
+    cluster_home: Path, accepted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials = KubeApi._credentials
 
@@ -172,7 +164,7 @@ async def test_a_stream_that_the_server_will_not_open_is_given_up_at_once(
         return {**await credentials(self), "Accept": accepted}
 
     monkeypatch.setattr(KubeApi, "_credentials", picky)
-    async with prepared(home) as cluster, opened(cluster, connect="exec") as backend:
+    async with prepared(cluster_home) as cluster, opened(cluster, connect="exec") as backend:
         await allow_exec(cluster)
         with pytest.raises(SandboxStartError, match="406"):
             await use(backend)
@@ -187,8 +179,8 @@ async def allow_exec(cluster: FakeCluster) -> None:
         await api.close()
 
 
-async def test_a_cancelled_start_leaves_nothing(home: Path) -> None:
-    async with prepared(home) as cluster, opened(cluster) as backend:
+async def test_a_cancelled_start_leaves_nothing(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         await use(backend)
         for kind in (FaultKind.SLOW, FaultKind.CREATED_BUT_RESET):
             cluster.faults.add(Fault(kind, verbs={"create"}, resources={"pods"}, delay_s=0.5))
@@ -218,9 +210,9 @@ async def test_a_cancelled_start_leaves_nothing(home: Path) -> None:
     ],
     ids=lambda fault: fault.kind.value,
 )
-async def test_sandboxes_come_and_go_whatever_the_watch_does(home: Path, fault: Fault) -> None:
+async def test_sandboxes_come_and_go_whatever_the_watch_does(cluster_home: Path, fault: Fault) -> None:
     copy = replace(fault, resources={"pods"})
-    async with prepared(home) as cluster:
+    async with prepared(cluster_home) as cluster:
         cluster.faults.add(copy)
         async with opened(cluster, watch_silence_s=1.0, resync_s=1.0) as backend:
             for _ in range(2):
@@ -230,8 +222,8 @@ async def test_sandboxes_come_and_go_whatever_the_watch_does(home: Path, fault: 
         assert cluster.counters.pods_created == 8
 
 
-async def test_a_stale_list_neither_kills_nor_revives(home: Path) -> None:
-    async with prepared(home) as cluster, opened(cluster, resync_s=0.3) as backend:
+async def test_a_stale_list_neither_kills_nor_revives(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster, resync_s=0.3) as backend:
         async with backend.open(SPEC) as box:
             stale = cluster.faults.add(Fault(FaultKind.STALE_LIST, resources={"pods"}, behind=1000))
             drop = cluster.faults.add(Fault(FaultKind.DROP_WATCH, resources={"pods"}, delay_s=0.1))
@@ -253,9 +245,9 @@ async def test_a_stale_list_neither_kills_nor_revives(home: Path) -> None:
     ],
 )
 async def test_the_loss_of_a_sandbox_in_use_has_a_kind(
-    home: Path, strike: Callable[[FakeCluster, str, str], None], kind: type[SandboxError]
+    cluster_home: Path, strike: Callable[[FakeCluster, str, str], None], kind: type[SandboxError]
 ) -> None:
-    async with prepared(home) as cluster, opened(cluster) as backend:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         async with backend.open(SPEC) as box:
             task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
             await asyncio.sleep(0.1)
@@ -268,8 +260,8 @@ async def test_the_loss_of_a_sandbox_in_use_has_a_kind(
         await use(backend)
 
 
-async def test_somebody_elses_deletion_is_an_eviction(home: Path) -> None:
-    async with prepared(home) as cluster, opened(cluster) as backend, backend.open(SPEC) as box:
+async def test_somebody_elses_deletion_is_an_eviction(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend, backend.open(SPEC) as box:
         task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
         await asyncio.sleep(0.1)
         assert await backend.reap() == 0
@@ -280,9 +272,12 @@ async def test_somebody_elses_deletion_is_an_eviction(home: Path) -> None:
             await task
 
 
-async def test_a_lost_node_ends_its_sandboxes(home: Path) -> None:
+async def test_a_lost_node_ends_its_sandboxes(cluster_home: Path) -> None:
     nodes = [NodeSpec(name="only")]
-    async with prepared(home, nodes=nodes) as cluster, opened(cluster, stuck_terminating_s=0.5) as backend:
+    async with (
+        prepared(cluster_home, nodes=nodes) as cluster,
+        opened(cluster, stuck_terminating_s=0.5) as backend,
+    ):
         async with backend.open(SPEC) as box:
             cluster.nodes.lose("only")
             with pytest.raises(SandboxEvictedError):
@@ -290,8 +285,8 @@ async def test_a_lost_node_ends_its_sandboxes(home: Path) -> None:
         cluster.faults.clear()
 
 
-async def test_a_pod_that_will_not_go_is_forced(home: Path) -> None:
-    async with prepared(home) as cluster, opened(cluster, stuck_terminating_s=0.5) as backend:
+async def test_a_pod_that_will_not_go_is_forced(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster, stuck_terminating_s=0.5) as backend:
         cluster.faults.add(Fault(FaultKind.STUCK_TERMINATING, delay_s=6.0, count=1))
         await use(backend)
         await until(lambda: backend.population().existing == 0)
@@ -302,8 +297,8 @@ async def test_a_pod_that_will_not_go_is_forced(home: Path) -> None:
 # --- images, quota, room -------------------------------------------------------------------------------
 
 
-async def test_an_image_that_cannot_be_pulled_is_named(home: Path) -> None:
-    async with prepared(home) as cluster, opened(cluster) as backend:
+async def test_an_image_that_cannot_be_pulled_is_named(cluster_home: Path) -> None:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         with pytest.raises(ImageError, match="registry.test/missing:1"):
             await use(backend, replace(SPEC, image="registry.test/missing:1"))
         cluster.faults.add(Fault(FaultKind.START_FAILURE, count=1))
@@ -315,9 +310,12 @@ async def test_an_image_that_cannot_be_pulled_is_named(home: Path) -> None:
         await until(lambda: backend.population().existing == 0)
 
 
-async def test_a_pod_without_a_node_says_so_and_gives_up(home: Path) -> None:
+async def test_a_pod_without_a_node_says_so_and_gives_up(cluster_home: Path) -> None:
     nodes = [NodeSpec(name="full", cpu="100m")]
-    async with prepared(home, nodes=nodes) as cluster, opened(cluster, schedule_timeout_s=3.0) as backend:
+    async with (
+        prepared(cluster_home, nodes=nodes) as cluster,
+        opened(cluster, schedule_timeout_s=3.0) as backend,
+    ):
         task = asyncio.ensure_future(use(backend))
         await until(lambda: bool(backend.blocked()))
         assert "nodes are available" in next(iter(backend.blocked().values()))
@@ -325,9 +323,9 @@ async def test_a_pod_without_a_node_says_so_and_gives_up(home: Path) -> None:
             await task
 
 
-async def test_quota_delays_and_does_not_fail(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quota_delays_and_does_not_fail(cluster_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.sandbox.kubernetes.fleet._QUOTA_PAUSE_S", 0.1)
-    async with prepared(home) as cluster, opened(cluster) as backend:
+    async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         await set_quota(cluster, pods="1")
         waiting: asyncio.Task[None] | None = None
         async with backend.open(SPEC):
@@ -348,8 +346,10 @@ async def set_quota(cluster: FakeCluster, **hard: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_under_random_faults_nothing_leaks_and_nothing_is_made_twice(home: Path, seed: int) -> None:
-    async with prepared(home, seed=seed) as cluster:
+async def test_under_random_faults_nothing_leaks_and_nothing_is_made_twice(
+    cluster_home: Path, seed: int
+) -> None:
+    async with prepared(cluster_home, seed=seed) as cluster:
         verbs = {"create", "delete", "patch", "get"}
         for kind in (FaultKind.SERVER_ERROR, FaultKind.TOO_MANY_REQUESTS, FaultKind.CREATED_BUT_ERROR):
             cluster.faults.add(Fault(kind, verbs=verbs, resources={"pods"}, probability=0.08))

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,7 +33,6 @@ from tests.kubernetes_builders import (
     SPEC,
     apply,
     as_admin,
-    build_reference,
     documents,
     kubernetes_config,
     opened,
@@ -73,19 +71,6 @@ async def main():
 held = []
 asyncio.run(main())
 """
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    build_reference(folder)
-    return folder
-
-
-@pytest.fixture
-async def cluster(home: Path) -> AsyncIterator[FakeCluster]:
-    async with prepared(home) as cluster:
-        yield cluster
 
 
 # --- requests ------------------------------------------------------------------------------------------
@@ -316,11 +301,11 @@ async def test_without_a_route_to_pods_the_agent_is_reached_by_exec(cluster: Fak
 # --- users -------------------------------------------------------------------------------------------
 
 
-async def test_pods_that_share_a_user_do_not_share_its_processes(home: Path) -> None:
+async def test_pods_that_share_a_user_do_not_share_its_processes(cluster_home: Path) -> None:
     nodes = [NodeSpec(name="only", cpu="64", memory="64Gi")]
     script = "for n in 1 2 3 4 5 6; do sleep 30 & done; echo works"
     async with (
-        prepared(home, nodes=nodes) as cluster,
+        prepared(cluster_home, nodes=nodes) as cluster,
         opened(cluster, run_as_user=1000) as backend,
         contextlib.AsyncExitStack() as stack,
     ):

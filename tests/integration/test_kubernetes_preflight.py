@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +23,11 @@ from tests.kubernetes_builders import (
     PATIENCE_S,
     SPEC,
     as_admin,
-    build_reference,
     opened,
     prepared,
     until,
     until_async,
 )
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("home")
-    build_reference(folder)
-    return folder
-
-
-@pytest.fixture
-async def cluster(home: Path) -> AsyncIterator[FakeCluster]:
-    async with prepared(home) as cluster:
-        yield cluster
 
 
 async def test_a_prepared_cluster_passes_preflight(cluster: FakeCluster) -> None:
@@ -92,9 +77,9 @@ async def _is_content(backend: KubernetesBackend) -> bool:
     ids=["no nodes", "no scheduler", "cordoned nodes"],
 )
 async def test_preflight_finds_that_no_node_takes_a_pod(
-    home: Path, options: dict[str, Any], why: str
+    cluster_home: Path, options: dict[str, Any], why: str
 ) -> None:
-    async with prepared(home, **options) as cluster:
+    async with prepared(cluster_home, **options) as cluster:
         api = await as_admin(cluster)
         if not options:
             for number in range(3):
@@ -107,8 +92,8 @@ async def test_preflight_finds_that_no_node_takes_a_pod(
         await api.close()
 
 
-async def test_preflight_finds_a_node_whose_kubelet_is_dead(home: Path) -> None:
-    async with prepared(home, nodes=[NodeSpec(name="only")], eviction_after_s=300.0) as cluster:
+async def test_preflight_finds_a_node_whose_kubelet_is_dead(cluster_home: Path) -> None:
+    async with prepared(cluster_home, nodes=[NodeSpec(name="only")], eviction_after_s=300.0) as cluster:
         cluster.kubelet.lost.add("only")
         async with opened(cluster, preflight_timeout_s=2.0) as backend:
             (found,) = await preflight(backend)
