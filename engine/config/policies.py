@@ -119,6 +119,9 @@ class EndpointPolicyConfig(Section):
     (``http://HOST:PORT/v1``), with the key in ``TRAINYARD_ENDPOINT_KEY``."""
     model: Text = Field(min_length=1)
     """Model, as the endpoint names it."""
+    answers_as: Text = ""
+    """Model named in the endpoint's responses where that is another name, as with deployments and aliases;
+    empty: ``model``, also with a provider in front of it or a date behind it."""
     temperature: float | None = Field(default=None, ge=0)
     """Sampling temperature; None leaves it to the endpoint, which some reasoning models require."""
     top_p: float | None = Field(default=None, gt=0, le=1)
@@ -129,6 +132,17 @@ class EndpointPolicyConfig(Section):
     """Name of the parameter that limits a response's tokens; OpenAI's reasoning models take the latter."""
     send_seed: bool = True
     """Send each request's seed; some endpoints refuse it."""
+    single_call: bool = True
+    """Ask for one tool call per response (``parallel_tool_calls``: false), as agents expect; some endpoints
+    refuse the parameter."""
+    thinking_field: Literal["", "reasoning_content", "reasoning"] = ""
+    """Field in which the thinking of earlier turns is sent back to models that want it; empty leaves it out,
+    since other endpoints refuse it."""
+    stream: bool = False
+    """Receive responses while they are generated: stalls are noticed early and proxies keep long responses
+    connected. Costs more CPU, and some servers read tool calls less reliably in streams."""
+    stall_timeout_s: float = Field(default=120.0, gt=0)
+    """Maximum pause between two parts of a streamed response, seconds."""
     requests_per_minute: int | None = Field(default=None, ge=1)
     """Rate limit of requests; None has none."""
     tokens_per_minute: int | None = Field(default=None, ge=1)

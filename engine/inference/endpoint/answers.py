@@ -1,0 +1,177 @@
+"""Reading of an endpoint's answers; nothing in them is trusted to have its right type."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from engine.inference.base import Usage
+from engine.tools.base import printable
+from engine.tools.formats import checked_arguments
+from engine.tools.parser import MAX_RESPONSE_CHARS, NativeCall
+from engine.tools.schemas import CallError
+
+MAX_CALLS = 64
+_MAX_COUNT = 2**31 - 1
+THINKING_FIELDS = ("reasoning_content", "reasoning")
+
+
+class GarbledAnswerError(ValueError):
+    """The answer is not one of the chat completions interface."""
+
+
+class ReportedError(Exception):
+    """The endpoint reported an error inside of a successful response.
+
+    Args:
+        body: the reported error.
+    """
+
+    def __init__(self, body: object) -> None:
+        self.body = body
+        super().__init__("the endpoint reported an error inside of its answer")
+
+
+class OversizedAnswerError(ValueError):
+    """The answer is longer than any that is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A message of an endpoint."""
+
+    model: str
+    """Model that answered; empty where the endpoint does not name it."""
+    content: str
+    thinking: str
+    calls: tuple[NativeCall, ...]
+    finish_reason: str
+    usage: Mapping[str, Any] | None
+
+
+def read_answer(body: object) -> Answer:
+    """Read the body of a response.
+
+    Raises:
+        GarbledAnswerError: it holds no message.
+        ReportedError: it holds an error.
+        OversizedAnswerError: its message is too long.
+    """
+    if not isinstance(body, dict):
+        raise GarbledAnswerError(f"the answer is a JSON {type(body).__name__}, not an object")
+    if body.get("error"):
+        raise ReportedError(body["error"])
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        raise GarbledAnswerError("the answer has no choices")
+    message = choices[0].get("message")
+    if not isinstance(message, dict):
+        raise GarbledAnswerError("the answer's choice has no message")
+    if choices[0].get("error"):
+        raise ReportedError(choices[0]["error"])
+    content, thinking = read_content(message.get("content"))
+    thinking = thinking or next(filter(None, (read_text(message.get(name)) for name in THINKING_FIELDS)), "")
+    answer = Answer(
+        model=read_text(body.get("model")),
+        content=content or read_text(message.get("refusal")),
+        thinking=thinking,
+        calls=_calls(message.get("tool_calls")),
+        finish_reason=read_text(choices[0].get("finish_reason")),
+        usage=body["usage"] if isinstance(body.get("usage"), dict) else None,
+    )
+    if len(answer.content) + len(answer.thinking) > MAX_RESPONSE_CHARS:
+        raise OversizedAnswerError(f"the answer is longer than {MAX_RESPONSE_CHARS} characters")
+    return answer
+
+
+def read_content(content: object) -> tuple[str, str]:
+    """Return the text and the thinking of a message's content: a text, or a list of parts."""
+    if not isinstance(content, list):
+        return read_text(content), ""
+    text, thinking = [], []
+    for part in content:
+        if not isinstance(part, dict):
+            text.append(read_text(part))
+        elif part.get("type") == "thinking":
+            thinking.append(read_content(part.get("thinking"))[0])
+        else:
+            text.append(read_text(part.get("text")) or read_text(part.get("refusal")))
+    return "".join(text), "".join(thinking)
+
+
+def _calls(calls: object) -> tuple[NativeCall, ...]:
+    if not isinstance(calls, list):
+        return ()
+    return tuple(_call(call) for call in calls[:MAX_CALLS])
+
+
+def _call(call: object) -> NativeCall:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        return NativeCall(name="", arguments={}, error="the tool call names no function")
+    name, arguments = read_text(function["name"]), function.get("arguments") or {}
+    try:
+        checked_arguments(arguments)
+    except CallError as error:
+        return NativeCall(name=name, arguments=read_text(arguments), error=str(error))
+    return NativeCall(name=name, arguments=arguments)
+
+
+def read_text(value: object) -> str:
+    """Return a text without invalid characters; empty where the value is no text."""
+    return printable(value) if isinstance(value, str) else ""
+
+
+def read_usage(
+    usage: Mapping[str, Any] | None,
+    *,
+    input_price: float | None,
+    cached_price: float | None,
+    output_price: float | None,
+) -> Usage:
+    """Return tokens and cost of a response.
+
+    Args:
+        usage: as the endpoint reports it; None where it does not.
+        input_price: US dollars per million prompt tokens; None: unknown, and so is the cost.
+        cached_price: of those from the endpoint's cache; None: as ``input_price``.
+        output_price: of the response's; None as ``input_price``.
+    """
+    if usage is None:
+        return Usage()
+    prompt = _count(usage.get("prompt_tokens"))
+    cached = _count(_detail(usage, "prompt_tokens_details", "cached_tokens"))
+    cached = min(cached or _count(usage.get("prompt_cache_hit_tokens")), prompt)
+    # Some endpoints count thinking in the total only.
+    generated = max(_count(usage.get("completion_tokens")), _count(usage.get("total_tokens")) - prompt)
+    thinking = _detail(usage, "completion_tokens_details", "reasoning_tokens")
+    cost = None
+    if input_price is not None and output_price is not None:
+        cached_price = input_price if cached_price is None else cached_price
+        cost = ((prompt - cached) * input_price + cached * cached_price + generated * output_price) / 1e6
+    return Usage(
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        generated_tokens=generated,
+        thinking_tokens=min(_count(thinking), generated) if isinstance(thinking, int) else None,
+        cost=cost,
+    )
+
+
+def _detail(usage: Mapping[str, Any], group: str, name: str) -> object:
+    details = usage.get(group)
+    return details.get(name) if isinstance(details, dict) else None
+
+
+def _count(value: object) -> int:
+    return min(max(int(value), 0), _MAX_COUNT) if isinstance(value, int) else 0
+
+
+def read_json(data: bytes) -> Any:
+    """Return the value of JSON from an endpoint. Raises GarbledAnswerError."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise GarbledAnswerError(f"the answer is not JSON: {error}") from None

@@ -1,0 +1,155 @@
+"""Classification of an endpoint's failures: what is tried again, what ends a rollout, what ends the run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+
+import anyio
+import httpx2
+from openai import APIConnectionError, APIStatusError, APITimeoutError
+
+from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, TrainyardError
+from engine.inference.endpoint.answers import GarbledAnswerError, OversizedAnswerError, ReportedError
+from engine.redaction import redact
+from engine.tools.base import printable
+
+MAX_PAUSE_S = 120.0
+"""Longest pause that an endpoint may ask for, seconds."""
+_SHOWN = 300
+_OVERLOADED = (429, 503, 529)
+_AGAIN = (408, 409, 425)
+_CONTEXT = re.compile(
+    r"context[ _]length|context[ _]window|context[ _]size|maximum context|max_model_len"
+    r"|(prompt|input|request) (is )?too (long|large)|too many (input |prompt )?tokens|reduce the length",
+    re.IGNORECASE,
+)
+"""Pattern of the words by which endpoints say that a prompt is too long; there is no common code for it."""
+_QUOTA = re.compile(
+    r"insufficient_quota|insufficient[ _]balance|billing|quota[ _]exceeded|credit", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A failed request."""
+
+    error: TrainyardError
+    """Error of the rollout once the request is not tried again."""
+    retry: bool = False
+    overloaded: bool = False
+    """Whether the endpoint asks for fewer requests."""
+    pause_s: float | None = None
+    """Pause that the endpoint asks for, seconds, capped; None where it names none."""
+
+
+def classify(error: Exception, *, endpoint: str) -> Failure:
+    """Return the kind of a failed request.
+
+    Args:
+        error: as raised by the client or by the reading of the answer.
+        endpoint: host of the endpoint, for messages.
+
+    Raises:
+        Exception: the error itself, where it is no failure of an endpoint.
+    """
+    match error:
+        case APIStatusError():
+            headers = error.response.headers
+            return _of_status(error.status_code, error.body, headers, endpoint)
+        case ReportedError():
+            status = error.body.get("code") if isinstance(error.body, dict) else None
+            return _of_status(status if isinstance(status, int) else 500, error.body, {}, endpoint)
+        case OversizedAnswerError():
+            return Failure(error=ModelError(f"{endpoint}: {error}"))
+        case APITimeoutError() | TimeoutError() | httpx2.TimeoutException():
+            return Failure(error=ModelError(f"{endpoint} did not answer in time"), retry=True)
+        case APIConnectionError() | httpx2.RequestError() | OSError() | anyio.EndOfStream():
+            cause = error.__cause__ or error
+            return Failure(
+                error=ModelError(f"the connection to {endpoint} failed: {_said(cause)}"), retry=True
+            )
+        case GarbledAnswerError():
+            return Failure(error=ModelError(f"{endpoint} gave a wrong answer: {_said(error)}"), retry=True)
+    raise error
+
+
+def _of_status(status: int, body: object, headers: Mapping[str, str], endpoint: str) -> Failure:
+    said = _message(body)
+    if status == 401:
+        # Endpoints quote a part of the key here.
+        return _refused(f"{endpoint} refuses the key (401): check the key of this endpoint")
+    if status == 402 or (status == 429 and _QUOTA.search(_codes(body))):
+        return _refused(f"the account at {endpoint} is out of quota ({status}): {said}")
+    if status == 404:
+        return _refused(f"{endpoint} knows no such model or path (404): {said}")
+    if 300 <= status < 400:
+        return _refused(
+            f"{endpoint} redirects to {_host(headers)} ({status}), where the key is not sent: "
+            "set the endpoint to its final address"
+        )
+    if status in (400, 413, 422) and _CONTEXT.search(f"{_codes(body)} {said}"):
+        return Failure(error=ContextLengthError(f"{endpoint}: {said}"))
+    retry = status in (*_OVERLOADED, *_AGAIN) or status >= 500
+    return Failure(
+        error=ModelError(f"{endpoint} answered {status}: {said}"),
+        retry=retry,
+        overloaded=status in _OVERLOADED,
+        pause_s=asked_pause(headers) if retry else None,
+    )
+
+
+def _refused(message: str) -> Failure:
+    return Failure(error=EndpointRefusedError(message))
+
+
+def asked_pause(headers: Mapping[str, str]) -> float | None:
+    """Return the pause that response headers ask for, seconds, at most ``MAX_PAUSE_S``; None without one."""
+    try:
+        if milliseconds := headers.get("retry-after-ms"):
+            return _capped(float(milliseconds) / 1000)
+        if after := headers.get("retry-after"):
+            return _capped(float(after))
+    except ValueError:
+        pass
+    try:
+        until = parsedate_to_datetime(headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    until = until if until.tzinfo else until.replace(tzinfo=UTC)
+    return _capped((until - datetime.now(UTC)).total_seconds())
+
+
+def _capped(seconds: float) -> float | None:
+    return min(max(seconds, 0.0), MAX_PAUSE_S) if math.isfinite(seconds) else None
+
+
+def _codes(body: object) -> str:
+    """Return the machine-readable kind of a reported error."""
+    if not isinstance(body, dict):
+        return ""
+    return " ".join(str(body[name])[:_SHOWN] for name in ("code", "type", "param") if body.get(name))
+
+
+def _message(body: object) -> str:
+    """Return the words of a reported error for people."""
+    if isinstance(body, dict):
+        body = body.get("message") or body.get("detail") or body.get("error") or body
+    return _said(body) if body else "no reason given"
+
+
+def _said(what: object) -> str:
+    text = redact(printable(str(what)[: 4 * _SHOWN])) or type(what).__name__
+    text = " ".join(text.split())
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _host(headers: Mapping[str, str]) -> str:
+    try:
+        return httpx2.URL(headers.get("location", "")).host or "another address"
+    except httpx2.InvalidURL:
+        return "another address"

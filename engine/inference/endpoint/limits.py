@@ -1,0 +1,163 @@
+"""Limits that all rollouts of a run share: rates, a window that narrows at rate-limit answers, spending."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import random
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from aiolimiter import AsyncLimiter
+
+from engine.errors import SpendLimitError
+from engine.files import atomic_write
+
+_PERIOD_S = 60.0
+_JITTER_S = 1.0
+"""Requests that waited for the same moment are spread over this time."""
+
+
+class RateLimits:
+    """Limits of requests and tokens per minute, first come, first served.
+
+    Tokens are estimated before a request; what the estimate lacked is charged to the next one.
+
+    Args:
+        requests_per_minute: None has no limit.
+        tokens_per_minute: of prompts and responses together; None has no limit.
+    """
+
+    def __init__(self, requests_per_minute: int | None, tokens_per_minute: int | None) -> None:
+        self._requests = AsyncLimiter(requests_per_minute, _PERIOD_S) if requests_per_minute else None
+        self._tokens = AsyncLimiter(tokens_per_minute, _PERIOD_S) if tokens_per_minute else None
+        self._owed = 0.0
+        self._queue = asyncio.Lock()  # the limiter alone would let large requests starve
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Return whether estimates of tokens are needed."""
+        return self._tokens is not None
+
+    async def wait(self, tokens: int) -> None:
+        """Wait until a request of so many tokens may be sent."""
+        async with self._queue:
+            if self._requests is not None:
+                await self._requests.acquire()
+            if self._tokens is not None:
+                owed, self._owed = self._owed, 0.0
+                due = max(tokens + owed, 0.0)
+                while due > 0:
+                    await self._tokens.acquire(min(due, self._tokens.max_rate))
+                    due -= self._tokens.max_rate
+
+    def settle(self, estimated: int, used: int) -> None:
+        """Charge what a request used beyond its estimate, or credit what it did not use."""
+        self._owed += used - estimated
+
+
+class Window:
+    """Number of requests in flight that the endpoint takes: halved at rate-limit answers, widened by others.
+
+    Without a rate-limit answer there is no limit.
+    """
+
+    def __init__(self) -> None:
+        self.size = math.inf
+        self.in_flight = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._narrowed_at = 0.0
+        self._paused_until = 0.0
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Hold a place in the window; waits for one, and for the end of a pause."""
+        await self._enter()
+        while (pause := self._paused_until - time.monotonic()) > 0:
+            self._leave()
+            await asyncio.sleep(pause + random.random() * min(_JITTER_S, pause))
+            await self._enter()
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def narrow(self, *, sent_at: float, pause_s: float) -> None:
+        """Note a rate-limit answer; a burst of them counts once.
+
+        Args:
+            sent_at: ``time.monotonic()`` when the refused request was sent.
+            pause_s: time for which nothing more is sent, seconds.
+        """
+        now = time.monotonic()
+        self._paused_until = max(self._paused_until, now + pause_s)
+        if sent_at >= self._narrowed_at:
+            self._narrowed_at = now
+            self.size = max(1.0, min(self.size, self.in_flight) / 2)
+
+    def widen(self) -> None:
+        """Note a request that was answered."""
+        self.size += 1 / self.size
+        self._wake()
+
+    async def _enter(self) -> None:
+        if not self._waiting and self.in_flight + 1 <= self.size:
+            self.in_flight += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._leave()  # the place was given at the same moment
+            raise
+
+    def _leave(self) -> None:
+        self.in_flight -= 1
+        self._wake()
+
+    def _wake(self) -> None:
+        while self._waiting and self.in_flight + 1 <= max(self.size, 1):
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.in_flight += 1
+                turn.set_result(None)
+
+
+class Spending:
+    """Money that the run spent at an endpoint, over all of its attempts.
+
+    No request starts once the limit is reached. What is in flight then is still paid: at most one request for
+    each concurrent rollout.
+
+    Args:
+        limit: US dollars; None has none.
+        book: file that keeps the sum between attempts; None keeps it in memory only.
+    """
+
+    def __init__(self, limit: float | None, book: Path | None = None) -> None:
+        self._limit = limit
+        self._book = book
+        self.spent = 0.0
+        if book is not None and book.exists():
+            self.spent = float(json.loads(book.read_text())["us_dollars"])
+
+    def check(self) -> None:
+        """Raise SpendLimitError once the limit is reached."""
+        if self._limit is not None and self.spent >= self._limit:
+            raise SpendLimitError(
+                f"the run has spent ${self.spent:.4f} of policy.spend_limit ${self._limit:g}; "
+                "start another run with a higher limit to go on"
+            )
+
+    def add(self, cost: float | None) -> None:
+        """Count the cost of a request; None where it is unknown."""
+        if cost:
+            self.spent += cost
+            if self._book is not None:
+                atomic_write(self._book, json.dumps({"us_dollars": self.spent}) + "\n")

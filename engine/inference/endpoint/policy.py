@@ -1,0 +1,227 @@
+"""Policy of a model behind an OpenAI-compatible address."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import structlog
+from openai import OpenAIError
+
+from engine.config.policies import EndpointPolicyConfig
+from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, RunEndingError
+from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, Usage
+from engine.inference.endpoint.answers import Answer, read_answer, read_usage
+from engine.inference.endpoint.client import EndpointClient
+from engine.inference.endpoint.failures import Failure, classify
+from engine.inference.endpoint.keys import Endpoint
+from engine.inference.endpoint.limits import RateLimits, Spending, Window
+from engine.inference.endpoint.messages import estimate_tokens, wire_messages
+from engine.inference.endpoint.model_names import is_same_model
+from engine.models.chat.base import Message, ToolDeclaration
+
+FIRST_PAUSE_S = 1.0
+"""Pause before the first retry, doubled with each one."""
+LONGEST_PAUSE_S = 60.0
+MAX_FAILED_IN_A_ROW = 20
+"""Requests that fail one after the other, each with all of its retries, before the run ends."""
+_CHECK_TOKENS = 256
+_CHECK: Sequence[Message] = ({"role": "user", "content": "Answer with one word: ready?"},)
+_MAX_SEED = 2**31 - 1
+
+log = structlog.get_logger("inference")
+
+
+class EndpointPolicy(ChatPolicy):
+    """Policy of a model behind an OpenAI-compatible address.
+
+    Args:
+        config: what is sent, and the limits.
+        endpoint: address and key.
+        book: file that keeps the money spent between attempts of a run.
+    """
+
+    def __init__(self, config: EndpointPolicyConfig, endpoint: Endpoint, *, book: Path | None = None) -> None:
+        self.name = config.model
+        self.version = 0
+        self.max_context: int | None = None
+        self._config = config
+        self._host = httpx2.URL(endpoint.address).netloc.decode()
+        self._client = EndpointClient(
+            endpoint, timeout_s=config.timeout_s, stall_timeout_s=config.stall_timeout_s
+        )
+        self._rates = RateLimits(config.requests_per_minute, config.tokens_per_minute)
+        self._window = Window()
+        self._spending = Spending(config.spend_limit, book)
+        self._ended: RunEndingError | None = None
+        self._failed_in_a_row = 0
+        self._answered = 0
+        self._generated = 0
+        """Tokens of all responses."""
+
+    @property
+    def spent(self) -> float:
+        """Return the US dollars spent, as far as usage and prices are known."""
+        return self._spending.spent
+
+    async def check(self, tools: Sequence[ToolDeclaration] = ()) -> None:
+        """Send a small request with the run's own parameters; learn the model's context length if it is told.
+
+        Raises:
+            RunEndingError: the endpoint does not answer it, or the spend limit cannot be held.
+        """
+        try:
+            self.max_context = await self._client.context_length(self._config.model)
+        except (OpenAIError, httpx2.HTTPError, OSError, ValueError) as error:
+            log.info("endpoint_lists_no_models", endpoint=self._host, reason=type(error).__name__)
+        body = self._body(_CHECK, tools, max_tokens=_CHECK_TOKENS, seed=0)
+        try:
+            answer, _ = await self._answer(body, estimated=_CHECK_TOKENS)
+        except ModelError as error:
+            raise EndpointRefusedError(
+                f"a test request failed: {error}; what is sent is set by policy.model, temperature, top_p, "
+                "reasoning_effort, token_limit_name, send_seed, single_call and agent.tool_format"
+            ) from None
+        if self._config.spend_limit is not None and answer.usage is None:
+            raise EndpointRefusedError(
+                f"{self._host} reports no usage, so policy.spend_limit cannot be held: leave the limit out, "
+                "or set policy.stream to false"
+            )
+
+    async def respond(self, request: ChatRequest) -> ChatResponse:
+        """Return the next message.
+
+        Raises:
+            ContextLengthError: the conversation is longer than the model's context.
+            ModelError: the endpoint did not answer, retries included.
+            RunEndingError: no request of this run will be answered, or its spend limit is reached.
+        """
+        body = self._body(
+            request.messages, request.tools, max_tokens=request.sampling.max_tokens, seed=request.seed
+        )
+        answer, usage = await self._answer(body, estimated=self._estimate(request.messages))
+        return ChatResponse(
+            content=answer.content,
+            thinking=answer.thinking,
+            calls=answer.calls if request.tools else (),
+            stopped=answer.finish_reason != "length",
+            usage=usage,
+        )
+
+    async def close(self) -> None:
+        """Close the connections."""
+        log.info("endpoint_closed", endpoint=self._host, answered=self._answered, spent=round(self.spent, 6))
+        await self._client.close()
+
+    def _body(
+        self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], *, max_tokens: int, seed: int
+    ) -> dict[str, Any]:
+        config = self._config
+        body: dict[str, Any] = {
+            "model": config.model,
+            "messages": wire_messages(messages, thinking_field=config.thinking_field),
+            config.token_limit_name: max_tokens,
+            "temperature": config.temperature,
+            "top_p": config.top_p,
+            "seed": seed & _MAX_SEED if config.send_seed else None,
+            "reasoning_effort": config.reasoning_effort or None,
+        }
+        if tools:
+            body |= {"tools": list(tools), "tool_choice": "auto"}
+            body["parallel_tool_calls"] = False if config.single_call else None
+        if config.stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return {name: value for name, value in body.items() if value is not None}
+
+    def _estimate(self, messages: Sequence[Message]) -> int:
+        if not self._rates.counts_tokens:
+            return 0
+        return estimate_tokens(messages) + self._generated // max(self._answered, 1)
+
+    async def _answer(self, body: dict[str, Any], *, estimated: int) -> tuple[Answer, Usage]:
+        """Send a request until it is answered, within the run's limits."""
+        for attempt in itertools.count():
+            outcome = await self._attempt(body, estimated)
+            if not isinstance(outcome, Failure):
+                self._failed_in_a_row = 0
+                return outcome
+            if not outcome.retry or attempt == self._config.max_retries:
+                raise self._counted(outcome)
+            log.warning("endpoint_retry", endpoint=self._host, attempt=attempt + 1, reason=str(outcome.error))
+            await asyncio.sleep(_pause_before(attempt, outcome))
+        raise AssertionError
+
+    async def _attempt(self, body: dict[str, Any], estimated: int) -> tuple[Answer, Usage] | Failure:
+        async with self._window.place():
+            await self._rates.wait(estimated)
+            if self._ended is not None:
+                raise self._ended
+            self._spending.check()
+            sent_at = time.monotonic()
+            try:
+                received = await self._client.complete(body)
+                usage = self._counted_usage(received, estimated)
+                answer = read_answer(received)
+            except Exception as error:
+                failure = classify(error, endpoint=self._host)
+                if failure.overloaded:
+                    self._window.narrow(sent_at=sent_at, pause_s=failure.pause_s or 0.0)
+                return failure
+            self._window.widen()
+        self._check_model(answer.model)
+        return answer, usage
+
+    def _counted_usage(self, received: object, estimated: int) -> Usage:
+        """Return a response's usage, counted against the limits whatever else the response holds."""
+        reported = received.get("usage") if isinstance(received, dict) else None
+        if not isinstance(reported, dict):
+            return Usage()
+        config = self._config
+        usage = read_usage(
+            reported,
+            input_price=config.input_price,
+            cached_price=config.cached_price,
+            output_price=config.output_price,
+        )
+        self._answered += 1
+        self._generated += usage.generated_tokens
+        self._rates.settle(estimated, usage.prompt_tokens + usage.generated_tokens)
+        self._spending.add(usage.cost)
+        return usage
+
+    def _counted(self, failure: Failure) -> Exception:
+        """Return the error of a request that is given up; end the run where others will fail as well."""
+        error = failure.error
+        if isinstance(error, ContextLengthError):
+            return error
+        self._failed_in_a_row += 1
+        if isinstance(error, RunEndingError):
+            self._ended = error
+        elif self._failed_in_a_row >= MAX_FAILED_IN_A_ROW:
+            self._ended = EndpointRefusedError(
+                f"{self._failed_in_a_row} requests in a row failed, the last one so: {error}"
+            )
+        return self._ended or error
+
+    def _check_model(self, answered: str) -> None:
+        expected = self._config.answers_as or self._config.model
+        if not is_same_model(expected, answered):
+            self._ended = EndpointRefusedError(
+                f"{self._host} answered with model '{answered[:200]}' although '{self._config.model}' was "
+                "asked for: set policy.model to it, or policy.answers_as if both are the same model"
+            )
+            raise self._ended
+
+
+def _pause_before(attempt: int, failure: Failure) -> float:
+    """Return the pause of one request before it is sent again, seconds; random, so that they spread."""
+    if failure.pause_s is None:
+        return min(FIRST_PAUSE_S * 2.0**attempt, LONGEST_PAUSE_S) * random.uniform(0.5, 1)
+    # The window pauses all requests for as long as an overloaded endpoint asks.
+    return FIRST_PAUSE_S * random.random() + (0.0 if failure.overloaded else failure.pause_s)

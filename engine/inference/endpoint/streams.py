@@ -1,0 +1,132 @@
+"""Reading of answers that arrive in parts, as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, Mapping
+from typing import Any
+
+from engine.inference.endpoint.answers import (
+    MAX_CALLS,
+    THINKING_FIELDS,
+    GarbledAnswerError,
+    OversizedAnswerError,
+    ReportedError,
+    read_content,
+    read_json,
+    read_text,
+)
+from engine.tools.parser import MAX_RESPONSE_CHARS
+
+_DRAIN_S = 1.0
+
+
+async def events(parts: AsyncIterable[bytes]) -> AsyncGenerator[Any, None]:
+    """Yield the JSON documents of an event stream up to its end. Raises GarbledAnswerError."""
+    rest = bytearray()
+    async for part in parts:
+        *lines, last = part.split(b"\n")
+        for line in lines:
+            rest += line
+            whole = bytes(rest)
+            rest.clear()
+            if not whole.startswith(b"data:"):
+                continue
+            data = whole[5:].strip()
+            if data == b"[DONE]":
+                await _drain(parts)
+                return
+            yield read_json(data)
+        rest += last
+
+
+async def _drain(parts: AsyncIterable[bytes]) -> None:
+    """Read the end of a stream, without which its connection cannot serve another request."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in parts:
+                pass
+
+
+class StreamedAnswer:
+    """The body of a response that arrives in parts, in the form of a whole one."""
+
+    def __init__(self) -> None:
+        self._model = ""
+        self._usage: dict[str, Any] | None = None
+        self._finish_reason: object = None
+        self._texts: dict[str, list[str]] = {}
+        self._calls: list[tuple[str, list[str], list[str]]] = []
+        """Of each call its identifier, and the parts of its name and arguments."""
+        self._place: dict[object, int] = {}
+        """Position of the call to which an index belongs."""
+        self.size = 0
+        """Characters received."""
+
+    def add(self, chunk: object) -> None:
+        """Add a part.
+
+        Raises:
+            GarbledAnswerError: it is none of the chat completions interface.
+            ReportedError: it holds an error.
+            OversizedAnswerError: the message is too long.
+        """
+        if not isinstance(chunk, dict):
+            raise GarbledAnswerError(f"a part of the answer is a JSON {type(chunk).__name__}, not an object")
+        if chunk.get("error"):
+            raise ReportedError(chunk["error"])
+        self._model = self._model or read_text(chunk.get("model"))
+        if isinstance(chunk.get("usage"), dict):
+            self._usage = chunk["usage"]
+        for choice in chunk.get("choices") or ():
+            if isinstance(choice, dict) and not choice.get("index"):
+                self._finish_reason = choice.get("finish_reason") or self._finish_reason
+                if isinstance(choice.get("delta"), dict):
+                    self._add_delta(choice["delta"])
+        if self.size > MAX_RESPONSE_CHARS:
+            raise OversizedAnswerError(f"the answer is longer than {MAX_RESPONSE_CHARS} characters")
+
+    def _add_delta(self, delta: Mapping[str, Any]) -> None:
+        for name in ("refusal", *THINKING_FIELDS):
+            if isinstance(delta.get(name), str):
+                self._add_text(self._texts.setdefault(name, []), delta[name])
+        content, thinking = read_content(delta.get("content"))
+        self._add_text(self._texts.setdefault("content", []), content)
+        if thinking:
+            self._add_text(self._texts.setdefault("reasoning_content", []), thinking)
+        for call in delta.get("tool_calls") or ():
+            if isinstance(call, dict):
+                self._add_call(call)
+
+    def _add_call(self, call: Mapping[str, Any]) -> None:
+        """Add a part of a call: its index tells which; a new identifier begins another one."""
+        index, identifier = call.get("index"), read_text(call.get("id"))
+        index = index if isinstance(index, int) else None
+        place = self._place.get(index)
+        if place is None or (identifier and self._calls[place][0] not in ("", identifier)):
+            place = self._place[index] = len(self._calls)
+            self._calls.append((identifier, [], []))
+            if place >= MAX_CALLS:
+                raise OversizedAnswerError(f"the answer has more than {MAX_CALLS} tool calls")
+        function = call.get("function")
+        if isinstance(function, dict):
+            self._add_text(self._calls[place][1], function.get("name"))
+            self._add_text(self._calls[place][2], function.get("arguments"))
+
+    def _add_text(self, parts: list[str], text: object) -> None:
+        if isinstance(text, str) and text:
+            parts.append(text)
+            self.size += len(text)
+
+    def body(self) -> dict[str, Any]:
+        """Return the whole response. Raises GarbledAnswerError: it was cut off."""
+        if self._finish_reason is None:
+            raise GarbledAnswerError("the stream ended in the middle of the answer")
+        message: dict[str, Any] = {name: "".join(parts) for name, parts in self._texts.items()}
+        message["tool_calls"] = [
+            {"function": {"name": "".join(name) or None, "arguments": "".join(arguments)}}
+            for _, name, arguments in self._calls
+        ]
+        choice = {"message": message, "finish_reason": self._finish_reason}
+        return {"model": self._model, "usage": self._usage, "choices": [choice]}

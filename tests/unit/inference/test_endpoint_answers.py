@@ -1,0 +1,249 @@
+"""Reading of an endpoint's answers, whole and in parts, right and wrong."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from engine.inference.base import Usage
+from engine.inference.endpoint.answers import (
+    Answer,
+    GarbledAnswerError,
+    OversizedAnswerError,
+    ReportedError,
+    read_answer,
+    read_json,
+    read_usage,
+)
+from engine.inference.endpoint.model_names import is_same_model
+from engine.inference.endpoint.streams import StreamedAnswer, events
+from engine.tools.parser import MAX_RESPONSE_CHARS, NativeCall
+from tests.fakes.openai_server import Reply
+
+REPLIES = [
+    Reply(content="hello"),
+    Reply(content=None, message={"reasoning_content": "let me see"}, calls=[("search", '{"a": 1}')]),
+    Reply(content="both", message={"reasoning": "hm"}, calls=[("f", "{}"), ("g", '{"x": "ü\\n"}')]),
+    Reply(content="", calls=[("f", '{"cut": ')]),
+    Reply(content="", calls=[("submit", "")]),
+    Reply(content="half an ans", finish_reason="length"),
+    Reply(content=None, message={"refusal": "I cannot help with that"}, finish_reason="content_filter"),
+    Reply(content="no usage", usage=None),
+]
+
+
+def whole(reply: Reply) -> Answer:
+    return read_answer(reply.body("m"))
+
+
+def in_parts(reply: Reply) -> Answer:
+    streamed = StreamedAnswer()
+    for chunk in reply.chunks("m"):
+        streamed.add(chunk)
+    return read_answer(streamed.body())
+
+
+@pytest.mark.parametrize("reply", REPLIES)
+def test_a_stream_reads_as_the_whole_answer(reply: Reply) -> None:
+    assert in_parts(reply) == whole(reply)
+
+
+def test_every_field_is_read() -> None:
+    answer = whole(REPLIES[1])
+    assert answer.content == ""
+    assert answer.thinking == "let me see"
+    assert answer.calls == (NativeCall(name="search", arguments='{"a": 1}'),)
+    assert answer.finish_reason == "tool_calls"
+    assert whole(REPLIES[2]).thinking == "hm"
+    assert [call.name for call in whole(REPLIES[2]).calls] == ["f", "g"]
+    assert whole(REPLIES[6]).content == "I cannot help with that"
+    assert whole(REPLIES[7]).usage is None
+
+
+def test_content_in_parts_is_joined_and_thinking_kept_apart() -> None:
+    parts = [
+        {"type": "thinking", "thinking": [{"type": "text", "text": "why"}]},
+        {"type": "text", "text": "because "},
+        {"type": "image_url", "image_url": {"url": "x"}},
+        "of that",
+    ]
+    answer = whole(Reply(content=parts))
+    assert (answer.content, answer.thinking) == ("because of that", "why")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ('{"a": 1', "not valid JSON"),
+        ("[1, 2]", "must be an object"),
+        ('{"a": 1, "a": 2}', "gives a key twice"),
+        ('{"a": NaN}', "NaN is not JSON"),
+        ("[" * 100_000, "not valid JSON"),
+    ],
+)
+def test_wrong_arguments_are_an_error_for_the_model(arguments: str, error: str) -> None:
+    [call] = whole(Reply(calls=[("f", arguments)])).calls
+    assert error in call.error
+    assert call.arguments == arguments
+
+
+@pytest.mark.parametrize("call", [None, "f", {}, {"function": None}, {"function": {"name": 7}}])
+def test_a_call_without_a_name_is_an_error_for_the_model(call: Any) -> None:
+    [read] = whole(Reply(message={"tool_calls": [call]})).calls
+    assert read.error == "the tool call names no function"
+
+
+def test_arguments_may_be_an_object_or_missing() -> None:
+    calls = [
+        {"function": {"name": "f", "arguments": {"a": 1}}},
+        {"function": {"name": "g", "arguments": None}},
+    ]
+    read = whole(Reply(message={"tool_calls": calls})).calls
+    assert [(call.arguments, call.error) for call in read] == [({"a": 1}, ""), ({}, "")]
+
+
+def test_invalid_characters_are_replaced() -> None:
+    answer = read_answer(read_json(json.dumps(Reply(content="a\ud800b\0c").body("m")).encode()))
+    assert answer.content == "a�b�c"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        None,
+        [],
+        "x",
+        3,
+        {},
+        {"choices": []},
+        {"choices": [1]},
+        {"choices": [{}]},
+        {"choices": [{"message": "x"}]},
+    ],
+)
+def test_an_answer_without_a_message_is_garbled(body: Any) -> None:
+    with pytest.raises(GarbledAnswerError):
+        read_answer(body)
+
+
+@pytest.mark.parametrize(
+    "body", [{"error": {"code": 502}}, {"choices": [{"error": {"code": 502}, "message": {"content": ""}}]}]
+)
+def test_an_error_inside_of_an_answer_is_reported(body: Any) -> None:
+    with pytest.raises(ReportedError) as reported:
+        read_answer(body)
+    assert reported.value.body == {"code": 502}
+
+
+@pytest.mark.parametrize("data", [b"", b"<html>", b"{", b"[" * 100_000, b"\xff\xfe"])
+def test_what_is_no_json_is_garbled(data: bytes) -> None:
+    with pytest.raises(GarbledAnswerError, match="not JSON"):
+        read_json(data)
+
+
+def test_an_answer_beyond_all_limits_is_not_read() -> None:
+    with pytest.raises(OversizedAnswerError):
+        whole(Reply(content="x" * (MAX_RESPONSE_CHARS + 1)))
+    streamed = StreamedAnswer()
+    chunk = {"choices": [{"index": 0, "delta": {"content": "x" * (1 << 20)}}]}
+    for _ in range(MAX_RESPONSE_CHARS >> 20):
+        streamed.add(chunk)
+    with pytest.raises(OversizedAnswerError):
+        streamed.add(chunk)
+    assert streamed.size <= MAX_RESPONSE_CHARS + (1 << 20)
+
+
+def test_a_stream_without_its_end_is_garbled() -> None:
+    streamed = StreamedAnswer()
+    for chunk in Reply(content="hello").chunks("m")[:-2]:
+        streamed.add(chunk)
+    with pytest.raises(GarbledAnswerError, match="middle of the answer"):
+        streamed.body()
+
+
+def test_calls_without_an_index_are_told_apart_by_their_identifier() -> None:
+    streamed = StreamedAnswer()
+    for identifier, name in (("a", "f"), ("b", "g")):
+        call = {"id": identifier, "function": {"name": name, "arguments": '{"n":'}}
+        streamed.add({"choices": [{"delta": {"tool_calls": [call]}}]})
+        streamed.add({"choices": [{"delta": {"tool_calls": [{"function": {"arguments": "1}"}}]}}]})
+    streamed.add({"choices": [{"delta": {}, "finish_reason": "tool_calls"}]})
+    calls = read_answer(streamed.body()).calls
+    assert [(call.name, call.arguments) for call in calls] == [("f", '{"n":1}'), ("g", '{"n":1}')]
+
+
+async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
+    for part in parts:
+        yield part
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+async def test_events_are_read_however_the_bytes_are_cut(size: int) -> None:
+    text = ': ping\r\n\r\nevent: x\ndata: {"a": "line\u2028separator"}\n\ndata:{"b": 2}\r\n\r\n'
+    data = f"{text}data: [DONE]\n\nrest".encode()
+    cut = _parts(*(data[place : place + size] for place in range(0, len(data), size)))
+    assert [event async for event in events(cut)] == [{"a": "line\u2028separator"}, {"b": 2}]
+
+
+def test_usage_and_cost() -> None:
+    reported = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 200,
+        "total_tokens": 1200,
+        "prompt_tokens_details": {"cached_tokens": 600},
+        "completion_tokens_details": {"reasoning_tokens": 150},
+    }
+    usage = read_usage(reported, input_price=2.0, cached_price=0.5, output_price=10.0)
+    assert usage == Usage(
+        prompt_tokens=1000,
+        cached_tokens=600,
+        generated_tokens=200,
+        thinking_tokens=150,
+        cost=(400 * 2.0 + 600 * 0.5 + 200 * 10.0) / 1e6,
+    )
+    assert read_usage(reported, input_price=2.0, cached_price=None, output_price=10.0).cost == pytest.approx(
+        (1000 * 2.0 + 200 * 10.0) / 1e6
+    )
+    assert read_usage(reported, input_price=2.0, cached_price=None, output_price=None).cost is None
+
+
+def test_thinking_that_only_the_total_counts_is_paid() -> None:
+    reported = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115}
+    usage = read_usage(reported, input_price=0.0, cached_price=None, output_price=1.0)
+    assert usage.generated_tokens == 105
+    assert usage.cost == pytest.approx(105 / 1e6)
+    assert usage.thinking_tokens is None
+
+
+@pytest.mark.parametrize(
+    "reported",
+    [{}, {"prompt_tokens": "many", "prompt_tokens_details": [], "total_tokens": None}, {"prompt_tokens": -4}],
+)
+def test_nonsense_in_usage_counts_as_nothing(reported: dict[str, Any]) -> None:
+    usage = read_usage(reported, input_price=1.0, cached_price=1.0, output_price=1.0)
+    assert (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens, usage.cost) == (0, 0, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("asked", "answered", "same"),
+    [
+        ("gpt-4o", "gpt-4o", True),
+        ("gpt-4o", "gpt-4o-2024-08-06", True),
+        ("gpt-4o", "gpt-4o-mini", False),
+        ("gpt-4o", "gpt-4o-mini-2024-07-18", False),
+        ("gpt-4o-2024-08-06", "gpt-4o-2024-11-20", False),
+        ("gpt-4o-2024-08-06", "gpt-4o", True),
+        ("openai/gpt-4o", "gpt-4o-2024-08-06", True),
+        ("Qwen/Qwen3-32B", "qwen3-32b", True),
+        ("Qwen/Qwen3-32B", "Qwen/Qwen3-3", False),
+        ("claude-sonnet-latest", "claude-sonnet-20250219", True),
+        ("gpt-4", "gpt-4-0613", True),
+        ("gpt-4", "gpt-4-turbo", False),
+        ("m", "", True),
+    ],
+)
+def test_models_are_the_same_but_for_provider_and_date(asked: str, answered: str, same: bool) -> None:
+    assert is_same_model(asked, answered) is same

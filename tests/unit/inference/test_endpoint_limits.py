@@ -1,0 +1,251 @@
+"""Limits that rollouts share: rates, the window, spending; and what a failed request means."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from openai import APIConnectionError, APITimeoutError
+from openai._exceptions import APIStatusError
+
+from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, SpendLimitError
+from engine.inference.endpoint import limits
+from engine.inference.endpoint.answers import GarbledAnswerError, OversizedAnswerError, ReportedError
+from engine.inference.endpoint.failures import MAX_PAUSE_S, Failure, asked_pause, classify
+from engine.inference.endpoint.limits import RateLimits, Spending, Window
+
+REQUEST = httpx2.Request("POST", "http://h/v1/chat/completions")
+
+
+def status(code: int, body: Any = None, **headers: str) -> Failure:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    response = httpx2.Response(code, headers=named, request=REQUEST)
+    return classify(APIStatusError("said", response=response, body=body), endpoint="h")
+
+
+@pytest.mark.parametrize("code", [408, 409, 425, 429, 500, 502, 503, 504, 529])
+def test_what_may_pass_is_tried_again(code: int) -> None:
+    failure = status(code, {"message": "later"})
+    assert failure.retry
+    assert failure.overloaded is (code in (429, 503, 529))
+    assert str(failure.error) == f"h answered {code}: later"
+    assert type(failure.error) is ModelError
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "words"),
+    [
+        (401, {"message": "Incorrect API key provided: sk-abc***xyz"}, "refuses the key"),
+        (402, {"message": "Insufficient Balance"}, "out of quota"),
+        (429, {"message": "You exceeded your quota", "type": "insufficient_quota"}, "out of quota"),
+        (429, {"message": "x", "code": "billing_hard_limit_reached"}, "out of quota"),
+        (404, {"message": "The model `x` does not exist"}, "no such model"),
+        (302, None, "redirects to other.test"),
+    ],
+)
+def test_what_refuses_every_request_ends_the_run(code: int, body: Any, words: str) -> None:
+    failure = status(code, body, location="https://other.test/v1?key=sk-abc")
+    assert isinstance(failure.error, EndpointRefusedError)
+    assert not failure.retry
+    assert words in str(failure.error)
+    assert "sk-abc" not in str(failure.error)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"message": "too much", "code": "context_length_exceeded"},
+        {"message": "This model's maximum context length is 2048 tokens. However, you requested 3000."},
+        {"message": "prompt is too long: 210000 tokens > 200000 maximum"},
+        {"message": "the request exceeds the available context size", "type": "exceed_context_size_error"},
+    ],
+)
+@pytest.mark.parametrize("code", [400, 413, 422])
+def test_a_full_context_is_a_limit_and_not_a_failure(code: int, body: Any) -> None:
+    failure = status(code, body)
+    assert isinstance(failure.error, ContextLengthError)
+    assert not failure.retry
+
+
+@pytest.mark.parametrize("code", [400, 403, 422])
+@pytest.mark.parametrize("body", [{"message": "bad"}, {"detail": "bad"}, {"error": "bad"}, "bad"])
+def test_a_refused_request_is_not_tried_again(code: int, body: Any) -> None:
+    failure = status(code, body)
+    assert not failure.retry
+    assert type(failure.error) is ModelError
+    assert str(failure.error) == f"h answered {code}: bad"
+
+
+def test_messages_of_endpoints_are_capped_and_without_secrets() -> None:
+    failure = status(400, {"message": "no\n\tBearer abcdefghijklmnopqrstuvwxyz " + "x" * 100_000 + "\ud800"})
+    assert len(str(failure.error)) < 400
+    assert "abcdefgh" not in str(failure.error)
+    assert "\n" not in str(failure.error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        APITimeoutError(REQUEST),
+        APIConnectionError(request=REQUEST),
+        TimeoutError(),
+        GarbledAnswerError("not JSON"),
+        httpx2.RemoteProtocolError("peer closed connection"),
+        ConnectionResetError("reset"),
+        ReportedError({"code": 502, "message": "provider died"}),
+        ReportedError("overloaded"),
+    ],
+)
+def test_broken_answers_are_asked_for_again(error: Exception) -> None:
+    assert classify(error, endpoint="h").retry
+
+
+def test_answers_without_end_are_not_asked_for_again() -> None:
+    assert not classify(OversizedAnswerError("long"), endpoint="h").retry
+
+
+def test_errors_of_our_own_are_not_taken_for_the_endpoints() -> None:
+    with pytest.raises(KeyError):
+        classify(KeyError("x"), endpoint="h")
+
+
+@pytest.mark.parametrize(
+    ("headers", "pause"),
+    [
+        ({}, None),
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after": "-3"}, 0.0),
+        ({"retry-after": "86400"}, MAX_PAUSE_S),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
+        ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
+    ],
+)
+def test_the_pause_an_endpoint_asks_for(headers: dict[str, str], pause: float | None) -> None:
+    assert asked_pause(headers) == pause
+
+
+def test_the_pause_may_be_a_date() -> None:
+    pause = asked_pause({"retry-after": format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True)})
+    assert pause == MAX_PAUSE_S
+
+
+def narrow(window: Window, *, times: int = 1) -> None:
+    sent_at = time.monotonic()
+    for _ in range(times):
+        window.narrow(sent_at=sent_at, pause_s=0.0)
+
+
+async def test_the_window_is_halved_once_for_a_burst_and_grows_again() -> None:
+    window = Window()
+    assert window.size == math.inf
+    window.in_flight = 16
+    narrow(window, times=16)
+    assert window.size == 8
+    for _ in range(100):
+        window.widen()
+    assert 12 < window.size < 24
+    for _ in range(20):
+        narrow(window)
+    assert window.size == 1
+
+
+async def test_the_window_limits_requests_in_flight_and_loses_no_place() -> None:
+    window = Window()
+    window.in_flight = 6
+    narrow(window)
+    window.in_flight = 0
+    now, most, done = 0, 0, 0
+
+    async def request(number: int) -> None:
+        nonlocal now, most, done
+        async with window.place():
+            now += 1
+            most = max(most, now)
+            await asyncio.sleep(0)
+            now -= 1
+            if number % 3 == 0:
+                raise ValueError
+            done += 1
+
+    tasks = [asyncio.create_task(request(number)) for number in range(60)]
+    await asyncio.sleep(0)
+    for task in tasks[10:20]:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert most == 3
+    assert done == 60 - 20 - len([n for n in range(10, 20) if n % 3])
+    assert window.in_flight == 0
+
+
+async def test_a_pause_holds_every_request() -> None:
+    window = Window()
+    window.narrow(sent_at=time.monotonic(), pause_s=3600.0)
+    entered = asyncio.create_task(window.place().__aenter__())
+    done, _ = await asyncio.wait({entered}, timeout=0.05)
+    assert not done
+    entered.cancel()
+    await asyncio.wait({entered})
+    assert window.in_flight == 0
+
+
+@pytest.fixture
+def short_period(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "_PERIOD_S", 0.2)
+
+
+@pytest.mark.usefixtures("short_period")
+async def test_requests_are_spread_over_time() -> None:
+    rates = RateLimits(10, None)
+    began = time.monotonic()
+    await asyncio.gather(*(rates.wait(0) for _ in range(30)))
+    assert time.monotonic() - began >= 20 / 10 * 0.2 * 0.95
+
+
+@pytest.mark.usefixtures("short_period")
+async def test_tokens_are_charged_by_what_was_used() -> None:
+    rates = RateLimits(None, 1000)
+    began = time.monotonic()
+    await rates.wait(100)
+    rates.settle(100, 2900)
+    await rates.wait(100)  # 3,000 in all, of which the first 1,000 are a burst
+    assert time.monotonic() - began >= 2 * 0.2 * 0.95
+    rates.settle(100, 0)
+    assert rates.counts_tokens
+
+
+@pytest.mark.usefixtures("short_period")
+async def test_a_large_request_does_not_starve() -> None:
+    rates = RateLimits(None, 1000)
+    order: list[str] = []
+
+    async def wait(name: str, tokens: int) -> None:
+        await rates.wait(tokens)
+        order.append(name)
+
+    await rates.wait(1000)
+    await asyncio.gather(wait("large", 900), *(wait(f"small {n}", 10) for n in range(20)))
+    assert order[0] == "large"
+
+
+def test_spending_stops_at_the_limit_and_is_remembered(tmp_path: Path) -> None:
+    book = tmp_path / "spend.json"
+    spending = Spending(1.0, book)
+    spending.add(0.6)
+    spending.add(None)
+    spending.check()
+    again = Spending(1.0, book)
+    assert again.spent == pytest.approx(0.6)
+    again.add(0.5)
+    with pytest.raises(SpendLimitError, match=r"\$1\.1000 of policy\.spend_limit \$1;"):
+        again.check()
+    Spending(None, book).check()
