@@ -359,7 +359,7 @@ async def test_rollouts_slow_down_together_at_rate_limits() -> None:
     assert all(response.content == "fine" for response in responses)
     assert server.most_in_flight <= 4
     assert len(server.requests) == 120
-    assert server.refused < 240  # without the window, 116 at once and again at every retry
+    assert server.refused < 600  # without the window all would come again after every pause
 
 
 async def test_spending_ends_the_run_and_is_bounded_by_what_is_in_flight(tmp_path: Path) -> None:
