@@ -65,12 +65,11 @@ def _failures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
 def _lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
     steps = [step for trajectory in trajectories for step in trajectory.steps]
     responses = [sum(step.generated_tokens for step in t.steps) for t in trajectories]
+    thinking = [step.thinking_tokens for step in steps if step.thinking_tokens is not None]
     return {
         "steps/mean": _mean([len(trajectory.steps) for trajectory in trajectories]),
         "tokens/response_mean": _mean(responses),
-        "tokens/thinking_per_step": _mean(
-            [s.thinking_tokens for s in steps if s.thinking_tokens is not None]
-        ),
+        **({"tokens/thinking_per_step": _mean(thinking)} if thinking or not steps else {}),
         "tokens/prompt_mean": _mean([t.steps[0].prompt_tokens for t in trajectories]),
         "steps/unparsed": _mean([step.call is None for step in steps]),
         "conversation/forks": _mean([max(len(t.tokens.starts) - 1, 0) for t in trajectories]),

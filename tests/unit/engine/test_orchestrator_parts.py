@@ -207,6 +207,8 @@ def test_steps_of_unknown_thinking_are_left_out_of_its_mean() -> None:
     steps = [step(thinking_tokens=4), step(index=1, thinking_tokens=None)]
     group = Group(iteration=0, phase="train", task=row("t").task, trajectories=(trajectory(steps=steps),))
     assert iteration_metrics([group])["tokens/thinking_per_step"] == 4
+    group = replace(group, trajectories=(trajectory(steps=steps[1:]),))
+    assert "tokens/thinking_per_step" not in iteration_metrics([group]), "unknown, not 0"
 
 
 def test_forks_are_counted_per_trajectory() -> None:

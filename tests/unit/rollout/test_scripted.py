@@ -4,20 +4,33 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.errors import ModelError, PatchError
-from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
+from engine.inference.base import (
+    ChatRequest,
+    ChatResponse,
+    GenerationContext,
+    GenerationRequest,
+    Policy,
+    SamplingParams,
+    Usage,
+)
 from engine.inference.scripted.oracle import plan
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy, ScriptedPolicy
 from engine.patches.structure import FileChange, parse_patch
+from engine.rollout import GroupRequest
+from engine.rollout.serialise import write_trajectories
 from engine.tools import FileEditor, MemoryFileStore, ObservationStyle, run_immediately
 from engine.tools.formats import ToolFormat
-from engine.tools.parser import parse
+from engine.tools.parser import NativeCall, parse
+from engine.tools.rendering import render_turn
 from engine.tools.tool_sets import OPENHANDS
-from engine.types import Step, ToolCall
-from tests.rollout_builders import in_bytes, make_key, make_row
+from engine.types import Step, TerminationReason, ToolCall, Trajectory
+from tests.fakes.memory_sandbox import MemoryBackend
+from tests.rollout_builders import SOURCE, in_bytes, make_key, make_row, quick_agent, swe_scheduler
 
 TRAJECTORIES = Path(__file__).parents[3].parent / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
 
@@ -203,3 +216,92 @@ async def test_replay_gives_stored_responses(tmp_path: Path) -> None:
     path.write_text("{}\n")
     with pytest.raises(ModelError, match="line 1"):
         ReplayPolicy.from_file(path)
+
+
+def asked(*steps: Step, native: bool = True) -> ChatRequest:
+    return ChatRequest(
+        messages=(),
+        tools=({"type": "function"},) if native else (),
+        sampling=SamplingParams(),
+        seed=0,
+        context=GenerationContext(key=make_key(), row=make_row(), steps=steps),
+    )
+
+
+async def test_scripted_policies_answer_with_messages_and_report_no_tokens() -> None:
+    response = await NoopPolicy(tool_format="native", tool_set=OPENHANDS).respond(asked())
+    assert response == ChatResponse(
+        content="", thinking="done", calls=(NativeCall(name="submit", arguments={}),)
+    )
+    assert response.usage == Usage()
+    response = await NoopPolicy().respond(asked(native=False))
+    assert (response.thinking, response.calls) == ("done", ())
+    assert response.content.startswith("<function=finish>")
+
+
+def stored(tmp_path: Path, *steps: dict[str, Any]) -> ReplayPolicy:
+    path = tmp_path / "stored.jsonl"
+    record = {"key": {"task_id": "a" * 16, "index": 0}, "steps": steps}
+    path.write_text(json.dumps(record))
+    return ReplayPolicy.from_file(path)
+
+
+CALL = '<tool_call>\n{"name": "execute_bash", "arguments": {"cmd": "ls"}}\n</tool_call>'
+FAMILYS_OWN = "analysis<|end|>to=functions.execute_bash<|message|>{}"
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (f"<think>\nwhy\n</think>\n\nI look.\n{CALL}", ("why", "I look.", ["execute_bash"], "")),
+        (f"<think>\nwhy\n</think>\n\n{CALL}", ("why", "", ["execute_bash"], "")),
+        (f"{CALL}\n{CALL}", ("", "", ["execute_bash"] * 2, "")),
+        ("no call", ("", "no call", [], "")),
+        (f"<think>never closed {CALL}", ("", f"<think>never closed {CALL}", [], "")),
+        ("<tool_call>\n{broken\n</tool_call>", ("", "", [""], "not valid JSON")),
+    ],
+)
+async def test_native_responses_are_replayed_as_the_messages_they_were(
+    tmp_path: Path, text: str, wanted: tuple[str, str, list[str], str]
+) -> None:
+    response = await stored(tmp_path, {"response": text}).respond(asked())
+    found = [call.name for call in response.calls]
+    assert (response.thinking, response.content, found) == wanted[:3]
+    assert all(wanted[3] in call.error for call in response.calls)
+    if not wanted[3]:
+        assert render_turn(response.thinking, response.content, response.calls) == text
+
+
+async def test_responses_in_a_familys_own_format_are_replayed_by_their_stored_calls(tmp_path: Path) -> None:
+    call = {"name": "execute_bash", "arguments": {"cmd": "ls"}}
+    policy = stored(tmp_path, {"response": FAMILYS_OWN, "call": call})
+    response = await policy.respond(asked())
+    assert response.calls == (NativeCall(name="execute_bash", arguments={"cmd": "ls"}),)
+    as_text = await policy.respond(asked(native=False))
+    assert as_text == ChatResponse(content=FAMILYS_OWN), "formats written as text read the text alone"
+
+
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
+async def test_a_replayed_trajectory_is_the_same_step_by_step(
+    tmp_path: Path, tool_format: ToolFormat
+) -> None:
+    async def collect(policy: Policy) -> Trajectory:
+        backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})
+        agent = quick_agent(tool_format=tool_format, prompt="deepswe_v1")
+        request = GroupRequest(row=make_row(), iteration=0, phase="train", size=1)
+        (group,) = await swe_scheduler(backend, policy, agent=agent).collect([request])
+        return group.trajectories[0]
+
+    first = await collect(OraclePolicy(tool_format=tool_format))
+    assert (first.termination, first.reward) == (TerminationReason.SUBMITTED, 1.0)
+    path = tmp_path / "stored.jsonl"
+    for _ in range(2):  # a replay can be replayed
+        write_trajectories(path, [first])
+        again = await collect(ReplayPolicy.from_file(path))
+        assert [_told(step) for step in again.steps] == [_told(step) for step in first.steps]
+        assert again.patch == first.patch
+        first = again
+
+
+def _told(step: Step) -> tuple[object, ...]:
+    return step.thought, step.response, step.call, step.observation, step.error
