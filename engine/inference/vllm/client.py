@@ -67,6 +67,11 @@ class VllmClient:
         self._vocabulary: int | None = None
         self._session: aiohttp.ClientSession | None = None
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Return the headers that authorize requests to the server."""
+        return self._headers
+
     async def check(self) -> ServerFacts:
         """Return the server's facts.
 

@@ -1,0 +1,303 @@
+"""Publication of new weights to vLLM servers, each of which has to prove that it serves them.
+
+    write          the trainer's weights as files, once for all servers (not with nccl and ipc)
+    per server, all at the same time:
+        plant      a prompt in the prefix cache, which the reset has to remove
+        pause      as ``policy.vllm.in_flight`` says
+        load       and stamp the version; LoRA adapters are loaded beside the old ones without a pause
+        reset      the prefix cache
+        resume     nothing but the proof is sent until it is proven
+        prove      log-probabilities of a probe, checksums, nothing left of the planted prompt
+    compare        checksums of all servers
+
+A server that fails, or is not done in time, is reported with the reason; it must not be sampled from.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import shutil
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
+
+import structlog
+import torch
+
+from engine.config.policies import VllmConfig
+from engine.errors import EngineError, PublicationError
+from engine.inference.base import WeightSource
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.live_transfer import LiveTransfer
+from engine.inference.vllm.proof import Checksums, Digests, check_changes, odd_ones_out, probe_ids, tolerance
+from engine.inference.vllm.server_update import NotProvenError, ReplicaProof, ServerUpdate, Version
+from engine.inference.vllm.transfer import SentWeights, WriteFolder
+
+_Work: TypeAlias = Callable[[ServerUpdate], Awaitable[Checksums | None]]
+"""Steps of one server's update; the checksums once it is proven."""
+
+log = structlog.get_logger("engines")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedModel:
+    """Facts about the model that the servers sample and the trainer trains."""
+
+    vocabulary: int
+    """Number of token ids."""
+    max_context: int
+    """Maximum length of a prompt and its response, tokens."""
+    dtype: torch.dtype
+    """Type in which the servers compute."""
+    exact_trainer: bool = True
+    """Whether the trainer's matrix products are in float32."""
+    base: str = ""
+    """Folder that the servers started from, for the settings of adapters."""
+    has_adapters: bool = False
+    """Whether LoRA adapters are trained, over weights that stay."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationReport:
+    """Outcome of a publication, in the order of the given clients."""
+
+    version: int
+    replicas: tuple[ReplicaProof, ...]
+    num_bytes: int
+    seconds: float
+
+    @property
+    def served(self) -> list[VllmClient]:
+        """Return the clients of the servers that have proven to serve the version."""
+        return [one.client for one in self.replicas if not one.failure]
+
+    def metrics(self) -> dict[str, float]:
+        """Return the publication's metrics."""
+        parity = [one.difference for one in self.replicas if not one.failure]
+        found = {"publish/seconds": self.seconds, "publish/replicas": float(len(parity))}
+        found["publish/mib"] = self.num_bytes / 2**20
+        return found | ({"publish/parity": max(parity)} if parity else {})
+
+
+class Publisher:
+    """Brings versions of a policy's weights to servers; one call at a time.
+
+    Args:
+        config: requests in flight, and times.
+        model: that servers and trainer share.
+        folder: for files of weights and nothing else; servers must see it.
+        live: transfer without files; None: files. Where it fails, files are used.
+    """
+
+    def __init__(
+        self, config: VllmConfig, model: ServedModel, *, folder: Path, live: LiveTransfer | None = None
+    ) -> None:
+        self._mode = config.in_flight
+        self._timeout_s = config.start_timeout_s
+        """A server whose update takes longer is cheaper to start anew."""
+        self._model = model
+        self._folder = folder
+        self._live = None if model.has_adapters else live
+        self._allowed = tolerance(model.dtype, exact_trainer=model.exact_trainer)
+        self._weights: WeightSource | None = None
+        self._version: Version | None = None
+        self._sent = SentWeights(digests={}, num_bytes=0)
+        self._reference: dict[frozenset[str], Checksums] = {}
+        """Proven checksums of the version for each layout, by the names of its tensors."""
+        self._proven: WeakKeyDictionary[VllmClient, tuple[Digests, Checksums]] = WeakKeyDictionary()
+        """Published digests and own checksums of the version that each server has last proven."""
+
+    @property
+    def model(self) -> str:
+        """Return the name by which requests select the current weights: an adapter's, else nothing."""
+        return "" if self._version is None else self._version.adapter
+
+    async def publish(
+        self, version: int, weights: WeightSource, clients: Sequence[VllmClient]
+    ) -> PublicationReport:
+        """Bring the trainer's current weights to every server; nobody else sends requests meanwhile.
+
+        Args:
+            version: their number, never used before for others.
+            weights: the trainer.
+            clients: of the servers that are up.
+
+        Raises:
+            PublicationError: the weights could not be sent.
+            TrainerError: the trainer failed.
+        """
+        began, previous = time.monotonic(), self._version
+        sent = None if self._live else await self._write(version, weights)
+        current = await self._begin(version, weights)
+        updates = [self._update_of(client, current) for client in clients]
+        if sent is None:
+            sent, found = await self._update_live(version, weights, updates)
+        else:
+            found = await self._each(updates, self._update_by_files)
+        self._sent = sent
+        found = self._compared(found, current)
+        await asyncio.gather(*(self._unload(one.client, previous) for one in found if not one.failure))
+        await asyncio.to_thread(self._remove_others, current, previous)
+        return PublicationReport(
+            version=version,
+            replicas=tuple(found),
+            num_bytes=sent.num_bytes,
+            seconds=time.monotonic() - began,
+        )
+
+    async def restore(self, client: VllmClient) -> bool:
+        """Bring a server that was started anew to the current version; return whether it proves it."""
+        version = self._version
+        if version is None:
+            return False
+        if not version.folder.exists() and not await self._write_again(version):
+            log.warning("weights_not_restored", server=client.address, why="the trainer has newer weights")
+            return False
+        self._proven.pop(client, None)
+        (found,) = await self._each([self._update_of(client, version)], self._restore_by_files)
+        (found,) = self._compared([found], version)
+        return not found.failure
+
+    # --- weights -----------------------------------------------------------------------------------
+
+    async def _write(self, version: int, weights: WeightSource) -> SentWeights:
+        folder = self._folder / str(version)
+        consumer = WriteFolder(folder=folder, dtype=self._model.dtype, base=self._model.base)
+        sent: SentWeights = await weights.send_weights(consumer)
+        return sent
+
+    async def _write_again(self, version: Version) -> bool:
+        """Write the files of a version that was sent without; return whether it is still the trainer's."""
+        assert self._weights is not None
+        sent = await self._write(version.number, self._weights)
+        if sent.digests == self._sent.digests:
+            return True
+        await asyncio.to_thread(shutil.rmtree, version.folder)
+        return False
+
+    async def _begin(self, number: int, weights: WeightSource) -> Version:
+        """Make the trainer's weights the current version."""
+        probe = probe_ids(number, vocabulary=self._model.vocabulary, max_context=self._model.max_context)
+        expected = await weights.logprobs(probe)
+        if not all(map(math.isfinite, expected)):
+            raise PublicationError(f"the trainer's log-probabilities of version {number} are not finite")
+        self._weights, self._reference = weights, {}
+        self._version = Version(
+            number=number,
+            probe=probe,
+            expected=expected,
+            folder=self._folder / str(number),
+            adapter=f"policy-{number}" if self._model.has_adapters else "",
+        )
+        return self._version
+
+    def _remove_others(self, version: Version, previous: Version | None) -> None:
+        """Remove files that no server reads: of adapters, requests in flight may still use the last ones."""
+        kept = {version.folder}
+        if version.adapter and previous is not None:
+            kept.add(previous.folder)
+        for path in self._folder.iterdir() if self._folder.exists() else ():
+            if path not in kept:
+                shutil.rmtree(path, ignore_errors=True)
+
+    # --- servers -----------------------------------------------------------------------------------
+
+    def _update_of(self, client: VllmClient, version: Version) -> ServerUpdate:
+        return ServerUpdate(client, version, mode=self._mode, allowed=self._allowed)
+
+    async def _each(self, updates: Sequence[ServerUpdate], work: _Work) -> list[ReplicaProof]:
+        """Run the servers' updates at the same time; return each one's outcome."""
+        return list(await asyncio.gather(*(self._outcome(update, work) for update in updates)))
+
+    async def _outcome(self, update: ServerUpdate, work: _Work) -> ReplicaProof:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                return update.outcome(checksums=await work(update))
+        except TimeoutError:
+            failure = f"its update was not done within {self._timeout_s:g} s (policy.vllm.start_timeout_s)"
+        except (EngineError, NotProvenError) as error:
+            failure = str(error)
+        except BaseException:
+            await update.give_up()
+            raise
+        await update.give_up()
+        return update.outcome(failure)
+
+    async def _update_by_files(self, update: ServerUpdate) -> Checksums:
+        if self._model.has_adapters:
+            await update.load()
+        else:
+            await update.prepare()
+            await update.load()
+            await update.finish()
+        return await update.prove()
+
+    async def _restore_by_files(self, update: ServerUpdate) -> Checksums:
+        await update.load()
+        if not self._model.has_adapters:
+            await update.finish()
+        return await update.prove()
+
+    def _compared(self, found: Sequence[ReplicaProof], version: Version) -> list[ReplicaProof]:
+        """Return the outcomes after comparing checksums with those before and with one another."""
+        checked = [self._checked(one, version) for one in found]
+        odd = odd_ones_out([None if one.failure else one.checksums for one in checked], self._reference)
+        for i, is_odd in enumerate(odd):
+            if is_odd:
+                reason = "its checksums are not those of most servers with the same weights"
+                checked[i] = replace(checked[i], failure=reason)
+        for one in checked:
+            if one.failure:
+                log.warning(
+                    "weights_not_proven", server=one.client.address, version=version.number, why=one.failure
+                )
+            elif one.checksums is not None:
+                self._proven[one.client] = self._sent.digests, one.checksums
+                self._reference.setdefault(frozenset(one.checksums), one.checksums)
+        return checked
+
+    def _checked(self, one: ReplicaProof, version: Version) -> ReplicaProof:
+        before = self._proven.pop(one.client, None)
+        if one.failure or one.checksums is None or before is None:
+            return one
+        digests, checksums = before
+        sent = digests if version.adapter else self._sent.digests  # adapters leave the weights alone
+        return replace(one, failure=check_changes(checksums, one.checksums, digests, sent))
+
+    async def _unload(self, client: VllmClient, previous: Version | None) -> None:
+        """Forget the adapter of the version before; its requests in flight go on with it."""
+        if previous is None or not previous.adapter or previous.adapter == self.model:
+            return
+        try:
+            await client.unload_adapter(previous.adapter)
+        except EngineError as error:  # e.g. a server that was started after that version
+            log.debug("adapter_not_unloaded", server=client.address, adapter=previous.adapter, why=str(error))
+
+    # --- without files -----------------------------------------------------------------------------
+
+    async def _update_live(
+        self, version: int, weights: WeightSource, updates: Sequence[ServerUpdate]
+    ) -> tuple[SentWeights, list[ReplicaProof]]:
+        """Update all servers that pause in time by one transfer, or by files where it fails."""
+        assert self._live is not None
+        paused = await self._each(updates, ServerUpdate.prepare)
+        ready = [update for update, one in zip(updates, paused, strict=True) if not one.failure]
+        consumer = self._live.consumer([update.client for update in ready], self._model.dtype)
+        try:
+            sent: SentWeights = await weights.send_weights(consumer)
+            deliver = ServerUpdate.stamp
+        except PublicationError as error:
+            log.warning("live_transfer_failed", version=version, why=str(error), instead="files")
+            sent, deliver = await self._write(version, weights), ServerUpdate.load
+
+        async def complete(update: ServerUpdate) -> Checksums:
+            await deliver(update)
+            await update.finish()
+            return await update.prove()
+
+        proven = iter(await self._each(ready, complete))
+        return sent, [one if one.failure else next(proven) for one in paused]

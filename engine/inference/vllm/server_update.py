@@ -1,0 +1,195 @@
+"""Update of one vLLM server to a version of the weights, up to its proof."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from engine.errors import EngineError
+from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.proof import Checksums, Tolerance, compare_logprobs, differences
+from engine.types import RolloutKey, Task, TaskAnswer, TaskRow
+
+_TASK = Task(id="probe", instance_id="probe", repo="", base_commit="", problem_statement="", image="")
+_CONTEXT = GenerationContext(
+    key=RolloutKey(iteration=0, phase="probe", task_id=_TASK.id, index=0),
+    row=TaskRow(task=_TASK, answer=TaskAnswer(gold_patch=""), split="probe"),
+)
+"""Rollout that requests of a proof belong to: none, but every request names one."""
+_POLL_S = 0.05
+_COUNTERS_S = 30.0
+"""Maximum time until a server's counters include a request that has ended, seconds."""
+_RESUME_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Version:
+    """A version of the weights, with what proves it."""
+
+    number: int
+    probe: tuple[int, ...]
+    expected: list[float]
+    """The trainer's log-probabilities of the probe's tokens after the first."""
+    folder: Path
+    """Files of the weights; absent where they were sent without."""
+    adapter: str = ""
+    """Name of the LoRA adapter; empty: the weights are the model's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaProof:
+    """Outcome of a publication at one server."""
+
+    client: VllmClient
+    failure: str = ""
+    """Reason for which it must not be sampled from; empty: it has proven to serve the version."""
+    difference: float = math.nan
+    """Greatest difference of the probe's log-probabilities to the trainer's; NaN where none came."""
+    checksums: Checksums | None = None
+    seconds: float = 0.0
+
+
+class NotProvenError(Exception):
+    """The server does not compute what it should; the message is the reason."""
+
+
+class ServerUpdate:
+    """Steps of one server's update; ``prepare``, then weights by whatever way, then ``finish``.
+
+    Args:
+        client: of the server.
+        version: that it is to serve.
+        mode: what happens to requests in flight.
+        allowed: differences of log-probabilities.
+    """
+
+    def __init__(
+        self,
+        client: VllmClient,
+        version: Version,
+        *,
+        mode: Literal["finish", "keep", "abort"],
+        allowed: Tolerance,
+    ) -> None:
+        self.client = client
+        self._version = version
+        self._mode = mode
+        self._allowed = allowed
+        self._is_paused = False
+        self._has_planted = False
+        self._began = time.monotonic()
+        self.difference = math.nan
+
+    async def prepare(self) -> None:
+        """Plant a prompt in the prefix cache and pause the server."""
+        if self._mode != "keep":  # which keeps the caches of its requests
+            await self._sample()
+            self._has_planted = True
+        self._is_paused = True  # also when the pause is cancelled half-way
+        await self.client.pause(self._mode)
+
+    async def load(self) -> None:
+        """Let the server read the version's files."""
+        version = self._version
+        if version.adapter:
+            with contextlib.suppress(EngineError):  # of an earlier attempt
+                await self.client.unload_adapter(version.adapter)
+            await self.client.load_adapter(version.adapter, version.folder, version=version.number)
+        else:
+            await self.client.load_weights(version.folder, version.number)
+
+    async def stamp(self) -> None:
+        """Stamp tokens with the version: its weights were sent without files."""
+        await self.client.set_version(self._version.number)
+
+    async def finish(self) -> None:
+        """Forget cached prefixes and go on."""
+        try:
+            await self.client.reset_prefix_cache()
+        except EngineError as error:
+            # Frozen requests hold their caches; prefixes of other versions are not shared with them, as
+            # requests are salted by version.
+            if self._mode != "keep" or error.kind != "refused":
+                raise
+        if self._is_paused:
+            await self.client.resume()
+            self._is_paused = False
+
+    async def prove(self) -> Checksums:
+        """Return the checksums, once the log-probabilities are the trainer's. Raises NotProvenError."""
+        version = self._version
+        if not version.adapter:
+            served = await self.client.served_version()
+            if served != version.number:
+                raise NotProvenError(f"it stamps version {served} on its tokens")
+        token, logprob = await self._sample_uncached()
+        ids = [*version.probe, token]
+        *found, again = await self.client.prompt_logprobs(ids, model=version.adapter)
+        self.difference = differences(found, version.expected)[1]
+        if reason := compare_logprobs(found, version.expected, self._allowed):
+            raise NotProvenError(reason)
+        if reason := compare_logprobs([logprob], [again], self._allowed):
+            raise NotProvenError(f"its prefix cache holds other weights: sampled {reason}")
+        return await self.client.checksums()
+
+    async def give_up(self) -> None:
+        """Let the server go on, should it still be used by somebody."""
+        if self._is_paused:
+            with contextlib.suppress(EngineError, TimeoutError):
+                async with asyncio.timeout(_RESUME_S):
+                    await self.client.resume()
+
+    def outcome(self, failure: str = "", checksums: Checksums | None = None) -> ReplicaProof:
+        """Return the outcome so far."""
+        return ReplicaProof(
+            client=self.client,
+            failure=failure,
+            difference=self.difference,
+            checksums=checksums,
+            seconds=time.monotonic() - self._began,
+        )
+
+    async def _sample_uncached(self) -> tuple[int, float]:
+        """Return a token sampled after the probe, and its log-probability.
+
+        Raises:
+            NotProvenError: the server found the probe in its prefix cache.
+        """
+        before = await self.client.metrics()
+        if not self._has_planted or before.running or before.waiting:
+            return await self._sample()
+        sampled = await self._sample()
+        deadline = time.monotonic() + _COUNTERS_S
+        while (now := await self.client.metrics()).prefix_queries == before.prefix_queries:
+            if time.monotonic() > deadline:
+                raise NotProvenError("its counters of the prefix cache do not count")
+            await asyncio.sleep(_POLL_S)
+        if now.prefix_hits > before.prefix_hits:
+            raise NotProvenError(
+                f"its prefix cache was not reset: it still had {now.prefix_hits - before.prefix_hits} tokens "
+                "of a prompt from before the update"
+            )
+        return sampled
+
+    async def _sample(self) -> tuple[int, float]:
+        version = self._version
+        request = GenerationRequest(
+            prompt_ids=version.probe,
+            sampling=SamplingParams(temperature=1.0, max_tokens=1),
+            seed=version.number,
+            stop_ids=frozenset(),
+            context=_CONTEXT,
+        )
+        found = await self.client.generate(
+            request,
+            request_id=f"probe-{version.number}-{time.monotonic_ns()}",
+            model=version.adapter,
+            salt=str(version.number),  # as the policy's own requests of this version
+        )
+        return found.ids[0], found.logprobs[0]

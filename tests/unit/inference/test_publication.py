@@ -1,0 +1,410 @@
+"""Publication against scripted servers: whoever does not serve the new weights is caught."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from engine.config.policies import VllmConfig
+from engine.errors import EngineError, PublicationError
+from engine.inference.base import Generation, GenerationRequest, WeightConsumer, WeightStream
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.facts import EngineMetrics
+from engine.inference.vllm.live_transfer import LiveTransfer
+from engine.inference.vllm.proof import (
+    EXACT,
+    ROUNDED,
+    check_changes,
+    compare_logprobs,
+    odd_ones_out,
+    probe_ids,
+)
+from engine.inference.vllm.publication import PublicationReport, Publisher, ServedModel
+from engine.inference.vllm.transfer import SentWeights, WriteFolder, tensor_digest
+from engine.models.builtin.transformer import Transformer
+from engine.models.weights.live import LiveWeights
+from tests.unit.models import small
+
+FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate_proj": "gate_up_proj",
+         "up_proj": "gate_up_proj"}  # fmt: skip
+
+
+def table(model: Transformer, ids: Sequence[int]) -> Tensor:
+    """Return log-probabilities [T, V] after each id."""
+    with torch.no_grad():
+        return torch.log_softmax(model(torch.tensor([list(ids)]), torch.tensor([len(ids)]))[0], -1)
+
+
+@dataclass
+class Trainer:
+    """A model in training."""
+
+    model: Transformer = field(default_factory=lambda: small.model(0))
+    failure: Exception | None = None
+
+    def step(self, seed: int, size: float = 0.1) -> None:
+        """Change every weight a little."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * size * parameter.std())
+
+    async def send_weights(self, consumer: WeightConsumer) -> Any:
+        live = LiveWeights(self.model)
+        tensors = live.tensors(consumer.dtype)
+        try:
+            return consumer(WeightStream(infos=live.infos(consumer.dtype), tensors=self._until(tensors)))
+        except OSError as error:
+            raise PublicationError(str(error)) from error
+
+    def _until(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        for number, pair in enumerate(tensors):
+            if number == 3 and self.failure is not None:
+                raise self.failure
+            yield pair
+
+    async def logprobs(self, ids: Sequence[int]) -> list[float]:
+        found = table(self.model, ids)[:-1].gather(1, torch.tensor(ids)[1:, None])
+        return found.squeeze(1).tolist()
+
+
+class Server:
+    """What a vLLM server does with weights and caches, with one fault."""
+
+    def __init__(self, fault: str = "") -> None:
+        self.address = f"http://{fault or 'honest'}:1"
+        self.model = small.model(0)
+        self.fault = fault
+        self.version = 0
+        self.calls: list[str] = []
+        self.cache: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self.queries = self.hits = 0
+        self.paused = asyncio.Event()
+
+    async def generate(
+        self, request: GenerationRequest, *, request_id: str, model: str = "", salt: str = ""
+    ) -> Generation:
+        assert request_id
+        assert not self.paused.is_set(), "it would wait for ever"
+        self.calls.append("generate")
+        key = salt, tuple(request.prompt_ids)
+        self.queries += len(request.prompt_ids)
+        if key in self.cache and self.fault != "uncounted":
+            self.hits += len(request.prompt_ids)
+        last = self.cache.setdefault(key, table(self.model, request.prompt_ids)[-1])
+        token = int(last.argmax())
+        return Generation(ids=(token,), logprobs=(float(last[token]),), versions=(self.version,))
+
+    async def prompt_logprobs(self, ids: Sequence[int], *, model: str = "", salt: str = "") -> list[float]:
+        found = table(self.model, ids)[:-1].gather(1, torch.tensor(ids)[1:, None]).squeeze(1)
+        return [float("nan")] * len(found) if self.fault == "nan" else found.tolist()
+
+    async def metrics(self) -> EngineMetrics:
+        return EngineMetrics(
+            running=0, waiting=0, kv_use=0.0, cache_tokens=1000, generated_tokens=0, prompt_tokens=0,
+            prefix_queries=self.queries, prefix_hits=self.hits, preemptions=0,
+        )  # fmt: skip
+
+    async def pause(self, mode: str) -> None:
+        self.calls.append(f"pause {mode}")
+        if self.fault == "slow":
+            await asyncio.Event().wait()
+        self.paused.set()
+
+    async def resume(self) -> None:
+        self.calls.append("resume")
+        self.paused.clear()
+
+    async def reset_prefix_cache(self) -> None:
+        self.calls.append("reset")
+        if self.fault not in ("cached", "uncounted"):
+            self.cache.clear()
+        if self.fault == "busy":
+            raise EngineError("requests are in flight", kind="refused")
+
+    async def load_weights(self, folder: Path, version: int) -> None:
+        self.calls.append(f"load {folder.name}")
+        if self.fault == "dead":
+            raise EngineError("the connection was cut", kind="lost")
+        tensors = {n: t for file in folder.glob("*.safetensors") for n, t in load_file(file).items()}
+        own = self.model.state_dict()
+        assert set(tensors) <= set(own)
+        if self.fault == "half":
+            tensors = dict(sorted(tensors.items())[: len(tensors) // 2])
+        if self.fault == "one missing":
+            tensors.pop("model.layers.1.self_attn.o_proj.weight")
+        if self.fault != "stale":
+            self.model.load_state_dict(own | tensors)
+        if self.fault == "corrupt":
+            with torch.no_grad():
+                self.model.model.norm.weight[0] += 1e-6
+        await self.set_version(version)
+
+    async def set_version(self, version: int) -> None:
+        self.version = version - 1 if self.fault == "unstamped" else version
+
+    async def served_version(self) -> int:
+        return self.version
+
+    async def checksums(self) -> dict[str, str]:
+        parts: dict[str, list[bytes]] = defaultdict(list)
+        for name, tensor in self.model.named_parameters():
+            part = name.split(".")
+            fused = ".".join(FUSED.get(one, one) for one in part)
+            parts[f"dp0:pp0:pcp0:tp0:{fused}"].append(tensor.detach().numpy().tobytes())
+        return {name: hashlib.sha256(b"".join(data)).hexdigest() for name, data in parts.items()}
+
+
+def publisher(folder: Path, **settings: Any) -> Publisher:
+    live = settings.pop("live", None)
+    config = VllmConfig(**{"start_timeout_s": 60, **settings})
+    model = ServedModel(vocabulary=small.VOCAB, max_context=256, dtype=torch.float32)
+    return Publisher(config, model, folder=folder / "weights", live=live)
+
+
+async def publish(
+    publishing: Publisher, version: int, trainer: Trainer, servers: Sequence[Server]
+) -> PublicationReport:
+    return await publishing.publish(version, trainer, cast(list[VllmClient], list(servers)))
+
+
+async def test_each_version_reaches_every_server(tmp_path: Path) -> None:
+    trainer, servers, publishing = Trainer(), [Server(), Server()], publisher(tmp_path)
+    for version in range(1, 4):
+        report = await publish(publishing, version, trainer, servers)
+        assert [one.failure for one in report.replicas] == ["", ""]
+        assert report.metrics()["publish/replicas"] == 2
+        assert report.metrics()["publish/parity"] <= 1e-5
+        assert report.metrics()["publish/mib"] == pytest.approx(
+            sum(p.numel() * 4 for p in trainer.model.parameters()) / 2**20
+        )
+        assert [path.name for path in (tmp_path / "weights").iterdir()] == [str(version)]
+        for server in servers:
+            for ours, theirs in zip(trainer.model.parameters(), server.model.parameters(), strict=True):
+                assert torch.equal(ours, theirs)
+            assert not server.paused.is_set()
+        trainer.step(version)
+    assert publishing.model == ""
+    expected = ["generate", "pause finish", "load 3", "reset", "resume", "generate"]
+    assert servers[0].calls[-6:] == expected
+
+
+@pytest.mark.parametrize(
+    ("fault", "size", "reason"),
+    [
+        ("stale", 0.1, "differ from the trainer's"),
+        ("half", 0.1, "differ from the trainer's"),
+        ("one missing", 0.1, "differ from the trainer's"),
+        ("cached", 0.1, "prefix cache was not reset"),
+        ("uncounted", 0.1, "prefix cache holds other weights"),
+        ("stale", 1e-6, "are those of the previous version"),
+        ("half", 1e-6, "are those of the previous version"),
+        (
+            "one missing",
+            1e-6,
+            "checksums of model.layers.1.self_attn.o_proj.weight are those of the previous",
+        ),
+        ("cached", 1e-6, "prefix cache was not reset"),
+        ("nan", 0.1, "differ from the trainer's by nan"),
+        ("unstamped", 0.1, "stamps version 1"),
+        ("dead", 0.1, "connection was cut"),
+        ("busy", 0.1, "requests are in flight"),
+        ("slow", 0.1, "not done within 3 s"),
+    ],
+)
+async def test_a_server_that_does_not_serve_the_new_weights_is_caught(
+    tmp_path: Path, fault: str, size: float, reason: str
+) -> None:
+    """Also after updates too small for log-probabilities to show, and beside others that do."""
+    trainer, servers, publishing = Trainer(), [Server(), Server()], publisher(tmp_path, start_timeout_s=3)
+    assert len((await publish(publishing, 1, trainer, servers)).served) == 2
+    before = await trainer.logprobs(range(5, 200))
+    trainer.step(1, size)
+    if size < 0.1:
+        assert not compare_logprobs(await trainer.logprobs(range(5, 200)), before, EXACT), "not small"
+    servers[0].fault = fault
+    report = await publish(publishing, 2, trainer, servers)
+    assert reason in report.replicas[0].failure
+    assert report.served == [servers[1]]
+    assert "resume" in servers[0].calls[-5:], "it may be somebody else's"
+    servers[0].fault = ""
+    assert await publishing.restore(cast(VllmClient, servers[0]))
+    trainer.step(2)
+    assert len((await publish(publishing, 3, trainer, servers)).served) == 2
+
+
+@pytest.mark.parametrize("honest", [1, 2])
+async def test_servers_that_differ_from_one_another_are_caught(tmp_path: Path, honest: int) -> None:
+    """Of two, nobody can say which is right."""
+    trainer, publishing = Trainer(), publisher(tmp_path)
+    servers = [*(Server() for _ in range(honest)), Server("corrupt")]
+    report = await publish(publishing, 1, trainer, servers)
+    assert report.served == (servers[:2] if honest == 2 else [])
+    assert "not those of most servers" in report.replicas[-1].failure
+    assert await publishing.restore(cast(VllmClient, servers[-1])) is (honest == 1)
+
+
+async def test_a_server_started_anew_gets_the_current_version(tmp_path: Path) -> None:
+    trainer, server, publishing = Trainer(), Server(), publisher(tmp_path)
+    assert not await publishing.restore(cast(VllmClient, server)), "there is nothing to restore yet"
+    trainer.step(1)
+    await publish(publishing, 1, trainer, [server])
+    anew = Server()
+    trainer.step(2)  # the next update has begun
+    assert await publishing.restore(cast(VllmClient, anew))
+    assert await anew.checksums() == await server.checksums()
+    assert not await publishing.restore(cast(VllmClient, Server("stale")))
+    report = await publish(publishing, 2, trainer, [server, anew])
+    assert len(report.served) == 2
+
+
+async def test_weights_that_stay_the_same_are_proven_too(tmp_path: Path) -> None:
+    trainer, server, publishing = Trainer(), Server(), publisher(tmp_path)
+    for version in (1, 2):
+        assert (await publish(publishing, version, trainer, [server])).served
+    server.fault = "corrupt"
+    report = await publish(publishing, 3, trainer, [server])
+    assert "changed, though what was published of it is the same" in report.replicas[0].failure
+
+
+async def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    trainer, server, publishing = Trainer(), Server(), publisher(tmp_path)
+    await publish(publishing, 1, trainer, [server])
+    trainer.failure = OSError("no space left")
+    with pytest.raises(PublicationError, match="no space left"):
+        await publish(publishing, 2, trainer, [server])
+    assert [path.name for path in (tmp_path / "weights").iterdir()] == ["1"]
+    assert server.version == 1
+    assert await publishing.restore(cast(VllmClient, Server()))
+
+
+async def test_requests_that_are_kept_keep_their_caches(tmp_path: Path) -> None:
+    trainer, server, publishing = Trainer(), Server("busy"), publisher(tmp_path, in_flight="keep")
+    assert (await publish(publishing, 1, trainer, [server])).served
+    assert server.calls == ["pause keep", "load 1", "reset", "resume", "generate"]
+
+
+@dataclass(frozen=True)
+class Failing:
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, weights: WeightStream) -> None:
+        next(weights.tensors)
+        raise OSError("the connection was cut")
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Stands for GPUs: puts the weights into the servers' models."""
+
+    servers: tuple[Server, ...]
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, weights: WeightStream) -> SentWeights:
+        digests = {}
+        for name, tensor in weights.tensors:
+            digests[name] = tensor_digest(tensor)
+            for server in self.servers:
+                assert server.paused.is_set()
+                server.model.state_dict()[name].copy_(tensor)
+        return SentWeights(digests=digests, num_bytes=1)
+
+
+@dataclass(frozen=True)
+class Gpus:
+    """``LiveTransfer`` without GPUs."""
+
+    works: bool
+
+    def consumer(self, clients: Any, dtype: torch.dtype) -> Any:
+        return Direct(tuple(clients)) if self.works else Failing(dtype)
+
+
+@pytest.mark.parametrize("works", [True, False])
+async def test_transfers_without_files_fall_back_to_files(tmp_path: Path, works: bool) -> None:
+    trainer, servers = Trainer(), [Server(), Server("slow")]
+    live = cast(LiveTransfer, Gpus(works))
+    publishing = publisher(tmp_path, live=live, start_timeout_s=3)
+    trainer.step(1)
+    report = await publish(publishing, 1, trainer, servers)
+    assert report.served == servers[:1]
+    assert (tmp_path / "weights" / "1").exists() is not works
+    assert servers[0].version == 1
+    anew = Server()
+    assert await publishing.restore(cast(VllmClient, anew))
+    assert await anew.checksums() == await servers[0].checksums()
+    if works:
+        await publish(publishing, 2, trainer, servers[:1])
+        trainer.step(2)
+        assert not await publishing.restore(cast(VllmClient, Server())), "the trainer has gone on"
+        assert not (tmp_path / "weights" / "2").exists()
+
+
+def test_adapters_are_written_as_peft_does(tmp_path: Path) -> None:
+    tensors = {"base_model.model.a.lora_A.weight": torch.ones(2, 3)}
+    stream = WeightStream(infos={}, tensors=iter(tensors.items()), adapter={"r": 2})
+    sent = WriteFolder(folder=tmp_path / "policy-1", dtype=torch.float32, base="base")(stream)
+    assert set(sent.digests) == set(tensors)
+    written = {path.name for path in (tmp_path / "policy-1").iterdir()}
+    assert written == {"adapter_model.safetensors", "adapter_config.json"}
+    settings = json.loads((tmp_path / "policy-1" / "adapter_config.json").read_text())
+    assert settings == {"r": 2, "base_model_name_or_path": "base"}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_digest_changes_with_any_bit(dtype: torch.dtype) -> None:
+    tensor = torch.ones(5_000_000, dtype=dtype)
+    digest, bits = tensor_digest(tensor), tensor.view(torch.int16 if dtype.itemsize == 2 else torch.int32)
+    assert tensor_digest(tensor.clone()) == digest
+    for places in ([0], [4_999_999], [7, 4_300_000], [1, 2]):
+        bits[places] ^= 1
+        assert tensor_digest(tensor) != digest
+        bits[places] ^= 1
+    assert tensor_digest(tensor.roll(1)) == digest
+    bits[0] ^= 1
+    assert tensor_digest(tensor.roll(1)) != tensor_digest(tensor)
+
+
+def test_probes_cover_the_vocabulary_and_never_repeat() -> None:
+    probes = [probe_ids(version, vocabulary=1000, max_context=4096) for version in range(50)]
+    assert len(set(probes)) == 50
+    assert all(len(probe) == 256 for probe in probes)
+    assert len({one for probe in probes for one in probe}) > 990
+    assert len(probe_ids(1, vocabulary=10, max_context=64)) == 62
+
+
+def test_tolerances_tell_rounding_from_other_weights() -> None:
+    expected = [-8.0] * 256
+    noise = torch.randn(256, generator=torch.Generator().manual_seed(0)).double()
+    for size, allowed, is_same in ((2e-5, EXACT, True), (1e-3, EXACT, False), (0.1, ROUNDED, True),
+                                   (0.5, ROUNDED, False)):  # fmt: skip
+        found = (torch.tensor(expected, dtype=torch.float64) + size * noise).tolist()
+        assert (not compare_logprobs(found, expected, allowed)) is is_same
+
+
+def test_a_shard_may_stay_the_same_while_another_changes() -> None:
+    before = {f"tp{rank}:model.layers.0.mlp.experts.w13_weight": f"{rank}" for rank in "01"}
+    after = {**before, "tp1:model.layers.0.mlp.experts.w13_weight": "other"}
+    name = "model.layers.0.mlp.experts.7.gate_proj.weight"
+    assert not check_changes(before, after, {name: 1}, {name: 2})
+    assert "layer 0" in check_changes(before, before, {name: 1}, {name: 2})
+    assert "layer 0" in check_changes(before, after, {name: 1}, {name: 1})
+    assert "other names" in check_changes(before, {**after, "tp0:x": "1"}, {name: 1}, {name: 2})
+
+
+def test_layouts_are_compared_apart() -> None:
+    one, two = {"tp0:a": "1"}, {"tp0:a": "2"}
+    wide = {"tp0:a": "3", "tp1:a": "4"}
+    assert odd_ones_out([one, wide, None, one, two], {}) == [False, False, False, False, True]
+    assert odd_ones_out([two, wide], {frozenset(one): one}) == [True, False]
