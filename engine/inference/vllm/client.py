@@ -58,7 +58,8 @@ class VllmClient:
         self.model = model
         self.version = 0
         """Version of the weights as this client last stamped it."""
-        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        """Headers that authorize requests."""
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
         self._load_timeout = aiohttp.ClientTimeout(total=load_timeout_s)
         self._stalls = StallWatch(stall_timeout_s)
@@ -66,11 +67,6 @@ class VllmClient:
         """Version of each adapter that was loaded with one."""
         self._vocabulary: int | None = None
         self._session: aiohttp.ClientSession | None = None
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers that authorize requests to the server."""
-        return self._headers
 
     async def check(self) -> ServerFacts:
         """Return the server's facts.
@@ -310,7 +306,7 @@ class VllmClient:
         limit = timeout or self._timeout
         try:
             async with self._open_session().request(
-                verb, self.address + route, json=json, headers=self._headers, timeout=limit
+                verb, self.address + route, json=json, headers=self.headers, timeout=limit
             ) as response:
                 if response.status != 200:
                     text = (await response.text())[:500]

@@ -173,6 +173,10 @@ def publisher(folder: Path, **settings: Any) -> Publisher:
     return Publisher(config, model, folder=folder / "weights", live=live)
 
 
+def served(report: PublicationReport) -> list[Server]:
+    return cast(list[Server], report.served)
+
+
 async def publish(
     publishing: Publisher, version: int, trainer: Trainer, servers: Sequence[Server]
 ) -> PublicationReport:
@@ -236,7 +240,7 @@ async def test_a_server_that_does_not_serve_the_new_weights_is_caught(
     servers[0].fault = fault
     report = await publish(publishing, 2, trainer, servers)
     assert reason in report.replicas[0].failure
-    assert report.served == [servers[1]]
+    assert served(report) == [servers[1]]
     assert "resume" in servers[0].calls[-5:], "it may be somebody else's"
     servers[0].fault = ""
     assert await publishing.restore(cast(VllmClient, servers[0]))
@@ -250,7 +254,7 @@ async def test_servers_that_differ_from_one_another_are_caught(tmp_path: Path, h
     trainer, publishing = Trainer(), publisher(tmp_path)
     servers = [*(Server() for _ in range(honest)), Server("corrupt")]
     report = await publish(publishing, 1, trainer, servers)
-    assert report.served == (servers[:2] if honest == 2 else [])
+    assert served(report) == (servers[:2] if honest == 2 else [])
     assert "not those of most servers" in report.replicas[-1].failure
     assert await publishing.restore(cast(VllmClient, servers[-1])) is (honest == 1)
 
@@ -338,7 +342,7 @@ async def test_transfers_without_files_fall_back_to_files(tmp_path: Path, works:
     publishing = publisher(tmp_path, live=live, start_timeout_s=3)
     trainer.step(1)
     report = await publish(publishing, 1, trainer, servers)
-    assert report.served == servers[:1]
+    assert served(report) == servers[:1]
     assert (tmp_path / "weights" / "1").exists() is not works
     assert servers[0].version == 1
     anew = Server()
