@@ -160,8 +160,8 @@ class TaskAnswer:
     timeout_s: float | None = None
     """Time limit of the tests set by the row; else the run's ``grading.timeout_s``."""
     setup_patch: str = ""
-    """What makes the image the task: applied before an agent enters and before a patch is graded; every patch
-    is relative to the tree with it (SWE-smith: the bug, on an image of the intact repository)."""
+    """Patch that makes the image the task, applied before an agent enters and before a patch is graded;
+    patches are relative to the tree with it (SWE-smith: the bug, on an image of the intact repository)."""
     deterministic: bool = False
     """Whether repeated runs had the same outcome, so that verdicts may be reused."""
     metadata: Mapping[str, Any] = field(default_factory=dict)

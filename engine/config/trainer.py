@@ -63,7 +63,7 @@ class TrainerConfig(Section):
     context_parallel: int = Field(default=1, ge=1)
     """Number of ranks that share the tokens of each trajectory, for contexts too long for one device."""
     launcher: Literal["local", "torchrun"] = "local"
-    """Who starts the ranks: the run itself, on its machine, or ``torchrun``, on one or several machines."""
+    """Launcher of the ranks: the run itself, on its machine, or ``torchrun``, on one or several machines."""
     rank_timeout_s: float = Field(default=600.0, gt=0)
     """Maximum time for ranks to start, to wait for one another, and without a sign of life, seconds."""
     cpu_offload: bool = False

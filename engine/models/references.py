@@ -35,7 +35,7 @@ class Reference:
     architecture: str | None = None
     """Name of that architecture."""
     random: bool = False
-    """Whether weights are random even if the folder has others."""
+    """Random weights, even where the folder has others."""
 
 
 def find_model(ref: str, *, home: Path) -> Reference:
