@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.types import INFRASTRUCTURE_REASONS, Trajectory, Verdict
@@ -46,37 +45,74 @@ class EvaluationSummary:
     """pass@k for k = 1, 2, 4, … up to the smallest number of graded attempts of any task."""
 
 
-def summarise(trajectories: Sequence[Trajectory]) -> EvaluationSummary:
+@dataclass(slots=True)
+class TaskTally:
+    """Counts of one task's attempts."""
+
+    graded: int = 0
+    solved: int = 0
+    lost: int = 0
+    """Attempts lost to infrastructure."""
+
+    @property
+    def rate(self) -> float:
+        """Return the share of graded attempts that solved the task."""
+        return self.solved / self.graded
+
+
+class EvaluationTally:
+    """Counts of attempts, by task: all that an evaluation keeps of a trajectory."""
+
+    def __init__(self) -> None:
+        self.tasks: dict[str, TaskTally] = {}
+
+    def add(self, task_id: str, *, solved: bool | None) -> None:
+        """Count an attempt; ``solved`` is None when infrastructure lost it or its grading."""
+        task = self.tasks.setdefault(task_id, TaskTally())
+        task.lost += solved is None
+        task.graded += solved is not None
+        task.solved += solved is True
+
+    @property
+    def graded(self) -> list[TaskTally]:
+        """Return the tasks with graded attempts."""
+        return [task for task in self.tasks.values() if task.graded]
+
+    def summary(self) -> EvaluationSummary:
+        """Return the metrics; the order of the attempts does not change them."""
+        tasks = self.graded
+        rates = [task.rate for task in tasks]
+        num_samples = sum(task.graded for task in tasks)
+        low, high = solve_interval(rates, num_samples)
+        return EvaluationSummary(
+            num_samples=num_samples,
+            num_tasks=len(tasks),
+            num_solved=sum(task.solved for task in tasks),
+            solve_rate=statistics.fmean(rates) if rates else 0.0,
+            interval_low=low,
+            interval_high=high,
+            num_infrastructure=sum(task.lost for task in self.tasks.values()),
+            pass_at_k=_pass_at_powers(tasks),
+        )
+
+
+def summarise(trajectories: Iterable[Trajectory]) -> EvaluationSummary:
     """Summarise the trajectories of an evaluation."""
-    tasks: dict[str, list[bool]] = defaultdict(list)
+    tally = EvaluationTally()
     for trajectory in trajectories:
-        if trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None:
-            continue
-        solved = trajectory.grade is not None and trajectory.grade.verdict is Verdict.PASSED
-        tasks[trajectory.key.task_id].append(solved)
-    attempts = list(tasks.values())
-    rates = [statistics.fmean(task) for task in attempts]
-    num_samples = sum(map(len, attempts))
-    low, high = solve_interval(rates, num_samples)
-    return EvaluationSummary(
-        num_samples=num_samples,
-        num_tasks=len(attempts),
-        num_solved=sum(map(sum, attempts)),
-        solve_rate=statistics.fmean(rates) if rates else 0.0,
-        interval_low=low,
-        interval_high=high,
-        num_infrastructure=len(trajectories) - num_samples,
-        pass_at_k=_pass_at_powers(attempts),
-    )
+        lost = trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None
+        passed = trajectory.grade is not None and trajectory.grade.verdict is Verdict.PASSED
+        tally.add(trajectory.key.task_id, solved=None if lost else passed)
+    return tally.summary()
 
 
-def _pass_at_powers(attempts: Sequence[Sequence[bool]]) -> tuple[PassAtK, ...]:
+def _pass_at_powers(tasks: Collection[TaskTally]) -> tuple[PassAtK, ...]:
     found = []
-    k, fewest = 1, min(map(len, attempts), default=0)
+    k, fewest = 1, min((task.graded for task in tasks), default=0)
     while k <= fewest:
-        rates = [pass_at_k(len(task), sum(task), k) for task in attempts]
+        rates = [pass_at_k(task.graded, task.solved, k) for task in tasks]
         # k attempts are one observation of pass@k, so there are only so many independent ones.
-        low, high = solve_interval(rates, sum(len(task) // k for task in attempts))
+        low, high = solve_interval(rates, sum(task.graded // k for task in tasks))
         found.append(PassAtK(k=k, rate=statistics.fmean(rates), interval_low=low, interval_high=high))
         k *= 2
     return tuple(found)

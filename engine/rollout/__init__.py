@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from engine.rollout.environments import SweEnvironments
 from engine.rollout.observer import RolloutObserver
-from engine.rollout.scheduler import GroupRequest, RolloutScheduler
+from engine.rollout.scheduler import GroupRequest, RolloutRequest, RolloutScheduler
 
-__all__ = ["GroupRequest", "RolloutObserver", "RolloutScheduler", "SweEnvironments"]
+__all__ = ["GroupRequest", "RolloutObserver", "RolloutRequest", "RolloutScheduler", "SweEnvironments"]

@@ -1,14 +1,14 @@
-"""Scheduling of rollout groups under budgets: admitted and returned in order, all accounted for.
+"""Scheduling of rollouts under budgets: admitted in order, all accounted for, as a stream or in groups.
 
 One rollout's failure never stops the others. Results do not depend on scheduling: every random
-stream is seeded by the sampled item (``engine.rollout.seeds``). Cancelling ``collect`` closes every
-environment and reports what had started as cancelled before it raises.
+stream is seeded by the sampled item (``engine.rollout.seeds``). Only rollouts in flight are in memory.
+Cancelling closes every environment and reports what had started as cancelled before it raises.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.agent.prompts import Prompt, load_prompt
@@ -22,6 +22,14 @@ from engine.types import Group, RolloutKey, TaskRow, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutRequest:
+    """Request for one rollout."""
+
+    key: RolloutKey
+    row: TaskRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRequest:
     """Request for a group of sibling rollouts of one task."""
 
@@ -29,6 +37,14 @@ class GroupRequest:
     iteration: int
     phase: str
     size: int
+
+    def rollouts(self) -> Iterator[RolloutRequest]:
+        """Yield the request for each sibling."""
+        for index in range(self.size):
+            key = RolloutKey(
+                iteration=self.iteration, phase=self.phase, task_id=self.row.task.id, index=index
+            )
+            yield RolloutRequest(key=key, row=self.row)
 
 
 class RolloutScheduler:
@@ -70,55 +86,56 @@ class RolloutScheduler:
             seed=seed,
             slots=asyncio.Semaphore(rollout.max_concurrent),
         )
+        self._max_tasks = 2 * rollout.max_concurrent
+        """Maximum number of rollouts in memory: as many that wait for their grades as act."""
 
-    async def collect(self, requests: Sequence[GroupRequest]) -> list[Group]:
-        """Roll out and grade every requested group, in the order of the requests.
+    async def run(
+        self, requests: Iterable[RolloutRequest], finished: Callable[[Trajectory], None]
+    ) -> None:
+        """Roll out and grade every request, and keep nothing of what is finished.
+
+        Args:
+            requests: taken one by one, each as soon as there is room for its rollout.
+            finished: called with each trajectory, after the observer has recorded it.
 
         Raises:
             asyncio.CancelledError: after all environments were closed.
-            Exception: raised by an observer; everything in flight was cancelled first.
+            Exception: raised by an observer or ``finished``; everything in flight was cancelled first.
         """
-        members = [[self._start(request, index) for index in range(request.size)] for request in requests]
-        await _all_or_cancelled([task for group in members for task in group])
+        room = asyncio.Semaphore(self._max_tasks)
+
+        async def roll_out(request: RolloutRequest) -> None:
+            finished(await Rollout(parts=self._parts, key=request.key, row=request.row).run())
+            room.release()
+
+        failures: Sequence[BaseException] = ()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for request in requests:
+                    await room.acquire()
+                    tasks.create_task(roll_out(request))
+        except BaseExceptionGroup as group:
+            failures = group.exceptions
+        for error in failures:
+            raise (error.__cause__ or error) if isinstance(error, ObserverFailedError) else error
+
+    async def collect(self, requests: Sequence[GroupRequest]) -> list[Group]:
+        """Roll out and grade every requested group, in the order of the requests. Raises as ``run``."""
+        found: dict[RolloutKey, Trajectory] = {}
+
+        def finished(trajectory: Trajectory) -> None:
+            found[trajectory.key] = trajectory
+
+        await self.run((rollout for request in requests for rollout in request.rollouts()), finished)
         return [
             Group(
                 iteration=request.iteration,
                 phase=request.phase,
                 task=request.row.task,
-                trajectories=tuple(task.result() for task in group),
+                trajectories=tuple(found[rollout.key] for rollout in request.rollouts()),
             )
-            for request, group in zip(requests, members, strict=True)
+            for request in requests
         ]
-
-    def _start(self, request: GroupRequest, index: int) -> asyncio.Task[Trajectory]:
-        key = RolloutKey(
-            iteration=request.iteration, phase=request.phase, task_id=request.row.task.id, index=index
-        )
-        return asyncio.create_task(Rollout(parts=self._parts, key=key, row=request.row).run())
-
-
-async def _all_or_cancelled(tasks: Collection[asyncio.Task[Trajectory]]) -> None:
-    """Wait for all tasks; if one raises or the caller is cancelled, cancel and await the rest first."""
-    if not tasks:
-        return
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-    except asyncio.CancelledError:
-        await _cancel(tasks)
-        raise
-    for error in filter(None, (task.exception() for task in done)):
-        await _cancel(tasks)
-        raise (error.__cause__ or error) if isinstance(error, ObserverFailedError) else error
-
-
-async def _cancel(tasks: Collection[asyncio.Task[Trajectory]]) -> None:
-    """Cancel each task exactly once: a second time would interrupt the closing of its environment."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()  # marks it as seen
 
 
 def _check_conversation(policy: Policy, prompt: Prompt) -> None:
