@@ -13,6 +13,7 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.trainer import TrainerConfig
+from engine.config.training import EvaluationConfig
 
 
 class TrainSettings(Protocol):
@@ -37,6 +38,10 @@ class TrainSettings(Protocol):
     @property
     def trainer(self) -> TrainerConfig:
         """Return the settings of batches and optimizer steps."""
+
+    @property
+    def evaluation(self) -> EvaluationConfig:
+        """Return the settings of evaluations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +114,15 @@ def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
             (
                 "agent.max_response",
                 f"{run.agent.max_response} exceeds agent.max_context ({run.agent.max_context})",
+            )
+        )
+    evaluated = run.evaluation.max_context
+    if evaluated is not None and evaluated <= max(run.agent.max_response, run.agent.token_warning):
+        found.append(
+            (
+                "evaluation.max_context",
+                f"{evaluated} must exceed agent.max_response ({run.agent.max_response}) and "
+                f"agent.token_warning ({run.agent.token_warning})",
             )
         )
     if run.agent.token_warning >= run.agent.max_context:

@@ -114,3 +114,28 @@ class RolloutConfig(Section):
     """Rollouts per task (group size)."""
     max_concurrent: int = Field(default=64, ge=1)
     """Maximum number of concurrent rollouts."""
+
+
+class CollectionConfig(Section):
+    """Tasks to collect rollouts of, earlier results, and rollouts that are repeated."""
+
+    shuffle: bool = False
+    """Shuffle the split's tasks by the run's seed before ``start_index`` and ``dataset.limit`` apply."""
+    start_index: int = Field(default=0, ge=0)
+    """Index of the first task to use."""
+    skip: Literal["none", "finished", "solved"] = "none"
+    """Treatment of what the runs in ``skip_runs`` have: ``finished`` counts their graded rollouts towards
+    ``rollout.group_size``, ``solved`` leaves out tasks that one of them solved."""
+    skip_runs: tuple[Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...] = ()
+    """Earlier runs, as their folders under the data folder's ``runs/`` are called."""
+    infra_retries: int = Field(default=1, ge=0)
+    """Number of times that rollouts lost to infrastructure are repeated, after all others."""
+    retry_temperatures: tuple[Annotated[float, Field(ge=0)], ...] = ()
+    """Sampling temperatures of further attempts at a rollout that ended without submission, in order; only the
+    last attempt is kept (R2E-Gym's ``max_iterations`` = 3: temperature 0, then 0.1 and 0.2)."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.skip == "none") != (not self.skip_runs):
+            raise ValueError("skip and skip_runs belong together: set both or neither")
+        return self

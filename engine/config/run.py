@@ -26,7 +26,13 @@ from engine.config.environment import (
 from engine.config.importing import ImportConfig
 from engine.config.places import Allowed, Text, places
 from engine.config.policies import PolicyConfig, TransformerPolicyConfig
-from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
+from engine.config.rollout import (
+    AgentConfig,
+    CollectionConfig,
+    DatasetConfig,
+    GradingConfig,
+    RolloutConfig,
+)
 from engine.config.sandbox import SandboxConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import (
@@ -90,6 +96,11 @@ class TrainRun(_ActingRun):
     trainer: TrainerConfig = TrainerConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
+    @property
+    def longest_context(self) -> int:
+        """Return the maximum length of a conversation in training and evaluations, tokens."""
+        return max(self.agent.max_context, self.evaluation.max_context or 0)
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
         found = contradictions(self)
@@ -104,6 +115,7 @@ class RolloutRun(_ActingRun):
     kind: Literal["rollout"] = "rollout"
     policy: PolicyConfig = TransformerPolicyConfig()
     rollout: RolloutConfig = RolloutConfig()
+    collection: CollectionConfig = CollectionConfig()
 
 
 class EvaluateRun(_ActingRun):
@@ -113,6 +125,15 @@ class EvaluateRun(_ActingRun):
     grading: GradingConfig = GradingConfig(timeout_s=1800.0)
     policy: PolicyConfig = TransformerPolicyConfig()
     rollout: RolloutConfig = RolloutConfig()
+    collection: CollectionConfig = CollectionConfig()
+
+    @model_validator(mode="after")
+    def _on_all_tasks(self) -> Self:
+        if self.collection.skip != "none":
+            raise ValueError(
+                "collection.skip must be 'none': without the tasks of earlier runs the solve rate is of others"
+            )
+        return self
 
 
 class SftRun(_Run):

@@ -8,6 +8,7 @@ from pydantic import Field, field_validator
 
 from engine.config.base import Section
 from engine.config.places import CheckpointPlace, SourceTrees, Text
+from engine.config.rollout import AgentConfig
 from engine.config.source_spec import parse_source
 
 FaultKind = Literal[
@@ -37,16 +38,34 @@ FaultKind = Literal[
 
 
 class EvaluationConfig(Section):
-    """Evaluation on fixed tasks, never used for training."""
+    """Evaluation on fixed tasks, never used for training; limits that are None are those of training."""
 
+    dataset: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
+    """Dataset with the held-out split; None: the one trained on."""
     split: Text = "heldout"
     """Held-out split."""
+    temperature: float | None = Field(default=None, ge=0)
+    """Sampling temperature of evaluations."""
+    prompt: Text | None = None
+    """Prompt of evaluations, as in ``agent.prompt``."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Maximum number of turns in evaluations."""
+    max_context: int | None = Field(default=None, ge=64)
+    """Maximum length of a conversation in evaluations, tokens."""
+    rollout_timeout_s: float | None = Field(default=None, gt=0)
+    """Maximum wall time of a rollout in evaluations, seconds."""
     samples: int = Field(default=256, ge=1)
     """Trajectories per evaluation, spread evenly over the tasks."""
     train_samples: int = Field(default=256, ge=0)
     """Trajectories sampled on the training tasks before and after training; 0 disables it."""
     every: int | None = Field(default=None, ge=1)
     """Interval between evaluations, iterations; None evaluates only before and after training."""
+
+    def agent(self, training: AgentConfig) -> AgentConfig:
+        """Return the agent of evaluations, given the one in training."""
+        limits = ("prompt", "max_steps", "max_context", "rollout_timeout_s")
+        own = {name: value for name in limits if (value := getattr(self, name)) is not None}
+        return training.model_copy(update=own)
 
 
 class SftConfig(Section):

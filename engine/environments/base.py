@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from engine.config.rollout import AgentConfig
 from engine.sandbox.base import Startup
 from engine.tools.schemas import Tools
 from engine.types import Grade, RolloutKey, TaskRow, ToolCall
@@ -78,6 +79,9 @@ class EnvironmentFactory(Protocol):
     @property
     def observe_duration(self) -> Callable[[str, float], None] | None:
         """Counter of seconds spent in sandboxes, by name of the histogram; None without sandboxes."""
+
+    def for_agent(self, agent: AgentConfig) -> EnvironmentFactory:
+        """Return a factory of the same environments for an agent with other limits."""
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
         """Prepare for groups of these tasks, best effort: failures show when an environment is reset."""

@@ -73,6 +73,12 @@ class EvaluationTally:
         task.graded += solved is not None
         task.solved += solved is True
 
+    def add_trajectory(self, trajectory: Trajectory) -> None:
+        """Count a trajectory."""
+        lost = trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None
+        passed = trajectory.grade is not None and trajectory.grade.verdict is Verdict.PASSED
+        self.add(trajectory.key.task_id, solved=None if lost else passed)
+
     @property
     def graded(self) -> list[TaskTally]:
         """Return the tasks with graded attempts."""
@@ -100,9 +106,7 @@ def summarise(trajectories: Iterable[Trajectory]) -> EvaluationSummary:
     """Summarise the trajectories of an evaluation."""
     tally = EvaluationTally()
     for trajectory in trajectories:
-        lost = trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None
-        passed = trajectory.grade is not None and trajectory.grade.verdict is Verdict.PASSED
-        tally.add(trajectory.key.task_id, solved=None if lost else passed)
+        tally.add_trajectory(trajectory)
     return tally.summary()
 
 

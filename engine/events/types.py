@@ -37,7 +37,32 @@ class RunStarted(RunEvent):
     pid: int
     resumed_from: int | None = Field(default=None, ge=0)
     """Iteration of the checkpoint it resumed from."""
+    rollouts_kept: int | None = Field(default=None, ge=0)
+    """Number of finished rollouts of earlier attempts, which it keeps; None in runs that resume from a
+    checkpoint or start over."""
     total_iterations: int = 0
+
+
+class CollectionProgress(Record):
+    """State of a collection or evaluation of rollouts, over all attempts of the run."""
+
+    graded: int = Field(ge=0)
+    """Rollouts with a verdict."""
+    solved: int = Field(ge=0)
+    lost: int = Field(ge=0)
+    """Rollouts that infrastructure lost and that were not repeated yet."""
+    running: int = Field(ge=0)
+    """Rollouts in flight, grading included."""
+    steps: int = Field(ge=0)
+    prompt_tokens: int = Field(ge=0)
+    """Tokens of the first prompts."""
+    generated_tokens: int = Field(ge=0)
+    per_hour: float | None = None
+    """Rollouts finished per hour, over the last ten minutes of this attempt; None until one has finished."""
+    seconds_left: float | None = None
+    """Time until the end at this rate; None while it is unknown."""
+    cost: float | None = None
+    """US dollars spent on finished rollouts; None where no price is known."""
 
 
 class RunProgress(RunEvent):
@@ -47,6 +72,8 @@ class RunProgress(RunEvent):
     message: str
     done: int
     total: int
+    collection: CollectionProgress | None = None
+    """State of a collection or evaluation; None in other phases."""
 
 
 class RunPaused(RunEvent):
@@ -143,6 +170,10 @@ class TrajectoryFinished(RunEvent):
     verdict: Verdict | None
     reward: float | None
     num_steps: int
+    unparsed_steps: int = 0
+    """Number of steps without a readable tool call."""
+    forks: int = 0
+    """Number of times that the conversation was rendered anew, which makes one more sample."""
     patch: str = ""
     tests: list[TestOutcomeRecord] = Field(default_factory=list)
     test_log: str = ""

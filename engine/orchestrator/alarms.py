@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any, Literal
 
-from engine.events.failures import policy_of
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.loop_probe import LoopReport
-from engine.orchestrator.metrics import is_infrastructure, is_uniform
-from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory
+from engine.orchestrator.metrics import is_infrastructure, is_uniform, loss_reason
+from engine.rollout.summary import RolloutSummary
+from engine.types import Group, TerminationReason
 
 INFRA_RATE_MAX = 0.02
 UNIFORM_SHARE_MAX = 0.9
@@ -75,6 +75,26 @@ class _State:
         """Return the mean of the last window minus that of the previous one; 0 until there are two."""
         values = self.recent.get(name, [])
         return fmean(values[WINDOW:]) - fmean(values[:WINDOW]) if len(values) == 2 * WINDOW else 0.0
+
+
+def alert_of_losses(
+    run: RunContext, lost: Collection[RolloutSummary], *, count: int, instances: Mapping[str, str]
+) -> bool:
+    """Alert when infrastructure lost too many rollouts of a collection; return whether it did.
+
+    Args:
+        run: the run.
+        lost: the lost rollouts.
+        count: number of finished rollouts, lost ones included.
+        instances: readable names of tasks, by id.
+    """
+    message = _losses(len(lost) / count if count else 0.0, lost)
+    if message is None:
+        return False
+    tasks = [task for task, _ in Counter(rollout.key.task_id for rollout in lost).most_common(MAX_GROUPS)]
+    message += f"; look at {', '.join(instances[task] for task in tasks)}"
+    run.alert("warning", "infrastructure_rate", message, 0, task_ids=tasks)
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,23 +179,21 @@ class Alarms:
 
 
 def _infrastructure(seen: _Iteration) -> str | None:
-    rate = seen.metrics["infra/rate"]
-    if rate <= INFRA_RATE_MAX:
-        return None
-    lost = Counter(
-        policy_of(trajectory.failure).name if trajectory.failure else _lost_at(trajectory)
+    lost = [
+        RolloutSummary.of(trajectory)
         for group in seen.groups
         for trajectory in group.trajectories
         if is_infrastructure(trajectory)
-    )
-    why = ", ".join(f"{count} × {name}" for name, count in lost.most_common())
+    ]
+    return _losses(seen.metrics["infra/rate"], lost)
+
+
+def _losses(rate: float, lost: Iterable[RolloutSummary]) -> str | None:
+    if rate <= INFRA_RATE_MAX:
+        return None
+    reasons = Counter(map(loss_reason, lost))
+    why = ", ".join(f"{count} × {reason}" for reason, count in reasons.most_common())
     return f"infrastructure lost {rate:.1%} of the rollouts ({why})"
-
-
-def _lost_at(trajectory: Trajectory) -> str:
-    """Return the stage at which a trajectory without its own sandbox failure was lost."""
-    ended = trajectory.termination in INFRASTRUCTURE_REASONS
-    return trajectory.termination.replace("_", " ") if ended else "grading"
 
 
 def _not_finite(seen: _Iteration) -> str | None:

@@ -1,109 +1,118 @@
-"""Runs without updates: graded trajectories of a split, or an evaluation of a policy on it."""
+"""Runs without updates: graded trajectories of a split, or an evaluation of a policy on it.
+
+Both stream: what is finished is in the spool and nowhere else. An attempt that follows a killed one reads
+there what is done and rolls out the rest.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 
 from engine.config.run import EvaluateRun, RolloutRun
+from engine.errors import SpendLimitError
+from engine.events.spool import SPOOL_NAME
 from engine.events.types import IterationFinished, IterationStarted
 from engine.orchestrator.alarms import Alarms
+from engine.orchestrator.collection.collector import Collector
+from engine.orchestrator.collection.ledger import Ledger
+from engine.orchestrator.collection.plan import planned_groups
 from engine.orchestrator.context import RunContext, RunResult
-from engine.orchestrator.evaluations import run_evaluation
+from engine.orchestrator.evaluations import report_evaluation
 from engine.orchestrator.event_observer import TRAIN_PHASE
-from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.policies import open_policy
-from engine.orchestrator.selection import run_rows
-from engine.orchestrator.setup import (
-    announce,
-    build_scheduler,
-    collect_groups,
-    open_environments,
-    peak_memory_mb,
-)
+from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
 from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
 
+Summary = dict[str, float | int | str | None]
+
 
 async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
-    """Sample every task of the split ``group_size`` times, as one iteration without an update."""
+    """Sample every planned task ``group_size`` times, as one iteration without an update."""
     started = time.monotonic()
-    announce(run, total_iterations=1)
-    config = await with_start_policy(config, run)
-    requests = await asyncio.to_thread(_requests, config, run, TRAIN_PHASE)
-    policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home)
+    ledger = await _resume(run, total_iterations=1)
     try:
-        environments = await open_environments(config, run)
-        run.sink.emit(
-            IterationStarted,
-            iteration=0,
-            policy_version=policy.version,
-            task_ids=[request.row.task.id for request in requests],
-        )
-        scheduler = build_scheduler(config, run, environments, policy)
-        with run.probe.phase("rollout"):
-            groups = await collect_groups(run, scheduler, requests)
-    finally:
-        await policy.close()
+        version = await _collect(config, run, ledger, TRAIN_PHASE)
+    except SpendLimitError as limit:
+        return RunResult(state="stopped", reason=str(limit), summary=_summary(ledger, started))
     seconds, held = time.monotonic() - started, run.probe.report()
-    metrics = await asyncio.to_thread(iteration_metrics, groups)
+    metrics = ledger.metrics.metrics()
     metrics |= {"time/rollout": seconds, "time/iteration": seconds, **held.metrics}
-    alarms = Alarms(run)
-    alarms.after_iteration(0, groups, metrics)
-    alarms.loop_held(0, held)
+    if ledger.cost is not None:
+        metrics["cost/total"] = ledger.cost
+    Alarms(run).loop_held(0, held)
     await asyncio.to_thread(
-        run.sink.emit, IterationFinished, iteration=0, policy_version=policy.version, metrics=metrics
+        run.sink.emit, IterationFinished, iteration=0, policy_version=version, metrics=metrics
     )
-    return RunResult(
-        state="succeeded",
-        summary={
-            "iterations": 1,
-            "trajectories": sum(len(group.trajectories) for group in groups),
-            "solve_rate_last": metrics["solve/rate"],
-            **_cost(started),
-        },
-    )
+    summary = {"iterations": 1, "solve_rate_last": metrics["solve/rate"], **_summary(ledger, started)}
+    return RunResult(state="succeeded", summary=summary)
 
 
 async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
-    """Measure pass@1 of the policy on the split with ``group_size`` attempts per task."""
+    """Measure pass@k of the policy on the split with ``group_size`` attempts per task."""
     started = time.monotonic()
-    announce(run)
-    config = await with_start_policy(config, run)
+    ledger = await _resume(run)
     split = config.dataset.split
-    requests = await asyncio.to_thread(_requests, config, run, f"eval:{split}")
+    try:
+        version = await _collect(config, run, ledger, f"eval:{split}")
+    except SpendLimitError as limit:
+        return RunResult(state="stopped", reason=str(limit), summary=_summary(ledger, started))
+    found = ledger.metrics.tally.summary()
+    await asyncio.to_thread(
+        report_evaluation, run, found, iteration=0, name=split, policy_version=version
+    )
+    summary = {
+        **_summary(ledger, started),
+        "trajectories": found.num_samples,
+        "solve_rate_last": found.solve_rate,
+        "interval_low": found.interval_low,
+        "interval_high": found.interval_high,
+    }
+    return RunResult(state="succeeded", summary=summary)
+
+
+async def _resume(run: RunContext, *, total_iterations: int = 0) -> Ledger:
+    """Read what earlier attempts have finished, and record the start of this one."""
+    ledger = await asyncio.to_thread(Ledger.read, run.run_dir / SPOOL_NAME)
+    announce(run, rollouts_kept=ledger.count, total_iterations=total_iterations)
+    return ledger
+
+
+async def _collect(config: RolloutRun | EvaluateRun, run: RunContext, ledger: Ledger, phase: str) -> int:
+    """Collect what ``ledger`` lacks; return the policy's version."""
+    config = await with_start_policy(config, run)
+    groups = await asyncio.to_thread(planned_groups, config, run, phase)
     policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home)
     try:
         environments = await open_environments(config, run)
-        scheduler = build_scheduler(config, run, environments, policy)
-        with run.probe.phase("evaluation"):
-            summary = await run_evaluation(
-                run, scheduler, requests, name=split, policy_version=policy.version
-            )
+        if phase == TRAIN_PHASE:
+            _announce_tasks(run, groups, policy.version)
+        collector = Collector(
+            run,
+            build_scheduler(config, run, environments, policy),
+            groups,
+            ledger,
+            infra_retries=config.collection.infra_retries,
+            max_concurrent=config.rollout.max_concurrent,
+        )
+        with run.probe.phase("rollout"):
+            await collector.collect()
     finally:
         await policy.close()
-    return RunResult(
-        state="succeeded",
-        summary={
-            "trajectories": summary.num_samples,
-            "solve_rate_last": summary.solve_rate,
-            "interval_low": summary.interval_low,
-            "interval_high": summary.interval_high,
-            **_cost(started),
-        },
-    )
+    return policy.version
 
 
-def _requests(config: RolloutRun | EvaluateRun, run: RunContext, phase: str) -> Sequence[GroupRequest]:
-    return [
-        GroupRequest(row=row, iteration=0, phase=phase, size=config.rollout.group_size)
-        for row in run_rows(config, run)
-    ]
+def _announce_tasks(run: RunContext, groups: list[GroupRequest], version: int) -> None:
+    task_ids = [group.row.task.id for group in groups]
+    run.sink.emit(IterationStarted, iteration=0, policy_version=version, task_ids=task_ids)
 
 
-def _cost(started: float) -> dict[str, float | int | str | None]:
+def _summary(ledger: Ledger, started: float) -> Summary:
     return {
+        "trajectories": ledger.metrics.count,
+        "excluded": ledger.metrics.lost,
+        "cost": ledger.cost,
         "seconds": round(time.monotonic() - started, 1),
         "peak_memory_mb": round(peak_memory_mb(), 1),
     }

@@ -6,12 +6,12 @@ import asyncio
 import dataclasses
 from collections.abc import Sequence
 
-from engine.evaluation.metrics import EvaluationSummary, summarise
+from engine.evaluation.metrics import EvaluationSummary, EvaluationTally
 from engine.events.types import EvaluationFinished
 from engine.orchestrator.context import RunContext
-from engine.orchestrator.setup import collect_groups
+from engine.orchestrator.setup import Losses
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
-from engine.types import TaskRow
+from engine.types import TaskRow, Trajectory
 
 
 def spread(rows: Sequence[TaskRow], samples: int, *, iteration: int, phase: str) -> list[GroupRequest]:
@@ -36,14 +36,36 @@ async def run_evaluation(
     name: str,
     policy_version: int,
 ) -> EvaluationSummary:
-    """Collect the requests and record the result as one event."""
-    groups = await collect_groups(run, scheduler, requests)
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    summary = await asyncio.to_thread(summarise, trajectories)
+    """Roll out the requests, keep their counts, and record the result as one event.
+
+    Raises:
+        RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is cancelled.
+        RolloutsLostError: infrastructure lost all rollouts.
+    """
+    tally, losses = EvaluationTally(), Losses()
+
+    def finished(trajectory: Trajectory) -> None:
+        tally.add_trajectory(trajectory)
+        losses.add(trajectory)
+
+    rollouts = (rollout for request in requests for rollout in request.rollouts())
+    await run.interruptible(scheduler.run(rollouts, finished))
+    iteration = requests[0].iteration
+    losses.check(f"iteration {iteration} (eval:{name})")
+    summary = tally.summary()
     await asyncio.to_thread(
-        run.sink.emit,
+        report_evaluation, run, summary, iteration=iteration, name=name, policy_version=policy_version
+    )
+    return summary
+
+
+def report_evaluation(
+    run: RunContext, summary: EvaluationSummary, *, iteration: int, name: str, policy_version: int
+) -> None:
+    """Record the result of an evaluation."""
+    run.sink.emit(
         EvaluationFinished,
-        iteration=requests[0].iteration,
+        iteration=iteration,
         name=name,
         policy_version=policy_version,
         num_samples=summary.num_samples,
@@ -54,4 +76,3 @@ async def run_evaluation(
         interval_high=summary.interval_high,
         pass_at_k=[dataclasses.asdict(entry) for entry in summary.pass_at_k],
     )
-    return summary

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 from engine.events.sink import EventSink
 from engine.events.token_block import TokenBlock
 from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
+from engine.rollout.summary import RolloutSummary
 from engine.threads import in_thread
 from engine.types import RolloutKey, Step, Trajectory
 
@@ -90,48 +90,23 @@ def step_fields(step: Step) -> dict[str, Any]:
 
 def trajectory_fields(trajectory: Trajectory) -> dict[str, Any]:
     """Return all fields of a ``trajectory_finished`` event."""
-    steps, timings = trajectory.steps, trajectory.timings
-    versions = [step.policy_version for step in steps] or [0]
+    versions = [step.policy_version for step in trajectory.steps] or [0]
     with_tokens = trajectory.key.phase == TRAIN_PHASE and len(trajectory.tokens)
     return {
+        **RolloutSummary.of(trajectory).recorded(),
         "ref": ref(trajectory.key),
-        "termination": trajectory.termination,
-        "num_steps": len(steps),
         "patch": clean(trajectory.patch),
         "error": clean(trajectory.error),
-        "failure": trajectory.failure,
-        "attempts": trajectory.attempts,
         "prompt": trajectory.prompt,
         "prompt_hash": trajectory.prompt_hash,
-        "prompt_tokens": steps[0].prompt_tokens if steps else 0,
-        **_usage_fields(steps),
         "policy_version_min": min(versions),
         "policy_version_max": max(versions),
-        "queue_seconds": timings.queue,
-        "sandbox_seconds": timings.sandbox,
-        "pull_seconds": timings.pull,
-        "start_seconds": timings.start,
-        "model_seconds": timings.model,
-        "tool_seconds": timings.tools,
-        "grading_seconds": timings.grading,
         "findings": [
             {"kind": finding.kind, "detail": clean(finding.detail), "step": finding.step}
             for finding in trajectory.findings
         ],
-        "total_seconds": timings.total,
         "tokens": TokenBlock.of(trajectory.tokens) if with_tokens else None,
         **_grade_fields(trajectory),
-    }
-
-
-def _usage_fields(steps: Sequence[Step]) -> dict[str, Any]:
-    thinking = [step.thinking_tokens for step in steps if step.thinking_tokens is not None]
-    costs = [step.cost for step in steps if step.cost is not None]
-    return {
-        "cached_tokens": sum(step.cached_tokens for step in steps),
-        "generated_tokens": sum(step.generated_tokens for step in steps),
-        "thinking_tokens": sum(thinking) if len(thinking) == len(steps) else None,
-        "cost": math.fsum(costs) if costs else None,
     }
 
 
@@ -149,13 +124,10 @@ def clean(value: Any) -> Any:
 def _grade_fields(trajectory: Trajectory) -> dict[str, Any]:
     grade = trajectory.grade
     if grade is None:
-        return {"verdict": None, "reward": None}
+        return {}
     return {
-        "verdict": grade.verdict,
-        "reward": grade.reward,
         "tests": [dataclasses.asdict(test) | {"test_id": clean(test.test_id)} for test in grade.tests],
         "test_log": clean(grade.log),
         "whole_test_log": base64.b64encode(grade.whole_log).decode(),
         "detail": clean(grade.detail),
-        "reused_verdict": grade.reused,
     }

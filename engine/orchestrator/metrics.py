@@ -1,26 +1,130 @@
-"""Metrics of one iteration, named ``area/name``; shares are between 0 and 1, times in seconds.
+"""Metrics of rollouts, named ``area/name``; shares are between 0 and 1, times in seconds.
 
-To add one: a line in the function of its area.
+To add one: a line in the method of its area.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from statistics import fmean
 
+from engine.evaluation.metrics import EvaluationTally
+from engine.events.failures import policy_of
+from engine.rollout.summary import RolloutSummary
 from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory, Verdict
+
+_THINKING = "tokens/thinking_per_step"
+_ALWAYS = (
+    "reward/mean",
+    "solve/rate",
+    "steps/mean",
+    "tokens/response_mean",
+    _THINKING,
+    "tokens/prompt_mean",
+    "steps/unparsed",
+    "conversation/forks",
+    *(f"verdict/{verdict}" for verdict in Verdict),
+    "grading/reused",
+)
+"""Means that are 0 where nothing was measured."""
+
+
+class RolloutMetrics:
+    """Metrics of rollouts that are added one by one and not kept; of each task three counts are.
+
+    Sums are exact, so that the order of the rollouts changes no bit of the result.
+    """
+
+    def __init__(self) -> None:
+        self.tally = EvaluationTally()
+        self.count = self.lost = 0
+        self.steps = self.prompt_tokens = self.generated_tokens = 0
+        self._failures: Counter[str] = Counter()
+        self._grading_seconds = Fraction()
+        self._sums: dict[str, Fraction | int] = dict.fromkeys(_ALWAYS, 0)
+        self._weights: Counter[str] = Counter()
+
+    def add(self, rollout: RolloutSummary) -> None:
+        """Count a finished rollout."""
+        self.count += 1
+        self.steps += rollout.num_steps
+        self.prompt_tokens += rollout.prompt_tokens
+        self.generated_tokens += rollout.generated_tokens
+        if rollout.failure:
+            self._failures[rollout.failure] += 1
+        self.tally.add(rollout.key.task_id, solved=None if rollout.is_lost else rollout.is_solved)
+        if rollout.is_lost:
+            self.lost += 1
+        else:
+            self._mean("reward/mean", rollout.reward or 0.0)
+            self._mean("solve/rate", rollout.is_solved)
+        if rollout.num_steps:
+            self._add_lengths(rollout)
+        self._add_endings(rollout)
+        self._add_times(rollout)
+
+    def metrics(self) -> dict[str, float]:
+        """Return the metrics of everything added so far."""
+        rates = [task.rate for task in self.tally.graded]
+        return {
+            **{name: self._average(name) for name in self._sums if not self._is_unknown(name)},
+            "solve/none": _share([rate == 0 for rate in rates]),
+            "solve/partial": _share([0 < rate < 1 for rate in rates]),
+            "solve/all": _share([rate == 1 for rate in rates]),
+            "infra/rate": self.lost / max(self.count, 1),
+            "time/grading": float(self._grading_seconds),
+            **{f"failure/{kind}": n / self.count for kind, n in sorted(self._failures.items())},
+        }
+
+    def _average(self, name: str) -> float:
+        return float(Fraction(self._sums[name]) / (self._weights[name] or 1))
+
+    def _is_unknown(self, name: str) -> bool:
+        """Return whether a mean has no value because no policy reported what it is of."""
+        return name == _THINKING and bool(self.steps) and not self._weights[name]
+
+    def _mean(self, name: str, total: float, weight: int = 1) -> None:
+        self._sums[name] = self._sums.get(name, 0) + (total if isinstance(total, int) else Fraction(total))
+        self._weights[name] += weight
+
+    def _add_lengths(self, rollout: RolloutSummary) -> None:
+        self._mean("steps/mean", rollout.num_steps)
+        self._mean("tokens/response_mean", rollout.generated_tokens)
+        self._mean("tokens/prompt_mean", rollout.prompt_tokens)
+        self._mean("steps/unparsed", rollout.unparsed_steps, rollout.num_steps)
+        self._mean("conversation/forks", rollout.forks)
+        if rollout.thinking_tokens is not None:
+            self._mean(_THINKING, rollout.thinking_tokens, rollout.num_steps)
+
+    def _add_endings(self, rollout: RolloutSummary) -> None:
+        for reason in TerminationReason:
+            self._mean(f"termination/{reason}", rollout.termination is reason)
+        if rollout.verdict is None:
+            return
+        for verdict in Verdict:
+            self._mean(f"verdict/{verdict}", rollout.verdict is verdict)
+        self._mean("grading/reused", rollout.reused_verdict)
+
+    def _add_times(self, rollout: RolloutSummary) -> None:
+        self._grading_seconds += Fraction(rollout.grading_seconds)
+        self._mean("time/queue_mean", rollout.queue_seconds)
+        self._mean("time/pull_mean", rollout.pull_seconds)
+        self._mean("time/start_mean", rollout.start_seconds)
+        self._mean("time/model_mean", rollout.model_seconds)
+        self._mean("time/tools_mean", rollout.tool_seconds)
+        self._mean("time/trajectory_mean", rollout.total_seconds)
+        self._mean("sandbox/start_ms", 1000 * rollout.sandbox_seconds)
 
 
 def iteration_metrics(groups: Sequence[Group]) -> dict[str, float]:
     """Return the metrics derived from finished trajectories alone (no losses, no wall times of phases)."""
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    return {
-        **_rewards(groups, trajectories),
-        **_lengths([trajectory for trajectory in trajectories if trajectory.steps]),
-        **_endings(trajectories),
-        **_times(trajectories),
-    }
+    found = RolloutMetrics()
+    for group in groups:
+        for trajectory in group.trajectories:
+            found.add(RolloutSummary.of(trajectory))
+    return found.metrics()
 
 
 def is_infrastructure(trajectory: Trajectory) -> bool:
@@ -34,71 +138,13 @@ def is_uniform(group: Group) -> bool:
     return len(rewards) <= 1
 
 
-def _solved(trajectory: Trajectory) -> bool:
-    return trajectory.grade is not None and trajectory.grade.verdict == Verdict.PASSED
+def loss_reason(rollout: RolloutSummary) -> str:
+    """Return the sandbox failure that lost a rollout, or else the stage at which it was lost."""
+    if rollout.failure:
+        return policy_of(rollout.failure).name
+    ended = rollout.termination in INFRASTRUCTURE_REASONS
+    return rollout.termination.replace("_", " ") if ended else "grading"
 
 
-def _rewards(groups: Sequence[Group], trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    graded = [trajectory for trajectory in trajectories if not is_infrastructure(trajectory)]
-    rates = []
-    for group in groups:
-        siblings = [_solved(t) for t in group.trajectories if not is_infrastructure(t)]
-        if siblings:
-            rates.append(fmean(siblings))
-    return {
-        "reward/mean": _mean([trajectory.reward or 0.0 for trajectory in graded]),
-        "solve/rate": _mean([_solved(trajectory) for trajectory in graded]),
-        "solve/none": _mean([rate == 0 for rate in rates]),
-        "solve/partial": _mean([0 < rate < 1 for rate in rates]),
-        "solve/all": _mean([rate == 1 for rate in rates]),
-        "infra/rate": 1.0 - len(graded) / max(len(trajectories), 1),
-        **_failures(trajectories),
-    }
-
-
-def _failures(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    """Return the share of trajectories that ended by a sandbox failure, by the kinds that occurred."""
-    kinds = Counter(trajectory.failure for trajectory in trajectories if trajectory.failure)
-    return {f"failure/{kind}": count / len(trajectories) for kind, count in sorted(kinds.items())}
-
-
-def _lengths(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    steps = [step for trajectory in trajectories for step in trajectory.steps]
-    responses = [sum(step.generated_tokens for step in t.steps) for t in trajectories]
-    thinking = [step.thinking_tokens for step in steps if step.thinking_tokens is not None]
-    return {
-        "steps/mean": _mean([len(trajectory.steps) for trajectory in trajectories]),
-        "tokens/response_mean": _mean(responses),
-        **({"tokens/thinking_per_step": _mean(thinking)} if thinking or not steps else {}),
-        "tokens/prompt_mean": _mean([t.steps[0].prompt_tokens for t in trajectories]),
-        "steps/unparsed": _mean([step.call is None for step in steps]),
-        "conversation/forks": _mean([max(len(t.tokens.starts) - 1, 0) for t in trajectories]),
-    }
-
-
-def _endings(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    verdicts = [t.grade.verdict for t in trajectories if t.grade is not None]
-    reused = [t.grade.reused for t in trajectories if t.grade is not None]
-    endings = {
-        f"termination/{reason}": _mean([t.termination == reason for t in trajectories])
-        for reason in TerminationReason
-    }
-    found = {f"verdict/{verdict}": _mean([v == verdict for v in verdicts]) for verdict in Verdict}
-    return {**endings, **found, "grading/reused": _mean(reused)}
-
-
-def _times(trajectories: Sequence[Trajectory]) -> dict[str, float]:
-    return {
-        "time/grading": sum(trajectory.timings.grading for trajectory in trajectories),
-        "time/queue_mean": _mean([t.timings.queue for t in trajectories]),
-        "time/pull_mean": _mean([t.timings.pull for t in trajectories]),
-        "time/start_mean": _mean([t.timings.start for t in trajectories]),
-        "time/model_mean": _mean([t.timings.model for t in trajectories]),
-        "time/tools_mean": _mean([t.timings.tools for t in trajectories]),
-        "time/trajectory_mean": _mean([t.timings.total for t in trajectories]),
-        "sandbox/start_ms": 1000 * _mean([t.timings.sandbox for t in trajectories]),
-    }
-
-
-def _mean(values: Sequence[float]) -> float:
+def _share(values: Sequence[bool]) -> float:
     return fmean(values) if values else 0.0

@@ -37,15 +37,26 @@ def run_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
     Raises:
         DatasetError: nothing is left, or a task that an earlier attempt chose is gone.
     """
-    rows = _selected(config.dataset, run, load_rows(config, run.home, config.dataset.split), "tasks")
-    return rows[: config.dataset.limit]
+    return selected_rows(config, run)[: config.dataset.limit]
+
+
+def selected_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
+    """Return all tasks that ``dataset`` selects, without its limit. Raises DatasetError as ``run_rows``."""
+    rows = load_rows(config, run.home, config.dataset.name, config.dataset.split)
+    return _selected(config.dataset, run, rows, "tasks")
 
 
 def evaluation_rows(config: TrainRun, run: RunContext) -> Sequence[TaskRow]:
     """Return the held-out tasks except quarantined ones; solve rates are not used. Raises DatasetError."""
-    every_rate = {"split": config.evaluation.split, "solve_rate_min": None, "solve_rate_max": None}
-    chosen = config.dataset.model_copy(update=every_rate)
-    return _selected(chosen, run, load_rows(config, run.home, chosen.split), "evaluation")
+    chosen = config.dataset.model_copy(
+        update={
+            "name": config.evaluation.dataset or config.dataset.name,
+            "split": config.evaluation.split,
+            "solve_rate_min": None,
+            "solve_rate_max": None,
+        }
+    )
+    return _selected(chosen, run, load_rows(config, run.home, chosen.name, chosen.split), "evaluation")
 
 
 def _selected(

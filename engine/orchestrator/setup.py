@@ -10,6 +10,7 @@ import resource
 import socket
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -18,6 +19,7 @@ from engine.config.environment import FrozenLakeConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.run import EvaluateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
+from engine.config.training import EvaluationConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
@@ -39,24 +41,30 @@ log = structlog.get_logger("orchestrator")
 ActingRun = TrainRun | RolloutRun | EvaluateRun
 
 
-def announce(run: RunContext, *, resumed_from: int | None = None, total_iterations: int = 0) -> None:
+def announce(
+    run: RunContext,
+    *,
+    resumed_from: int | None = None,
+    rollouts_kept: int | None = None,
+    total_iterations: int = 0,
+) -> None:
     """Record the attempt's first event."""
     run.sink.emit(
         RunStarted,
         host=socket.gethostname(),
         pid=os.getpid(),
         resumed_from=resumed_from,
+        rollouts_kept=rollouts_kept,
         total_iterations=total_iterations,
     )
 
 
-def load_rows(config: ActingRun, home: Path, split: str) -> Sequence[TaskRow]:
-    """Return all tasks of one of the run's splits, generated now if the environment makes its own tasks.
+def load_rows(config: ActingRun, home: Path, name: str, split: str) -> Sequence[TaskRow]:
+    """Return all tasks of a dataset's split, generated now if the environment makes its own tasks.
 
     Raises:
         DatasetError: there are none.
     """
-    name = config.dataset.name
     if isinstance(config.environment, FrozenLakeConfig) and not dataset_path(home, name).exists():
         _save_once(home, name, config.environment)
     return load_dataset(home, name).split(split)
@@ -107,9 +115,23 @@ async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFa
 
 
 def build_scheduler(
-    config: ActingRun, run: RunContext, environments: EnvironmentFactory, policy: Policy
+    config: ActingRun,
+    run: RunContext,
+    environments: EnvironmentFactory,
+    policy: Policy,
+    *,
+    evaluation: EvaluationConfig | None = None,
 ) -> RolloutScheduler:
-    """Return a scheduler whose rollouts are recorded as this run's events."""
+    """Return a scheduler whose rollouts are recorded as this run's events.
+
+    Args:
+        config: the run's configuration.
+        run: this attempt.
+        environments: factory of the environments.
+        policy: produces the responses.
+        evaluation: settings of evaluations within training; None for the run's own rollouts.
+    """
+    agent = config.agent
     sampling = SamplingParams()
     if isinstance(config.policy, TransformerPolicyConfig):
         sampling = SamplingParams(
@@ -118,16 +140,22 @@ def build_scheduler(
             top_k=config.policy.top_k,
             min_p=config.policy.min_p,
         )
+    if evaluation is not None:
+        agent = evaluation.agent(agent)
+        environments = environments.for_agent(agent)
+        if evaluation.temperature is not None:
+            sampling = replace(sampling, temperature=evaluation.temperature)
     observer = EventObserver(run.sink, observe_duration=environments.observe_duration)
     run.closing.callback(observer.close)
     return RolloutScheduler(
         environments=environments,
         policy=policy,
-        agent=config.agent,
+        agent=agent,
         rollout=config.rollout,
         seed=config.seed,
         observer=observer,
         sampling=sampling,
+        retry_temperatures=() if isinstance(config, TrainRun) else config.collection.retry_temperatures,
     )
 
 
@@ -148,18 +176,38 @@ async def collect_groups(
         RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
         RolloutsLostError: not one rollout could run and be graded; names the most frequent reason.
     """
+    losses = Losses()
     groups = await run.interruptible(scheduler.collect(requests))
-    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
-    if trajectories and all(is_infrastructure(trajectory) for trajectory in trajectories):
-        whys = Counter(_why_lost(trajectory) for trajectory in trajectories)
-        ((why, _),) = whys.most_common(1)
-        where = f"iteration {requests[0].iteration} ({requests[0].phase})"
-        raise RolloutsLostError(
-            f"infrastructure lost all {len(trajectories)} rollouts of {where}: {why}; "
-            "the run goes on from its last checkpoint when it is resumed"
-        )
+    for group in groups:
+        for trajectory in group.trajectories:
+            losses.add(trajectory)
+    losses.check(f"iteration {requests[0].iteration} ({requests[0].phase})")
     return groups
 
 
-def _why_lost(trajectory: Trajectory) -> str:
+class Losses:
+    """Reasons why infrastructure lost rollouts, and whether it lost all."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._reasons: Counter[str] = Counter()
+
+    def add(self, trajectory: Trajectory) -> None:
+        """Count a trajectory."""
+        self.count += 1
+        if is_infrastructure(trajectory):
+            self._reasons[why_lost(trajectory)] += 1
+
+    def check(self, where: str) -> None:
+        """Raise RolloutsLostError with the most frequent reason where every trajectory was lost."""
+        if self.count and self._reasons.total() == self.count:
+            ((reason, _),) = self._reasons.most_common(1)
+            raise RolloutsLostError(
+                f"infrastructure lost all {self.count} rollouts of {where}: {reason}; "
+                "the run goes on from where it can when it is resumed"
+            )
+
+
+def why_lost(trajectory: Trajectory) -> str:
+    """Return the description of what lost a trajectory or its grading."""
     return trajectory.error or (trajectory.grade.detail if trajectory.grade is not None else "")

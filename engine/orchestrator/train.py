@@ -124,6 +124,9 @@ class TrainingLoop:
             low=product_type(config.trainer.precision),
         )
         self._scheduler = build_scheduler(config, run, environments, self.policy)
+        self._evaluator = build_scheduler(
+            config, run, environments, self.policy, evaluation=config.evaluation
+        )
         self._prefetch = Prefetch(environments, group_size=config.rollout.group_size)
 
     @classmethod
@@ -276,7 +279,7 @@ class TrainingLoop:
             with self._run.probe.phase("evaluation"):
                 summary = await run_evaluation(
                     self._run,
-                    self._scheduler,
+                    self._evaluator,
                     requests,
                     name=name,
                     policy_version=self.progress.policy_version,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, Self
 
 from engine.agent.prompts import observation_style
 from engine.config.rollout import AgentConfig
@@ -57,6 +57,10 @@ class SweEnvironments:
         """Return the pool's recorder of durations."""
         return self.pool.observe
 
+    def for_agent(self, agent: AgentConfig) -> Self:
+        """Return a factory over the same pool and grader."""
+        return replace(self, agent=agent)
+
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
         """Let the pool pull images and start sandboxes for groups of these tasks."""
         images = Counter(row.task.image for row in rows)
@@ -97,6 +101,10 @@ class FrozenLakeEnvironments:
     tools: ClassVar[Tools] = LAKE_TOOLS
     retries: ClassVar[int] = 0
     observe_duration: ClassVar[None] = None
+
+    def for_agent(self, agent: AgentConfig) -> Self:
+        """Return a factory of the same lakes."""
+        return replace(self, agent=agent)
 
     async def prepare(self, rows: Sequence[TaskRow], *, group_size: int) -> None:
         """Do nothing."""

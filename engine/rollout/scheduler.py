@@ -89,9 +89,7 @@ class RolloutScheduler:
         self._max_tasks = 2 * rollout.max_concurrent
         """Maximum number of rollouts in memory: as many that wait for their grades as act."""
 
-    async def run(
-        self, requests: Iterable[RolloutRequest], finished: Callable[[Trajectory], None]
-    ) -> None:
+    async def run(self, requests: Iterable[RolloutRequest], finished: Callable[[Trajectory], None]) -> None:
         """Roll out and grade every request, and keep nothing of what is finished.
 
         Args:

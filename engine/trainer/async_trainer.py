@@ -133,7 +133,7 @@ class AsyncTrainer:
             source = str(freeze_policy(config.policy.checkpoint, run_dir / BASE, home=home))
         self._config = config.trainer
         dtype = weight_type(config.trainer)
-        opened = open_model(source, home=home, dtype=dtype, max_context=config.agent.max_context)
+        opened = open_model(source, home=home, dtype=dtype, max_context=config.longest_context)
         self._opened = opened if config.trainer.lora_rank else keep_files(opened, run_dir / POLICY_FILES)
         self.model, self.chat = self._opened.model, self._opened.chat()
         self.model.to(training_device(config.trainer))

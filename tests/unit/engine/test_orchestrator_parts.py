@@ -47,6 +47,7 @@ def row(name: str) -> TaskRow:
 
 def trajectory(
     *,
+    task_id: str = "t",
     reward: float | None = 1.0,
     termination: TerminationReason = TerminationReason.SUBMITTED,
     phase: str = "train",
@@ -55,7 +56,7 @@ def trajectory(
 ) -> Trajectory:
     verdict = {1.0: Verdict.PASSED, 0.0: Verdict.FAILED}.get(reward if reward is not None else -1.0)
     return Trajectory(
-        key=RolloutKey(iteration=0, phase=phase, task_id="t", index=index),
+        key=RolloutKey(iteration=0, phase=phase, task_id=task_id, index=index),
         steps=tuple(steps),
         termination=termination,
         grade=Grade(verdict=verdict or Verdict.INFRA_ERROR, reward=reward),
@@ -175,11 +176,11 @@ def test_evaluation_samples_are_spread_evenly(samples: int, expected: list[tuple
 
 
 def test_metrics_keep_infrastructure_apart() -> None:
-    def group(*rewards: float | None) -> Group:
-        members = tuple(trajectory(reward=r, index=i) for i, r in enumerate(rewards))
-        return Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
+    def group(name: str, *rewards: float | None) -> Group:
+        members = tuple(trajectory(task_id=name, reward=r, index=i) for i, r in enumerate(rewards))
+        return Group(iteration=0, phase="train", task=row(name).task, trajectories=members)
 
-    metrics = iteration_metrics([group(1.0, 0.0), group(1.0, None), group(0.0, 0.0)])
+    metrics = iteration_metrics([group("a", 1.0, 0.0), group("b", 1.0, None), group("c", 0.0, 0.0)])
     assert metrics["reward/mean"] == pytest.approx(2 / 5)
     assert metrics["solve/rate"] == pytest.approx(2 / 5)
     assert metrics["infra/rate"] == pytest.approx(1 / 6)
@@ -203,9 +204,10 @@ def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
     assert metrics["conversation/forks"] == 0
 
 
-def test_steps_of_unknown_thinking_are_left_out_of_its_mean() -> None:
-    steps = [step(thinking_tokens=4), step(index=1, thinking_tokens=None)]
-    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=(trajectory(steps=steps),))
+def test_trajectories_of_unknown_thinking_are_left_out_of_its_mean() -> None:
+    known, unknown = [step(thinking_tokens=4)], [step(thinking_tokens=8), step(index=1, thinking_tokens=None)]
+    members = (trajectory(steps=known), trajectory(steps=unknown, index=1))
+    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
     assert iteration_metrics([group])["tokens/thinking_per_step"] == 4
     group = replace(group, trajectories=(trajectory(steps=steps[1:]),))
     assert "tokens/thinking_per_step" not in iteration_metrics([group]), "unknown, not 0"

@@ -1,0 +1,165 @@
+"""Stream of rollouts that keeps nothing but what is in flight, and goes on after any kill."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from engine.errors import RolloutsLostError
+from engine.events.types import CollectionProgress, RunProgress
+from engine.orchestrator.alarms import alert_of_losses
+from engine.orchestrator.collection.ledger import Ledger
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.metrics import RolloutMetrics
+from engine.orchestrator.setup import why_lost
+from engine.rollout.scheduler import GroupRequest, RolloutRequest, RolloutScheduler
+from engine.rollout.summary import RolloutSummary
+from engine.types import Trajectory
+
+REPORT_EVERY_S = 5.0
+RATE_WINDOW_S = 600.0
+MIN_LOST_IN_A_ROW = 50
+"""Rollouts lost one after the other, at least, before a collection ends: everything is broken."""
+MIN_FOR_ALERT = 50
+"""Finished rollouts before their share of losses raises an alert."""
+
+
+class Collector:
+    """Collection of the rollouts of some tasks, over all attempts of a run.
+
+    Args:
+        run: this attempt.
+        scheduler: rolls out.
+        groups: rollouts to collect.
+        ledger: rollouts that are finished; they are neither repeated nor reported again.
+        infra_retries: number of times that rollouts lost to infrastructure are repeated.
+        max_concurrent: as in the scheduler.
+    """
+
+    def __init__(
+        self,
+        run: RunContext,
+        scheduler: RolloutScheduler,
+        groups: Sequence[GroupRequest],
+        ledger: Ledger,
+        *,
+        infra_retries: int,
+        max_concurrent: int,
+    ) -> None:
+        self._run = run
+        self._scheduler = scheduler
+        self._groups = groups
+        self._ledger = ledger
+        self._retries = infra_retries
+        self._max_lost_in_a_row = max(MIN_LOST_IN_A_ROW, 2 * max_concurrent)
+        self._instances = {group.row.task.id: group.row.task.instance_id for group in groups}
+        self._total = sum(group.size for group in groups)
+        self._running = 0
+        self._lost_in_a_row = 0
+        self._last_loss = ""
+        self._alerted = False
+        self._rate = _Rate()
+        self._reported_at = 0.0
+
+    async def collect(self) -> RolloutMetrics:
+        """Roll out what is left, then repeat what infrastructure lost; return the metrics of everything.
+
+        Raises:
+            RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is cancelled.
+            RolloutsLostError: infrastructure loses one rollout after the other, or lost all.
+            SpendLimitError: the policy's spend limit is reached.
+        """
+        self._report(force=True)
+        await self._roll_out(
+            request for request in self._requests() if not self._ledger.has(request.key)
+        )
+        while self._retries and self._ledger.lost:
+            self._retries -= 1
+            lost = frozenset(self._ledger.lost)
+            await self._roll_out(request for request in self._requests() if request.key in lost)
+        self._report(force=True)
+        if self._ledger.lost and not self._ledger.metrics.count:
+            raise RolloutsLostError(
+                f"infrastructure lost all {self._total} rollouts, the last one by: {self._last_loss}; "
+                "the run goes on where it is when it is resumed"
+            )
+        return self._ledger.close()
+
+    def _requests(self) -> Iterator[RolloutRequest]:
+        return (request for group in self._groups for request in group.rollouts())
+
+    async def _roll_out(self, requests: Iterator[RolloutRequest]) -> None:
+        """Roll out all requests; a pause begins when what is in flight has finished."""
+        following = next(requests, None)
+
+        def admitted() -> Iterator[RolloutRequest]:
+            nonlocal following
+            while following is not None and self._run.control.desired() != "pause":
+                request, following = following, next(requests, None)
+                self._running += 1
+                yield request
+
+        while following is not None:
+            await self._run.safe_point()
+            self._rate = _Rate()
+            await self._run.interruptible(self._scheduler.run(admitted(), self._finished))
+
+    def _finished(self, trajectory: Trajectory) -> None:
+        rollout = RolloutSummary.of(trajectory)
+        self._running -= 1
+        self._rate.count += 1
+        self._ledger.add(rollout)
+        self._lost_in_a_row = self._lost_in_a_row + 1 if rollout.is_lost else 0
+        if rollout.is_lost:
+            self._last_loss = why_lost(trajectory)
+        if self._lost_in_a_row >= self._max_lost_in_a_row:
+            raise RolloutsLostError(
+                f"infrastructure lost the last {self._lost_in_a_row} rollouts, the last one by: "
+                f"{self._last_loss}; the run goes on where it is when it is resumed"
+            )
+        self._report()
+
+    def _report(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if not force and now - self._reported_at < REPORT_EVERY_S:
+            return
+        self._reported_at = now
+        ledger, metrics = self._ledger, self._ledger.metrics
+        per_second = self._rate.per_second(now)
+        left = self._total - ledger.count + (len(ledger.lost) if self._retries else 0)
+        state = CollectionProgress(
+            graded=metrics.count,
+            solved=sum(task.solved for task in metrics.tally.tasks.values()),
+            lost=len(ledger.lost),
+            running=self._running,
+            steps=metrics.steps,
+            prompt_tokens=metrics.prompt_tokens,
+            generated_tokens=metrics.generated_tokens,
+            per_hour=3600 * per_second if per_second else None,
+            seconds_left=left / per_second if per_second else None,
+            cost=ledger.cost,
+        )
+        self._run.sink.emit(
+            RunProgress, message="rollouts", done=ledger.count, total=self._total, collection=state
+        )
+        if not self._alerted and (force or ledger.count >= MIN_FOR_ALERT):
+            self._alerted = alert_of_losses(
+                self._run, ledger.lost.values(), count=ledger.count, instances=self._instances
+            )
+
+
+class _Rate:
+    """Rate of finished rollouts since some minutes ago."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._marks = deque([(time.monotonic(), 0)])
+
+    def per_second(self, now: float) -> float:
+        """Return rollouts per second; 0 until one has finished."""
+        self._marks.append((now, self.count))
+        while len(self._marks) > 2 and now - self._marks[1][0] > RATE_WINDOW_S:
+            self._marks.popleft()
+        since, count = self._marks[0]
+        return (self.count - count) / (now - since) if now > since else 0.0

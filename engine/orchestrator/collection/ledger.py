@@ -1,0 +1,83 @@
+"""Finished rollouts of a run, read from its spool.
+
+The spool is the only record of what is finished: an event is in it completely or not at all, so that no
+kill can separate a rollout from its record.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from engine.events.spool import read_lines
+from engine.orchestrator.metrics import RolloutMetrics
+from engine.rollout.summary import RolloutSummary
+from engine.types import RolloutKey, TerminationReason
+
+_HEAD_BYTES = 160
+"""Length within which a line names its event's type."""
+
+
+class Ledger:
+    """Finished rollouts: their metrics, and which ones they are; a few numbers of each task are kept.
+
+    A rollout that infrastructure lost counts as finished only until it is repeated.
+    """
+
+    def __init__(self) -> None:
+        self.metrics = RolloutMetrics()
+        """Metrics of the rollouts that infrastructure did not lose."""
+        self.lost: dict[RolloutKey, RolloutSummary] = {}
+        """Rollouts that infrastructure lost and that were not repeated."""
+        self.cost: float | None = None
+        """US dollars of all rollouts, lost and repeated ones too; None where no price is known."""
+        self._finished: dict[str, int] = {}
+        """Task → bit mask of the indices of finished rollouts."""
+
+    @classmethod
+    def read(cls, spool: Path) -> Ledger:
+        """Read the finished rollouts of all attempts since the last that started over.
+
+        Rollouts that were lost or cancelled are left out: the next attempt repeats them.
+        """
+        ledger = cls()
+        for line in read_lines(spool):
+            head = line.data[:_HEAD_BYTES]
+            if b'"type":"trajectory_finished"' in head:
+                ledger.add(RolloutSummary.from_event(line.data))
+            elif b'"type":"run_started"' in head and json.loads(line.data).get("rollouts_kept") is None:
+                ledger = cls()
+        ledger.lost.clear()
+        return ledger
+
+    @property
+    def count(self) -> int:
+        """Return the number of finished rollouts, lost ones included."""
+        return self.metrics.count + len(self.lost)
+
+    def add(self, rollout: RolloutSummary) -> None:
+        """Add a finished rollout; a second record of one that was not lost is ignored."""
+        if self.has(rollout.key):
+            return
+        if rollout.cost is not None:
+            self.cost = (self.cost or 0.0) + rollout.cost
+        if rollout.is_lost:
+            if rollout.termination is not TerminationReason.CANCELLED:
+                self.lost[rollout.key] = rollout
+            return
+        self.lost.pop(rollout.key, None)
+        self._finished[rollout.key.task_id] = self._mask(rollout.key.task_id) | 1 << rollout.key.index
+        self.metrics.add(rollout)
+
+    def has(self, key: RolloutKey) -> bool:
+        """Return whether a rollout is finished and was not lost."""
+        return bool(self._mask(key.task_id) >> key.index & 1)
+
+    def close(self) -> RolloutMetrics:
+        """Count the lost rollouts as excluded; return the metrics of all."""
+        for rollout in self.lost.values():
+            self.metrics.add(rollout)
+        return self.metrics
+
+    def _mask(self, task_id: str) -> int:
+        return self._finished.get(task_id, 0)
