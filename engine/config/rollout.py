@@ -131,7 +131,7 @@ class CollectionConfig(Section):
     infra_retries: int = Field(default=1, ge=0)
     """Number of times that rollouts lost to infrastructure are repeated, after all others."""
     retry_temperatures: tuple[Annotated[float, Field(ge=0)], ...] = ()
-    """Sampling temperatures of further attempts at a rollout that ended without submission, in order; only the
+    """Sampling temperatures of further attempts at a rollout that ended without submission, in order; the
     last attempt is kept (R2E-Gym's ``max_iterations`` = 3: temperature 0, then 0.1 and 0.2)."""
 
     @model_validator(mode="after")

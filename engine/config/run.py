@@ -131,7 +131,7 @@ class EvaluateRun(_ActingRun):
     def _on_all_tasks(self) -> Self:
         if self.collection.skip != "none":
             raise ValueError(
-                "collection.skip must be 'none': without the tasks of earlier runs the solve rate is of others"
+                "collection.skip must be 'none': the solve rate would be that of the remaining tasks"
             )
         return self
 

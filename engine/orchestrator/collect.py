@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import TypeVar
 
 from engine.config.run import EvaluateRun, RolloutRun
 from engine.errors import SpendLimitError
@@ -17,7 +18,7 @@ from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.collection.plan import planned_groups
-from engine.orchestrator.context import RunContext, RunResult
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import report_evaluation
 from engine.orchestrator.event_observer import TRAIN_PHASE
 from engine.orchestrator.policies import open_policy
@@ -25,6 +26,7 @@ from engine.orchestrator.setup import announce, build_scheduler, open_environmen
 from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
 
+Sampling = TypeVar("Sampling", RolloutRun, EvaluateRun)
 Summary = dict[str, float | int | str | None]
 
 
@@ -34,8 +36,8 @@ async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
     ledger = await _resume(run, total_iterations=1)
     try:
         version = await _collect(config, run, ledger, TRAIN_PHASE)
-    except SpendLimitError as limit:
-        return RunResult(state="stopped", reason=str(limit), summary=_summary(ledger, started))
+    except (RunStopped, SpendLimitError) as stop:
+        return RunResult(state="stopped", reason=str(stop), summary=_summary(ledger, started))
     seconds, held = time.monotonic() - started, run.probe.report()
     metrics = ledger.metrics.metrics()
     metrics |= {"time/rollout": seconds, "time/iteration": seconds, **held.metrics}
@@ -56,12 +58,10 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
     split = config.dataset.split
     try:
         version = await _collect(config, run, ledger, f"eval:{split}")
-    except SpendLimitError as limit:
-        return RunResult(state="stopped", reason=str(limit), summary=_summary(ledger, started))
+    except (RunStopped, SpendLimitError) as stop:
+        return RunResult(state="stopped", reason=str(stop), summary=_summary(ledger, started))
     found = ledger.metrics.tally.summary()
-    await asyncio.to_thread(
-        report_evaluation, run, found, iteration=0, name=split, policy_version=version
-    )
+    await asyncio.to_thread(report_evaluation, run, found, iteration=0, name=split, policy_version=version)
     summary = {
         **_summary(ledger, started),
         "trajectories": found.num_samples,
@@ -79,7 +79,7 @@ async def _resume(run: RunContext, *, total_iterations: int = 0) -> Ledger:
     return ledger
 
 
-async def _collect(config: RolloutRun | EvaluateRun, run: RunContext, ledger: Ledger, phase: str) -> int:
+async def _collect(config: Sampling, run: RunContext, ledger: Ledger, phase: str) -> int:
     """Collect what ``ledger`` lacks; return the policy's version."""
     config = await with_start_policy(config, run)
     groups = await asyncio.to_thread(planned_groups, config, run, phase)

@@ -204,7 +204,7 @@ class Losses:
             ((reason, _),) = self._reasons.most_common(1)
             raise RolloutsLostError(
                 f"infrastructure lost all {self.count} rollouts of {where}: {reason}; "
-                "the run goes on from where it can when it is resumed"
+                "the run goes on from its last checkpoint when it is resumed"
             )
 
 

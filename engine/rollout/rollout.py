@@ -34,6 +34,7 @@ from engine.types import (
 
 _log = structlog.get_logger(__name__)
 
+_NOT_REPEATED = INFRASTRUCTURE_REASONS | {TerminationReason.SUBMITTED}
 _PATCH_DEADLINE_S = 60.0
 _RETRY_PAUSE_S = 0.1
 
@@ -51,6 +52,8 @@ class RolloutParts:
     seed: int
     slots: asyncio.Semaphore
     """Semaphore of trajectories in flight."""
+    retry_temperatures: tuple[float, ...] = ()
+    """Sampling temperatures of repetitions while the model does not submit."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,12 +73,16 @@ class Rollout:
     _announced: bool = field(init=False, default=False)
     _failures: list[str] = field(init=False, default_factory=list)
     """Kinds of sandbox failure, one for each failed attempt."""
+    _sampling: SamplingParams = field(init=False)
+    _repetition: int = field(init=False, default=0)
+    """Number of earlier attempts that ended without submission."""
     _own_doing: bool = field(init=False, default=False)
     """Whether the failures are attributed to the agent."""
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
     _began: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
+        self._sampling = self.parts.sampling
         self._outcome = _nothing(TerminationReason.CANCELLED)
 
     async def run(self) -> Trajectory:
@@ -103,7 +110,7 @@ class Rollout:
         try:
             async with self.parts.slots:
                 self._spent("queue", time.monotonic() - self._began)
-                await self._attempt_until_it_counts()
+                await self._attempt_until_submitted()
         except (ObserverFailedError, RunEndingError):
             raise
         except Exception as error:
@@ -124,6 +131,16 @@ class Rollout:
             return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=_described(error))
         finally:
             self._spent("grading", time.monotonic() - began)
+
+    async def _attempt_until_submitted(self) -> None:
+        """Repeat a rollout that the model did not end itself, at the temperatures for that."""
+        await self._attempt_until_it_counts()
+        for repetition, temperature in enumerate(self.parts.retry_temperatures, start=1):
+            if self._own_doing or self._outcome.termination in _NOT_REPEATED:
+                return
+            self._repetition, self._failures = repetition, []
+            self._sampling = replace(self._sampling, temperature=temperature)
+            await self._attempt_until_it_counts()
 
     async def _attempt_until_it_counts(self) -> None:
         """Try fresh environments until infrastructure does not fail or ``decide`` ends the attempts."""
@@ -208,8 +225,8 @@ class Rollout:
             config=parts.agent,
             key=self.key,
             row=self.row,
-            sampling=parts.sampling,
-            seed_of_step=lambda step: step_seed(parts.seed, self.key, step),
+            sampling=self._sampling,
+            seed_of_step=lambda step: step_seed(parts.seed, self.key, step, self._repetition),
             on_step=lambda step: parts.observer.step_finished(self.key, step),
         )
 

@@ -58,6 +58,7 @@ class RolloutScheduler:
         seed: the run's seed.
         observer: receives the events of rollouts.
         sampling: temperature and nucleus; the token limit comes from ``agent``.
+        retry_temperatures: temperatures of further attempts at a rollout that ends without submission.
 
     Raises:
         ConfigError: there is no such prompt, or the policy's conversations cannot express it.
@@ -73,6 +74,7 @@ class RolloutScheduler:
         seed: int,
         observer: RolloutObserver,
         sampling: SamplingParams | None = None,
+        retry_temperatures: tuple[float, ...] = (),
     ) -> None:
         prompt = load_prompt(agent.prompt, agent.tool_format, environments.tools)
         _check_conversation(policy, prompt)
@@ -85,6 +87,7 @@ class RolloutScheduler:
             observer=GuardedObserver(observer),
             seed=seed,
             slots=asyncio.Semaphore(rollout.max_concurrent),
+            retry_temperatures=retry_temperatures,
         )
         self._max_tasks = 2 * rollout.max_concurrent
         """Maximum number of rollouts in memory: as many that wait for their grades as act."""

@@ -7,12 +7,13 @@ import hashlib
 from engine.types import RolloutKey
 
 
-def step_seed(run_seed: int, key: RolloutKey, step: int) -> int:
+def step_seed(run_seed: int, key: RolloutKey, step: int, repetition: int = 0) -> int:
     """Return a 63-bit seed for one step of one rollout; the same over processes, machines and schedules.
 
-    A rollout repeated after an infrastructure failure samples the same tokens again.
+    A rollout repeated after an infrastructure failure samples the same tokens again; one repeated because
+    the model did not submit has another ``repetition`` and samples others.
     """
-    return _seed(run_seed, key, step)
+    return _seed(run_seed, key, f"{repetition}/{step}" if repetition else step)
 
 
 def environment_seed(run_seed: int, key: RolloutKey) -> int:

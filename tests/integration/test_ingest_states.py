@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,18 @@ import pytest
 from engine.types import RunState
 from tests.event_builders import Stream, ref
 from tests.web_builders import launched, post, relaunched, snapshot
-from webapp.models import Evaluation, Event, Group, Iteration, Run, Step, TestResult, TokenBlob, Trajectory
+from webapp.models import (
+    Alert,
+    Evaluation,
+    Event,
+    Group,
+    Iteration,
+    Run,
+    Step,
+    TestResult,
+    TokenBlob,
+    Trajectory,
+)
 from webapp.services import attempts, heartbeats, ingest, projections, runs
 
 pytestmark = pytest.mark.django_db
@@ -276,3 +288,96 @@ def test_the_first_terminal_record_stays() -> None:
     assert (trajectory.reward, trajectory.num_steps) == (1.0, 2)
     assert TestResult.objects.filter(trajectory=trajectory).count() == 2
     assert not Step.objects.filter(thought="late").exists()
+
+
+def collecting(epoch: int = 1, first_seq: int = 1, kept: int = 0) -> Stream:
+    stream = Stream(epoch=epoch, first_seq=first_seq)
+    stream.add("run_started", host="h", pid=1, rollouts_kept=kept)
+    return stream
+
+
+def test_an_attempt_that_keeps_rollouts_removes_only_what_was_unfinished() -> None:
+    run, claim = launched()
+    stream = collecting()
+    stream.add("iteration_started", iteration=0, policy_version=0, task_ids=["a", "b"])
+    stream.trajectory(ref(0, "a", 0))
+    stream.trajectory(ref(0, "a", 1), finish=False)
+    stream.trajectory(ref(0, "b", 0), finish=False)
+    stream.add("alert", severity="warning", code="infrastructure_rate", message="m", iteration=0)
+    post(claim, stream)
+    kept = Trajectory.objects.get(run=run, index=0, task_key="a")
+    newer = relaunched(run, claim)
+    again = collecting(2, stream.next_seq, kept=1)
+    post(newer, again)
+    assert Trajectory.objects.get(run=run) == kept
+    assert Step.objects.filter(trajectory=kept).count() == Step.objects.count() == 2
+    assert TestResult.objects.filter(trajectory=kept).exists()
+    assert [(g.task_key, g.size, g.num_finished, g.num_solved) for g in Group.objects.filter(run=run)] == [
+        ("a", 1, 1, 1)
+    ]
+    assert [i.index for i in Iteration.objects.filter(run=run)] == [0]
+    assert not Alert.objects.filter(run=run, code="infrastructure_rate").exists()
+    again.trajectory(ref(0, "a", 1))
+    again.trajectory(ref(0, "b", 0), reward=0.0)
+    post(newer, again, 1)
+    assert Trajectory.objects.filter(run=run, state="finished").count() == 3
+
+
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_rollout_that_was_lost_is_replaced_when_its_own_attempt_repeats_it(apart: bool) -> None:
+    run, claim = launched()
+    stream = collecting()
+    stream.trajectory(ref(0, "a", 0), steps=3, reward=None, termination="env_error")
+    stream.trajectory(ref(0, "b", 0), steps=3, reward=0.0)
+    repeated = len(stream.lines)
+    for task in ("a", "b"):
+        stream.trajectory(ref(0, task, 0), steps=1)
+    if apart:
+        post(claim, stream, 0, repeated)
+        first = Trajectory.objects.get(run=run, task_key="a")
+        post(claim, stream, repeated)
+        assert Trajectory.objects.get(run=run, task_key="a").pk == first.pk
+    else:
+        post(claim, stream)
+    found = Trajectory.objects.filter(run=run).order_by("task_key")
+    assert [(t.reward, t.num_steps, t.termination) for t in found] == [
+        (1.0, 1, "submitted"),
+        (0.0, 3, "submitted"),
+    ]
+    assert [Step.objects.filter(trajectory=t).count() for t in found] == [1, 3]
+    assert Group.objects.get(run=run, task_key="a").num_solved == 1
+
+
+def test_the_record_of_a_rollout_that_was_closed_with_its_run_is_completed(tmp_path: Path) -> None:
+    run, claim = launched()
+    stream = collecting()
+    stream.trajectory(ref(0, "a", 0), steps=2, finish=False)
+    shipped = len(stream.lines)
+    stream.step(ref(0, "a", 0), 2)
+    stream.finished(ref(0, "a", 0), steps=3)
+    post(claim, stream, 0, shipped)
+    attempts.give_up(run_id=run.pk, to=RunState.FAILED, reason="its process fell silent")
+    assert Trajectory.objects.get(run=run).termination == "cancelled"
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(stream.body())
+    ingest.ingest_spool(run_id=run.pk, path=path)
+    found = Trajectory.objects.get(run=run)
+    assert (found.termination, found.num_steps, found.reward, found.error) == ("submitted", 3, 1.0, "")
+    assert Step.objects.filter(trajectory=found).count() == 3
+
+
+def test_the_state_of_a_collection_is_stored_until_the_next_attempt_begins() -> None:
+    run, claim = launched()
+    stream = collecting()
+    state = {
+        "graded": 30, "solved": 12, "lost": 2, "running": 8, "steps": 300, "prompt_tokens": 9000,
+        "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0, "cost": 1.25,
+    }  # fmt: skip
+    stream.add("run_progress", message="rollouts", done=32, total=64, collection=state)
+    post(claim, stream)
+    run.refresh_from_db()
+    assert (run.progress_done, run.progress_total, run.collection) == (32, 64, state)
+    newer = relaunched(run, claim)
+    post(newer, collecting(2, stream.next_seq, kept=30))
+    run.refresh_from_db()
+    assert run.collection == {}

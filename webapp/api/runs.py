@@ -40,6 +40,7 @@ class RunOut(Schema):
     progress_message: str
     progress_done: int
     progress_total: int
+    collection: dict[str, Any]
     summary: dict[str, Any]
     created_at: datetime
     queued_at: datetime | None

@@ -62,6 +62,8 @@ class Run(models.Model):
     progress_message = models.CharField(max_length=500, blank=True, default="")
     progress_done = models.BigIntegerField(default=0)
     progress_total = models.BigIntegerField(default=0)
+    collection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
+    """State of its collection or evaluation: ``engine.events.types.CollectionProgress``; empty otherwise."""
     selection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """Split → how many of its tasks the run uses, and how many were left out for what."""
 

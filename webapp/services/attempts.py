@@ -54,7 +54,7 @@ def claim_relaunch(*, run_id: int, epoch: int, reason: str, launcher: str = "loc
     _end(run_id, reason)
     Alert.objects.create(
         run=run, severity="warning", code="run.relaunched", time=timezone.now(),
-        message=f"Attempt {epoch} was lost ({reason}); attempt {epoch + 1} goes on from the last checkpoint.",
+        message=f"Attempt {epoch} was lost ({reason}); attempt {epoch + 1} goes on from what it saved.",
     )  # fmt: skip
     audit.record(actor=None, action="run.relaunch", run_id=run_id, changes={"reason": reason})
     return _new_attempt(run_id, launcher, reason)

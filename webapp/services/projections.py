@@ -75,6 +75,7 @@ class Projection:
                     "progress_message": event.message[:500],
                     "progress_done": event.done,
                     "progress_total": event.total,
+                    "collection": event.collection.model_dump() if event.collection else {},
                 }
             case e.TaskValidated():
                 self._task_validated(event)
@@ -104,7 +105,10 @@ class Projection:
     def _run_started(self, event: e.RunStarted) -> None:
         self._trajectories.flush()
         self._sandboxes.begin()
-        removal.remove_from(run_id=self._run.pk, iteration=event.resumed_from)
+        if event.rollouts_kept is None:
+            removal.remove_from(run_id=self._run.pk, iteration=event.resumed_from)
+        else:
+            removal.remove_unfinished(run_id=self._run.pk)
         current = event.resumed_from - 1 if event.resumed_from else None
         self._fields |= {
             "total_iterations": event.total_iterations,
@@ -112,6 +116,7 @@ class Projection:
             "progress_message": "",
             "progress_done": 0,
             "progress_total": 0,
+            "collection": {},
         }
         self._move(event, RunState.RUNNING)
 

@@ -1,14 +1,15 @@
 """Bulk storage of a batch's trajectory events in a handful of statements.
 
 Events are merged by trajectory key in order of arrival: a start discards earlier events unless its own
-attempt had finished the trajectory, steps accumulate, the first terminal event is kept. ``flush`` needs the
+attempt had finished the trajectory and infrastructure did not lose it, steps accumulate, the first terminal
+event is kept. ``flush`` needs the
 same number of queries for one trajectory as for a thousand. The caller holds the run's row lock, so there are
 no concurrent inserts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from django.db import connection
@@ -21,6 +22,7 @@ from engine.events.types import (
     TrajectoryRef,
     TrajectoryStarted,
 )
+from engine.types import INFRASTRUCTURE_REASONS, TerminationReason
 from webapp.models import Group, Run, Step, Task, TestLog, TestResult, TokenBlob, Trajectory
 from webapp.services import trajectory_rows as rows
 from webapp.services.copying import copy_rows
@@ -50,10 +52,11 @@ class TrajectoryStore:
         self._pending: dict[Key, _Pending] = {}
 
     def started(self, event: TrajectoryStarted) -> None:
-        """Buffer a start; it replaces an unfinished or older attempt's trajectory with the same key."""
+        """Buffer a start; it replaces an unfinished, lost or older attempt's trajectory with the same key."""
         key = _key(event.ref)
         known = self._pending.get(key)
-        if known is None or known.finished is None or known.epoch < event.epoch:
+        ended = known.finished if known is not None else None
+        if known is None or ended is None or known.epoch < event.epoch or _is_lost(ended):
             self._pending[key] = _Pending(event.time, event.epoch, started=event)
 
     def step(self, event: StepFinished) -> None:
@@ -94,7 +97,7 @@ class TrajectoryStore:
         _save_whole([t for key, t in trajectories.items() if key not in live])
         _save_live([trajectories[key] for key in live])
         _write_parts(trajectories, pending, known_steps)
-        _refresh_groups({groups[key[:3]].pk for key in pending.keys() - live})
+        refresh_groups({groups[key[:3]].pk for key in pending.keys() - live})
 
     def _of(self, ref: TrajectoryRef, time: float, epoch: int) -> _Pending:
         return self._pending.setdefault(_key(ref), _Pending(time, epoch))
@@ -146,12 +149,22 @@ def _only_steps(pending: _Pending) -> bool:
 
 
 def _drop_late(pending: _Pending, existing: Trajectory | None) -> None:
-    """Drop events about finished trajectories, except starts by a later attempt."""
+    """Drop events about finished trajectories, except starts by a later attempt or after a loss.
+
+    A trajectory that was closed when its run ended is open to its own events, which may arrive later.
+    """
     if existing is None or existing.state != Trajectory.State.FINISHED:
         return
-    if pending.started is None or pending.epoch <= existing.epoch:
+    if existing.termination == TerminationReason.CANCELLED:
+        return
+    if pending.started is None or (pending.epoch <= existing.epoch and not _is_lost(existing)):
         pending.started = pending.finished = None
         pending.steps.clear()
+
+
+def _is_lost(ended: Trajectory | TrajectoryFinished) -> bool:
+    """Return whether infrastructure lost a finished trajectory or its grading."""
+    return ended.reward is None or ended.termination in INFRASTRUCTURE_REASONS
 
 
 def _fold(pending: _Pending, trajectory: Trajectory) -> Trajectory:
@@ -265,7 +278,7 @@ def _delete_steps(keys: list[tuple[int, int]]) -> None:
             )
 
 
-def _refresh_groups(group_ids: set[int]) -> None:
+def refresh_groups(group_ids: Collection[int]) -> None:
     """Recompute the aggregates of groups from their trajectories."""
     with connection.cursor() as cursor:
         cursor.execute(

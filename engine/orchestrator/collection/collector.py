@@ -71,9 +71,7 @@ class Collector:
             SpendLimitError: the policy's spend limit is reached.
         """
         self._report(force=True)
-        await self._roll_out(
-            request for request in self._requests() if not self._ledger.has(request.key)
-        )
+        await self._roll_out(request for request in self._requests() if not self._ledger.has(request.key))
         while self._retries and self._ledger.lost:
             self._retries -= 1
             lost = frozenset(self._ledger.lost)

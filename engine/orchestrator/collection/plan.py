@@ -29,11 +29,11 @@ def planned_groups(config: RolloutRun | EvaluateRun, run: RunContext, phase: str
     """
     rows = _sliced(selected_rows(config, run), config)
     sizes = _sizes(config, run, rows)
-    requests = [
-        GroupRequest(row=row, iteration=0, phase=phase, size=sizes.get(row.task.id, config.rollout.group_size))
+    return [
+        GroupRequest(row=row, iteration=0, phase=phase, size=size)
         for row in rows
+        if (size := sizes.get(row.task.id, config.rollout.group_size))
     ]
-    return [request for request in requests if request.size]
 
 
 def _sliced(rows: Sequence[TaskRow], config: RolloutRun | EvaluateRun) -> Sequence[TaskRow]:
@@ -48,7 +48,7 @@ def _sliced(rows: Sequence[TaskRow], config: RolloutRun | EvaluateRun) -> Sequen
 
 
 def _sizes(config: RolloutRun | EvaluateRun, run: RunContext, rows: Sequence[TaskRow]) -> dict[str, int]:
-    """Return the number of rollouts of tasks of which earlier runs have some; decided by the first attempt."""
+    """Return the number of rollouts by task where earlier runs count; the first attempt decides it."""
     if config.collection.skip == "none":
         return {}
     path = run.run_dir / PLAN_NAME
@@ -59,7 +59,7 @@ def _sizes(config: RolloutRun | EvaluateRun, run: RunContext, rows: Sequence[Tas
     for name in config.collection.skip_runs:
         spool = run.home / "runs" / name / SPOOL_NAME
         if not spool.exists():
-            raise ConfigError(Problem(f"run '{name}' has no events in {spool.parent}", "collection.skip_runs"))
+            raise ConfigError(Problem(f"there is no run '{name}' with events", "collection.skip_runs"))
         for task_id, task in Ledger.read(spool).metrics.tally.tasks.items():
             if task_id in sizes and config.collection.skip == "finished":
                 sizes[task_id] = max(sizes[task_id] - task.graded, 0)

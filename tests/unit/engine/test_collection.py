@@ -1,0 +1,377 @@
+"""Collections: what is finished is not repeated, what was lost is, and the numbers are those of one go."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.rollout import CollectionConfig, DatasetConfig, RolloutConfig
+from engine.config.run import EvaluateRun, RolloutRun
+from engine.config.sandbox import SandboxConfig
+from engine.config.training import EvaluationConfig
+from engine.errors import ConfigError, RolloutsLostError
+from engine.evaluation.metrics import summarise
+from engine.events.control import Control
+from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.types import EVENT_ADAPTER, RunStarted, TrajectoryFinished
+from engine.inference.base import GenerationContext
+from engine.orchestrator.collection import collector as collecting
+from engine.orchestrator.collection import plan
+from engine.orchestrator.collection.collector import Collector
+from engine.orchestrator.collection.ledger import Ledger
+from engine.orchestrator.context import RunContext, RunStopped
+from engine.orchestrator.event_observer import EventObserver, trajectory_fields
+from engine.orchestrator.metrics import RolloutMetrics
+from engine.rollout import GroupRequest
+from engine.rollout.summary import RolloutSummary
+from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
+from tests.fakes.memory_sandbox import MemoryBackend, start_fault
+from tests.rollout_builders import SOURCE, SUBMIT, TextPolicy, make_row, respond, swe_scheduler
+
+FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
+LOOK = respond("file_editor", command="view", path="pkg/m.py")
+FIX = respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a - 1", new_str="a + 1")
+
+
+def solver(context: GenerationContext) -> str:
+    """Solve every rollout but each third; turns and thus numbers differ from one to the next."""
+    number = context.key.index + int(context.key.task_id[:2], 16)
+    turns = [LOOK] * (number % 4) + ([FIX] if number % 3 else []) + [SUBMIT]
+    return turns[len(context.steps)]
+
+
+def groups(tasks: int = 5, size: int = 8) -> list[GroupRequest]:
+    rows = [make_row(f"{n:02x}" * 8) for n in range(tasks)]
+    return [GroupRequest(row=row, iteration=0, phase="train", size=size) for row in rows]
+
+
+class Attempt:
+    """One attempt of a run in a folder, over sandboxes in memory."""
+
+    def __init__(self, folder: Path, epoch: int, stack: AsyncExitStack) -> None:
+        self.sink = stack.enter_context(closing(SpoolSink(folder, epoch=epoch)))
+        self.control = Control()
+        self.run = RunContext(
+            run_id="r", epoch=epoch, run_dir=folder, home=folder, sink=self.sink, control=self.control
+        )
+        self.ledger = Ledger.read(folder / SPOOL_NAME)
+        self.sink.emit(RunStarted, host="h", pid=1, rollouts_kept=self.ledger.count)
+        self.observer = EventObserver(self.sink)
+        stack.callback(self.observer.close)
+
+    def collector(
+        self,
+        backend: MemoryBackend,
+        policy: TextPolicy | None = None,
+        *,
+        requests: Sequence[GroupRequest] = (),
+        retries: int = 0,
+        max_concurrent: int = 4,
+    ) -> Collector:
+        rollout = RolloutConfig(max_concurrent=max_concurrent)
+        scheduler = swe_scheduler(
+            backend, policy or TextPolicy(solver), rollout=rollout, observer=self.observer,
+            sandbox=SandboxConfig(start_retries=0),
+        )  # fmt: skip
+        return Collector(
+            self.run, scheduler, requests or groups(), self.ledger, infra_retries=retries,
+            max_concurrent=rollout.max_concurrent,
+        )  # fmt: skip
+
+
+def events(folder: Path, type_: str) -> list[dict[str, Any]]:
+    found = [json.loads(line.data) for line in read_lines(folder / SPOOL_NAME)]
+    return [event for event in found if event["type"] == type_]
+
+
+def finished_keys(folder: Path) -> Counter[tuple[str, int]]:
+    return Counter(
+        (event["ref"]["task_id"], event["ref"]["index"])
+        for event in events(folder, "trajectory_finished")
+        if event["termination"] != "cancelled"
+    )
+
+
+def untimed(metrics: RolloutMetrics) -> dict[str, float]:
+    found = metrics.metrics()
+    return {name: value for name, value in found.items() if not name.startswith(("time/", "sandbox/"))}
+
+
+def make(
+    key: RolloutKey, reward: float | None = 1.0, steps: Sequence[Step] = (), **changes: Any
+) -> Trajectory:
+    verdict = Verdict.INFRA_ERROR if reward is None else Verdict.PASSED if reward else Verdict.FAILED
+    defaults = {"termination": TerminationReason.SUBMITTED, "grade": Grade(verdict=verdict, reward=reward)}
+    return Trajectory(key=key, steps=tuple(steps), **{**defaults, **changes})
+
+
+def key(index: int = 0, task_id: str = "t") -> RolloutKey:
+    return RolloutKey(iteration=0, phase="train", task_id=task_id, index=index)
+
+
+def test_a_summary_reads_the_same_from_a_trajectory_and_from_its_event() -> None:
+    call: dict[str, Any] = {"thought": "", "response": "", "call": None, "observation": ""}
+    usage = {"prompt_tokens": 10, "generated_tokens": 4, "thinking_tokens": 1, "cached_tokens": 9}
+    steps = [Step(index=index, cost=0.1 + 0.1 * index, **usage, **call) for index in range(2)]
+    for trajectory in (
+        make(key(), steps=steps, failure="died", attempts=3),
+        make(key(), None),
+        make(key(), grade=None, termination=TerminationReason.ENV_ERROR),
+    ):
+        event = TrajectoryFinished(seq=1, epoch=1, time=0.0, **trajectory_fields(trajectory))
+        assert RolloutSummary.from_event(event.model_dump_json().encode()) == RolloutSummary.of(trajectory)
+    assert RolloutSummary.of(make(key(), steps=steps)).cost == pytest.approx(0.3)
+
+
+def test_the_order_of_rollouts_changes_no_bit_of_their_metrics() -> None:
+    rng = random.Random(1)
+    found = [
+        RolloutSummary.of(make(key(n % 4, f"t{n % 7}"), rng.choice([rng.random(), 1.0, 0.0, None])))
+        for n in range(400)
+    ]
+    expected, shuffled = RolloutMetrics(), RolloutMetrics()
+    for rollout in found:
+        expected.add(rollout)
+    for rollout in rng.sample(found, len(found)):
+        shuffled.add(rollout)
+    assert shuffled.metrics() == expected.metrics()
+    assert shuffled.tally.summary() == expected.tally.summary()
+    assert expected.tally.summary().num_infrastructure == sum(rollout.is_lost for rollout in found)
+
+
+async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    for folder in (whole, cut):
+        folder.mkdir()
+    async with AsyncExitStack() as stack:
+        expected = await Attempt(whole, 1, stack).collector(MemoryBackend(FILES)).collect()
+    rng, size, epoch = random.Random(4), 0, 0
+    spool = cut / SPOOL_NAME
+    while not spool.exists() or sum(finished_keys(cut).values()) < 40:
+        epoch += 1
+        async with AsyncExitStack() as stack:
+            found = await Attempt(cut, epoch, stack).collector(MemoryBackend(FILES)).collect()
+        if epoch <= 6:  # as if the process had been killed at any byte of what it wrote
+            end = rng.randrange(size, max(size + 1, spool.stat().st_size * epoch // 8))
+            with spool.open("rb+") as file:
+                file.truncate(max(end, size))
+            size = spool.stat().st_size
+    assert epoch >= 4
+    assert set(finished_keys(cut).values()) == {1}
+    assert finished_keys(cut) == finished_keys(whole)
+    assert untimed(found) == untimed(expected)
+    assert found.tally.summary() == expected.tally.summary()
+    assert events(cut, "run_started")[-1]["rollouts_kept"] > 0
+
+
+async def test_a_run_that_started_over_keeps_nothing_of_what_was_before(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        await attempt.collector(MemoryBackend(FILES)).collect()
+        attempt.sink.emit(RunStarted, host="h", pid=1)  # as earlier versions did
+        assert Ledger.read(tmp_path / SPOOL_NAME).count == 0
+
+
+async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+
+        def stopping(context: GenerationContext) -> str:
+            if attempt.ledger.count >= 10:
+                attempt.control.stop("a person stopped it")
+            return solver(context)
+
+        class Slow(TextPolicy):
+            async def generate(self, request: Any) -> Any:
+                found = await super().generate(request)
+                while attempt.control.stop_reason:
+                    await asyncio.sleep(0.01)
+                return found
+
+        with pytest.raises(RunStopped):
+            await attempt.collector(MemoryBackend(FILES), Slow(stopping)).collect()
+    cancelled = [e for e in events(tmp_path, "trajectory_finished") if e["termination"] == "cancelled"]
+    assert cancelled
+    async with AsyncExitStack() as stack:
+        metrics = await Attempt(tmp_path, 2, stack).collector(MemoryBackend(FILES)).collect()
+    assert (metrics.count, metrics.lost) == (40, 0)
+    assert set(finished_keys(tmp_path).values()) == {1}
+
+
+async def test_a_pause_waits_for_what_is_in_flight_and_then_goes_on(tmp_path: Path) -> None:
+    told: list[str] = []
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+
+        def pausing(context: GenerationContext) -> str:
+            if attempt.ledger.count >= 10 and not told:
+                told.append("pause")
+                attempt.control.set_desired("pause")
+            return solver(context)
+
+        work = asyncio.create_task(attempt.collector(MemoryBackend(FILES), TextPolicy(pausing)).collect())
+        while not events(tmp_path, "run_paused"):
+            assert not work.done()
+            await asyncio.sleep(0.01)
+        started, ended = events(tmp_path, "trajectory_started"), events(tmp_path, "trajectory_finished")
+        assert len(started) == len(ended) < 40
+        attempt.control.set_desired("run")
+        assert (await work).count == 40
+    assert set(finished_keys(tmp_path).values()) == {1}
+
+
+async def test_what_infrastructure_lost_is_repeated_after_all_others(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        backend = MemoryBackend(FILES, faults=[start_fault(f"fault {n}") for n in range(5)])
+        metrics = await attempt.collector(backend, retries=1).collect()
+    assert (metrics.count, metrics.lost, attempt.ledger.lost) == (40, 0, {})
+    order = [(e["ref"]["task_id"], e["ref"]["index"]) for e in events(tmp_path, "trajectory_finished")]
+    lost = [pair for pair, count in finished_keys(tmp_path).items() if count == 2]
+    assert len(lost) == 5
+    assert set(order[-5:]) == set(lost)
+
+
+async def test_what_stays_lost_is_counted_named_and_repeated_by_the_next_attempt(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        backend = MemoryBackend(FILES, faults=[start_fault("no room") for _ in range(5)])
+        metrics = await attempt.collector(backend).collect()
+    assert (metrics.count, metrics.lost) == (40, 5)
+    assert metrics.metrics()["infra/rate"] == 5 / 40
+    (alert,) = events(tmp_path, "alert")
+    assert "lost 12.5% of the rollouts" in alert["message"]
+    assert alert["task_ids"]
+    last = events(tmp_path, "run_progress")[-1]
+    assert (last["done"], last["total"]) == (40, 40)
+    assert last["collection"]["lost"] == 5
+    async with AsyncExitStack() as stack:
+        again = Attempt(tmp_path, 2, stack)
+        assert again.ledger.count == 35
+        assert (await again.collector(MemoryBackend(FILES)).collect()).lost == 0
+
+
+async def test_a_collection_ends_when_everything_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "MIN_LOST_IN_A_ROW", 6)
+    for retries, tasks in ((0, 1), (2, 1), (0, 5)):
+        folder = tmp_path / f"{retries}-{tasks}"
+        folder.mkdir()
+        async with AsyncExitStack() as stack:
+            attempt = Attempt(folder, 1, stack)
+            backend = MemoryBackend(FILES, faults=[start_fault("no disk") for _ in range(200)])
+            collector = attempt.collector(
+                backend, requests=groups(tasks, 4 if tasks == 1 else 8), retries=retries, max_concurrent=2
+            )
+            with pytest.raises(RolloutsLostError, match="no disk"):
+                await collector.collect()
+        assert len(events(folder, "trajectory_finished")) < 20
+
+
+async def test_progress_has_rate_time_left_and_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "REPORT_EVERY_S", 0.0)
+    async with AsyncExitStack() as stack:
+        await Attempt(tmp_path, 1, stack).collector(MemoryBackend(FILES)).collect()
+    reports = [EVENT_ADAPTER.validate_python(e) for e in events(tmp_path, "run_progress")]
+    states = [report.collection for report in reports]
+    assert states[0].per_hour is None
+    assert states[0].seconds_left is None
+    middle, last = states[20], states[-1]
+    assert middle.seconds_left == pytest.approx(3600 * (40 - reports[20].done) / middle.per_hour)
+    assert (last.graded, last.running, last.seconds_left, last.cost) == (40, 0, 0.0, None)
+    assert last.solved == sum((task + index) % 3 > 0 for task in range(5) for index in range(8))
+    assert [report.done for report in reports] == sorted(report.done for report in reports)
+
+
+def collection(**changes: Any) -> RolloutRun:
+    settings = {"limit": changes.pop("limit", None)}
+    return RolloutRun(
+        name="c", dataset=DatasetConfig(name="d", **settings), rollout=RolloutConfig(group_size=4), seed=3,
+        collection=CollectionConfig(**changes),
+    )  # fmt: skip
+
+
+def planned(config: RolloutRun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    rows: list[TaskRow] = [make_row(f"{n:02x}" * 8) for n in range(6)]
+    monkeypatch.setattr(plan, "selected_rows", lambda _config, _run: rows)
+    folder.mkdir(exist_ok=True, parents=True)
+    run: Any = type("Run", (), {"run_dir": folder, "home": folder.parents[1]})
+    return [(int(g.row.task.id[:2], 16), g.size) for g in plan.planned_groups(config, run, "train")]
+
+
+def test_tasks_are_shuffled_then_sliced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tasks(**changes: Any) -> list[int]:
+        return [task for task, _ in planned(collection(**changes), tmp_path / "runs" / "r", monkeypatch)]
+
+    assert tasks() == [0, 1, 2, 3, 4, 5]
+    assert tasks(start_index=2, limit=3) == [2, 3, 4]
+    shuffled = tasks(shuffle=True)
+    assert sorted(shuffled) == [0, 1, 2, 3, 4, 5] != shuffled
+    assert tasks(shuffle=True, start_index=2, limit=3) == shuffled[2:5]
+    with pytest.raises(ConfigError, match="6 is beyond the last of 6 tasks"):
+        tasks(start_index=6)
+
+
+def test_results_of_earlier_runs_count_or_leave_out_what_is_solved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewards = {0: [1.0, 0.0], 1: [0.0] * 4, 2: [None, 0.0]}
+    for name, tasks in (("one", [0, 1]), ("two", [2])):
+        folder = tmp_path / "runs" / name
+        folder.mkdir(parents=True)
+        sink = SpoolSink(folder, epoch=1)
+        for task in tasks:
+            for index, reward in enumerate(rewards[task]):
+                trajectory = make(key(index, f"{task:02x}" * 8), reward)
+                sink.emit(TrajectoryFinished, **trajectory_fields(trajectory))
+        sink.close()
+    earlier = ("one", "two")
+    finished = collection(skip="finished", skip_runs=earlier)
+    assert planned(finished, tmp_path / "runs" / "a", monkeypatch) == [(0, 2), (2, 3), (3, 4), (4, 4), (5, 4)]
+    solved = collection(skip="solved", skip_runs=earlier)
+    assert planned(solved, tmp_path / "runs" / "b", monkeypatch) == [(n, 4) for n in range(1, 6)]
+    (tmp_path / "runs" / "one" / SPOOL_NAME).unlink()
+    assert len(planned(solved, tmp_path / "runs" / "b", monkeypatch)) == 5, "decided by the first attempt"
+    with pytest.raises(ConfigError, match="there is no run 'one' with events"):
+        planned(solved, tmp_path / "runs" / "c", monkeypatch)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"skip": "solved"}, {"skip_runs": ("1",)}, {"skip": "solved", "skip_runs": ("../1",)}]
+)
+def test_impossible_settings_are_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="skip"):
+        CollectionConfig(**changes)
+
+
+def test_an_evaluation_leaves_out_nothing() -> None:
+    skipping = CollectionConfig(skip="solved", skip_runs=("1",))
+    with pytest.raises(ValueError, match="must be 'none'"):
+        EvaluateRun(name="e", dataset=DatasetConfig(name="d"), collection=skipping)
+
+
+def test_the_agent_of_evaluations_has_its_own_limits_where_they_are_set() -> None:
+    agent = collection().agent
+    assert EvaluationConfig().agent(agent) == agent
+    limits: dict[str, Any] = {"max_steps": 100, "max_context": 131_072, "rollout_timeout_s": 60.0}
+    own = EvaluationConfig(prompt="deepswe_r2e_v1", **limits)
+    found = own.agent(agent)
+    assert (found.max_steps, found.max_context, found.rollout_timeout_s) == (100, 131_072, 60.0)
+    assert (found.prompt, found.max_response) == ("deepswe_r2e_v1", agent.max_response)
+
+
+def test_a_summary_of_trajectories_equals_that_of_their_tally() -> None:
+    found = [make(key(n % 4, f"t{n % 5}"), [1.0, 0.0, None][n % 3]) for n in range(40)]
+    metrics = RolloutMetrics()
+    for trajectory in found:
+        metrics.add(RolloutSummary.of(trajectory))
+    assert metrics.tally.summary() == summarise(found)

@@ -1,0 +1,198 @@
+"""The stream of rollouts: taken one by one, forgotten when finished, stopped as a whole; repetitions."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from engine.config.rollout import RolloutConfig
+from engine.config.sandbox import SandboxConfig
+from engine.errors import FencedError, SandboxError, SpendLimitError
+from engine.inference.base import GenerationContext
+from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
+from engine.rollout import GroupRequest, RolloutRequest
+from engine.sandbox.base import ExecResult
+from engine.types import TerminationReason, Trajectory
+from tests.fakes.memory_sandbox import MemoryBackend
+from tests.rollout_builders import (
+    SOURCE,
+    SUBMIT,
+    PatchGrader,
+    Recorder,
+    TextPolicy,
+    make_row,
+    respond,
+    swe_scheduler,
+)
+
+FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
+LOOK = respond("file_editor", command="view", path="pkg/m.py")
+
+
+def rollouts(count: int, taken: list[int] | None = None) -> Iterator[RolloutRequest]:
+    """Requests that note when they are taken."""
+    for request in GroupRequest(row=make_row(), iteration=0, phase="train", size=count).rollouts():
+        if taken is not None:
+            taken.append(request.key.index)
+        yield request
+
+
+async def test_requests_are_taken_as_there_is_room_and_every_one_is_finished_once() -> None:
+    taken: list[int] = []
+    finished: list[int] = []
+    ahead = 0
+
+    def note(trajectory: Trajectory) -> None:
+        nonlocal ahead
+        finished.append(trajectory.key.index)
+        ahead = max(ahead, len(taken) - len(finished))
+
+    scheduler = swe_scheduler(MemoryBackend(FILES), OraclePolicy(), rollout=RolloutConfig(max_concurrent=3))
+    await scheduler.run(rollouts(50, taken), note)
+    assert taken == list(range(50))
+    assert sorted(finished) == list(range(50))
+    assert ahead <= 2 * 3, "as many in grading as in rollout, and the next request"
+
+
+class Forgetful(Recorder):
+    """Keeps nothing."""
+
+    async def trajectory_finished(self, trajectory: Trajectory) -> None:
+        pass
+
+
+class Remembered(Trajectory):
+    """A trajectory that can be watched without being kept."""
+
+    __slots__ = ("__weakref__",)
+
+
+async def test_what_is_finished_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.rollout.rollout.Trajectory", Remembered)
+    seen: list[weakref.ref[Trajectory]] = []
+    most = 0
+
+    def note(trajectory: Trajectory) -> None:
+        nonlocal most
+        seen.append(weakref.ref(trajectory))
+        gc.collect()
+        most = max(most, sum(reference() is not None for reference in seen))
+
+    scheduler = swe_scheduler(
+        MemoryBackend(FILES), NoopPolicy(), rollout=RolloutConfig(max_concurrent=2), observer=Forgetful()
+    )
+    await scheduler.run(rollouts(60), note)
+    assert most <= 2 * 2 + 1
+
+
+async def test_an_error_of_the_consumer_ends_the_stream_and_closes_everything() -> None:
+    backend, recorder = MemoryBackend(FILES), Recorder()
+
+    def refuse(_trajectory: Trajectory) -> None:
+        raise FencedError("enough")
+
+    taken: list[int] = []
+    scheduler = swe_scheduler(
+        backend, OraclePolicy(), rollout=RolloutConfig(max_concurrent=2), observer=recorder
+    )
+    with pytest.raises(FencedError, match="enough"):
+        await scheduler.run(rollouts(50, taken), refuse)
+    assert backend.live == 0
+    assert len(taken) < 50
+    ended = {key for what, key in recorder.told if what == "finished"}
+    assert {key for what, key in recorder.told if what == "started"} == ended
+
+
+async def test_an_error_that_every_rollout_would_meet_ends_the_stream() -> None:
+    def spent(context: GenerationContext) -> str:
+        if context.key.index == 5:
+            raise SpendLimitError("5 dollars are spent")
+        return LOOK if len(context.steps) < 2 else SUBMIT
+
+    backend, recorder = MemoryBackend(FILES), Recorder()
+    scheduler = swe_scheduler(
+        backend, TextPolicy(spent), rollout=RolloutConfig(max_concurrent=2), observer=recorder
+    )
+    with pytest.raises(SpendLimitError, match="5 dollars"):
+        await scheduler.run(rollouts(50), lambda _: None)
+    assert backend.live == 0
+    endings = {t.key.index: t.termination for t in recorder.finished}
+    assert endings[5] is TerminationReason.CANCELLED
+    assert endings[0] is TerminationReason.SUBMITTED
+    assert len(endings) < 50
+
+
+async def test_cancelling_the_stream_stops_taking_and_closes_everything() -> None:
+    started = asyncio.Event()
+
+    async def hanging(_command: str) -> ExecResult:
+        started.set()
+        await asyncio.sleep(3600)
+        raise AssertionError
+
+    backend, taken = MemoryBackend(FILES, command=hanging), list[int]()
+    policy = TextPolicy([respond("execute_bash", cmd="true")])
+    scheduler = swe_scheduler(backend, policy, rollout=RolloutConfig(max_concurrent=2))
+    task = asyncio.create_task(scheduler.run(rollouts(50, taken), lambda _: None))
+    await started.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert backend.live == 0
+    assert len(taken) <= 2 * 2 + 1
+
+
+class Temperatures(NoopPolicy):
+    """Submits at the third attempt; notes temperature and seed of every request."""
+
+    def __init__(self, submits_at: float) -> None:
+        super().__init__()
+        self.submits_at = submits_at
+        self.asked: list[tuple[float, int]] = []
+        self._wanders = TextPolicy([LOOK])
+
+    async def generate(self, request: Any) -> Any:
+        temperature = request.sampling.temperature
+        self.asked.append((temperature, request.seed))
+        if temperature >= self.submits_at:
+            return await super().generate(request)
+        return await self._wanders.generate(request)
+
+
+async def test_a_rollout_is_repeated_at_other_temperatures_until_it_submits() -> None:
+    recorder, policy = Recorder(), Temperatures(0.1)
+    scheduler = swe_scheduler(
+        MemoryBackend(FILES), policy, observer=recorder, retry_temperatures=(0.0, 0.1, 0.2)
+    )
+    scheduler._parts = replace(scheduler._parts, sampling=replace(scheduler._parts.sampling, temperature=0.0))
+    await scheduler.run(rollouts(1), lambda _: None)
+    (trajectory,) = recorder.finished
+    assert (trajectory.termination, trajectory.attempts) == (TerminationReason.SUBMITTED, 3)
+    assert [temperature for temperature, _ in policy.asked] == [0.0] * 12 + [0.1]
+    assert len({seed for _, seed in policy.asked}) == 13, "every attempt samples other tokens"
+
+
+async def test_the_last_attempt_is_kept_and_infrastructure_is_not_repeated() -> None:
+    policy = Temperatures(9.0)
+    scheduler = swe_scheduler(MemoryBackend(FILES), policy, retry_temperatures=(0.1, 0.2))
+    found: list[Trajectory] = []
+    await scheduler.run(rollouts(1), found.append)
+    assert (found[0].termination, found[0].attempts) == (TerminationReason.MAX_STEPS, 3)
+    assert policy.asked[-1][0] == 0.2
+
+    async def dead(_command: str) -> ExecResult:
+        raise SandboxError("gone")
+
+    scheduler = swe_scheduler(
+        MemoryBackend(FILES, command=dead), TextPolicy([respond("execute_bash", cmd="true")]),
+        sandbox=SandboxConfig(start_retries=0), retry_temperatures=(0.1, 0.2), grader=PatchGrader(),
+    )  # fmt: skip
+    found.clear()
+    await scheduler.run(rollouts(1), found.append)
+    assert (found[0].termination, found[0].attempts) == (TerminationReason.ENV_ERROR, 1)
