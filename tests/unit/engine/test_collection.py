@@ -21,7 +21,7 @@ from engine.errors import ConfigError, RolloutsLostError
 from engine.evaluation.metrics import summarise
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
-from engine.events.types import EVENT_ADAPTER, RunStarted, TrajectoryFinished
+from engine.events.types import RunProgress, RunStarted, TrajectoryFinished
 from engine.inference.base import GenerationContext
 from engine.orchestrator.collection import collector as collecting
 from engine.orchestrator.collection import plan
@@ -119,8 +119,8 @@ def key(index: int = 0, task_id: str = "t") -> RolloutKey:
 
 def test_a_summary_reads_the_same_from_a_trajectory_and_from_its_event() -> None:
     call: dict[str, Any] = {"thought": "", "response": "", "call": None, "observation": ""}
-    usage = {"prompt_tokens": 10, "generated_tokens": 4, "thinking_tokens": 1, "cached_tokens": 9}
-    steps = [Step(index=index, cost=0.1 + 0.1 * index, **usage, **call) for index in range(2)]
+    usage: dict[str, Any] = {"prompt_tokens": 10, "generated_tokens": 4, "thinking_tokens": 1, "cost": 0.1}
+    steps = [Step(index=index, cached_tokens=9 * index, **usage, **call) for index in range(2)]
     for trajectory in (
         make(key(), steps=steps, failure="died", attempts=3),
         make(key(), None),
@@ -128,7 +128,7 @@ def test_a_summary_reads_the_same_from_a_trajectory_and_from_its_event() -> None
     ):
         event = TrajectoryFinished(seq=1, epoch=1, time=0.0, **trajectory_fields(trajectory))
         assert RolloutSummary.from_event(event.model_dump_json().encode()) == RolloutSummary.of(trajectory)
-    assert RolloutSummary.of(make(key(), steps=steps)).cost == pytest.approx(0.3)
+    assert RolloutSummary.of(make(key(), steps=steps)).cost == pytest.approx(0.2)
 
 
 def test_the_order_of_rollouts_changes_no_bit_of_their_metrics() -> None:
@@ -281,11 +281,12 @@ async def test_progress_has_rate_time_left_and_cost(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(collecting, "REPORT_EVERY_S", 0.0)
     async with AsyncExitStack() as stack:
         await Attempt(tmp_path, 1, stack).collector(MemoryBackend(FILES)).collect()
-    reports = [EVENT_ADAPTER.validate_python(e) for e in events(tmp_path, "run_progress")]
-    states = [report.collection for report in reports]
+    reports = [RunProgress.model_validate(event) for event in events(tmp_path, "run_progress")]
+    states = [report.collection for report in reports if report.collection is not None]
     assert states[0].per_hour is None
     assert states[0].seconds_left is None
     middle, last = states[20], states[-1]
+    assert middle.per_hour is not None
     assert middle.seconds_left == pytest.approx(3600 * (40 - reports[20].done) / middle.per_hour)
     assert (last.graded, last.running, last.seconds_left, last.cost) == (40, 0, 0.0, None)
     assert last.solved == sum((task + index) % 3 > 0 for task in range(5) for index in range(8))
@@ -324,7 +325,7 @@ def test_tasks_are_shuffled_then_sliced(tmp_path: Path, monkeypatch: pytest.Monk
 def test_results_of_earlier_runs_count_or_leave_out_what_is_solved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rewards = {0: [1.0, 0.0], 1: [0.0] * 4, 2: [None, 0.0]}
+    rewards: dict[int, list[float | None]] = {0: [1.0, 0.0], 1: [0.0] * 4, 2: [None, 0.0]}
     for name, tasks in (("one", [0, 1]), ("two", [2])):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)

@@ -7,14 +7,13 @@ import gc
 import weakref
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import FencedError, SandboxError, SpendLimitError
-from engine.inference.base import GenerationContext
+from engine.inference.base import ChatRequest, ChatResponse, GenerationContext
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutRequest
 from engine.sandbox.base import ExecResult
@@ -23,6 +22,7 @@ from tests.fakes.memory_sandbox import MemoryBackend
 from tests.rollout_builders import (
     SOURCE,
     SUBMIT,
+    ChatScript,
     PatchGrader,
     Recorder,
     TextPolicy,
@@ -148,21 +148,20 @@ async def test_cancelling_the_stream_stops_taking_and_closes_everything() -> Non
     assert len(taken) <= 2 * 2 + 1
 
 
-class Temperatures(NoopPolicy):
-    """Submits at the third attempt; notes temperature and seed of every request."""
+class Temperatures(ChatScript):
+    """Submits at a temperature or above it; notes temperature and seed of every request."""
 
     def __init__(self, submits_at: float) -> None:
-        super().__init__()
+        super().__init__([LOOK])
         self.submits_at = submits_at
-        self.asked: list[tuple[float, int]] = []
-        self._wanders = TextPolicy([LOOK])
 
-    async def generate(self, request: Any) -> Any:
-        temperature = request.sampling.temperature
-        self.asked.append((temperature, request.seed))
-        if temperature >= self.submits_at:
-            return await super().generate(request)
-        return await self._wanders.generate(request)
+    async def respond(self, request: ChatRequest) -> ChatResponse:
+        looking = await super().respond(request)
+        return ChatResponse(content=SUBMIT) if request.sampling.temperature >= self.submits_at else looking
+
+    @property
+    def temperatures(self) -> list[float]:
+        return [request.sampling.temperature for request in self.requests]
 
 
 async def test_a_rollout_is_repeated_at_other_temperatures_until_it_submits() -> None:
@@ -174,8 +173,8 @@ async def test_a_rollout_is_repeated_at_other_temperatures_until_it_submits() ->
     await scheduler.run(rollouts(1), lambda _: None)
     (trajectory,) = recorder.finished
     assert (trajectory.termination, trajectory.attempts) == (TerminationReason.SUBMITTED, 3)
-    assert [temperature for temperature, _ in policy.asked] == [0.0] * 12 + [0.1]
-    assert len({seed for _, seed in policy.asked}) == 13, "every attempt samples other tokens"
+    assert policy.temperatures == [0.0] * 12 + [0.1]
+    assert len({request.seed for request in policy.requests}) == 13, "every attempt samples other tokens"
 
 
 async def test_the_last_attempt_is_kept_and_infrastructure_is_not_repeated() -> None:
@@ -184,7 +183,7 @@ async def test_the_last_attempt_is_kept_and_infrastructure_is_not_repeated() -> 
     found: list[Trajectory] = []
     await scheduler.run(rollouts(1), found.append)
     assert (found[0].termination, found[0].attempts) == (TerminationReason.MAX_STEPS, 3)
-    assert policy.asked[-1][0] == 0.2
+    assert policy.temperatures[-1] == 0.2
 
     async def dead(_command: str) -> ExecResult:
         raise SandboxError("gone")
