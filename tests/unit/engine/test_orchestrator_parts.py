@@ -209,7 +209,7 @@ def test_trajectories_of_unknown_thinking_are_left_out_of_its_mean() -> None:
     members = (trajectory(steps=known), trajectory(steps=unknown, index=1))
     group = Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
     assert iteration_metrics([group])["tokens/thinking_per_step"] == 4
-    group = replace(group, trajectories=(trajectory(steps=steps[1:]),))
+    group = replace(group, trajectories=(trajectory(steps=unknown),))
     assert "tokens/thinking_per_step" not in iteration_metrics([group]), "unknown, not 0"
 
 
