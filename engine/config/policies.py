@@ -188,6 +188,10 @@ class ReplayPolicyConfig(Section):
 
 
 PolicyConfig = Annotated[
-    TransformerPolicyConfig | OraclePolicyConfig | NoopPolicyConfig | ReplayPolicyConfig,
+    TransformerPolicyConfig
+    | EndpointPolicyConfig
+    | OraclePolicyConfig
+    | NoopPolicyConfig
+    | ReplayPolicyConfig,
     Field(discriminator="type"),
 ]

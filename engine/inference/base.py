@@ -119,6 +119,16 @@ class Policy(ABC):
     max_context: int | None
     """Maximum length of a prompt and its response, tokens; None without a limit of its own."""
 
+    async def check(self, tools: Sequence[ToolDeclaration]) -> None:  # noqa: B027 - most are known to work
+        """Prove that the policy answers; called before each rollout's sandbox starts, needed once.
+
+        Args:
+            tools: functions that requests will declare.
+
+        Raises:
+            RunEndingError: no rollout could be answered.
+        """
+
     def release(self, key: RolloutKey) -> None:  # noqa: B027 - most policies keep nothing of a rollout
         """Forget a rollout that no longer samples; a new attempt at it may come under the same key."""
 

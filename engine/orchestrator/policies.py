@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import assert_never
 
 from engine.config.policies import (
+    EndpointPolicyConfig,
     NoopPolicyConfig,
     OraclePolicyConfig,
     PolicyConfig,
@@ -16,21 +17,35 @@ from engine.config.policies import (
     TransformerPolicyConfig,
 )
 from engine.config.rollout import AgentConfig
-from engine.inference.base import Policy, TokenPolicy
+from engine.inference.base import ChatPolicy, Policy, TokenPolicy
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.tools.tool_sets import TOOL_SETS
 
+SPENDING_NAME = "spending.json"
+"""File in the run folder with the money that its attempts have spent."""
 
-def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
+
+def open_policy(
+    config: PolicyConfig, agent: AgentConfig, home: Path, *, run_dir: Path | None = None
+) -> Policy:
     """Open a policy for sampling only.
 
+    Args:
+        config: its settings.
+        agent: format and names of its tool calls.
+        home: the data folder.
+        run_dir: folder for what a policy keeps between attempts; None keeps nothing.
+
     Raises:
+        ConfigError: an endpoint is unknown to this process.
         CheckpointError: its checkpoint is missing or unusable.
         ModelError: the stored trajectories cannot be read.
     """
     match config:
         case TransformerPolicyConfig():
             return _transformer(config, agent, home)
+        case EndpointPolicyConfig():
+            return _endpoint(config, run_dir)
         case OraclePolicyConfig():
             return OraclePolicy(tool_format=agent.tool_format, tool_set=TOOL_SETS[agent.tools])
         case NoopPolicyConfig():
@@ -39,6 +54,14 @@ def open_policy(config: PolicyConfig, agent: AgentConfig, home: Path) -> Policy:
             return ReplayPolicy.from_file(Path(config.source))
         case _:
             assert_never(config)
+
+
+def _endpoint(config: EndpointPolicyConfig, run_dir: Path | None) -> ChatPolicy:
+    from engine.inference.endpoint.keys import find_endpoint
+    from engine.inference.endpoint.policy import EndpointPolicy
+
+    book = run_dir / SPENDING_NAME if run_dir is not None else None
+    return EndpointPolicy(config, find_endpoint(config.endpoint), book=book)
 
 
 def _transformer(config: TransformerPolicyConfig, agent: AgentConfig, home: Path) -> TokenPolicy:

@@ -16,7 +16,7 @@ from pathlib import Path
 import structlog
 
 from engine.config.environment import FrozenLakeConfig
-from engine.config.policies import TransformerPolicyConfig
+from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import EvaluationConfig
@@ -27,6 +27,7 @@ from engine.errors import RolloutsLostError
 from engine.events.types import RunStarted
 from engine.grading.grader import Grader
 from engine.inference.base import Policy, SamplingParams
+from engine.inference.endpoint.messages import configured_sampling
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.event_observer import EventObserver
 from engine.orchestrator.metrics import is_infrastructure
@@ -140,6 +141,8 @@ def build_scheduler(
             top_k=config.policy.top_k,
             min_p=config.policy.min_p,
         )
+    elif isinstance(config.policy, EndpointPolicyConfig):
+        sampling = configured_sampling(config.policy)
     if evaluation is not None:
         agent = evaluation.agent(agent)
         environments = environments.for_agent(agent)

@@ -9,10 +9,18 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from engine.config.policies import EndpointPolicyConfig
+from engine.inference.base import SamplingParams
 from engine.models.chat.base import Message
 from engine.tools.base import printable
 
 _CHARACTERS_PER_TOKEN = 4
+
+
+def configured_sampling(config: EndpointPolicyConfig) -> SamplingParams:
+    """Return the sampling parameters of a configuration; what it leaves to the endpoint has its default."""
+    temperature = 1.0 if config.temperature is None else config.temperature
+    return SamplingParams(temperature=temperature, top_p=config.top_p or 1.0)
 
 
 def wire_messages(messages: Sequence[Message], *, thinking_field: str) -> list[dict[str, Any]]:

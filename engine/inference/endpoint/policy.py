@@ -7,6 +7,7 @@ import itertools
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,13 @@ from openai import OpenAIError
 
 from engine.config.policies import EndpointPolicyConfig
 from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, RunEndingError
-from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, Usage
+from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, SamplingParams, Usage
 from engine.inference.endpoint.answers import Answer, read_answer, read_usage
 from engine.inference.endpoint.client import EndpointClient
 from engine.inference.endpoint.failures import Failure, classify
 from engine.inference.endpoint.keys import Endpoint
 from engine.inference.endpoint.limits import RateLimits, Spending, Window
-from engine.inference.endpoint.messages import estimate_tokens, wire_messages
+from engine.inference.endpoint.messages import configured_sampling, estimate_tokens, wire_messages
 from engine.inference.endpoint.model_names import is_same_model
 from engine.models.chat.base import Message, ToolDeclaration
 
@@ -59,7 +60,10 @@ class EndpointPolicy(ChatPolicy):
         self._rates = RateLimits(config.requests_per_minute, config.tokens_per_minute)
         self._window = Window()
         self._spending = Spending(config.spend_limit, book)
+        self._checking = asyncio.Lock()
+        self._checked = False
         self._ended: RunEndingError | None = None
+        """Error of every further request."""
         self._failed_in_a_row = 0
         self._answered = 0
         self._generated = 0
@@ -70,17 +74,30 @@ class EndpointPolicy(ChatPolicy):
         """Return the US dollars spent, as far as usage and prices are known."""
         return self._spending.spent
 
-    async def check(self, tools: Sequence[ToolDeclaration] = ()) -> None:
-        """Send a small request with the run's own parameters; learn the model's context length if it is told.
+    async def check(self, tools: Sequence[ToolDeclaration]) -> None:
+        """Send one small request with the run's own parameters; learn the model's context length if told.
 
         Raises:
             RunEndingError: the endpoint does not answer it, or the spend limit cannot be held.
         """
+        async with self._checking:
+            if self._ended is not None:
+                raise self._ended
+            if not self._checked:
+                try:
+                    await self._check(tools)
+                except RunEndingError as error:
+                    self._ended = error
+                    raise
+                self._checked = True
+
+    async def _check(self, tools: Sequence[ToolDeclaration]) -> None:
         try:
             self.max_context = await self._client.context_length(self._config.model)
         except (OpenAIError, httpx2.HTTPError, OSError, ValueError) as error:
             log.info("endpoint_lists_no_models", endpoint=self._host, reason=type(error).__name__)
-        body = self._body(_CHECK, tools, max_tokens=_CHECK_TOKENS, seed=0)
+        sampling = replace(configured_sampling(self._config), max_tokens=_CHECK_TOKENS)
+        body = self._body(_CHECK, tools, sampling, seed=0)
         try:
             answer, _ = await self._answer(body, estimated=_CHECK_TOKENS)
         except ModelError as error:
@@ -102,9 +119,7 @@ class EndpointPolicy(ChatPolicy):
             ModelError: the endpoint did not answer, retries included.
             RunEndingError: no request of this run will be answered, or its spend limit is reached.
         """
-        body = self._body(
-            request.messages, request.tools, max_tokens=request.sampling.max_tokens, seed=request.seed
-        )
+        body = self._body(request.messages, request.tools, request.sampling, seed=request.seed)
         answer, usage = await self._answer(body, estimated=self._estimate(request.messages))
         return ChatResponse(
             content=answer.content,
@@ -120,15 +135,22 @@ class EndpointPolicy(ChatPolicy):
         await self._client.close()
 
     def _body(
-        self, messages: Sequence[Message], tools: Sequence[ToolDeclaration], *, max_tokens: int, seed: int
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolDeclaration],
+        sampling: SamplingParams,
+        *,
+        seed: int,
     ) -> dict[str, Any]:
+        """Return a request; temperature and nucleus are left out where nobody set them."""
         config = self._config
+        left_out = config.temperature is None and sampling.temperature == 1.0
         body: dict[str, Any] = {
             "model": config.model,
             "messages": wire_messages(messages, thinking_field=config.thinking_field),
-            config.token_limit_name: max_tokens,
-            "temperature": config.temperature,
-            "top_p": config.top_p,
+            config.token_limit_name: sampling.max_tokens,
+            "temperature": None if left_out else sampling.temperature,
+            "top_p": None if config.top_p is None and sampling.top_p == 1.0 else sampling.top_p,
             "seed": seed & _MAX_SEED if config.send_seed else None,
             "reasoning_effort": config.reasoning_effort or None,
         }

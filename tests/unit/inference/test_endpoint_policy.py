@@ -49,16 +49,19 @@ async def opened(
         await opened.close()
 
 
-def request(messages: Sequence[Message] = TALK, *, tools: Any = (), max_tokens: int = 64) -> ChatRequest:
+def request(messages: Sequence[Message] = TALK, *, tools: Any = (), **sampling: Any) -> ChatRequest:
     context = GenerationContext(key=make_key(), row=make_row())
-    sampling = SamplingParams(max_tokens=max_tokens)
-    return ChatRequest(messages=messages, tools=tools, sampling=sampling, seed=2**62 + 5, context=context)
+    sampling_params = SamplingParams(**{"max_tokens": 64, **sampling})
+    return ChatRequest(
+        messages=messages, tools=tools, sampling=sampling_params, seed=2**62 + 5, context=context
+    )
 
 
 async def answer(replies: Any, *, tools: Any = (), **settings: Any) -> tuple[ChatResponse, OpenAIServer]:
     with openai_server(replies) as server:
         async with opened(server, **settings) as endpoint:
-            return await endpoint.respond(request(tools=tools)), server
+            sampling = {name: settings[name] for name in ("temperature", "top_p") if name in settings}
+            return await endpoint.respond(request(tools=tools, **sampling)), server
 
 
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
@@ -394,7 +397,7 @@ async def test_a_check_learns_the_context_and_sends_the_runs_own_parameters() ->
     with openai_server([OK]) as server:
         server.models = [{"id": "other", "max_model_len": 5}, {"id": "m", "max_model_len": 32768}]
         async with opened(server, temperature=0.0) as endpoint:
-            await endpoint.check(TOOLS)
+            await asyncio.gather(*(endpoint.check(TOOLS) for _ in range(5)))
             assert endpoint.max_context == 32768
     assert server.paths == ["/v1/models", "/v1/chat/completions"]
     assert server.requests[0]["tools"] == TOOLS
@@ -423,6 +426,10 @@ async def test_a_check_refuses_what_cannot_work(reply: Reply, settings: Any, wor
         async with opened(server, max_retries=1, **settings) as endpoint:
             with pytest.raises(EndpointRefusedError, match=words) as refused:
                 await endpoint.check(TOOLS)
+            sent = len(server.requests)
+            with pytest.raises(EndpointRefusedError, match=words):
+                await endpoint.check(TOOLS)
+    assert len(server.requests) == sent
     assert KEY not in str(refused.value)
 
 
