@@ -83,7 +83,7 @@ async def _collect(config: Sampling, run: RunContext, ledger: Ledger, phase: str
     """Collect what ``ledger`` lacks; return the policy's version."""
     config = await with_start_policy(config, run)
     groups = await asyncio.to_thread(planned_groups, config, run, phase)
-    policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home)
+    policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home, run_dir=run.run_dir)
     try:
         environments = await open_environments(config, run)
         if phase == TRAIN_PHASE:

@@ -110,6 +110,7 @@ class Rollout:
         try:
             async with self.parts.slots:
                 self._spent("queue", time.monotonic() - self._began)
+                await self.parts.policy.check(self.parts.prompt.declarations)
                 await self._attempt_until_submitted()
         except (ObserverFailedError, RunEndingError):
             raise

@@ -268,14 +268,27 @@ def taught_home(folder: Path) -> Path:
     return folder
 
 
+def dataset_home(folder: Path) -> Path:
+    """Fill a data folder with the toy dataset alone."""
+    shutil.copytree(_dataset_home(), folder, symlinks=True, dirs_exist_ok=True)
+    return folder
+
+
 @functools.cache
-def _taught_home() -> Path:
-    """The data folder that this process copies, made once."""
-    home = HOME / "taught"
+def _dataset_home() -> Path:
+    """The data folder with the dataset that this process copies, made once."""
+    home = HOME / "curated"
     config = curation(write_source(HOME / "toykit"))
     toolchain_or_skip(home)
     with open_context(home, "curate", config) as run:
         assert execute(config, run) == 0, events(run.run_dir)[-1]
+    return home
+
+
+@functools.cache
+def _taught_home() -> Path:
+    """The data folder with the policy that this process copies, made once."""
+    home = dataset_home(HOME / "taught")
     asyncio.run(_make_policy(home))
     return home
 

@@ -1,0 +1,178 @@
+"""Whole runs of the engine against a scripted endpoint: real sandboxes, tests and processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.policies import EndpointPolicyConfig
+from engine.config.run import RolloutRun
+from engine.datasets.store import load_dataset
+from engine.inference.endpoint.keys import ENDPOINTS, KEY
+from engine.orchestrator import execute
+from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
+from tests.integration import toy_yard
+from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context
+
+SECRET = "correct-horse-battery-staple-4711"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the toy dataset."""
+    return toy_yard.dataset_home(tmp_path_factory.mktemp("home"))
+
+
+def of_type(run_dir: Path, name: str) -> list[dict[str, Any]]:
+    return [event for event in events(run_dir) if event["type"] == name]
+
+
+def run_of(server: OpenAIServer, *, native: bool = True, endpoint: str = "", **policy: Any) -> RolloutRun:
+    settings = {"endpoint": endpoint or server.url, "model": "coder", "max_retries": 2, **policy}
+    run = toy_yard.sampling(EndpointPolicyConfig(**settings))
+    agent = {"tool_format": "native" if native else "xml", "prompt": "deepswe_v1"}
+    return RolloutRun.model_validate(run.model_dump() | {"agent": run.agent.model_dump() | agent})
+
+
+def written(tool: str, arguments: dict[str, Any], *, native: bool) -> Reply:
+    usage = {
+        "prompt_tokens": 1000,
+        "completion_tokens": 50,
+        "total_tokens": 1050,
+        "prompt_tokens_details": {"cached_tokens": 800},
+    }
+    if native:
+        return Reply(content="I call.", calls=[(tool, json.dumps(arguments))], usage=usage)
+    values = "".join(f"<parameter={name}>\n{value}\n</parameter>\n" for name, value in arguments.items())
+    return Reply(content=f"I call.\n<function={tool}>\n{values}</function>", usage=usage)
+
+
+def solving(home: Path, *, native: bool, look: str = "true") -> Callable[[dict[str, Any], int], Reply]:
+    """A model that looks, applies the task's gold patch and submits."""
+    rows = load_dataset(home, toy_yard.DATASET).split("train")
+
+    def script(body: dict[str, Any], _number: int) -> Reply:
+        first = next(message["content"] for message in body["messages"] if message["role"] == "user")
+        row = next((row for row in rows if row.task.problem_statement in first), None)
+        turn = sum(message["role"] == "assistant" for message in body["messages"])
+        if row is None:
+            return Reply(content="ready")
+        patch = f"cat > /tmp/p <<'EOF'\n{row.answer.gold_patch}\nEOF\ngit apply /tmp/p"
+        steps = [("execute_bash", {"cmd": look}), ("execute_bash", {"cmd": patch})]
+        tool, arguments = [*steps, ("finish", {"command": "submit"})][turn]
+        return written(tool, arguments, native=native)
+
+    return script
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("native", [True, False], ids=["native", "xml"])
+def test_an_endpoint_solves_tasks_in_sandboxes(home: Path, native: bool, stream: bool) -> None:
+    with openai_server(solving(home, native=native)) as server:
+        prices: dict[str, Any] = {"input_price": 1.0, "cached_price": 0.1, "output_price": 10.0}
+        config = run_of(server, native=native, stream=stream, **prices)
+        with open_context(home, f"solves-{native}-{stream}", config) as run:
+            assert execute(config, run) == 0
+    finished = of_type(run.run_dir, "trajectory_finished")
+    assert [event["reward"] for event in finished] == [1.0, 1.0]
+    assert {event["termination"] for event in finished} == {"submitted"}
+    steps = of_type(run.run_dir, "step_finished")
+    assert {(step["prompt_tokens"], step["cached_tokens"], step["generated_tokens"]) for step in steps} == {
+        (1000, 800, 50)
+    }
+    price = (200 * 1.0 + 800 * 0.1 + 50 * 10.0) / 1e6
+    assert [event["cost"] for event in finished] == pytest.approx([3 * price, 3 * price])
+    check, *requests = server.requests
+    assert len(requests) == 6
+    assert {"tools" in body for body in server.requests} == {native}
+    assert check["model"] == "coder"
+    if native:
+        last = max(requests, key=lambda body: len(body["messages"]))
+        assert [message["role"] for message in last["messages"][2:]] == ["assistant", "tool"] * 2
+        assert {message["tool_call_id"] for message in last["messages"] if message["role"] == "tool"} == {
+            message["tool_calls"][0]["id"] for message in last["messages"] if message.get("tool_calls")
+        }
+
+
+def test_no_command_sees_a_key_and_nothing_records_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    look = "env; cat /proc/*/environ | tr '\\0' '\\n'; echo end of look"
+    with openai_server(solving(home, native=True, look=look)) as server:
+        named = {"lab": {"address": server.url, "key": SECRET}}
+        monkeypatch.setenv(ENDPOINTS, json.dumps(named))
+        monkeypatch.setenv(KEY, f"unused-{SECRET}")
+        run_dir = make_run_dir(home, "keys", run_of(server, endpoint="lab"))
+        with engine_process(run_dir) as process:
+            assert process.wait(timeout=400) == 0
+    assert {headers["authorization"] for headers in server.headers} == {f"Bearer {SECRET}"}
+    looks = [step["observation"] for step in of_type(run_dir, "step_finished") if step["index"] == 0]
+    assert len(looks) == 2
+    assert all("PATH=" in text and "end of look" in text for text in looks)
+    recorded = "".join(path.read_text(errors="replace") for path in run_dir.rglob("*") if path.is_file())
+    for forbidden in (SECRET, ENDPOINTS, KEY):
+        assert forbidden not in recorded
+
+
+def test_a_wrong_key_fails_the_run_before_any_sandbox(home: Path) -> None:
+    refusal = Reply(status=401, error={"message": "Incorrect API key provided: sk-abc***xyz"})
+    with openai_server([refusal]) as server:
+        config = run_of(server)
+        with open_context(home, "wrong-key", config) as run:
+            assert execute(config, run) == 1
+    (last,) = of_type(run.run_dir, "run_finished")
+    assert last["state"] == "failed"
+    assert "refuses the key (401)" in last["reason"]
+    assert of_type(run.run_dir, "trajectory_started") == []
+    assert len(server.requests) == 1
+
+
+def test_the_spend_limit_stops_the_run_with_its_reason(home: Path) -> None:
+    with openai_server(solving(home, native=True)) as server:
+        config = run_of(server, input_price=100.0, output_price=100.0, spend_limit=0.15)
+        with open_context(home, "spend", config) as run:
+            assert execute(config, run) == 0
+    (last,) = of_type(run.run_dir, "run_finished")
+    assert last["state"] == "stopped"
+    assert "of policy.spend_limit $0.15" in last["reason"]
+    assert len(server.requests) <= 1 + 2 + 2  # the check, two at 0.105 each, and what was in flight
+
+
+def test_a_full_context_ends_the_rollout_as_such(home: Path) -> None:
+    solve = solving(home, native=True)
+    full = Reply(status=400, error={"code": "context_length_exceeded", "message": "too long"})
+
+    def script(body: dict[str, Any], number: int) -> Reply:
+        return full if len(body["messages"]) > 4 else solve(body, number)
+
+    with openai_server(script) as server:
+        config = run_of(server)
+        with open_context(home, "context", config) as run:
+            assert execute(config, run) == 0
+    finished = of_type(run.run_dir, "trajectory_finished")
+    assert [event["termination"] for event in finished] == ["max_context", "max_context"]
+    assert [event["num_steps"] for event in finished] == [2, 2]
+
+
+def test_wrong_calls_are_told_to_the_model(home: Path) -> None:
+    solve = solving(home, native=True)
+
+    def script(body: dict[str, Any], number: int) -> Reply:
+        calls = {
+            2: [("execute_bash", '{"cmd": "ls')],
+            4: [("finish", "{}"), ("finish", "{}")],
+            7: [("finish", '{"command": "submit"}')],
+        }.get(len(body["messages"]))
+        return Reply(calls=calls) if calls else solve(body, number)
+
+    with openai_server(script) as server:
+        config = run_of(server)
+        with open_context(home, "wrong-calls", config) as run:
+            assert execute(config, run) == 0
+    steps = of_type(run.run_dir, "step_finished")
+    errors = {step["index"]: step["error"] for step in steps}
+    assert "not valid JSON" in errors[0]
+    assert "more than one tool call" in errors[1]
+    assert {event["termination"] for event in of_type(run.run_dir, "trajectory_finished")} == {"submitted"}
