@@ -17,6 +17,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "quickstart": quickstart.train,
     "quickstart-evaluate": quickstart.evaluate,
     "quickstart-oracle": quickstart.oracle,
+    "quickstart-collect": quickstart.collect,
     "quickstart-dataset": quickstart.dataset,
     "quickstart-sft": quickstart.sft,
     "frozenlake": frozenlake.train,
@@ -25,6 +26,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "qwen3-0.6b-one-gpu": deepswe.qwen3_small,
     "qwen3-4b-lora-24gb": deepswe.qwen3_lora,
     "qwen3-coder-30b-8gpu": deepswe.qwen3_coder,
+    "collect": deepswe.collect,
     "validate-dataset": validation.validate,
     "import-dataset": importing.import_set,
 }

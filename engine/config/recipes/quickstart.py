@@ -89,6 +89,18 @@ def oracle() -> RolloutRun:
     )
 
 
+def collect() -> RolloutRun:
+    """Collect rollouts of the shipped checkpoint on the training tasks."""
+    return RolloutRun(
+        name="quickstart collection",
+        dataset=_DATASET,
+        agent=AGENT,
+        grading=_GRADING,
+        sandbox=_SANDBOX,
+        rollout=RolloutConfig(group_size=8),
+    )
+
+
 def dataset() -> CurateRun:
     """Build the quickstart dataset: faults injected into pure-Python packages, verified by real tests."""
     return CurateRun(

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.utils import timezone
 
 from engine.errors import TrainyardError
-from webapp.models import Run
-from webapp.services import runs
+from webapp.models import Experiment, Run
+from webapp.services import experiments, runs
 from webapp.services.states import TERMINAL
 
 _POLL_S = 0.5
@@ -73,9 +74,32 @@ def describe(run: Run) -> str:
         parts.append(f"iteration {run.current_iteration + 1} of {run.total_iterations}")
     if run.progress_message:
         parts.append(f"{run.progress_message} {run.progress_done}/{run.progress_total}")
+    if run.collection:
+        parts += describe_collection(run.collection)
     if run.reason:
         parts.append(run.reason)
     return " · ".join([*parts, run.name])
+
+
+def describe_collection(state: Mapping[str, Any]) -> list[str]:
+    """Return the numbers of a collection, as in ``engine.events.types.CollectionProgress``."""
+    parts = [f"{state['solved']} of {state['graded']} solved"]
+    if state["lost"]:
+        parts.append(f"{state['lost']} lost to infrastructure")
+    if state["per_hour"]:
+        parts.append(f"{state['per_hour']:,.0f} an hour")
+    if state["seconds_left"]:
+        parts.append(f"{timedelta(seconds=round(state['seconds_left']))} left")
+    if state["cost"] is not None:
+        parts.append(f"{state['cost']:.2f} US dollars")
+    return parts
+
+
+def find_experiment(name: str | None) -> Experiment | None:
+    """Return the experiment of this name, created if missing; None without a name."""
+    if name is None:
+        return None
+    return Experiment.objects.filter(name=name).first() or experiments.create(name=name)
 
 
 def watch(command: BaseCommand, run: Run) -> None:

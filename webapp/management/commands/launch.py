@@ -8,9 +8,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.config.recipes import RECIPES
 from engine.errors import TrainyardError
-from webapp.management.commands._runs import add_overrides, describe, parse_overrides, watch
-from webapp.models import Experiment
-from webapp.services import experiments, runs
+from webapp.management.commands._runs import (
+    add_overrides,
+    describe,
+    find_experiment,
+    parse_overrides,
+    watch,
+)
+from webapp.services import runs
 
 
 class Command(BaseCommand):
@@ -32,7 +37,7 @@ class Command(BaseCommand):
             run = runs.create(
                 recipe=options["recipe"],
                 overrides=parse_overrides(options["set"]),
-                experiment=self._experiment(options["experiment"]),
+                experiment=find_experiment(options["experiment"]),
             )
             if not options["draft"]:
                 runs.start(run=run)
@@ -41,9 +46,3 @@ class Command(BaseCommand):
         self.stdout.write(describe(run))
         if options["wait"] and not options["draft"]:
             watch(self, run)
-
-    @staticmethod
-    def _experiment(name: str | None) -> Experiment | None:
-        if name is None:
-            return None
-        return Experiment.objects.filter(name=name).first() or experiments.create(name=name)
