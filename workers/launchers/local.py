@@ -61,7 +61,7 @@ class LocalLauncher:
                 stderr=log,
                 cwd=PROJECT,
                 env={key: value for key, value in os.environ.items() if key not in _SECRETS}
-                | secrets.variables,
+                | dict(secrets.variables),
                 start_new_session=True,
             )
         started = process_start(process.pid) or 0
