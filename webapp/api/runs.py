@@ -50,9 +50,12 @@ class RunOut(Schema):
 
 
 class RunDetail(RunOut):
-    """A run with its resolved configuration."""
+    """A run with its resolved configuration and its cost so far."""
 
     config: dict[str, Any]
+    cost: float | None
+    """US dollars; null where no price is known."""
+    cached_tokens: int
 
 
 class RunPage(Schema):
@@ -169,7 +172,10 @@ def create_run(request: HttpRequest, body: RunIn) -> tuple[int, Run]:
 @router.get("/runs/{int:run_id}", auth=viewer, response=RunDetail)
 def get_run(request: HttpRequest, run_id: int) -> Run:
     """Return a run."""
-    return find(run_id)
+    run = find(run_id)
+    counts = iteration_reads.live_counts(run)
+    run.cost, run.cached_tokens = counts.cost, counts.cached_tokens  # type: ignore[attr-defined]
+    return run
 
 
 @router.post("/runs/{int:run_id}/start", auth=operator, response=RunOut)

@@ -13,6 +13,7 @@ from ninja.errors import HttpError
 from engine.tokens import TOKEN_COLUMNS
 from webapp.api.auth import answer_reader, role_of_caller, viewer
 from webapp.api.runs import find as find_run
+from webapp.contexts.tokens import tokenless_reason
 from webapp.contexts.what_if import counterfactual
 from webapp.models import Run, TokenBlob, Trajectory
 from webapp.permissions import check_rollouts
@@ -45,7 +46,12 @@ class TrajectoryOut(Schema):
     num_tests_passed: int
     prompt_tokens: int
     generated_tokens: int
-    thinking_tokens: int
+    thinking_tokens: int | None
+    cached_tokens: int
+    cost: float | None
+    """US dollars; null where no price is known."""
+    has_token_ids: bool
+    """False where the policy answers in text, and before the rollout has ended."""
     policy_version_min: int
     policy_version_max: int
     started_at: datetime
@@ -68,7 +74,9 @@ class StepOut(Schema):
     done: bool
     prompt_tokens: int
     generated_tokens: int
-    thinking_tokens: int
+    thinking_tokens: int | None
+    cached_tokens: int
+    cost: float | None
     truncated_chars: int
     model_seconds: float
     tool_seconds: float
@@ -158,7 +166,9 @@ def list_trajectories(
         rows = rows.filter(verdict=verdict)
     size = max(1, min(size, MAX_SIZE))
     page = rows.filter(pk__lt=before) if before is not None else rows
-    items = list(page.defer("patch", "test_log", "detail", "error").order_by("-pk")[: size + 1])
+    items = list(
+        reads.with_token_flag(page).defer("patch", "test_log", "detail", "error").order_by("-pk")[: size + 1]
+    )
     more = len(items) > size
     items = items[:size]
     return {"total": rows.count(), "items": items, "next_before": items[-1].pk if more else None}
@@ -171,6 +181,7 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
     fields: dict[str, Any] = {
         field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
     }
+    fields["has_token_ids"] = reads.num_samples(trajectory.pk) > 0
     if not role_of_caller(request).sees_answers:
         fields["test_log"] = None
     return fields | {"steps": reads.steps(trajectory.pk), "tests": reads.tests(trajectory.pk)}
@@ -214,9 +225,11 @@ def _chosen(
 @router.get("/trajectories/{int:trajectory_id}/tokens", response=TokensOut)
 def get_tokens(request: HttpRequest, trajectory_id: int, start: int = 0, size: int = 4096) -> dict[str, Any]:
     """Return a window of the tokens that the policy read and sampled."""
-    blob = TokenBlob.objects.filter(trajectory=_readable(request, trajectory_id)).first()
+    trajectory = _readable(request, trajectory_id)
+    blob = TokenBlob.objects.filter(trajectory=trajectory).first()
     if blob is None:
-        raise HttpError(404, "no tokens were recorded for this trajectory")
+        reason = tokenless_reason(trajectory.run, trajectory)
+        raise HttpError(404, reason or "The token ids are stored when the rollout ends.")
     record, start = blob.record, max(0, start)
     window = slice(start, start + max(1, min(size, 65_536)))
     columns = {name: getattr(record, name)[window].tolist() for name in TOKEN_COLUMNS}

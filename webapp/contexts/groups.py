@@ -73,12 +73,12 @@ MAX_STRIP = 200
 
 
 def _cell(index: int, step: Step | None, most: int) -> StripCell | None:
-    return StripCell(index, step, 2 + round(46 * step.thinking_tokens / most)) if step else None
+    return StripCell(index, step, 2 + round(46 * (step.thinking_tokens or 0) / most)) if step else None
 
 
 def _strip(columns: list[Trajectory], steps: dict[int, list[Step]]) -> tuple[tuple[StripRow, ...], int]:
     longest = max((len(steps[t.pk]) for t in columns), default=0)
-    most = max((s.thinking_tokens for rows in steps.values() for s in rows), default=0) or 1
+    most = max((s.thinking_tokens or 0 for rows in steps.values() for s in rows), default=0) or 1
     by_index = {t.pk: {step.index: step for step in steps[t.pk]} for t in columns}
     last = max((step.index for rows in steps.values() for step in rows), default=-1)
     rows: list[StripRow] = []

@@ -161,7 +161,7 @@ def step_views(steps: list[Step], *, most_thinking: int, most_seconds: float) ->
             body=action_body(step),
             thought=cut_text(step.thought, lines=2000, chars=THOUGHT_CHARS),
             observation=cut_text(step.observation),
-            thinking_width=_share(step.thinking_tokens, most_thinking),
+            thinking_width=_share(step.thinking_tokens or 0, most_thinking),
             seconds_width=_share(step.model_seconds + step.tool_seconds, most_seconds),
         )
         for step in steps

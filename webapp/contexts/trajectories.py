@@ -23,6 +23,7 @@ from webapp.contexts.frame import (
 )
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.steps import StepView, step_views
+from webapp.contexts.tokens import tokenless_reason
 from webapp.models import Run, TestResult, Trajectory
 from webapp.selectors import trajectories as reads
 from webapp.selectors.trajectories import Match, TrajectoryFilters
@@ -57,6 +58,8 @@ class TrajectoryContext:
     """Length of the whole test log where the page shows a part of it; else 0."""
     samples: int
     """Number of training samples: more than 1 where the conversation was rendered anew."""
+    tokenless: str
+    """Reason why the trajectory has no token ids; empty where it has them, or may still get them."""
     time_parts: tuple[tuple[str, str, float], ...]
     patch: Diff | None
     gold: Diff | None
@@ -93,7 +96,7 @@ def build_trajectory(
     )
     if trajectory is None:
         return None
-    rows = reads.steps(trajectory.pk)
+    rows, samples = reads.steps(trajectory.pk), reads.num_samples(trajectory.pk)
     task = trajectory.task
     title = task.instance_id if task else task_key
     parent = group_url(run.pk, phase, iteration, task_key)
@@ -120,13 +123,14 @@ def build_trajectory(
         siblings=_siblings(trajectory, partial(trajectory_url, run.pk, phase, iteration, task_key)),
         steps=step_views(
             rows,
-            most_thinking=max((step.thinking_tokens for step in rows), default=0),
+            most_thinking=max((step.thinking_tokens or 0 for step in rows), default=0),
             most_seconds=max((step.model_seconds + step.tool_seconds for step in rows), default=0.0),
         ),
         formula=formula(trajectory),
         tests=tuple(reads.tests(trajectory.pk)),
         whole_log_chars=reads.whole_log_chars(trajectory.pk),
-        samples=reads.num_samples(trajectory.pk),
+        samples=samples,
+        tokenless="" if samples else tokenless_reason(run, trajectory),
         time_parts=time_parts(trajectory),
         patch=patch_diff(trajectory.patch),
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,

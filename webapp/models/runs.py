@@ -13,6 +13,8 @@ from webapp.models.datasets import Dataset
 from webapp.models.experiments import Experiment
 
 _ORACLE = "oracle"
+_ENDPOINT = "endpoint"
+_TEXT_POLICIES = frozenset({_ENDPOINT, _ORACLE, "noop", "replay"})
 
 
 class Run(models.Model):
@@ -95,7 +97,21 @@ class Run(models.Model):
     @property
     def plays_answers(self) -> bool:
         """Return whether the policy is the oracle, whose rollouts contain the gold patches."""
-        return bool(self.config.get("policy", {}).get("type") == _ORACLE)
+        return self._policy_type == _ORACLE
+
+    @property
+    def answers_in_text(self) -> bool:
+        """Return whether the policy is a chat policy, whose trajectories have no token ids."""
+        return self._policy_type in _TEXT_POLICIES
+
+    @property
+    def uses_endpoint(self) -> bool:
+        """Return whether the policy is a model behind an endpoint."""
+        return self._policy_type == _ENDPOINT
+
+    @property
+    def _policy_type(self) -> str:
+        return str(self.config.get("policy", {}).get("type", ""))
 
     @classmethod
     def playing_answers(cls) -> models.QuerySet[Run]:

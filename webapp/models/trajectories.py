@@ -115,8 +115,13 @@ class Trajectory(models.Model):
     """Hash of the prompt's texts, tools and tool format."""
 
     prompt_tokens = models.BigIntegerField(default=0)
+    cached_tokens = models.BigIntegerField(default=0)
+    """Prompt tokens from an endpoint's cache, over all steps."""
     generated_tokens = models.BigIntegerField(default=0)
-    thinking_tokens = models.BigIntegerField(default=0)
+    thinking_tokens = models.BigIntegerField(null=True, blank=True, default=0)
+    """None where an endpoint does not report them."""
+    cost = models.FloatField(null=True, blank=True)
+    """US dollars; None where no price is known."""
     policy_version_min = models.IntegerField(default=0)
     policy_version_max = models.IntegerField(default=0)
 
@@ -178,8 +183,13 @@ class Step(models.Model):
     exit_code = models.IntegerField(null=True, blank=True)
     done = models.BooleanField(default=False)
     prompt_tokens = models.IntegerField(default=0)
+    cached_tokens = models.IntegerField(default=0)
+    """Prompt tokens from an endpoint's cache."""
     generated_tokens = models.IntegerField(default=0)
-    thinking_tokens = models.IntegerField(default=0)
+    thinking_tokens = models.IntegerField(null=True, blank=True, default=0)
+    """None where an endpoint does not report them."""
+    cost = models.FloatField(null=True, blank=True)
+    """US dollars; None where no price is known."""
     truncated_chars = models.IntegerField(default=0)
     model_seconds = models.FloatField(default=0.0)
     tool_seconds = models.FloatField(default=0.0)

@@ -6,12 +6,14 @@ from django.db.models import F, Prefetch, QuerySet
 
 from webapp.models import Group, Step, TestResult, Trajectory
 from webapp.selectors.paging import Page, paginate
+from webapp.selectors.trajectories import with_token_flag
 
 _HEAVY = ("patch", "test_log", "detail", "error")
 
 
 def _siblings() -> Prefetch[str]:
-    return Prefetch("trajectories", queryset=Trajectory.objects.defer(*_HEAVY).order_by("index"))
+    rows = with_token_flag(Trajectory.objects.defer(*_HEAVY))
+    return Prefetch("trajectories", queryset=rows.order_by("index"))
 
 
 def _of_run(run_id: int) -> QuerySet[Group]:
@@ -57,7 +59,9 @@ def get_group(run_id: int, *, phase: str, iteration: int, task_key: str) -> Grou
     return (
         Group.objects.filter(run_id=run_id, phase=phase, iteration=iteration, task_key=task_key)
         .select_related("task__dataset", "run")
-        .prefetch_related(Prefetch("trajectories", queryset=Trajectory.objects.order_by("index")))
+        .prefetch_related(
+            Prefetch("trajectories", queryset=with_token_flag(Trajectory.objects.order_by("index")))
+        )
         .first()
     )
 

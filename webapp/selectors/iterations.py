@@ -176,17 +176,24 @@ def evaluations(run_id: int) -> list[Evaluation]:
 
 @dataclass(frozen=True, slots=True)
 class LiveCounts:
-    """Counts of live rollouts."""
+    """Counts and costs of a run's rollouts."""
 
     running: int
     """Trajectories that are live."""
     total: int
     """Trajectories of the run so far."""
+    cost: float | None
+    """US dollars so far, with the steps of live rollouts; None where no price is known."""
+    cached_tokens: int
+    """Prompt tokens from an endpoint's cache so far."""
 
 
 def live_counts(run: Run) -> LiveCounts:
-    """Return how many trajectories are live and how many exist."""
+    """Return how many trajectories are live and exist, and what they cost."""
     counts = Trajectory.objects.filter(run=run).aggregate(
-        running=Count("id", filter=Q(state=Trajectory.State.RUNNING)), total=Count("id")
+        running=Count("id", filter=Q(state=Trajectory.State.RUNNING)),
+        total=Count("id"),
+        cost=Sum("cost"),
+        cached_tokens=Coalesce(Sum("cached_tokens"), 0),
     )
-    return LiveCounts(running=counts["running"], total=counts["total"])
+    return LiveCounts(**counts)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import connection
-from django.db.models import QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
 from webapp.models import Run, Step, TaskAnswer, TestLog, TestResult, TokenBlob, Trajectory
 
@@ -26,11 +26,17 @@ def get_trajectory(
     )
 
 
+def with_token_flag(rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
+    """Add ``has_token_ids`` to trajectories: whether token ids were recorded."""
+    return rows.annotate(has_token_ids=Exists(TokenBlob.objects.filter(pk=OuterRef("pk"))))
+
+
 def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
     """Return a run's newest trajectories and the number of all of them."""
     rows = Trajectory.objects.filter(run_id=run_id)
     shown = (
-        rows.select_related("task")
+        with_token_flag(rows)
+        .select_related("task")
         .defer("patch", "test_log", "detail", "error", "task__problem_statement")
         .order_by("-pk")[:limit]
     )
@@ -198,7 +204,8 @@ def search(
     if before:
         rows = rows.filter(pk__lt=before)
     shown = list(
-        rows.select_related("run", "task")
+        with_token_flag(rows)
+        .select_related("run", "task")
         .defer("patch", "test_log", "detail", "error", "run__config", "task__problem_statement")
         .order_by("-pk")[: size + 1]
     )

@@ -22,8 +22,8 @@ _PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 STEP_COLUMNS = (
     "trajectory_id", "index", "time", "action", "tool", "arguments", "thought", "response",
     "observation", "error", "exit_code", "done", "prompt_tokens", "generated_tokens",
-    "thinking_tokens", "truncated_chars", "model_seconds", "tool_seconds", "policy_version",
-    "action_hash", "search_text",
+    "thinking_tokens", "cached_tokens", "cost", "truncated_chars", "model_seconds", "tool_seconds",
+    "policy_version", "action_hash", "search_text",
 )  # fmt: skip
 TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seconds")
 TEST_LOG_COLUMNS = ("trajectory_id", "chars", "data")
@@ -57,8 +57,8 @@ def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:
         trajectory_id, event.index, moment(event.time), action_kind(event.tool, event.arguments),
         event.tool[:64], arguments, event.thought, event.response, event.observation, event.error,
         event.exit_code, event.done, event.prompt_tokens, event.generated_tokens,
-        event.thinking_tokens or 0, event.truncated_chars, event.model_seconds, event.tool_seconds,
-        event.policy_version, digest, search,
+        event.thinking_tokens, event.cached_tokens, event.cost, event.truncated_chars, event.model_seconds,
+        event.tool_seconds, event.policy_version, digest, search,
     )  # fmt: skip
 
 
@@ -106,7 +106,12 @@ def advance(trajectory: Trajectory, event: StepFinished) -> None:
     trajectory.num_steps = max(trajectory.num_steps, event.index + 1)
     trajectory.prompt_tokens += event.prompt_tokens
     trajectory.generated_tokens += event.generated_tokens
-    trajectory.thinking_tokens += event.thinking_tokens or 0
+    trajectory.cached_tokens += event.cached_tokens
+    if trajectory.thinking_tokens is not None:
+        unknown = event.thinking_tokens is None
+        trajectory.thinking_tokens = None if unknown else trajectory.thinking_tokens + event.thinking_tokens
+    if event.cost is not None:
+        trajectory.cost = (trajectory.cost or 0.0) + event.cost
     trajectory.active_at = moment(event.time)
 
 
@@ -114,7 +119,6 @@ def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
     """Set the columns from the terminal event."""
     for name in _COPIED:
         setattr(trajectory, name, getattr(event, name))
-    trajectory.thinking_tokens = event.thinking_tokens or 0
     trajectory.state = Trajectory.State.FINISHED
     trajectory.epoch = event.epoch
     trajectory.finished_at = trajectory.active_at = moment(event.time)
@@ -137,7 +141,7 @@ def judge(trajectory: Trajectory, member: GroupMember) -> None:
 
 _COPIED = (
     "reward", "num_steps", "patch", "test_log", "detail", "error", "failure", "reused_verdict", "attempts",
-    "prompt", "prompt_hash", "prompt_tokens", "generated_tokens", "policy_version_min", "policy_version_max",
-    "queue_seconds", "sandbox_seconds", "pull_seconds", "start_seconds",
-    "model_seconds", "tool_seconds", "grading_seconds", "total_seconds",
+    "prompt", "prompt_hash", "prompt_tokens", "cached_tokens", "generated_tokens", "thinking_tokens", "cost",
+    "policy_version_min", "policy_version_max", "queue_seconds", "sandbox_seconds", "pull_seconds",
+    "start_seconds", "model_seconds", "tool_seconds", "grading_seconds", "total_seconds",
 )  # fmt: skip

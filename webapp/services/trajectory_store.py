@@ -200,7 +200,9 @@ def _fetch_groups(run_id: int, keys: set[GroupKey]) -> dict[GroupKey, Group]:
     return {(g.phase, g.iteration, g.task_key): g for g in found}
 
 
-_LIVE_COLUMNS = ("num_steps", "prompt_tokens", "generated_tokens", "thinking_tokens", "active_at")
+_LIVE_COLUMNS = (
+    "num_steps", "prompt_tokens", "generated_tokens", "thinking_tokens", "cached_tokens", "cost", "active_at",
+)  # fmt: skip
 _UPDATED = [
     column.name
     for column in Trajectory._meta.concrete_fields
@@ -226,9 +228,9 @@ def _save_live(trajectories: list[Trajectory]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "UPDATE webapp_trajectory t SET num_steps = k.n, prompt_tokens = k.p,"
-            " generated_tokens = k.g, thinking_tokens = k.t, active_at = k.a FROM"
-            " unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[],"
-            " %s::timestamptz[]) AS k(id, n, p, g, t, a) WHERE t.id = k.id",
+            " generated_tokens = k.g, thinking_tokens = k.t, cached_tokens = k.r, cost = k.c,"
+            " active_at = k.a FROM unnest(%s::bigint[], %s::int[], %s::bigint[], %s::bigint[], %s::bigint[],"
+            " %s::bigint[], %s::float8[], %s::timestamptz[]) AS k(id, n, p, g, t, r, c, a) WHERE t.id = k.id",
             [[t.pk for t in trajectories], *columns],
         )
 

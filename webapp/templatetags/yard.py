@@ -7,6 +7,7 @@ policy forbids inline styles. To add a filter: a typed function here that return
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
@@ -39,6 +40,17 @@ def number(value: float | None, digits: int = 3) -> str:
     if float(value).is_integer() and abs(value) < 1e15:
         return f"{int(value):,}".replace(",", "\u202f")
     return f"{value:.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}".replace(",", "\u202f")
+
+
+@register.filter
+def usd(value: float | None) -> str:
+    """Return US dollars: cents from one dollar on, below it two significant digits."""
+    if value is None or value != value:
+        return UNKNOWN
+    if not value or abs(value) >= 0.995:
+        return f"${value:,.2f}".replace(",", "\u202f")
+    digits = max(2, 1 - math.floor(math.log10(abs(value))))
+    return f"${value:.{digits}f}" if digits <= 6 else "<$0.000001"
 
 
 @register.filter
