@@ -12,6 +12,7 @@ from ninja.errors import HttpError
 from engine.config.recipes import RECIPES
 from webapp.api.auth import caller, operator, viewer
 from webapp.models import Experiment, Run
+from webapp.selectors import engines as engine_reads
 from webapp.selectors import iterations as iteration_reads
 from webapp.selectors import runs as run_reads
 from webapp.services import runs as run_writes
@@ -50,9 +51,14 @@ class RunOut(Schema):
 
 
 class RunDetail(RunOut):
-    """A run with its resolved configuration and its cost so far."""
+    """A run with its resolved configuration."""
 
     config: dict[str, Any]
+
+
+class RunCosts(RunDetail):
+    """A run with its configuration and its costs so far."""
+
     cost: float | None
     """US dollars; null where no price is known."""
     cached_tokens: int
@@ -169,13 +175,53 @@ def create_run(request: HttpRequest, body: RunIn) -> tuple[int, Run]:
     return 201, run
 
 
-@router.get("/runs/{int:run_id}", auth=viewer, response=RunDetail)
+@router.get("/runs/{int:run_id}", auth=viewer, response=RunCosts)
 def get_run(request: HttpRequest, run_id: int) -> Run:
     """Return a run."""
     run = find(run_id)
     counts = iteration_reads.live_counts(run)
     run.cost, run.cached_tokens = counts.cost, counts.cached_tokens  # type: ignore[attr-defined]
     return run
+
+
+class ReplicaOut(Schema):
+    """State and load of one inference engine."""
+
+    name: str
+    state: str
+    version: int | None
+    running: int
+    waiting: int
+    kv_use: float
+    prefix_hit_rate: float
+    tokens_per_s: float
+    restarts: int
+    detail: str
+
+
+class EngineSampleOut(Schema):
+    """Report of a run's engines at one moment."""
+
+    time: datetime
+    replicas: list[ReplicaOut]
+
+
+class EnginesOut(Schema):
+    """The newest report of a run's engines, and their history at even distances."""
+
+    newest: EngineSampleOut | None
+    queued: int
+    """New trajectories that wait for room in a KV cache."""
+    history: list[EngineSampleOut]
+
+
+@router.get("/runs/{int:run_id}/engines", auth=viewer, response=EnginesOut)
+def get_engines(request: HttpRequest, run_id: int) -> dict[str, Any]:
+    """Return the inference engines of a run."""
+    run = find(run_id)
+    newest = engine_reads.newest_report(run.pk)
+    history = engine_reads.history(run.pk)
+    return {"newest": newest, "queued": newest.queued if newest else 0, "history": history}
 
 
 @router.post("/runs/{int:run_id}/start", auth=operator, response=RunOut)

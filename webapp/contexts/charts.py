@@ -92,6 +92,30 @@ RUN_CHARTS = (
         ),
     ),
     ChartSpec(
+        "engine_kv", "KV cache use", "share of the engines' caches",
+        (Series("engine/kv_use", "used", 1),), span=(0, 1),
+    ),
+    ChartSpec(
+        "engine_requests", "Requests in engines", "mean over the iteration",
+        (Series("engine/running", "running", 1), Series("engine/waiting", "waiting", 5)),
+    ),
+    ChartSpec(
+        "engine_throughput", "Sampling throughput", "generated tokens per second",
+        (Series("engine/tokens_per_s", "all engines", 3),),
+    ),
+    ChartSpec(
+        "engine_prefix", "Prefix cache hit rate", "share of prompt tokens",
+        (Series("engine/prefix_hit_rate", "hits", 4),), span=(0, 1),
+    ),
+    ChartSpec("engine_restarts", "Engine restarts", "", (Series("engine/restarts", "restarts", 2),)),
+    ChartSpec(
+        "publish_time", "Weight publication", "seconds", (Series("publish/seconds", "publication", 1),)
+    ),
+    ChartSpec(
+        "publish_replicas", "Engines that proved new weights", "engines",
+        (Series("publish/replicas", "engines", 3),),
+    ),
+    ChartSpec(
         "loop", "Event loop held", "milliseconds at once",
         (
             Series("loop/held_max_ms", "longest", 2), Series("loop/held_p999_ms", "99.9th percentile", 5),

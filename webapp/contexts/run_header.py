@@ -8,6 +8,7 @@ from datetime import datetime
 from django.utils import timezone
 
 from engine.types import RunKind, RunState
+from webapp.contexts.engines import EngineSummary, engine_summary
 from webapp.models import Dataset, Pool, Run
 from webapp.selectors import iterations as iteration_reads
 from webapp.selectors import runs as run_reads
@@ -54,6 +55,8 @@ class RunHeader:
     counts: LiveCounts
     pool: Pool | None
     """Its sandboxes as last reported; None when it has none."""
+    engines: EngineSummary | None
+    """Its inference engines as last reported; None when it has none."""
     has_rollouts: bool
     """False for a run that makes or looks at a dataset."""
     made: Dataset | None
@@ -142,6 +145,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),
         counts=iteration_reads.live_counts(run),
         pool=next(iter(sandbox_reads.pools(run.pk)), None),
+        engines=engine_summary(run),
         has_rollouts=has_rollouts,
         made=None if has_rollouts else run.datasets_made.first(),
         counts_made=() if has_rollouts else _counted(run),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from engine.events.types import EVENT_ADAPTER
 from webapp.contexts.config_view import Objective, SettingSection, describe, objective
+from webapp.contexts.engines import EnginesView, build_engines
 from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
 from webapp.contexts.frame import choices_of, trajectory_url
 from webapp.contexts.numbers import MOST_ID, whole
@@ -25,7 +26,8 @@ from webapp.selectors import trajectories as trajectory_reads
 from webapp.selectors.paging import Page
 
 TABS = (
-    "groups", "trajectories", "tasks", "evaluation", "sandboxes", "checkpoints", "events", "configuration",
+    "groups", "trajectories", "tasks", "evaluation", "engines", "sandboxes", "checkpoints", "events",
+    "configuration",
 )  # fmt: skip
 WITHOUT_ROLLOUTS = ("events", "sandboxes", "configuration")
 """Tabs of runs that make or look at a dataset: they have no rollouts to show."""
@@ -101,6 +103,13 @@ class SandboxesPanel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EnginesPanel:
+    """The run's inference engines."""
+
+    view: EnginesView
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointsPanel:
     """Checkpoints, newest first."""
 
@@ -145,6 +154,7 @@ Panel = (
     | TrajectoriesPanel
     | TasksPanel
     | EvaluationPanel
+    | EnginesPanel
     | SandboxesPanel
     | CheckpointsPanel
     | EventsPanel
@@ -168,6 +178,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
             )
         case "evaluation":
             return EvaluationPanel(plots=evaluation_plot(iteration_reads.evaluations(run.pk)))
+        case "engines":
+            return EnginesPanel(view=build_engines(run))
         case "sandboxes":
             return SandboxesPanel(view=pool_view(run.pk))
         case "checkpoints":

@@ -8,6 +8,7 @@ from webapp.models.annotations import Annotation
 from webapp.models.audit import AuditEntry
 from webapp.models.datasets import Dataset, Task, TaskAnswer
 from webapp.models.endpoints import Endpoint
+from webapp.models.engines import EngineReport, EngineSample
 from webapp.models.events import Event
 from webapp.models.experiments import Experiment
 from webapp.models.health import QuarantineDecision, Validation
@@ -24,6 +25,8 @@ __all__ = [
     "Checkpoint",
     "Dataset",
     "Endpoint",
+    "EngineReport",
+    "EngineSample",
     "Evaluation",
     "Event",
     "Experiment",

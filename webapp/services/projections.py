@@ -17,12 +17,14 @@ from django.db import connection
 
 from engine.config.environment import makes_own_tasks
 from engine.events import types as e
+from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run
 from webapp.services import health, removal, states
+from webapp.services.engines import EngineStore
 from webapp.services.sandboxes import SandboxStore
 from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
@@ -38,6 +40,7 @@ class Projection:
         self._run = run
         self._trajectories = TrajectoryStore(run)
         self._sandboxes = SandboxStore(run)
+        self._engines = EngineStore(run)
         self._fields: dict[str, Any] = {}
         self._validated: list[ValidationRecord] = []
 
@@ -47,6 +50,7 @@ class Projection:
             self._apply(event)
         self._trajectories.flush()
         self._sandboxes.flush()
+        self._engines.flush()
         if self._validated:
             health.record(run=self._run, records=self._validated)
             self._validated = []
@@ -68,6 +72,8 @@ class Projection:
                 self._sandboxes.changed(event)
             case PoolStatus():
                 self._sandboxes.status(event)
+            case EnginesReported():
+                self._engines.reported(event)
             case e.RunStarted():
                 self._run_started(event)
             case e.RunProgress():
@@ -105,6 +111,7 @@ class Projection:
     def _run_started(self, event: e.RunStarted) -> None:
         self._trajectories.flush()
         self._sandboxes.begin()
+        self._engines.begin()
         if event.rollouts_kept is None:
             removal.remove_from(run_id=self._run.pk, iteration=event.resumed_from)
         else:
