@@ -96,7 +96,10 @@ def engine_summary(run: Run) -> EngineSummary | None:
 def build_engines(run: Run) -> EnginesView:
     """Return the engines of a run."""
     report, samples = reads.newest_report(run.pk), reads.history(run.pk)
-    names = sorted({str(r["name"]) for one in (*samples, *filter(None, (report,))) for r in one.replicas})
+    records = [record for sample in samples for record in sample.replicas] + (
+        report.replicas if report else []
+    )
+    names = sorted({str(record["name"]) for record in records})
     colours = {name: 1 + position % _COLOURS for position, name in enumerate(names)}
     replicas = tuple(_replica(record, colours) for record in (report.replicas if report else ()))
     return EnginesView(

@@ -107,9 +107,10 @@ def advance(trajectory: Trajectory, event: StepFinished) -> None:
     trajectory.prompt_tokens += event.prompt_tokens
     trajectory.generated_tokens += event.generated_tokens
     trajectory.cached_tokens += event.cached_tokens
-    if trajectory.thinking_tokens is not None:
-        unknown = event.thinking_tokens is None
-        trajectory.thinking_tokens = None if unknown else trajectory.thinking_tokens + event.thinking_tokens
+    if event.thinking_tokens is None or trajectory.thinking_tokens is None:
+        trajectory.thinking_tokens = None
+    else:
+        trajectory.thinking_tokens += event.thinking_tokens
     if event.cost is not None:
         trajectory.cost = (trajectory.cost or 0.0) + event.cost
     trajectory.active_at = moment(event.time)

@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0019_endpoint'),
+        ('webapp', '0020_run_collection'),
     ]
 
     operations = [

@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0020_costs'),
+        ('webapp', '0021_costs'),
     ]
 
     operations = [
