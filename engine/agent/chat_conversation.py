@@ -205,6 +205,11 @@ def _cleaned_call(call: NativeCall) -> NativeCall:
         except (TypeError, ValueError, RecursionError) as error:
             reason = call.error or f"the tool call's arguments cannot be written as JSON: {error}"
             return NativeCall(name=printable(call.name), arguments="", error=reason)
+    if len(arguments) > MAX_RESPONSE_CHARS:
+        reason = (
+            f"the tool call's arguments are longer than {MAX_RESPONSE_CHARS} characters and were not read"
+        )
+        return NativeCall(name=printable(call.name), arguments="", error=reason)
     return NativeCall(name=printable(call.name), arguments=printable(arguments), error=call.error)
 
 

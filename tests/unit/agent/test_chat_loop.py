@@ -178,6 +178,7 @@ BROKEN = [
     (NativeCall(name="execute_bash", arguments="{}", error="it was cut off"), "it was cut off"),
     (NativeCall(name="rm -rf /\ud800\0", arguments="{}"), "unknown tool"),
     (NativeCall(name="", arguments="{}"), "unknown tool"),
+    (NativeCall(name="execute_bash", arguments='{"cmd": "' + "x" * (5 << 20) + '"}'), "longer than"),
     (NativeCall(name="n" * 5000, arguments="{}"), "unknown tool"),
     (NativeCall(name="execute_bash", arguments='{"cmd": "\ud800"}'), ""),
     (NativeCall(name="execute_bash", arguments='{"cmd": "\\ud800\\u0000"}'), ""),
