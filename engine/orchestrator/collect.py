@@ -21,7 +21,7 @@ from engine.orchestrator.collection.plan import planned_groups
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import report_evaluation
 from engine.orchestrator.event_observer import TRAIN_PHASE
-from engine.orchestrator.policies import open_policy
+from engine.orchestrator.policies import open_run_policy
 from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
 from engine.orchestrator.warm_start import with_start_policy
 from engine.rollout.scheduler import GroupRequest
@@ -35,11 +35,11 @@ async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
     started = time.monotonic()
     ledger = await _resume(run, total_iterations=1)
     try:
-        version = await _collect(config, run, ledger, TRAIN_PHASE)
+        version, sampling = await _collect(config, run, ledger, TRAIN_PHASE)
     except (RunStopped, SpendLimitError) as stop:
         return RunResult(state="stopped", reason=str(stop), summary=_summary(ledger, started))
     seconds, held = time.monotonic() - started, run.probe.report()
-    metrics = ledger.metrics.metrics()
+    metrics = ledger.metrics.metrics() | sampling
     metrics |= {"time/rollout": seconds, "time/iteration": seconds, **held.metrics}
     if ledger.cost is not None:
         metrics["cost/total"] = ledger.cost
@@ -57,7 +57,7 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
     ledger = await _resume(run)
     split = config.dataset.split
     try:
-        version = await _collect(config, run, ledger, f"eval:{split}")
+        version, _ = await _collect(config, run, ledger, f"eval:{split}")
     except (RunStopped, SpendLimitError) as stop:
         return RunResult(state="stopped", reason=str(stop), summary=_summary(ledger, started))
     found = ledger.metrics.tally.summary()
@@ -79,11 +79,13 @@ async def _resume(run: RunContext, *, total_iterations: int = 0) -> Ledger:
     return ledger
 
 
-async def _collect(config: Sampling, run: RunContext, ledger: Ledger, phase: str) -> int:
-    """Collect what ``ledger`` lacks; return the policy's version."""
+async def _collect(
+    config: Sampling, run: RunContext, ledger: Ledger, phase: str
+) -> tuple[int, dict[str, float]]:
+    """Collect what ``ledger`` lacks; return the policy's version and its metrics."""
     config = await with_start_policy(config, run)
     groups = await asyncio.to_thread(planned_groups, config, run, phase)
-    policy = await asyncio.to_thread(open_policy, config.policy, config.agent, run.home, run_dir=run.run_dir)
+    policy = await open_run_policy(config.policy, config.agent, run)
     try:
         environments = await open_environments(config, run)
         if phase == TRAIN_PHASE:
@@ -98,9 +100,9 @@ async def _collect(config: Sampling, run: RunContext, ledger: Ledger, phase: str
         )
         with run.probe.phase("rollout"):
             await collector.collect()
+        return policy.version, await policy.take_metrics()
     finally:
         await policy.close()
-    return policy.version
 
 
 def _announce_tasks(run: RunContext, groups: list[GroupRequest], version: int) -> None:

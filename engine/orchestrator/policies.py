@@ -5,6 +5,7 @@ Models are imported only when needed: the oracle must not wait for torch.
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import assert_never
 
@@ -19,16 +20,31 @@ from engine.config.policies import (
 from engine.config.rollout import AgentConfig
 from engine.inference.base import ChatPolicy, Policy, TokenPolicy
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
+from engine.orchestrator.context import RunContext
 from engine.tools.tool_sets import TOOL_SETS
 
 SPENDING_NAME = "spending.json"
 """File in the run folder with the money that its attempts have spent."""
 
 
+async def open_run_policy(config: PolicyConfig, agent: AgentConfig, run: RunContext) -> Policy:
+    """Open a run's policy for sampling only, engines included.
+
+    Raises:
+        CheckpointError, ModelError: as ``open_policy``.
+        ConfigError, PreflightError, PublicationError: as ``engine.orchestrator.engines``.
+    """
+    if isinstance(config, TransformerPolicyConfig) and config.engine == "vllm":
+        from engine.orchestrator.engines import open_sampling_engines
+
+        return await open_sampling_engines(config, run, max_context=agent.max_context)
+    return await asyncio.to_thread(open_policy, config, agent, run.home, run_dir=run.run_dir)
+
+
 def open_policy(
     config: PolicyConfig, agent: AgentConfig, home: Path, *, run_dir: Path | None = None
 ) -> Policy:
-    """Open a policy for sampling only.
+    """Open a policy for sampling in this process.
 
     Args:
         config: its settings.

@@ -6,7 +6,7 @@
         safe point  (pause, stop)
         collect     tasks_per_iteration groups ─▶ rollouts in sandboxes, graded while others run
         prefetch    the images of iteration n + 1
-        update      objective ─▶ weights in place ─▶ published to the policy under a new version
+        update      objective ─▶ weights in place ─▶ published to the policy under a new version, proven
         report      group_finished × groups, iteration_finished
         evaluate at n + 1 if due ─▶ checkpoint n + 1 if due
     run_finished
@@ -22,16 +22,19 @@ import dataclasses
 import gc
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any, Protocol
 
 from engine.config.run import TrainRun
 from engine.environments.base import EnvironmentFactory
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
+from engine.inference.base import TrainablePolicy
 from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.precision import product_type
 from engine.orchestrator.alarms import Alarms
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.curriculum import TaskCursor
+from engine.orchestrator.engines import start_training_engines
 from engine.orchestrator.evaluations import run_evaluation, spread
 from engine.orchestrator.event_observer import TRAIN_PHASE
 from engine.orchestrator.loop_probe import LoopReport
@@ -75,6 +78,16 @@ async def train(config: TrainRun, run: RunContext) -> RunResult:
     return RunResult(state="succeeded", summary=loop.progress.summary())
 
 
+def _builtin_policy(config: TrainRun, trainer: AsyncTrainer) -> TransformerPolicy:
+    """Return the sampler of the trainer's own weights."""
+    return TransformerPolicy(
+        trainer.model,
+        trainer.chat,
+        max_batch=config.policy.max_batch,
+        low=product_type(config.trainer.precision),
+    )
+
+
 class Saved(Protocol):
     """Component whose state is stored in checkpoints, as JSON."""
 
@@ -94,6 +107,7 @@ class TrainingLoop:
         run: RunContext,
         environments: EnvironmentFactory,
         trainer: AsyncTrainer,
+        policy: TrainablePolicy,
         *,
         rows: Sequence[TaskRow],
         heldout: Sequence[TaskRow],
@@ -116,13 +130,7 @@ class TrainingLoop:
         self._heldout_rate: float | None = None
         self._saving_s = 0.0
         """Time that the checkpoint before this iteration held it up, seconds."""
-        self.policy = TransformerPolicy(
-            trainer.model,
-            trainer.chat,
-            version=self.progress.policy_version,
-            max_batch=config.policy.max_batch,
-            low=product_type(config.trainer.precision),
-        )
+        self.policy = policy
         self._scheduler = build_scheduler(config, run, environments, self.policy)
         self._evaluator = build_scheduler(
             config, run, environments, self.policy, evaluation=config.evaluation
@@ -143,20 +151,27 @@ class TrainingLoop:
             run: this attempt.
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
         """
-        rows = await asyncio.to_thread(run_rows, config, run)
-        heldout = await asyncio.to_thread(evaluation_rows, config, run)
-        if checkpoint is None:
-            await asyncio.to_thread(warn_of_memory, config, run)
-        trainer = await AsyncTrainer.open(config, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint)
-        try:
+        async with AsyncExitStack() as opened:
+            policy: TrainablePolicy | None = None
+            if config.policy.engine == "vllm":  # its servers start meanwhile
+                policy = await start_training_engines(config, run, checkpoint)
+                opened.push_async_callback(policy.close)
+            rows = await asyncio.to_thread(run_rows, config, run)
+            heldout = await asyncio.to_thread(evaluation_rows, config, run)
+            if checkpoint is None:
+                await asyncio.to_thread(warn_of_memory, config, run)
+            trainer = await AsyncTrainer.open(
+                config, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint
+            )
+            opened.push_async_callback(trainer.close)
             environments = await open_environments(config, run)
             cursor = checkpoint.cursor if checkpoint else None
-            loop = cls(config, run, environments, trainer, rows=rows, heldout=heldout, cursor=cursor)
+            policy = policy or _builtin_policy(config, trainer)
+            loop = cls(config, run, environments, trainer, policy, rows=rows, heldout=heldout, cursor=cursor)
+            await run.interruptible(policy.publish(loop.progress.policy_version, trainer))
             # The previous attempt may have been killed between the checkpoint and its event.
             await loop._announce_checkpoint(checkpoint)
-        except BaseException:
-            await trainer.close()
-            raise
+            opened.pop_all()
         gc.freeze()  # models and datasets stay: no collection needs to look at them while the loop waits
         return loop
 
@@ -167,6 +182,7 @@ class TrainingLoop:
             await self._save_checkpoint()
         while self.progress.iteration < self._config.trainer.iterations:
             await self._run.safe_point()
+            await self.policy.take_metrics()  # of evaluations
             started = time.monotonic()
             with self._run.probe.phase("rollout"):
                 collection = await self._collect()
@@ -174,13 +190,15 @@ class TrainingLoop:
                 self._prefetch.start(self._cursor.peek())
             collected = time.monotonic()
             with self._run.probe.phase("update"):
+                sampling = await self.policy.take_metrics()
                 result = await self._update(collection)
-            self._publish(result)
+                publishing = await self._publish(result)
             await self._announce_checkpoint(self._writer.finished())
             times = {"time/rollout": collected - started, "time/update": time.monotonic() - collected}
+            engines = {**sampling, **publishing}
             with self._run.probe.phase("report"):
                 held = self._run.probe.report()
-                await asyncio.to_thread(self._report, collection, result, times, held)
+                await asyncio.to_thread(self._report, collection, result, engines, times, held)
             if self._is_due(self._config.evaluation.every):
                 await self._evaluate()
             if self._is_due(self._config.trainer.checkpoint_every):
@@ -219,14 +237,21 @@ class TrainingLoop:
         requests = [GroupRequest(row=row, iteration=iteration, phase=TRAIN_PHASE, size=size) for row in rows]
         return await collect_groups(self._run, self._scheduler, requests)
 
-    def _publish(self, result: UpdateResult) -> None:
-        """Let the sampler use the changed weights, under a new version if they did change."""
-        if result.optimizer_steps:
-            self.progress.policy_version += 1
-            self.policy.set_version(self.progress.policy_version)
+    async def _publish(self, result: UpdateResult) -> dict[str, float]:
+        """Let the policy sample the changed weights, under a new version if they did change."""
+        if not result.optimizer_steps:
+            return {}
+        self.progress.policy_version += 1
+        publication = self.policy.publish(self.progress.policy_version, self._trainer)
+        return await self._run.interruptible(publication)
 
     def _report(
-        self, collection: Collection, result: UpdateResult, times: Mapping[str, float], held: LoopReport
+        self,
+        collection: Collection,
+        result: UpdateResult,
+        engines: Mapping[str, float],
+        times: Mapping[str, float],
+        held: LoopReport,
     ) -> None:
         """Record and count a finished iteration; called outside of the event loop's thread."""
         iteration, groups = self.progress.iteration, collection.groups
@@ -245,10 +270,13 @@ class TrainingLoop:
         metrics = iteration_metrics(groups) | result.metrics
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
-        metrics |= {**times, "time/iteration": sum(times.values()) + self._saving_s, **held.metrics}
+        metrics |= {
+            **engines,
+            **times,
+            "time/iteration": sum(times.values()) + self._saving_s,
+            **held.metrics,
+        }
         metrics["time/checkpoint"] += self._saving_s
-        if self.policy.is_batch_invariant is not None:
-            metrics["sampling/batch_invariant"] = float(self.policy.is_batch_invariant)
         self._alarms.after_iteration(iteration, groups, metrics)
         self._alarms.loop_held(iteration, held)
         self._saving_s = 0.0

@@ -130,7 +130,7 @@ class TransformerPolicy(TrainablePolicy):
             self._wake.notify()
         return await sequence.future
 
-    async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:
+    async def publish(self, version: int, weights: WeightSource) -> dict[str, float]:  # noqa: ARG002
         """Sample the changed weights under a new version; they are the trainer's own, so nothing is sent."""
         self.set_version(version)
         return {}

@@ -1,0 +1,243 @@
+"""Watch over replicas: metrics, events and alerts, and engines that end while nobody asks them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+import structlog
+
+from engine.errors import TrainyardError
+from engine.events.engines import MAX_DETAIL, EngineRecord, EnginesReported
+from engine.events.sink import EventSink
+from engine.events.types import Alert
+from engine.inference.vllm.admission import Admission
+from engine.inference.vllm.replicas import Replica
+
+POLL_S = 2.0
+"""Time between two looks at every replica, seconds."""
+REPORT_S = 5.0
+"""Shortest time between two events without a change of state, seconds."""
+_GATHER_S = 0.05
+"""Time in which changes of state are gathered into one event, seconds."""
+_METRICS_S = 10.0
+"""Maximum time of one look, seconds."""
+_MISSES = 3
+"""Looks in a row without an answer after which a replica is out of order."""
+
+log = structlog.get_logger("engines")
+Fail = Callable[[Replica, str], None]
+
+
+@dataclass(slots=True)
+class _Totals:
+    """Sums since metrics were last taken."""
+
+    looks: int = 0
+    running: float = 0.0
+    waiting: float = 0.0
+    kv_use: float = 0.0
+    tokens: int = 0
+    busy_s: float = 0.0
+    restarts: int = 0
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+
+
+class Monitor:
+    """Watches replicas, reports them as events, and lets the admission know what changed.
+
+    Args:
+        replicas: all of them.
+        admission: of conversations to them.
+        sink: of events; None reports nothing.
+    """
+
+    iteration: int | None = None
+    """Iteration of the latest request."""
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        admission: Admission,
+        *,
+        sink: EventSink | None,
+    ) -> None:
+        self._replicas = replicas
+        self._admission = admission
+        self._sink = sink
+        self._watching: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._reported_at = 0.0
+        self._last: list[EngineRecord] = []
+        self._misses: dict[Replica, int] = {}
+        self._totals, self._before = _Totals(), _Totals()
+        self._in_flight = 0
+        self._busy_since = 0.0
+
+    def start(self, fail: Fail) -> None:
+        """Begin to watch.
+
+        Args:
+            fail: takes a replica out of service, with the reason.
+        """
+        self._watching = asyncio.ensure_future(self._watch(fail))
+
+    async def close(self) -> None:
+        """Stop watching; report the last state."""
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._report()
+
+    # --- what happens ------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """Take note that a replica's state changed."""
+        self._admission.admit()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_GATHER_S, self._report)
+
+    def lost(self, reason: str) -> None:
+        """Let requests fail that wait for a replica: none is left."""
+        self._admission.lose(reason)
+
+    def alert(self, severity: Literal["info", "warning", "error"], code: str, message: str) -> None:
+        """Report a condition that a person should look at."""
+        log.warning(code, message=message)
+        self._emit(Alert, severity=severity, code=code, message=message, iteration=self.iteration)
+
+    def request_began(self, iteration: int) -> None:
+        """Count a request."""
+        self.iteration = iteration
+        if not self._in_flight:
+            self._busy_since = time.monotonic()
+        self._in_flight += 1
+
+    def request_ended(self, tokens: int) -> None:
+        """Count a request's end.
+
+        Args:
+            tokens: that it sampled.
+        """
+        self._totals.tokens += tokens
+        self._in_flight -= 1
+        if not self._in_flight:
+            self._totals.busy_s += time.monotonic() - self._busy_since
+
+    async def take_metrics(self) -> dict[str, float]:
+        """Return an iteration's metrics: means and rates since the last call."""
+        await asyncio.gather(*(self._look(one) for one in self._replicas if one.is_ready))
+        if self._in_flight:
+            now = time.monotonic()
+            self._totals.busy_s += now - self._busy_since
+            self._busy_since = now
+        sums, before = self._totals, self._before
+        after = _Totals(
+            restarts=sum(one.restarts for one in self._replicas),
+            prefix_queries=sum(one.load.prefix_queries for one in self._replicas),
+            prefix_hits=sum(one.load.prefix_hits for one in self._replicas),
+        )
+        self._totals, self._before = _Totals(), after
+        queries = after.prefix_queries - before.prefix_queries
+        looks = max(sums.looks, 1)
+        return {
+            "engine/kv_use": sums.kv_use / looks,
+            "engine/running": sums.running / looks,
+            "engine/waiting": sums.waiting / looks,
+            "engine/prefix_hit_rate": (after.prefix_hits - before.prefix_hits) / max(queries, 1),
+            "engine/tokens_per_s": sums.tokens / sums.busy_s if sums.busy_s else 0.0,
+            "engine/restarts": float(after.restarts - before.restarts),
+        }
+
+    # --- background --------------------------------------------------------------------------------
+
+    async def _watch(self, fail: Fail) -> None:
+        while True:
+            await asyncio.sleep(POLL_S)
+            try:
+                await self._look_at_all(fail)
+            except Exception as error:  # nothing may end the watch
+                log.error("engine_watch_failed", error=f"{type(error).__name__}: {error}")
+
+    async def _look_at_all(self, fail: Fail) -> None:
+        ready = [(one, one.incarnation) for one in self._replicas if one.is_ready]
+        await asyncio.gather(*(self._look(one) for one, _ in ready))
+        for replica, incarnation in ready:
+            reason = self._complaint(replica)
+            if reason and replica.is_ready and replica.incarnation == incarnation:
+                fail(replica, reason)
+        self._sample()
+        self._admission.forget_idle()
+        if time.monotonic() - self._reported_at >= REPORT_S and self._records() != self._last:
+            self._report()
+
+    async def _look(self, replica: Replica) -> None:
+        try:
+            async with asyncio.timeout(_METRICS_S):
+                replica.load.observe(await replica.client.metrics())
+            self._misses[replica] = 0
+        except (TrainyardError, OSError, TimeoutError):
+            self._misses[replica] = self._misses.get(replica, 0) + 1
+
+    def _complaint(self, replica: Replica) -> str:
+        """Return what is wrong with a replica that serves; empty when nothing is."""
+        if replica.server is not None and not replica.server.is_alive():
+            return "its process has ended"
+        if self._misses.get(replica, 0) >= _MISSES:
+            self._misses[replica] = 0
+            return f"it did not answer {_MISSES} times in a row"
+        return ""
+
+    def _sample(self) -> None:
+        loads = [one.load.latest for one in self._replicas if one.is_ready and one.load.latest is not None]
+        if loads and self._in_flight:
+            self._totals.looks += 1
+            self._totals.kv_use += fmean(one.kv_use for one in loads)
+            self._totals.running += sum(one.running for one in loads)
+            self._totals.waiting += sum(one.waiting for one in loads)
+
+    def _records(self) -> list[EngineRecord]:
+        return [_record(replica) for replica in self._replicas]
+
+    def _report(self) -> None:
+        self._timer = None
+        self._reported_at, self._last = time.monotonic(), self._records()
+        self._emit(
+            EnginesReported,
+            iteration=self.iteration,
+            replicas=[one.model_dump() for one in self._last],
+            queued=self._admission.num_waiting,
+        )
+
+    def _emit(self, event: type[Alert] | type[EnginesReported], **fields: object) -> None:
+        """Emit, logging failures: a timer has no caller, and the run notices a broken spool itself."""
+        if self._sink is None:
+            return
+        try:
+            self._sink.emit(event, **fields)
+        except (OSError, TrainyardError) as error:
+            log.warning("engines_not_reported", why=str(error))
+
+
+def _record(replica: Replica) -> EngineRecord:
+    load = replica.load
+    latest = load.latest if replica.is_ready else None
+    return EngineRecord(
+        name=replica.name,
+        state=replica.state.value,
+        version=replica.version,
+        running=latest.running if latest else 0,
+        waiting=latest.waiting if latest else 0,
+        kv_use=round(latest.kv_use, 4) if latest else 0.0,
+        prefix_hit_rate=round(load.prefix_hit_rate, 4),
+        tokens_per_s=round(load.tokens_per_s, 1) if latest else 0.0,
+        restarts=replica.restarts,
+        detail=replica.detail[:MAX_DETAIL],
+    )

@@ -1,0 +1,155 @@
+"""A replica: one vLLM server as its policy sees it, with the requests it serves and its latest metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.facts import EngineMetrics
+from engine.inference.vllm.server import VllmServer
+
+RESTART_WINDOW_S = 600.0
+"""Time within which ``max_restarts`` counts, seconds."""
+
+
+class ReplicaState(StrEnum):
+    """State of a replica; only a ``ready`` one serves requests."""
+
+    STARTING = "starting"
+    """It starts, or its first weights are yet to be proven."""
+    READY = "ready"
+    PUBLISHING = "publishing"
+    RESTARTING = "restarting"
+    LEFT_OUT = "left_out"
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Replica:
+    """One server; ``server`` is None where it is attached and not ours to stop."""
+
+    name: str
+    server: VllmServer | None = None
+    _client: VllmClient | None = None
+    """None until the server was started; made anew with each start."""
+    state: ReplicaState = ReplicaState.STARTING
+    detail: str = ""
+    """Reason of the state, where it is not ``ready``."""
+    version: int | None = None
+    """Version of the weights that it has proven to serve."""
+    cache_tokens: int = 0
+    """Capacity of its KV cache, tokens."""
+    is_up: bool = False
+    """Whether the server has answered since it was last started."""
+    incarnation: int = 0
+    """Number of failures: those of requests sent before the last one are no news."""
+    trusted_from: int = 0
+    """First incarnation whose answers are accepted: an earlier one answered garbage."""
+    restarts: int = 0
+    """Number of restarts since the policy was opened."""
+    reserved: int = 0
+    """Tokens of its cache reserved for conversations."""
+    conversations: int = 0
+    requests: set[asyncio.Task[object]] = field(default_factory=set)
+    """Requests in flight."""
+    load: Load = field(default_factory=lambda: Load())
+    strikes: deque[float] = field(default_factory=deque)
+    """Times of failures that a healthy server survived, monotonic seconds."""
+    restarted_at: deque[float] = field(default_factory=deque)
+
+    @classmethod
+    def attached(cls, name: str, client: VllmClient) -> Replica:
+        """Return a replica on a server that somebody else has started."""
+        return cls(name=name, _client=client)
+
+    @property
+    def client(self) -> VllmClient:
+        """Return the client of the server, which has been started."""
+        assert self._client is not None, f"{self.name} has not been started"
+        return self._client
+
+    async def connect(self, client: VllmClient | None) -> None:
+        """Use another client from now on; the previous one is closed."""
+        previous, self._client = self._client, client
+        if previous is not None:
+            await previous.close()
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether it may serve requests."""
+        return self.state is ReplicaState.READY
+
+    @property
+    def keeps_conversations(self) -> bool:
+        """Return whether conversations stay on it: it serves, or will after a publication."""
+        return self.state in (ReplicaState.READY, ReplicaState.PUBLISHING)
+
+    @property
+    def is_out(self) -> bool:
+        """Return whether nobody waits for it."""
+        return self.state is ReplicaState.LEFT_OUT
+
+    def may_restart(self, limit: int) -> bool:
+        """Return whether one more restart is within ``limit`` per ten minutes."""
+        now = time.monotonic()
+        while self.restarted_at and now - self.restarted_at[0] > RESTART_WINDOW_S:
+            self.restarted_at.popleft()
+        return len(self.restarted_at) < limit
+
+    def strike(self, *, within_s: float) -> int:
+        """Count a failure that the server survived; return their number within the time."""
+        now = time.monotonic()
+        self.strikes.append(now)
+        while now - self.strikes[0] > within_s:
+            self.strikes.popleft()
+        return len(self.strikes)
+
+    def interrupt(self) -> None:
+        """Cancel the requests in flight; their callers send them again."""
+        for task in self.requests:
+            task.cancel()
+
+
+@dataclass(slots=True)
+class Load:
+    """Metrics of a replica over time; counters start again with the server."""
+
+    latest: EngineMetrics | None = None
+    at: float = 0.0
+    """Time of ``latest``, monotonic seconds."""
+    generated: int = 0
+    """Tokens generated since the policy was opened, over all starts of the server."""
+    prefix_queries: int = 0
+    prefix_hits: int = 0
+    tokens_per_s: float = 0.0
+    """Rate between the last two measurements."""
+    prefix_hit_rate: float = 0.0
+    """Share of prompt tokens found in the prefix cache, between the last two measurements with any."""
+
+    def restart(self) -> None:
+        """Expect counters from zero."""
+        self.latest = None
+        self.tokens_per_s = 0.0
+
+    def observe(self, now: EngineMetrics) -> None:
+        """Add a measurement."""
+        at, before = time.monotonic(), self.latest
+        generated = _growth(now.generated_tokens, before.generated_tokens if before else 0)
+        queries = _growth(now.prefix_queries, before.prefix_queries if before else 0)
+        hits = _growth(now.prefix_hits, before.prefix_hits if before else 0)
+        if before is not None:
+            self.generated += generated
+            self.prefix_queries += queries
+            self.prefix_hits += hits
+            self.tokens_per_s = generated / max(at - self.at, 1e-3)
+            if queries:
+                self.prefix_hit_rate = min(hits / queries, 1.0)
+        self.latest, self.at = now, at
+
+
+def _growth(now: int, before: int) -> int:
+    """Return the growth of a counter that may have started again from zero."""
+    return now - before if now >= before else now

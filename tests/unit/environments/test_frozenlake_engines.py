@@ -1,0 +1,105 @@
+"""Runs that sample with vLLM servers of their own; the servers are fakes with our sampler in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from engine.config.recipes import resolve
+from engine.config.run import AnyRun
+from engine.events.control import Control
+from engine.events.spool import SpoolSink
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
+from tests.fakes.vllm_server import fake_interpreter
+from tests.unit.environments.lake_builders import SMALL, small_run
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="module")
+def engines(home: Path) -> dict[str, Any]:
+    """Settings of two fake servers."""
+    return {
+        "policy.engine": "vllm",
+        "policy.vllm.python": str(fake_interpreter(home / "fake")),
+        "policy.vllm.replicas": 2,
+        "rollout.max_concurrent": 8,
+        "trainer.learning_rate": 3e-3,
+        "algorithm.entropy_coefficient": 0.01,  # a gradient also where all rewards are equal
+    }
+
+
+def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> list[dict[str, Any]]:
+    """Perform an attempt in this process; return all events so far."""
+    run_dir = home / "runs" / name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    sink = SpoolSink(run_dir, epoch=epoch)
+    run = RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
+    code = execute(config, run)
+    sink.close()
+    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    assert code == 0, events[-1]
+    return events
+
+
+def of_type(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["type"] == kind]
+
+
+def test_a_run_trains_on_engines_that_prove_each_version(home: Path, engines: dict[str, Any]) -> None:
+    events = perform(home, "trained", small_run(**engines))
+    finished = of_type(events, "iteration_finished")
+    assert [one["policy_version"] for one in finished] == [1, 2]
+    for one in finished:
+        metrics = one["metrics"]
+        assert metrics["mismatch/max"] <= 1e-4
+        assert metrics["publish/replicas"] == 2.0
+        assert metrics["publish/parity"] <= 1e-4
+        assert metrics["publish/seconds"] > 0
+        assert metrics["engine/tokens_per_s"] > 0
+        assert 0 < metrics["engine/prefix_hit_rate"] <= 1
+        assert metrics["infra/rate"] == 0.0
+    trajectories = of_type(events, "trajectory_finished")
+    by_iteration = {
+        (one["ref"]["iteration"], one["ref"]["phase"]): one["policy_version_min"] for one in trajectories
+    }
+    assert by_iteration[1, "train"] == 1
+    assert by_iteration[2, "eval:heldout"] == 2
+    reported = of_type(events, "engines_reported")
+    assert {engine["name"] for one in reported for engine in one["replicas"]} == {"engine-0", "engine-1"}
+    assert {"starting", "publishing", "ready"} <= {e["state"] for one in reported for e in one["replicas"]}
+    assert not [one for one in of_type(events, "alert") if one["code"].startswith(("engine", "publication"))]
+
+
+def test_a_resumed_run_publishes_the_checkpoints_weights(home: Path, engines: dict[str, Any]) -> None:
+    perform(home, "resumed", small_run(**engines, **{"trainer.iterations": 1}))
+    events = perform(home, "resumed", small_run(**engines), epoch=2)
+    (finished,) = [one for one in of_type(events, "iteration_finished") if one["epoch"] == 2]
+    assert (finished["iteration"], finished["policy_version"]) == (1, 2)
+    assert finished["metrics"]["mismatch/max"] <= 1e-4
+    versions = {
+        one["policy_version_max"]
+        for one in of_type(events, "trajectory_finished")
+        if one["epoch"] == 2 and one["ref"]["phase"] == "train"
+    }
+    assert versions == {1}
+
+
+def test_an_evaluation_samples_a_proven_policy(home: Path, engines: dict[str, Any]) -> None:
+    shared = ("environment.", "policy.", "rollout.")
+    settings = {name: value for name, value in {**SMALL, **engines}.items() if name.startswith(shared)}
+    config = resolve("frozenlake-evaluate", {**settings, "rollout.group_size": 2})
+    events = perform(home, "evaluated", config)
+    (evaluated,) = of_type(events, "evaluation_finished")
+    assert evaluated["num_samples"] == 6
+    ready = [one for event in of_type(events, "engines_reported") for one in event["replicas"]]
+    assert any(one["state"] == "ready" and one["version"] == 0 for one in ready)

@@ -1,0 +1,323 @@
+"""VllmPolicy over fake servers: routing, admission, failover and publication waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+
+from engine.errors import EngineError, ModelError, PublicationError
+from engine.inference.vllm.replicas import ReplicaState
+from tests.fakes.vllm_server import Fault, scripted
+from tests.vllm_policies import NoWeights, attached, make_request, until
+
+
+def whole(request: Any, weights: str = "") -> tuple[int, ...]:
+    """Tokens of an undisturbed response."""
+    stops = sorted(request.stop_ids)
+    return scripted(request.prompt_ids, request.seed, request.sampling.max_tokens, stops, weights).ids
+
+
+async def test_a_trajectory_stays_on_its_replica_and_new_ones_are_spread() -> None:
+    async with attached(2) as rig:
+        for turn in range(4):
+            prompts = [[100 + index, *range(4 * turn + 3)] for index in range(6)]
+            requests = [make_request(i, prompt, turn=turn) for i, prompt in enumerate(prompts)]
+            generations = await asyncio.gather(*map(rig.policy.generate, requests))
+            assert [one.ids for one in generations] == [whole(one) for one in requests]
+            assert all(set(one.versions) == {0} for one in generations)
+    homes = [{prompt[0] for prompt in fake.prompts} for fake in rig.fakes]
+    assert (len(homes[0]), len(homes[1])) == (3, 3)
+    assert not homes[0] & homes[1]
+
+
+async def test_a_new_trajectory_goes_to_the_least_loaded_replica() -> None:
+    async with attached(2) as rig:
+        await rig.policy.generate(make_request(0, range(500)))
+        for index in range(1, 5):
+            await rig.policy.generate(make_request(index, (index,)))
+        assert [len(fake.prompts) for fake in rig.fakes] == [1, 4]
+        rig.policy.release(make_request(0).context.key)
+        for index in range(5, 8):
+            await rig.policy.generate(make_request(index, (index,)))
+        assert [len(fake.prompts) for fake in rig.fakes] == [4, 4]
+
+
+async def test_new_trajectories_wait_for_room_in_order_and_begun_ones_never() -> None:
+    # Each holds 3 + 40 tokens; nine tenths of 100 hold two.
+    async with attached(1, cache_tokens=100) as rig:
+        began: list[int] = []
+
+        async def first(index: int) -> None:
+            await rig.policy.generate(make_request(index))
+            began.append(index)
+
+        tasks = [asyncio.create_task(first(index)) for index in range(5)]
+        await until(lambda: len(began) == 2)
+        await asyncio.sleep(0)
+        assert (began, rig.policy._admission.num_waiting) == ([0, 1], 3)
+        await rig.policy.generate(make_request(0, range(60), turn=1))  # grows beyond all room, and goes on
+        await rig.policy.generate(make_request(9, range(60), turn=3))  # known to nobody here, but has begun
+        assert began == [0, 1]
+        rig.policy.release(make_request(9).context.key)
+        rig.policy.release(make_request(0).context.key)
+        await until(lambda: len(began) == 3)
+        rig.policy.release(make_request(1).context.key)
+        await until(lambda: len(began) == 4)
+        for index in (2, 3):
+            rig.policy.release(make_request(index).context.key)
+        await asyncio.gather(*tasks)
+        assert began == [0, 1, 2, 3, 4]
+        assert rig.fakes[0].max_running <= 2
+
+
+async def test_a_conversation_larger_than_the_cache_has_a_replica_for_itself() -> None:
+    async with attached(1, cache_tokens=20) as rig:
+        small = make_request(0, (1,), max_tokens=4)
+        await rig.policy.generate(small)
+        large = asyncio.create_task(rig.policy.generate(make_request(1, range(50))))
+        await until(lambda: rig.policy._admission.num_waiting)
+        assert not large.done()
+        rig.policy.release(small.context.key)
+        assert (await large).ids == whole(make_request(1, range(50)))
+
+
+async def test_a_cancelled_request_gives_its_place_back_and_is_aborted_on_the_server() -> None:
+    async with attached(1, cache_tokens=100, token_s=0.05) as rig:
+        running = [asyncio.create_task(rig.policy.generate(make_request(i, max_tokens=41))) for i in range(2)]
+        await until(lambda: len(rig.fakes[0].running) == 2)
+        waiting = [asyncio.create_task(rig.policy.generate(make_request(i))) for i in (2, 3)]
+        await until(lambda: rig.policy._admission.num_waiting == 2)
+        waiting[0].cancel()
+        running[0].cancel()
+        await asyncio.gather(waiting[0], running[0], return_exceptions=True)
+        await until(lambda: rig.fakes[0].aborted)
+        assert rig.policy._admission.num_waiting == 1
+        rig.policy.release(make_request(0).context.key)
+        rig.fakes[0].token_s = 0.0
+        assert (await waiting[1]).ids == whole(make_request(3))
+        assert rig.replicas[0].reserved == 44 + 43
+        await running[1]
+    assert rig.replicas[0].requests == set()
+
+
+async def test_conversations_that_nobody_released_give_their_room_back(monkeypatch: Any) -> None:
+    monkeypatch.setattr("engine.inference.vllm.admission.FORGET_S", 0.0)
+    async with attached(1, cache_tokens=100) as rig:
+        for index in range(2):
+            await rig.policy.generate(make_request(index))
+        later = asyncio.create_task(rig.policy.generate(make_request(2)))
+        assert (await later).ids == whole(make_request(2))
+
+
+KINDS = ["error", "nan", "short", "beyond", "oom", "version"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("after", [0, 8])
+async def test_what_an_engine_fails_at_is_sampled_elsewhere(kind: Any, after: int) -> None:
+    async with attached(2) as rig:
+        request = make_request(max_tokens=60, seed=3)
+        assert len(whole(request)) > 8
+        rig.fakes[0].faults.append(Fault(kind=kind, after=after, requests=-1))
+        generation = await rig.policy.generate(request)
+        assert len(generation.ids) == len(generation.logprobs) == len(generation.versions)
+        assert generation.ids[-1] == 7 or len(generation.ids) == 60
+        assert all(one <= 0 for one in generation.logprobs)
+        assert set(generation.versions) == {0}
+        kept = 8 if kind == "oom" and after else 0
+        assert generation.ids[:kept] == whole(request)[:kept]
+        if not kept:
+            assert generation.ids == whole(request)
+        assert rig.fakes[1].prompts[-1] == [1, 2, 3, *whole(request)[:kept]]
+        assert not rig.replicas[0].is_ready
+        assert "engine_left_out" in rig.sink.alerts()
+
+
+async def test_an_engine_that_cuts_every_connection_is_left_out_though_it_seems_healthy() -> None:
+    async with attached(2) as rig:
+        request = make_request(max_tokens=60, seed=3)
+        rig.fakes[0].faults.append(Fault(kind="cut", after=4, requests=-1))
+        generation = await rig.policy.generate(request)
+        assert generation.ids[:4] == whole(request)[:4]
+        assert [len(prompt) for prompt in rig.fakes[0].prompts] == [3, 7, 11]
+        assert [len(prompt) for prompt in rig.fakes[1].prompts] == [15]
+        assert rig.sink.alerts() == ["engine_left_out"]
+
+
+async def test_a_continued_response_has_another_seed_and_the_remaining_tokens() -> None:
+    async with attached(2) as rig:
+        request = make_request(max_tokens=60, seed=3)
+        rig.fakes[0].faults.append(Fault(kind="oom", after=8))
+        generation = await rig.policy.generate(request)
+        rig.fakes[1].faults.append(Fault(kind="error", requests=0))
+        again = make_request(1, max_tokens=60, seed=3)
+        assert (await rig.policy.generate(again)).ids == whole(again) != generation.ids
+        assert len(generation.ids) <= 60
+
+
+async def test_a_response_whose_end_alone_was_lost_is_complete() -> None:
+    async with attached(2) as rig:
+        request = make_request(seed=3)
+        length = len(whole(request))
+        rig.fakes[0].faults.append(Fault(kind="oom", after=length))
+        generation = await rig.policy.generate(request)
+        assert generation.ids == whole(request)
+        assert generation.stopped is (generation.ids[-1] == 7)
+        assert rig.fakes[1].prompts == []
+
+
+async def test_a_hung_engine_is_given_up_and_its_tokens_are_kept() -> None:
+    async with attached(2, stall_timeout_s=1.0) as rig:
+        request = make_request(max_tokens=60, seed=3)
+        rig.fakes[0].faults.append(Fault(kind="hang", after=8))
+        generation = await rig.policy.generate(request)
+        assert generation.ids[:8] == whole(request)[:8]
+        assert rig.fakes[1].prompts == [[1, 2, 3, *whole(request)[:8]]]
+
+
+async def test_one_broken_connection_of_a_healthy_engine_is_no_reason_to_leave_it_out() -> None:
+    async with attached(1) as rig:
+        rig.fakes[0].faults.append(Fault(kind="cut", after=4))
+        generation = await rig.policy.generate(make_request(max_tokens=60, seed=3))
+        assert generation.ids[:4] == whole(make_request(max_tokens=60, seed=3))[:4]
+        assert rig.replicas[0].is_ready
+        assert rig.sink.alerts() == []
+
+
+async def test_an_attached_engine_is_taken_back_when_it_is_healthy_and_proven() -> None:
+    async with attached(2) as rig:
+        rig.publisher.unproven[rig.addresses[0]] = 2
+        rig.fakes[0].faults.append(Fault(kind="oom"))
+        await rig.policy.generate(make_request())
+        assert rig.replicas[0].state is ReplicaState.LEFT_OUT
+        rig.fakes[0].is_dead = False
+        rig.fakes[0].version = "stale"
+        await until(lambda: rig.replicas[0].is_ready)
+        assert (rig.publisher.restored, rig.fakes[0].version) == (3, "0")
+        assert rig.replicas[0].version == 0
+
+
+async def test_a_refused_request_is_the_requests_fault() -> None:
+    async with attached(2) as rig:
+        rig.fakes[0].faults.append(Fault(kind="refuse"))
+        with pytest.raises(EngineError, match="400"):
+            await rig.policy.generate(make_request())
+        assert all(replica.is_ready for replica in rig.replicas)
+
+
+async def test_impossible_requests_reach_no_engine() -> None:
+    async with attached(1) as rig:
+        for request in (
+            make_request(prompt=()),
+            make_request(prompt=range(2040)),
+            make_request(max_tokens=0),
+        ):
+            with pytest.raises(ModelError):
+                await rig.policy.generate(request)
+        assert rig.fakes[0].prompts == []
+
+
+async def test_without_any_engine_requests_fail_after_the_stall_time_and_one_that_returns_serves() -> None:
+    async with attached(2, stall_timeout_s=1.0) as rig:
+        for fake in rig.fakes:
+            fake.is_dead = True
+        with pytest.raises(ModelError, match="no engine is left.*engine-0.*engine-1"):
+            await rig.policy.generate(make_request())
+        with pytest.raises(ModelError, match="no engine is left"):
+            await rig.policy.generate(make_request(1))
+        assert rig.sink.alerts().count("engines_lost") == 1
+        rig.fakes[1].is_dead = False
+        await until(lambda: rig.replicas[1].is_ready)
+        assert (await rig.policy.generate(make_request())).ids == whole(make_request())
+
+
+@pytest.mark.parametrize("mode", ["finish", "abort", "keep"])
+async def test_requests_across_a_publication(mode: Literal["finish", "abort", "keep"]) -> None:
+    async with attached(2, token_s=0.005, in_flight=mode) as rig:
+        requests = [make_request(i, seed=3, max_tokens=60) for i in range(4)]
+        early = [asyncio.create_task(rig.policy.generate(one)) for one in requests]
+        await until(lambda: sum(fake.counters["prompt_tokens"] > 0 for fake in rig.fakes) == 2)
+        await asyncio.sleep(0.05)
+        seen: list[int] = []
+
+        async def during() -> None:
+            seen.append(sum(len(fake.running) for fake in rig.fakes))
+            late.append(asyncio.create_task(rig.policy.generate(make_request(9, (5,)))))
+            await asyncio.sleep(0.05)
+            assert sum(prompt == [5] for fake in rig.fakes for prompt in fake.prompts) == 0
+
+        late: list[asyncio.Task[Any]] = []
+        for fake in rig.fakes:
+            fake.pauses.clear()
+        rig.publisher.during = during
+        metrics = await rig.policy.publish(1, NoWeights())
+        assert metrics["publish/replicas"] == 2.0
+        generations = await asyncio.gather(*early)
+        assert set((await late[0]).versions) == {1}
+        versions = [set(one.versions) for one in generations]
+        if mode == "finish":
+            assert (seen, versions) == ([0], [{0}] * 4)
+        elif mode == "abort":
+            assert (seen, versions) == ([0], [{1}] * 4)
+        else:
+            assert seen == [4]
+            assert versions == [{0, 1}] * 4
+            assert [fake.pauses[-1] for fake in rig.fakes] == ["keep", "keep"]
+        assert [one.ids for one in generations] == [whole(one) for one in requests]
+
+
+async def test_a_replica_that_does_not_prove_the_weights_never_samples() -> None:
+    async with attached(2) as rig:
+        rig.publisher.unproven[rig.addresses[0]] = 1000
+        metrics = await rig.policy.publish(1, NoWeights())
+        assert metrics["publish/replicas"] == 1.0
+        assert rig.sink.alerts() == ["publication_failed", "engine_left_out"]
+        generations = await asyncio.gather(*(rig.policy.generate(make_request(i)) for i in range(4)))
+        assert all(set(one.versions) == {1} for one in generations)
+        assert rig.fakes[0].prompts == []
+        rig.publisher.unproven[rig.addresses[0]] = 0
+        await until(lambda: rig.replicas[0].is_ready)
+
+
+async def test_a_publication_that_nobody_proves_is_an_error() -> None:
+    async with attached(2) as rig:
+        rig.publisher.unproven = dict.fromkeys(rig.addresses, 1000)
+        with pytest.raises(PublicationError, match="version 1.*engine-0.*engine-1"):
+            await rig.policy.publish(1, NoWeights())
+
+
+async def test_nothing_samples_before_the_first_proof() -> None:
+    async with attached(1, publish=False) as rig:
+        early = asyncio.create_task(rig.policy.generate(make_request()))
+        await until(lambda: rig.replicas[0].is_up)
+        await asyncio.sleep(0.05)
+        assert rig.fakes[0].prompts == []
+        await rig.policy.publish(3, NoWeights())
+        assert set((await early).versions) == {3}
+
+
+async def test_metrics_and_events_of_an_iteration() -> None:
+    async with attached(2) as rig:
+        await rig.policy.take_metrics()
+        tokens = 0
+        for turn in range(3):
+            for index in range(4):
+                request = make_request(
+                    index, range(100 * index, 100 * index + 40 * (turn + 1)), turn=turn, iteration=2
+                )
+                tokens += len((await rig.policy.generate(request)).ids)
+        metrics = await rig.policy.take_metrics()
+        named = ("kv_use", "running", "waiting", "prefix_hit_rate", "tokens_per_s", "restarts")
+        assert set(metrics) == {f"engine/{name}" for name in named}
+        assert metrics["engine/prefix_hit_rate"] == pytest.approx((40 + 80) / (40 + 80 + 120))
+        assert metrics["engine/tokens_per_s"] > 0
+        assert (await rig.policy.take_metrics())["engine/tokens_per_s"] == 0.0
+        rig.fakes[0].is_dead = True
+        await rig.policy.generate(make_request(0, turn=9))
+        await until(lambda: rig.sink.events[-1]["type"] == "engines_reported")
+        last = rig.sink.events[-1]
+        assert last["iteration"] in (0, 2)
+        states = {one["name"]: one["state"] for one in last["replicas"]}
+        assert "ready" in states.values()
