@@ -94,7 +94,7 @@ class ChatConversation:
         response = _cleaned(await self._policy.respond(request), has_tools=bool(self._declarations))
         reply = self._parsed(response)
         self._messages.append(self._message(response, reply, step))
-        self._measure(response.usage, reply)
+        self._measure(response, reply)
         return Turn(
             reply=reply,
             stopped=response.stopped,
@@ -168,11 +168,16 @@ class ChatConversation:
             message["content"] = _EMPTY
         return message
 
-    def _measure(self, usage: Usage, reply: Reply) -> None:
-        """Count the response: from here on the length is what the endpoint reported."""
+    def _measure(self, response: ChatResponse, reply: Reply) -> None:
+        """Count the response: from here on the length is what the endpoint reported.
+
+        Thinking counts where later requests have it: not what is dropped, hidden or not sent.
+        """
+        usage = response.usage
         prompt = usage.prompt_tokens or self._length
         self._length = prompt + (usage.generated_tokens or estimate_tokens(reply.text))
-        if not self._keep_thinking:
+        is_sent = self._policy.sends_thinking if response.thinking else bool(reply.thinking)
+        if not (self._keep_thinking and is_sent):
             known = usage.thinking_tokens
             self._length -= estimate_tokens(reply.thinking) if known is None else known
             self._length = max(self._length, prompt)

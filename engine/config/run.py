@@ -25,7 +25,7 @@ from engine.config.environment import (
 )
 from engine.config.importing import ImportConfig
 from engine.config.places import Allowed, Text, places
-from engine.config.policies import PolicyConfig, TransformerPolicyConfig
+from engine.config.policies import EndpointPolicyConfig, PolicyConfig, TransformerPolicyConfig
 from engine.config.rollout import (
     AgentConfig,
     CollectionConfig,
@@ -109,23 +109,39 @@ class TrainRun(_ActingRun):
         return self
 
 
-class RolloutRun(_ActingRun):
-    """Collection of graded trajectories, without learning."""
+class _CollectingRun(_ActingRun):
+    """Settings shared by the kinds of run that sample a policy without training it."""
 
-    kind: Literal["rollout"] = "rollout"
     policy: PolicyConfig = TransformerPolicyConfig()
     rollout: RolloutConfig = RolloutConfig()
     collection: CollectionConfig = CollectionConfig()
 
+    @model_validator(mode="after")
+    def _thinking_can_be_set(self) -> Self:
+        if isinstance(self.policy, EndpointPolicyConfig) and self.agent.thinking == "off":
+            raise ImpossibleSettingsError(
+                [
+                    Problem(
+                        "has no effect on a model behind an endpoint: leave it out; reasoning models are set "
+                        "by policy.reasoning_effort",
+                        "agent.thinking",
+                    )
+                ]
+            )
+        return self
 
-class EvaluateRun(_ActingRun):
+
+class RolloutRun(_CollectingRun):
+    """Collection of graded trajectories, without learning."""
+
+    kind: Literal["rollout"] = "rollout"
+
+
+class EvaluateRun(_CollectingRun):
     """Evaluation: pass@1 with a confidence interval on a split."""
 
     kind: Literal["evaluate"] = "evaluate"
     grading: GradingConfig = GradingConfig(timeout_s=1800.0)
-    policy: PolicyConfig = TransformerPolicyConfig()
-    rollout: RolloutConfig = RolloutConfig()
-    collection: CollectionConfig = CollectionConfig()
 
     @model_validator(mode="after")
     def _on_all_tasks(self) -> Self:

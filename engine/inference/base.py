@@ -154,6 +154,9 @@ class TokenPolicy(Policy):
 class ChatPolicy(Policy):
     """Policy that answers messages; its trajectories have no token ids and are never trained on by RL."""
 
+    sends_thinking = True
+    """Whether the ``reasoning_content`` of earlier messages reaches the model."""
+
     @abstractmethod
     async def respond(self, request: ChatRequest) -> ChatResponse:
         """Return the next message. Raises ModelError."""

@@ -52,6 +52,7 @@ class EndpointPolicy(ChatPolicy):
         self.name = config.model
         self.version = 0
         self.max_context: int | None = None
+        self.sends_thinking = bool(config.thinking_field)
         self._config = config
         self._host = httpx2.URL(endpoint.address).netloc.decode()
         self._client = EndpointClient(

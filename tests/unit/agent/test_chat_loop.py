@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -340,14 +341,34 @@ async def test_observations_are_cut_by_estimated_tokens() -> None:
     assert policy.requests[1].messages[-1]["content"] == steps[0].observation
 
 
-async def test_dropped_thinking_does_not_count_in_the_context() -> None:
-    script = [says(VIEW, thinking="x" * 600, **used(300, 250, thinking_tokens=200)), says(FINISH)]
-    limits = {}
-    for history in ("keep", "drop"):
-        policy = ChatScript(script)
-        await roll(policy, native(thinking_history=history, max_context=2000, max_response=1900))
-        limits[history] = policy.requests[1].sampling.max_tokens
-    assert limits["drop"] == limits["keep"] + 200
+@pytest.mark.parametrize(
+    ("answer", "history", "sends", "counts"),
+    [
+        (says(VIEW, thinking="x" * 600), "keep", True, True),
+        (says(VIEW, thinking="x" * 600), "drop", True, False),
+        (says(VIEW, thinking="x" * 600), "keep", False, False),
+        (says(VIEW, content="<think>xx</think>"), "keep", False, True),
+        (says(VIEW, content="<think>xx</think>"), "drop", False, False),
+        (says(VIEW), "keep", True, False),
+    ],
+    ids=["kept", "dropped", "not sent", "in the text", "dropped from the text", "hidden"],
+)
+@pytest.mark.parametrize("reported", [True, False])
+async def test_thinking_counts_where_later_requests_have_it(
+    answer: ChatResponse, history: str, sends: bool, counts: bool, reported: bool
+) -> None:
+    thinking = 200 if reported else None
+    answer = replace(answer, **used(300, 250, thinking_tokens=thinking))
+    plain = replace(answer, content="", thinking="", **used(300, 250, thinking_tokens=0))
+    limits = []
+    for first in (answer, plain):
+        policy = ChatScript([first, says(FINISH)])
+        policy.sends_thinking = sends
+        await roll(policy, native(thinking_history=history, max_context=3000, max_response=2900))
+        limits.append(policy.requests[1].sampling.max_tokens)
+    text = answer.thinking or answer.content.removeprefix("<think>").removesuffix("</think>")
+    expected = 200 if reported else -(-len(text) // 3)
+    assert limits[0] - limits[1] == (0 if counts else expected)
 
 
 async def test_a_slow_endpoint_ends_with_rollout_timeout_and_a_lost_one_with_model_error() -> None:

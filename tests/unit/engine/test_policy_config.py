@@ -1,4 +1,4 @@
-"""Settings of vLLM that could have no effect are errors that name them."""
+"""Settings of policies that could have no effect are errors that name them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.config.recipes import resolve
-from engine.config.run import parse_run_config, with_overrides
+from engine.config.run import RolloutRun, parse_run_config, with_overrides
 from engine.errors import ConfigError
 
 
@@ -46,3 +46,12 @@ def test_settings_with_effect_pass() -> None:
         "policy.vllm.cache_share": 0.5,
     }
     parse_run_config(with_overrides(data, attached))
+
+
+def test_the_thinking_of_an_endpoint_is_not_set_by_the_agent() -> None:
+    data = resolve("quickstart-oracle", {}).model_dump(mode="json")
+    data["policy"] = {"type": "endpoint", "endpoint": "hosted", "model": "m"}
+    assert isinstance(parse_run_config(data), RolloutRun)
+    with pytest.raises(ConfigError, match="reasoning_effort") as raised:
+        parse_run_config(with_overrides(data, {"agent.thinking": "off"}))
+    assert {problem.setting for problem in raised.value.problems} == {"agent.thinking"}
