@@ -132,6 +132,8 @@ class EndpointPolicyConfig(Section):
     """Name of the parameter that limits a response's tokens; OpenAI's reasoning models take the latter."""
     send_seed: bool = True
     """Send each request's seed; some endpoints refuse it."""
+    tool_choice: Literal["auto", "required"] = "auto"
+    """Whether the model may answer without a tool call; ``required`` makes endpoints that can enforce one."""
     single_call: bool = True
     """Ask for one tool call per response (``parallel_tool_calls``: false), as agents expect; some endpoints
     refuse the parameter."""

@@ -230,7 +230,7 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     """Return a copy of ``data`` with dotted keys replaced, e.g. ``{"trainer.iterations": 5}``.
 
     ``algorithm.preset`` comes first and replaces its whole section, since the resolved one records every
-    setting.
+    setting. So does a section's other ``type``, which has other settings.
 
     Raises:
         ConfigError: a key leads through something that is not a section.
@@ -238,6 +238,11 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     result: dict[str, Any] = json.loads(json.dumps(dict(data)))
     if PRESET_KEY in overrides:
         result["algorithm"] = {}
+    for name, section in result.items():
+        if isinstance(section, dict) and overrides.get(f"{name}.type", section.get("type")) != section.get(
+            "type"
+        ):
+            section.clear()
     for key, value in overrides.items():
         *parents, last = key.split(".")
         node: Any = result

@@ -156,7 +156,7 @@ class EndpointPolicy(ChatPolicy):
             "reasoning_effort": config.reasoning_effort or None,
         }
         if tools:
-            body |= {"tools": list(tools), "tool_choice": "auto"}
+            body |= {"tools": list(tools), "tool_choice": config.tool_choice}
             body["parallel_tool_calls"] = False if config.single_call else None
         if config.stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}

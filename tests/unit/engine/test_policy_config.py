@@ -55,3 +55,18 @@ def test_the_thinking_of_an_endpoint_is_not_set_by_the_agent() -> None:
     with pytest.raises(ConfigError, match="reasoning_effort") as raised:
         parse_run_config(with_overrides(data, {"agent.thinking": "off"}))
     assert {problem.setting for problem in raised.value.problems} == {"agent.thinking"}
+
+
+def test_another_type_of_policy_replaces_the_settings_of_the_first() -> None:
+    changed = {"policy.type": "endpoint", "policy.model": "m", "policy.endpoint": "http://127.0.0.1:1/v1"}
+    config = resolve("quickstart-evaluate", {**changed, "policy.temperature": 0.5})
+    assert config.model_dump()["policy"]["temperature"] == 0.5
+    same = resolve("quickstart-evaluate", {"policy.max_batch": 3}).model_dump(mode="json")
+    kept = parse_run_config(with_overrides(same, {"policy.type": "transformer"}))
+    assert kept.model_dump()["policy"]["max_batch"] == 3
+
+
+def test_a_spend_limit_needs_prices() -> None:
+    endpoint = {"policy.type": "endpoint", "policy.model": "m", "policy.endpoint": "lab"}
+    with pytest.raises(ConfigError, match="spend_limit needs input_price and output_price"):
+        resolve("quickstart-evaluate", {**endpoint, "policy.spend_limit": 5})
