@@ -156,6 +156,7 @@ def _step(step: Any, position: int, number: int) -> Step:
         done=bool(step.get("done")),
         prompt_tokens=max(0, int(step.get("token_usage_prompt") or 0)),
         generated_tokens=max(0, int(step.get("token_usage_completion") or 0)),
+        thinking_tokens=None,  # the format does not count them
         model_seconds=float(step.get("llm_exec_time") or 0.0),
         tool_seconds=float(step.get("env_exec_time") or 0.0),
     )
@@ -230,6 +231,7 @@ def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) ->
         test_log=trajectory.test_log,
         prompt_tokens=steps[0].prompt_tokens if steps else 0,
         generated_tokens=sum(step.generated_tokens for step in steps),
+        thinking_tokens=None,
         model_seconds=model,
         tool_seconds=tools,
         grading_seconds=trajectory.grading_seconds,

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine.datasets.trajectories_r2e import parse_action, read_r2e_trajectories
+from engine.datasets.trajectories_r2e import events_of, parse_action, read_r2e_trajectories
 from engine.errors import DatasetError
-from engine.events.types import EVENT_ADAPTER
+from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.types import TerminationReason, TestOutcome, Verdict
 
 REPOSITORY = Path(__file__).parents[3]
@@ -76,6 +76,15 @@ def test_siblings_are_numbered_and_unparsable_steps_are_kept(tmp_path: Path) -> 
     assert [(step.thought, step.error) for step in first.steps] == [("t\nprose", "the action is empty")] * 2
     assert [test.outcome for test in first.tests] == [TestOutcome.PASSED, TestOutcome.FAILED]
     assert (first.row.answer.fail_to_pass, first.row.answer.pass_to_pass) == (("t::a",), ("t::b",))
+
+
+def test_thinking_that_the_format_does_not_count_is_unknown(tmp_path: Path) -> None:
+    (trajectory,) = read_r2e_trajectories(write(tmp_path, record()))
+    _, *steps, finished = events_of(trajectory, first_seq=1, time=0.0)
+    assert isinstance(finished, TrajectoryFinished)
+    assert finished.thinking_tokens is None
+    assert steps
+    assert all(isinstance(step, StepFinished) and step.thinking_tokens is None for step in steps)
 
 
 def test_limits_are_no_submission_and_a_missing_reward_is_no_verdict(tmp_path: Path) -> None:
