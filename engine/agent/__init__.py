@@ -1,1 +1,1 @@
-"""The agent: prompts, token-id conversation and the loop over a policy and an environment."""
+"""The agent: prompts, conversations with policies, and the loop over a policy and an environment."""
