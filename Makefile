@@ -5,6 +5,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/.installed
 HEADLESS ?=
 PORT ?=
 SET ?=
@@ -25,6 +27,17 @@ test-here: # with the Docker daemon that answers, if one does; the first time tw
 	@if host=$$(deploy/setup/docker.sh status); then \
 		DOCKER_HOST=$$host timeout 300 $(BIN)/python deploy/images/build_examples.py .trainyard/examples || true; fi
 	@$(BIN)/python -m pytest -n auto --dist loadgroup
+
+.PHONY: vllm
+vllm: $(VLLM_STAMP) ## vLLM for machines without GPU, in an environment of its own
+
+$(VLLM_STAMP): requirements/vllm.txt
+	@deploy/setup/vllm.sh "$(PYTHON)" "$(VLLM_VENV)"
+	@touch $@
+
+.PHONY: test-vllm
+test-vllm: $(STAMP) vllm ## tests with real vLLM servers
+	@$(BIN)/python -m pytest -m vllm tests/vllm
 
 .PHONY: test-cluster
 test-cluster: $(STAMP) ## sandboxes on a real cluster: KUBECONFIG=… IMAGE=… [SET='{"connect": "exec"}'], see tests/cluster/README.md
@@ -87,4 +100,4 @@ docker-stop: ## stop our own Docker daemon
 	@deploy/setup/docker.sh stop
 
 clean: docker-stop ## remove the environment and the data folder
-	rm -rf $(VENV) .trainyard
+	rm -rf $(VENV) $(VLLM_VENV) .trainyard

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import aiohttp
 from packaging.specifiers import SpecifierSet
@@ -20,15 +20,29 @@ from engine.errors import EngineError
 from engine.inference.base import Generation, GenerationRequest
 from engine.inference.vllm.facts import EngineMetrics, ServerFacts
 from engine.inference.vllm.generation import GenerationStream, generation_body, stream_events
-from engine.inference.vllm.responses import check_checksums, garbage, parse_metrics, parse_prompt_logprobs
+from engine.inference.vllm.responses import (
+    Answer,
+    Checksums,
+    Models,
+    PromptLogprobs,
+    ResetAnswer,
+    Routes,
+    WeightInfo,
+    WorkerAnswer,
+    WorkerAnswers,
+    check_checksums,
+    parse_metrics,
+    read_answer,
+    read_prompt_logprobs,
+)
+from engine.inference.vllm.responses import Version as VersionAnswer
 from engine.inference.vllm.stalls import StallWatch
 
 SUPPORTED = SpecifierSet(">=0.32,<0.33")
 """Versions of vLLM whose routes the contract test has seen: they change every few releases."""
 _GENERATE = "/inference/v1/generate"
-_KEEP_ALIVE_S = 3
-"""Time for which idle connections are kept, seconds: less than the server's own, 5 by default."""
 _UNLIMITED = aiohttp.ClientTimeout(total=None)
+_Form = TypeVar("_Form", bound=Answer)
 _PAUSE_MODES: Mapping[str, str] = MappingProxyType({"finish": "wait", "keep": "keep", "abort": "abort"})
 
 
@@ -74,24 +88,25 @@ class VllmClient:
         Raises:
             EngineError: its version is not supported (``refused``), or it lacks a route that sampling needs.
         """
-        version = str((await self._get("/version"))["version"])
+        version = (await self._get(VersionAnswer, "/version")).version
         _check_version(version, self.address)
-        routes = (await self._get("/openapi.json"))["paths"].keys()
+        routes = (await self._get(Routes, "/openapi.json")).paths.keys()
         if _GENERATE not in routes:
             raise EngineError(
                 f"the vLLM server at {self.address} does not take token ids; start it with "
                 "--enable-scale-out",
                 kind="refused",
             )
-        models = {one["id"]: one for one in (await self._get("/v1/models"))["data"]}
-        if self.model not in models:
+        models = {one.id: one.max_model_len for one in (await self._get(Models, "/v1/models")).data}
+        max_context = models.get(self.model)
+        if max_context is None:
             raise EngineError(
                 f"the vLLM server at {self.address} serves {', '.join(models)} and not '{self.model}'; start "
                 f"it with --served-model-name {self.model}",
                 kind="refused",
             )
         worker = await self._worker_facts() if "/collective_rpc" in routes else None
-        self._vocabulary = worker["vocabulary"] if worker is not None else None
+        self._vocabulary = worker.vocabulary if worker is not None else None
         has = {
             "weights": worker is not None,
             "versions": "/update_weight_version" in routes,
@@ -99,7 +114,7 @@ class VllmClient:
         }
         return ServerFacts(
             vllm=version,
-            max_context=models[self.model]["max_model_len"],
+            max_context=max_context,
             cache_tokens=(await self.metrics()).cache_tokens,
             vocabulary=self._vocabulary,
             features=frozenset(name for name, is_there in has.items() if is_there),
@@ -172,8 +187,8 @@ class VllmClient:
             "model": model or self.model,
             "sampling_params": sampling,
         } | ({"cache_salt": salt} if salt else {})
-        content = await self._json(_GENERATE, json=body, timeout=self._load_timeout)
-        return parse_prompt_logprobs(content, ids)
+        answer = await self._ask(PromptLogprobs, _GENERATE, json=body, timeout=self._load_timeout)
+        return read_prompt_logprobs(answer, ids)
 
     async def metrics(self) -> EngineMetrics:
         """Return the server's load and counters."""
@@ -187,18 +202,17 @@ class VllmClient:
             mode: ``finish`` waits for the requests in flight, ``keep`` freezes them, ``abort`` ends them
                 (EngineError ``aborted``). Later ones wait for ``resume``.
         """
-        await self._json(f"/pause?mode={_PAUSE_MODES[mode]}", timeout=_UNLIMITED)
+        await self._ask(Answer, f"/pause?mode={_PAUSE_MODES[mode]}", timeout=_UNLIMITED)
         self._stalls.suspend()
 
     async def resume(self) -> None:
         """Sample on after ``pause``."""
-        await self._json("/resume")
+        await self._ask(Answer, "/resume")
         self._stalls.resume()
 
     async def reset_prefix_cache(self) -> None:
         """Forget cached prefixes. Raises EngineError while requests use the cache."""
-        answer = await self._json("/reset_prefix_cache")
-        if answer.get("success") is not True:
+        if not (await self._ask(ResetAnswer, "/reset_prefix_cache")).success:
             raise EngineError(
                 f"the vLLM server at {self.address} keeps its prefix cache: requests are in flight; pause it "
                 "first, or salt requests by version",
@@ -218,24 +232,26 @@ class VllmClient:
         """
         answers = await self._call_workers("trainyard_load_folder", str(folder), timeout=self._load_timeout)
         for answer in answers:
-            if "refused" in answer:
-                raise EngineError(f"the vLLM server refused weights: {answer['refused']}", kind="refused")
+            if answer.refused:
+                raise EngineError(f"the vLLM server refused weights: {answer.refused}", kind="refused")
         await self.set_version(version)
 
     async def set_version(self, version: int) -> None:
         """Stamp tokens sampled from now on with ``version``."""
-        await self._json("/update_weight_version", json={"new_version": str(version)})
+        await self._ask(Answer, "/update_weight_version", json={"new_version": str(version)})
         self.version = version
 
     async def served_version(self) -> int | None:
         """Return the version that the server stamps on tokens; None where it was never given one."""
-        label = (await self._get("/weight_info"))["weight_version"]
-        return int(label) if str(label).isdecimal() else None
+        label = (await self._get(WeightInfo, "/weight_info")).weight_version
+        return int(label) if label.isdecimal() else None
 
     async def checksums(self) -> dict[str, str]:
         """Return the SHA-256 of each weight that the server computes with, by rank and name."""
-        answer = await self._json("/weight_checker", json={"action": "checksum"}, timeout=self._load_timeout)
-        return check_checksums(answer.get("checksums"))
+        answer = await self._ask(
+            Checksums, "/weight_checker", json={"action": "checksum"}, timeout=self._load_timeout
+        )
+        return check_checksums(answer.checksums)
 
     async def load_adapter(self, name: str, folder: Path, *, version: int | None = None) -> None:
         """Load a LoRA adapter under a new name.
@@ -261,9 +277,9 @@ class VllmClient:
         if self._session is not None:
             await self._session.close()
 
-    async def _worker_facts(self) -> dict[str, Any] | None:
+    async def _worker_facts(self) -> WorkerAnswer | None:
         try:
-            return dict((await self._call_workers("trainyard_facts"))[0])
+            return (await self._call_workers("trainyard_facts"))[0]
         except EngineError as error:
             if error.kind in ("refused", "lost") and await self.healthy():
                 return None  # vLLM without our worker module
@@ -271,32 +287,19 @@ class VllmClient:
 
     async def _call_workers(
         self, method: str, *arguments: str, timeout: aiohttp.ClientTimeout | None = None
-    ) -> list[dict[str, Any]]:
+    ) -> list[WorkerAnswer]:
         body = {"method": method, "args": arguments}
-        results = (await self._json("/collective_rpc", json=body, timeout=timeout)).get("results")
-        if not isinstance(results, list) or not results or not all(isinstance(one, dict) for one in results):
-            raise garbage(f"the vLLM server answered {method} with {results!r:.200}")
-        return results
+        return (await self._ask(WorkerAnswers, "/collective_rpc", json=body, timeout=timeout)).results
 
-    async def _get(self, route: str) -> dict[str, Any]:
-        return await self._json(route, verb="GET")
+    async def _get(self, form: type[_Form], route: str) -> _Form:
+        async with self._response("GET", route) as response:
+            return read_answer(form, await response.read())
 
-    async def _json(
-        self,
-        route: str,
-        *,
-        verb: str = "POST",
-        json: Any = None,
-        timeout: aiohttp.ClientTimeout | None = None,
-    ) -> dict[str, Any]:
-        async with self._response(verb, route, json=json, timeout=timeout) as response:
-            try:
-                content = await response.json(content_type=None)
-            except ValueError:
-                content = None
-        if not isinstance(content, dict):
-            raise garbage(f"the vLLM server at {self.address} answered {route} with no JSON object")
-        return content
+    async def _ask(
+        self, form: type[_Form], route: str, *, json: Any = None, timeout: aiohttp.ClientTimeout | None = None
+    ) -> _Form:
+        async with self._response("POST", route, json=json, timeout=timeout) as response:
+            return read_answer(form, await response.read())
 
     @asynccontextmanager
     async def _response(
@@ -310,7 +313,6 @@ class VllmClient:
             ) as response:
                 if response.status != 200:
                     text = (await response.text())[:500]
-                    response.close()  # after an exception of its own, uvicorn ends the connection
                     raise EngineError(
                         f"the vLLM server at {self.address} answered {route.partition('?')[0]} with status "
                         f"{response.status}: {text}",
@@ -329,7 +331,8 @@ class VllmClient:
 
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
-            connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE_S)
+            # Kept connections fail at random: uvicorn closes idle ones, and each after an error of its own.
+            connector = aiohttp.TCPConnector(limit=0, force_close=True)
             self._session = aiohttp.ClientSession(connector=connector)
         return self._session
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+import re
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import aiohttp
 
 from engine.errors import EngineError
 from engine.inference.base import Generation, GenerationRequest
-from engine.inference.vllm.responses import garbage, is_id, read_logprob
+from engine.inference.vllm.responses import Choice, StreamEvent, VersionSpan, garbage, read_answer
 
 _STREAM_TOKENS = 8
 """Tokens per event of a stream: with one each, both sides spend more time on JSON than on anything else."""
@@ -18,6 +18,7 @@ _MAX_EVENT_BYTES = 1 << 20
 _SEEDS = (1 << 63) - 1
 _UNSET_VERSION = "default"
 """Weight version of a server that was never given one."""
+_VERSION = re.compile(r"\d{1,18}", re.ASCII)
 
 
 def generation_body(request: GenerationRequest, *, request_id: str, model: str, salt: str) -> dict[str, Any]:
@@ -86,7 +87,7 @@ class GenerationStream:
         self._vocabulary = vocabulary
         self._ids: list[int] = []
         self._logprobs: list[float] = []
-        self._spans: list[Mapping[str, Any]] | None = None
+        self._spans: list[VersionSpan] | None = None
         self.finish_reason: str | None = None
         """``stop``, ``length`` or ``abort`` once the stream has ended by itself."""
 
@@ -98,54 +99,49 @@ class GenerationStream:
 
     def add(self, data: bytes) -> None:
         """Add one event of the stream."""
-        event = self._parse(data)
-        if "error" in event:
-            raise self._server_error(event["error"])
-        if not isinstance(choices := event.get("choices"), list) or len(choices) > 1:
-            raise self._garbage("an event without a choice")
-        for choice in choices:
+        try:
+            event = read_answer(StreamEvent, data)
+        except EngineError as error:
+            error.tokens = self.partial()
+            raise
+        if event.error is not None:
+            raise EngineError(
+                f"the vLLM server reported an error while sampling: {event.error.message:.300}",
+                kind="refused" if 400 <= (event.error.code or 500) < 500 else "lost",
+                tokens=self.partial(),
+            )
+        for choice in event.choices:
             self._add_tokens(choice)
-            if (reason := choice.get("finish_reason")) is not None:
-                self._finish(reason, choice.get("weight_versions"))
+            if choice.finish_reason is not None:
+                self._finish(choice.finish_reason, choice.weight_versions)
 
     def result(self) -> Generation:
         """Return the whole response; the stream has ended by itself."""
         return self._generation(self._versions(), stopped=self.finish_reason == "stop")
 
-    def _parse(self, data: bytes) -> dict[str, Any]:
-        try:
-            event = json.loads(data)
-        except ValueError:
-            raise self._garbage(f"an event that is no JSON: {data[:80]!r}") from None
-        if not isinstance(event, dict):
-            raise self._garbage(f"an event that is no object: {data[:80]!r}")
-        return event
-
-    def _add_tokens(self, choice: Mapping[str, Any]) -> None:
-        ids = choice.get("token_ids") or []
-        entries = (choice.get("logprobs") or {}).get("content") or []
+    def _add_tokens(self, choice: Choice) -> None:
+        ids = choice.token_ids or []
+        entries = (choice.logprobs and choice.logprobs.content) or []
         if self.finish_reason is not None and ids:
             raise self._garbage("tokens after the end")
-        if not isinstance(ids, list) or len(entries) != len(ids):
+        if len(entries) != len(ids):
             raise self._garbage(f"{len(ids)} tokens with {len(entries)} log-probabilities")
         for token, entry in zip(ids, entries, strict=True):
-            if not is_id(token, self._vocabulary):
-                raise self._garbage(f"token id {token!r} outside of the vocabulary of {self._vocabulary}")
-            if entry.get("token_id") != token:
-                raise self._garbage(f"a log-probability of token {entry.get('token_id')!r} for token {token}")
+            logprob = entry.value()
+            if token < 0 or (self._vocabulary is not None and token >= self._vocabulary):
+                raise self._garbage(f"token id {token} outside of the vocabulary of {self._vocabulary}")
+            if entry.token_id != token:
+                raise self._garbage(f"a log-probability of token {entry.token_id} for token {token}")
             if self._ids and self._ids[-1] in self._stop_ids:
                 raise self._garbage(f"tokens after stop token {self._ids[-1]}")
-            logprob = read_logprob(entry)
             if logprob is None:
-                raise self._garbage(f"log-probability {entry.get('logprob')!r} of token {token}")
+                raise self._garbage(f"log-probability {entry.logprob} of token {token}")
             self._ids.append(token)
             self._logprobs.append(logprob)
         if len(self._ids) > self._max_tokens:
             raise self._garbage(f"{len(self._ids)} tokens, {self._max_tokens} were asked for")
 
-    def _finish(self, reason: str, spans: list[Mapping[str, Any]] | None) -> None:
-        if reason not in ("stop", "length", "abort"):
-            raise self._garbage(f"finish reason {reason!r}")
+    def _finish(self, reason: str, spans: list[VersionSpan] | None) -> None:
         if reason != "abort" and not self._ids:
             raise self._garbage("a response without tokens")
         if reason != "abort" and (self._ids[-1] in self._stop_ids) != (reason == "stop"):
@@ -158,27 +154,20 @@ class GenerationStream:
             return [self._version] * len(self._ids)
         versions: list[int] = []
         for span in self._spans:
-            label = span["version"]
-            if span["start"] != len(versions) or not (label == _UNSET_VERSION or label.isdecimal()):
-                raise self._garbage(f"weight versions {self._spans!r}")
-            version = self._version if label == _UNSET_VERSION else int(label)
-            versions += [version] * (span["end"] - span["start"])
+            is_unset = span.version == _UNSET_VERSION
+            if span.start != len(versions) or span.end > len(self._ids):
+                raise self._garbage(f"weight versions {self._spans} of {len(self._ids)} tokens")
+            if not is_unset and not _VERSION.fullmatch(span.version):
+                raise self._garbage(f"weight version {span.version!r}, which is no number")
+            version = self._version if is_unset else int(span.version)
+            versions += [version] * (span.end - span.start)
         if len(versions) != len(self._ids):
-            raise self._garbage(f"weight versions of {len(versions)} tokens for {len(self._ids)}")
+            raise self._garbage(f"weight versions {self._spans} of {len(self._ids)} tokens")
         return versions
 
     def _generation(self, versions: Sequence[int], *, stopped: bool) -> Generation:
         return Generation(
             ids=tuple(self._ids), logprobs=tuple(self._logprobs), versions=tuple(versions), stopped=stopped
-        )
-
-    def _server_error(self, error: Any) -> EngineError:
-        code = error.get("code") if isinstance(error, dict) else None
-        is_refused = isinstance(code, int) and 400 <= code < 500
-        return EngineError(
-            f"the vLLM server reported an error while sampling: {error!r:.300}",
-            kind="refused" if is_refused else "lost",
-            tokens=self.partial(),
         )
 
     def _garbage(self, what: str) -> EngineError:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from engine.errors import EngineError
 from engine.inference.base import Generation
@@ -18,19 +20,150 @@ _EMPTY_DIGEST = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b85
 _SAMPLE = re.compile(r"^vllm:(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 
 
+class Answer(BaseModel):
+    """Base of what is read of a server's answers; other fields are ignored."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class Version(Answer):
+    """Answer of ``/version``."""
+
+    version: str
+
+
+class Routes(Answer):
+    """Answer of ``/openapi.json``."""
+
+    paths: dict[str, Any]
+
+
+class ServedModel(Answer):
+    """One of the models that a server serves."""
+
+    id: str
+    max_model_len: int | None = None
+    """None for adapters."""
+
+
+class Models(Answer):
+    """Answer of ``/v1/models``."""
+
+    data: list[ServedModel]
+
+
+class WeightInfo(Answer):
+    """Answer of ``/weight_info``."""
+
+    weight_version: str
+
+
+class WorkerAnswer(Answer):
+    """What a method of our worker module returned."""
+
+    refused: str = ""
+    vocabulary: int | None = None
+
+
+class WorkerAnswers(Answer):
+    """Answer of ``/collective_rpc``: one entry per rank."""
+
+    results: list[WorkerAnswer] = Field(min_length=1)
+
+
+class ResetAnswer(Answer):
+    """Answer of ``/reset_prefix_cache``."""
+
+    success: bool
+
+
+class Checksums(Answer):
+    """Answer of ``/weight_checker``."""
+
+    checksums: dict[str, str] = Field(min_length=1)
+
+
+class TokenLogprob(Answer):
+    """A token's log-probability."""
+
+    token_id: int | None = None
+    logprob: FiniteFloat
+
+    def value(self) -> float | None:
+        """Return the log-probability; None where the server had none."""
+        return min(self.logprob, 0.0) if _NO_LOGPROB < self.logprob <= _ROUNDING else None
+
+
+class TokenLogprobs(Answer):
+    """Log-probabilities of a choice's tokens."""
+
+    content: list[TokenLogprob] | None = None
+
+
+class VersionSpan(Answer):
+    """Tokens ``start`` to ``end`` of a response, sampled by weights of one version."""
+
+    version: str
+    start: int
+    end: int
+
+
+class Choice(Answer):
+    """New tokens of a stream, and its end."""
+
+    token_ids: list[int] | None = None
+    logprobs: TokenLogprobs | None = None
+    finish_reason: Literal["stop", "length", "abort"] | None = None
+    weight_versions: list[VersionSpan] | None = None
+
+
+class ServerProblem(Answer):
+    """Error that a server reports within a stream."""
+
+    message: str = ""
+    code: int | None = None
+
+
+class StreamEvent(Answer):
+    """One event of a stream."""
+
+    choices: list[Choice] = Field(default=[], max_length=1)
+    error: ServerProblem | None = None
+
+
+class PromptLogprobs(Answer):
+    """Answer to a request for the log-probabilities of its prompt."""
+
+    prompt_logprobs: list[dict[str, TokenLogprob] | None]
+
+
+_Form = TypeVar("_Form", bound=Answer)
+
+
 def garbage(message: str, tokens: Generation | None = None) -> EngineError:
     """Return the error of an answer that is impossible."""
     return EngineError(message, kind="garbage", tokens=tokens)
 
 
-def parse_prompt_logprobs(content: Any, ids: Sequence[int]) -> list[float]:
-    """Return the log-probability of each id after the first from a response of ``prompt_logprobs``."""
-    entries = content.get("prompt_logprobs") if isinstance(content, dict) else None
-    if not isinstance(entries, list) or len(entries) != len(ids):
-        raise garbage(f"the vLLM server returned no log-probabilities of a prompt of {len(ids)} tokens")
+def read_answer(form: type[_Form], content: bytes) -> _Form:
+    """Return a JSON answer in its form."""
+    try:
+        return form.model_validate_json(content)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        where = ".".join(map(str, problem["loc"])) or form.__name__
+        raise garbage(f"the vLLM server answered {content[:100]!r}: {where}: {problem['msg']}") from None
+
+
+def read_prompt_logprobs(answer: PromptLogprobs, ids: Sequence[int]) -> list[float]:
+    """Return the log-probability of each id after the first."""
+    entries = answer.prompt_logprobs
+    if len(entries) != len(ids):
+        raise garbage(f"the vLLM server returned {len(entries)} log-probabilities for {len(ids)} tokens")
     logprobs = []
     for token, entry in zip(ids[1:], entries[1:], strict=True):
-        logprob = read_logprob((entry or {}).get(str(token), {}))
+        found = (entry or {}).get(str(token))
+        logprob = found.value() if found is not None else None
         if logprob is None:
             raise garbage(f"the vLLM server returned {entry!r:.200} as log-probability of token {token}")
         logprobs.append(logprob)
@@ -41,12 +174,13 @@ def parse_metrics(text: str) -> EngineMetrics:
     """Return a server's load from its Prometheus metrics; engines of one server are added up."""
     samples: dict[str, list[tuple[str, float]]] = {}
     for name, labels, value in _SAMPLE.findall(text):
-        samples.setdefault(name, []).append((labels, float(value)))
+        samples.setdefault(name, []).append((labels, _number(value)))
 
     def total(name: str) -> int:
-        if name not in samples:
-            raise garbage(f"the vLLM server's metrics lack vllm:{name}")
-        return int(sum(value for _, value in samples[name]))
+        values = [value for _, value in samples.get(name, [])]
+        if not values or not all(map(math.isfinite, values)):
+            raise garbage(f"the vLLM server's metrics have vllm:{name} = {values}")
+        return int(sum(values))
 
     uses = [value for _, value in samples.get("kv_cache_usage_perc", [])]
     if not uses or not all(0 <= use <= 1 for use in uses):
@@ -64,17 +198,15 @@ def parse_metrics(text: str) -> EngineMetrics:
     )
 
 
-def check_checksums(checksums: Any) -> dict[str, str]:
+def check_checksums(checksums: Mapping[str, str]) -> dict[str, str]:
     """Return checksums by tensor if they prove anything: none may be of an empty tensor."""
-    if not isinstance(checksums, dict) or not checksums:
-        raise garbage("the vLLM server returned no checksums")
     empty = [name for name, digest in checksums.items() if digest == _EMPTY_DIGEST]
     if empty:
         raise garbage(
             f"{len(empty)} checksums of the vLLM server are of empty tensors, e.g. {empty[0]}: it packed its "
             "weights and dropped the originals; start it with Trainyard's worker module"
         )
-    return checksums
+    return dict(checksums)
 
 
 def _cache_tokens(infos: Sequence[tuple[str, float]]) -> int:
@@ -84,14 +216,8 @@ def _cache_tokens(infos: Sequence[tuple[str, float]]) -> int:
     return sum(found)
 
 
-def is_id(token: Any, vocabulary: int | None) -> bool:
-    """Return whether a token id is within the vocabulary, as far as its size is known."""
-    return type(token) is int and token >= 0 and (vocabulary is None or token < vocabulary)
-
-
-def read_logprob(entry: Mapping[str, Any]) -> float | None:
-    """Return the entry's log-probability; None where it is not one."""
-    value = entry.get("logprob")
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return min(float(value), 0.0) if _NO_LOGPROB < value <= _ROUNDING else None
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

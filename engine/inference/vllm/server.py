@@ -25,6 +25,8 @@ _WORKER = Path(__file__).parent / "worker"
 _POLL_S = 0.2
 _KILL_S = 5.0
 _LOG_LINES = 25
+_CPU_BLOCK = 32
+"""Tokens of a block of the KV cache, the unit of shared prefixes; with vLLM's 128 short turns share none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class ServerCommand:
             flags["--gpu-memory-utilization"] = self.gpu_memory
         else:
             switches += ["--enforce-eager"]  # graphs need a C++ compiler and do not pay on the CPU
+            flags |= {"--block-size": _CPU_BLOCK, "--kv-cache-memory-bytes": int(self.cpu_cache_gib * 2**30)}
         if not self.has_tokenizer:
             switches += ["--skip-tokenizer-init"]
         if self.lora_rank:
@@ -92,7 +95,6 @@ class ServerCommand:
         fixed = {
             "PATH": path, "PYTHONPATH": str(_WORKER), "PYTHONUNBUFFERED": "1", "VLLM_API_KEY": key,
             "VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-            "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "300",
         }  # fmt: skip
         if self.lora_rank:
             fixed["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
@@ -100,7 +102,7 @@ class ServerCommand:
             fixed["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices)
         else:
             fixed |= {
-                "CUDA_VISIBLE_DEVICES": "", "VLLM_CPU_KVCACHE_SPACE": f"{self.cpu_cache_gib:g}",
+                "CUDA_VISIBLE_DEVICES": "",
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
                 "TORCHDYNAMO_DISABLE": "1",  # else the first request waits for a C++ compiler
             }  # fmt: skip

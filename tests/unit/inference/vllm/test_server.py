@@ -1,0 +1,201 @@
+"""Command line and environment of a server, and the guard of its processes; without vLLM."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.errors import EngineError, PreflightError
+from engine.inference.vllm import guard
+from engine.inference.vllm.environment import find_interpreter, inherited_environment
+from engine.inference.vllm.server import ServerCommand, VllmServer
+
+
+def make_command(**changes: object) -> ServerCommand:
+    settings = {"model": Path("/m"), "python": Path("/p/bin/python"), "max_context": 2048}
+    return ServerCommand(**settings | changes)  # type: ignore[arg-type]
+
+
+def option(arguments: list[str], name: str) -> str:
+    return arguments[arguments.index(name) + 1]
+
+
+def test_on_the_cpu_the_cache_has_its_own_size_and_nothing_is_compiled() -> None:
+    arguments = make_command(dtype="float32", cpu_cache_gib=0.5).arguments(8123)
+    assert arguments[:3] == ["/p/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
+    assert option(arguments, "--host") == "127.0.0.1"
+    assert option(arguments, "--port") == "8123"
+    assert option(arguments, "--kv-cache-memory-bytes") == str(2**29)
+    assert option(arguments, "--generation-config") == "vllm"
+    assert option(arguments, "--logprobs-mode") == "processed_logprobs"
+    assert "--enforce-eager" in arguments
+    assert "--skip-tokenizer-init" in arguments
+    assert "--enable-lora" not in arguments
+    environment = make_command().environment("key")
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment["TORCHDYNAMO_DISABLE"] == "1"
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment
+
+
+def test_on_gpus_the_servers_own_kernels_stay() -> None:
+    command = make_command(devices=("2", "3"), tensor_parallel=2, gpu_memory=0.7)
+    arguments = command.arguments(1)
+    assert option(arguments, "--gpu-memory-utilization") == "0.7"
+    assert option(arguments, "--tensor-parallel-size") == "2"
+    assert "--enforce-eager" not in arguments
+    environment = command.environment("key")
+    assert environment["CUDA_VISIBLE_DEVICES"] == "2,3"
+    assert "TORCHDYNAMO_DISABLE" not in environment
+
+
+@pytest.mark.parametrize(("rank", "maximum"), [(1, "1"), (4, "8"), (64, "64"), (65, "128")])
+def test_adapters_have_one_of_vllms_ranks(rank: int, maximum: str) -> None:
+    command = make_command(lora_rank=rank)
+    assert option(command.arguments(1), "--max-lora-rank") == maximum
+    assert "--enable-lora" in command.arguments(1)
+    assert command.environment("key")["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+
+
+def test_the_key_is_in_the_environment_and_never_on_the_command_line() -> None:
+    server = VllmServer(make_command(), log=Path("/nowhere"))
+    assert len(server.api_key) == 64
+    assert server.api_key not in " ".join(make_command().arguments(1))
+    assert make_command().environment(server.api_key)["VLLM_API_KEY"] == server.api_key
+
+
+def test_a_server_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    secrets = (
+        "DATABASE_URL", "REDIS_URL", "TRAINYARD_ENDPOINTS", "TRAINYARD_TOKEN", "OPENAI_API_KEY", "HF_TOKEN",
+        "AWS_SECRET_ACCESS_KEY", "VLLM_API_KEY", "SSH_AUTH_SOCK", "PYTHONPATH",
+    )  # fmt: skip
+    for name in secrets:
+        monkeypatch.setenv(name, "hidden")
+    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "lo")
+    assert "hidden" not in inherited_environment().values()
+    assert "hidden" not in make_command().environment("key").values()
+    assert make_command().environment("key")["NCCL_SOCKET_IFNAME"] == "lo"
+
+
+def test_an_interpreter_without_vllm_is_named_with_the_remedy() -> None:
+    with pytest.raises(PreflightError, match=r"no vLLM.*make vllm"):
+        find_interpreter(sys.executable)
+    with pytest.raises(PreflightError, match="no program"):
+        find_interpreter("/nowhere/python")
+
+
+async def test_a_server_that_ends_while_starting_shows_the_end_of_its_own_log(tmp_path: Path) -> None:
+    """Also when an earlier start has written to the same file."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho no such model >&2\nexit 3\n")
+    program.chmod(0o755)
+    log = tmp_path / "logs" / "vllm.log"
+    log.parent.mkdir()
+    log.write_text("an earlier start\n")
+    server = VllmServer(make_command(python=program), log=log)
+    assert not server.is_alive()
+    with pytest.raises(EngineError, match="with code 3(.|\n)*no such model") as raised:
+        await server.start()
+    assert raised.value.kind == "lost"
+    assert "earlier" not in str(raised.value)
+    assert not server.is_alive()
+
+
+async def test_a_server_that_never_answers_is_ended_with_all_it_started(tmp_path: Path) -> None:
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\n{sys.executable} -c 'import time; time.sleep(999)' & sleep 999\n")
+    program.chmod(0o755)
+    server = VllmServer(make_command(python=program, start_timeout_s=2), log=tmp_path / "log")
+    with pytest.raises(EngineError, match="did not start within 2 s"):
+        await server.start()
+    assert server.pid is not None
+    assert not psutil.pid_exists(server.pid)
+
+
+_STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+orphan = subprocess.Popen(
+    [sys.executable, "-c", "import os, time; os.setsid(); print(os.getpid(), flush=True); time.sleep(999)"],
+)
+print(os.getpid(), flush=True)
+time.sleep(999)
+"""
+"""A command that ignores SIGTERM and has a child in a session of its own."""
+
+
+def _start_guard(code: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Start the guard of a command; return it and the two processes that the command names."""
+    process = subprocess.Popen(
+        [sys.executable, "-I", guard.__file__, sys.executable, "-c", code],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    return process, [psutil.Process(int(process.stdout.readline())) for _ in range(2)]
+
+
+def _is_gone(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def _await_end(processes: list[psutil.Process]) -> None:
+    deadline = time.monotonic() + 120
+    while not all(map(_is_gone, processes)):
+        assert time.monotonic() < deadline, processes
+        time.sleep(0.05)
+
+
+def test_the_end_of_the_run_ends_everything_at_once() -> None:
+    process, started = _start_guard(_STUBBORN)
+    assert process.stdin is not None
+    process.stdin.close()
+    process.wait(timeout=120)
+    _await_end(started)
+
+
+def test_the_guard_outlives_no_parent_that_was_killed() -> None:
+    """Also where another process still holds the pipe."""
+    parent = (
+        "import subprocess, sys, time\n"
+        f"command = [sys.executable, '-I', {guard.__file__!r}, sys.executable, '-c', {_STUBBORN!r}]\n"
+        "g = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)\n"
+        "subprocess.Popen(['sleep', '120'], pass_fds=[g.stdin.fileno()], stdout=subprocess.DEVNULL)\n"
+        "time.sleep(999)\n"
+    )
+    run = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    started = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
+    holder = next(one for one in psutil.Process(run.pid).children() if one.name() == "sleep")
+    run.kill()
+    run.wait()
+    _await_end(started)
+    holder.kill()
+
+
+def test_a_command_that_ignores_the_request_to_end_is_killed() -> None:
+    process, started = _start_guard(_STUBBORN)
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=120)
+    _await_end(started)
+
+
+def test_the_guard_ends_with_its_command_and_its_status() -> None:
+    last_line = _STUBBORN.rindex("time.sleep")
+    process, started = _start_guard(_STUBBORN[:last_line] + "time.sleep(3)\nsys.exit(7)")
+    assert process.wait(timeout=120) == 7
+    _await_end(started)
+
+
+async def test_stop_is_safe_at_any_time(tmp_path: Path) -> None:
+    server = VllmServer(make_command(), log=tmp_path / "log")
+    await server.stop()
+    await asyncio.gather(server.stop(), server.stop())

@@ -1,0 +1,49 @@
+"""Real vLLM servers for tests: started once, shared by the tests that do not harm them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import PreflightError
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.environment import find_interpreter
+from engine.inference.vllm.server import VllmServer
+from tests.vllm.servers import QUICKSTART, command
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Run what needs vLLM on request only: a start takes longer than most tests."""
+    for item in items:
+        if "vllm" in item.keywords and "vllm" not in config.getoption("markexpr"):
+            item.add_marker(pytest.mark.skip(reason="needs vLLM's environment: `make test-vllm`"))
+
+
+@pytest.fixture(scope="session")
+def vllm_python() -> Path:
+    """Interpreter with vLLM."""
+    try:
+        return find_interpreter()
+    except PreflightError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def vllm_server(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """A server of the shipped quickstart model, in float32."""
+    server = VllmServer(command(QUICKSTART, vllm_python), log=tmp_path_factory.mktemp("vllm") / "vllm.log")
+    asyncio.run(server.start())
+    yield server
+    asyncio.run(server.stop())
+
+
+@pytest.fixture
+async def client(vllm_server: VllmServer) -> AsyncIterator[VllmClient]:
+    """A client of the quickstart server, which knows the size of its vocabulary."""
+    client = vllm_server.client()
+    await client.check()
+    yield client
+    await client.close()

@@ -1,0 +1,111 @@
+"""Settings of test servers, requests to them, and what the same weights compute in our own forward."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+import engine.models.builtin
+from engine.inference.base import Generation, GenerationRequest, SamplingParams
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.server import ServerCommand, VllmServer
+from engine.models.attention import Segments
+from engine.models.base import LanguageModel, logits_of
+from engine.models.opening import open_model
+from tests.unit.models import small
+
+QUICKSTART = Path(engine.models.builtin.__file__).parent / "shipped" / "quickstart"
+PARITY = 1e-4
+"""Bar of sampled against recomputed log-probabilities, float32."""
+_CPU = torch.device("cpu")
+
+
+def command(model: Path, python: Path, **changes: Any) -> ServerCommand:
+    """Return the settings of a small float32 server on the CPU."""
+    settings: dict[str, Any] = {
+        "model": model, "python": python, "max_context": 512, "dtype": "float32", "cpu_cache_gib": 0.25,
+    }  # fmt: skip
+    return ServerCommand(**settings | changes)
+
+
+@asynccontextmanager
+async def started(settings: ServerCommand, log: Path) -> AsyncIterator[tuple[VllmServer, VllmClient]]:
+    """Start a server for one test; yield it and its client."""
+    server = VllmServer(settings, log=log)
+    try:
+        await server.start()
+        client = server.client()
+        await client.check()
+        yield server, client
+        await client.close()
+    finally:
+        await server.stop()
+
+
+def request(prompt: Sequence[int], *, stop: int = 2, **sampling: Any) -> GenerationRequest:
+    """Return a request; ``seed`` and any field of ``SamplingParams`` by name."""
+    plain = small.request(prompt, seed=sampling.pop("seed", 0), stop=stop)
+    return GenerationRequest(
+        prompt_ids=plain.prompt_ids,
+        sampling=SamplingParams(**{"max_tokens": 24} | sampling),
+        seed=plain.seed,
+        stop_ids=plain.stop_ids,
+        context=plain.context,
+    )
+
+
+def open_folder(folder: Path) -> LanguageModel:
+    """Open a folder's model in float32."""
+    torch.set_num_threads(1)
+    return open_model(str(folder), home=folder).model
+
+
+@torch.no_grad()
+def logits_over(model: LanguageModel, ids: Sequence[int]) -> torch.Tensor:
+    """Return the logits [T, V] after each id, by our own forward."""
+    hidden = model.packed_hidden(torch.tensor(ids), Segments.whole([len(ids)], _CPU))
+    return logits_of(hidden, model.head).float()
+
+
+def recomputed(model: LanguageModel, ids: Sequence[int], *, temperature: float = 1.0) -> list[float]:
+    """Return the log-probability of each id after the first, by our own forward."""
+    table = torch.log_softmax(logits_over(model, ids) / temperature, -1)
+    return [float(table[i, token]) for i, token in enumerate(ids[1:])]
+
+
+def gap(
+    model: LanguageModel, prompt: Sequence[int], generation: Generation, *, temperature: float = 1.0
+) -> float:
+    """Return the largest difference of a response's log-probabilities to recomputed ones."""
+    again = recomputed(model, [*prompt, *generation.ids], temperature=temperature)[len(prompt) - 1 :]
+    return max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True))
+
+
+async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 300) -> None:
+    """Wait until a condition holds. Raises TimeoutError."""
+    deadline = time.monotonic() + seconds
+    while not await condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(condition)
+        await asyncio.sleep(0.05)
+
+
+def session_processes(session: int) -> list[psutil.Process]:
+    """Return the living processes of a session."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            is_member = os.getsid(process.pid) == session
+            if is_member and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.Error, ProcessLookupError):
+            continue
+    return found

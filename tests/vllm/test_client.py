@@ -1,0 +1,265 @@
+"""The adapter against a real server: every method, and that what it returns is what the model computes."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+
+import aiohttp
+import pytest
+import torch
+from packaging.specifiers import SpecifierSet
+from safetensors.torch import load_file, save_file
+
+from engine.errors import EngineError
+from engine.inference.vllm import client as client_module
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.server import VllmServer
+from engine.models.base import LanguageModel
+from tests.unit.models.small import prompt
+from tests.vllm.servers import PARITY, QUICKSTART, gap, logits_over, open_folder, recomputed, request, until
+
+pytestmark = pytest.mark.vllm
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    return open_folder(QUICKSTART)
+
+
+async def test_facts(client: VllmClient) -> None:
+    facts = await client.check()
+    assert facts.vllm.startswith("0.32")
+    assert (facts.max_context, facts.vocabulary) == (512, 2048)
+    assert facts.cache_tokens >= 512
+    assert facts.features == {"weights", "versions"}
+    assert await client.healthy()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+async def test_sampled_logprobs_are_those_of_our_own_forward(
+    client: VllmClient, model: LanguageModel, temperature: float
+) -> None:
+    ids = prompt(60, 1)
+    found = await asyncio.gather(
+        *(
+            client.generate(request(ids, seed=s, temperature=temperature), request_id=f"t{s}")
+            for s in range(4)
+        )
+    )
+    assert len({one.ids for one in found}) > 1
+    for generation in found:
+        assert gap(model, ids, generation, temperature=temperature) <= PARITY
+
+
+async def test_greedy_records_logprobs_at_temperature_one_also_beside_others(
+    client: VllmClient, model: LanguageModel
+) -> None:
+    """Nucleus and top-k do not change what a greedy request records."""
+    ids = prompt(40, 2)
+    alone = await client.generate(
+        request(ids, temperature=0, top_p=0.5, top_k=3, min_p=0.2), request_id="greedy"
+    )
+    assert gap(model, ids, alone) <= PARITY
+    beside, *_ = await asyncio.gather(
+        client.generate(request(ids, temperature=0), request_id="greedy-2"),
+        *(client.generate(request(ids, seed=s, temperature=0.7), request_id=f"b{s}") for s in range(3)),
+    )
+    assert beside.ids == alone.ids
+    assert gap(model, ids, beside) <= PARITY
+
+
+async def test_recorded_logprobs_are_of_the_cut_distribution(
+    client: VllmClient, model: LanguageModel
+) -> None:
+    """With top_k 2 the two kept tokens share all of the probability."""
+    ids = prompt(30, 3)
+    generation = await client.generate(request(ids, seed=5, top_k=2, max_tokens=12), request_id="top-k")
+    logits = logits_over(model, [*ids, *generation.ids])
+    for i, (token, logprob) in enumerate(zip(generation.ids, generation.logprobs, strict=True)):
+        kept = logits[len(ids) + i - 1].topk(2)
+        assert token in kept.indices
+        own = float(torch.log_softmax(kept.values, -1)[kept.indices == token])
+        assert abs(own - logprob) <= PARITY
+
+
+async def test_a_seed_gives_the_same_tokens_whoever_is_beside_it(client: VllmClient) -> None:
+    ids = prompt(50, 4)
+    first = await client.generate(request(ids, seed=2**63 + 7), request_id="s1")
+    again, other, *_ = await asyncio.gather(
+        client.generate(request(ids, seed=2**63 + 7), request_id="s2"),
+        client.generate(request(ids, seed=8), request_id="s3"),
+        *(client.generate(request(prompt(20, s), seed=s), request_id=f"n{s}") for s in range(4)),
+    )
+    assert again.ids == first.ids
+    assert other.ids != first.ids
+
+
+async def test_a_stop_token_ends_the_response_and_is_part_of_it(client: VllmClient) -> None:
+    ids = prompt(50, 5)
+    free = await client.generate(request(ids, seed=1, max_tokens=20), request_id="free")
+    assert (len(free.ids), free.stopped) == (20, False)
+    stop = free.ids[9]
+    cut = await client.generate(request(ids, seed=1, stop=stop, max_tokens=20), request_id="cut")
+    assert cut.ids == free.ids[: free.ids.index(stop) + 1]
+    assert cut.stopped
+
+
+async def test_a_response_ends_at_the_context(client: VllmClient) -> None:
+    generation = await client.generate(request(prompt(500, 6), max_tokens=100), request_id="long")
+    assert (len(generation.ids), generation.stopped) == (12, False)
+
+
+async def test_prompt_logprobs_are_those_of_our_own_forward(client: VllmClient, model: LanguageModel) -> None:
+    ids = prompt(300, 7)
+    for _ in range(2):  # the second finds cached prefixes and must not use them
+        found = await client.prompt_logprobs(ids)
+        assert max(abs(a - b) for a, b in zip(found, recomputed(model, ids), strict=True)) <= PARITY
+
+
+async def test_prefixes_are_shared_by_equal_salts_only_until_they_are_reset(client: VllmClient) -> None:
+    async def hits(name: str, salt: str) -> int:
+        before = (await client.metrics()).prefix_hits
+        await client.generate(request(prompt(200, 8), max_tokens=1), request_id=name, salt=salt)
+        return (await client.metrics()).prefix_hits - before
+
+    assert await hits("h1", "v1") == 0
+    assert await hits("h2", "v1") >= 160
+    assert await hits("h3", "v2") == 0
+    await client.reset_prefix_cache()
+    assert await hits("h4", "v1") == 0
+
+
+async def test_cancelling_aborts_on_the_server(client: VllmClient) -> None:
+    task = asyncio.create_task(client.generate(request(prompt(9), max_tokens=500, stop=2047), request_id="c"))
+
+    async def is_running() -> bool:
+        return (await client.metrics()).running == 1
+
+    async def is_idle() -> bool:
+        return (await client.metrics()).running == 0
+
+    await until(is_running)
+    before = (await client.metrics()).generated_tokens
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(is_idle)
+    assert (await client.metrics()).generated_tokens < before + 490
+
+
+async def test_paused_requests_wait_and_are_no_stall(vllm_server: VllmServer) -> None:
+    client = vllm_server.client(stall_timeout_s=5)
+    await client.pause("keep")
+    task = asyncio.create_task(client.generate(request(prompt(9, 9)), request_id="kept"))
+    await asyncio.wait([task], timeout=7)
+    assert not task.done()
+    await client.resume()
+    assert (await task).ids
+    await client.close()
+
+
+async def test_an_aborting_pause_ends_requests_with_their_tokens(client: VllmClient) -> None:
+    before = (await client.metrics()).generated_tokens
+    asked = request(prompt(9, 10), max_tokens=500, stop=2047)
+    task = asyncio.create_task(client.generate(asked, request_id="aborted"))
+
+    async def has_sampled() -> bool:
+        return (await client.metrics()).generated_tokens > before + 20
+
+    await until(has_sampled)
+    await client.pause("abort")
+    with pytest.raises(EngineError) as raised:
+        await task
+    await client.resume()
+    assert raised.value.kind == "aborted"
+    assert 0 < len(raised.value.tokens.ids) < 500
+    assert all(map(math.isfinite, raised.value.tokens.logprobs))
+
+
+async def test_versions_are_those_of_the_weights_that_sampled(client: VllmClient) -> None:
+    await client.set_version(3)
+    assert await client.served_version() == 3
+    before = (await client.metrics()).generated_tokens
+    asked = request(prompt(9, 11), max_tokens=400, stop=2047)
+    task = asyncio.create_task(client.generate(asked, request_id="both"))
+
+    async def has_sampled() -> bool:
+        return (await client.metrics()).generated_tokens > before + 20
+
+    await until(has_sampled)
+    await client.pause("keep")
+    await client.set_version(4)
+    await client.resume()
+    versions = (await task).versions
+    assert set(versions) == {3, 4}
+    assert list(versions) == sorted(versions)
+
+
+async def test_weights_that_do_not_fit_are_refused_and_nothing_is_touched(
+    client: VllmClient, model: LanguageModel, tmp_path: Path
+) -> None:
+    weights = load_file(QUICKSTART / "model.safetensors")
+    name = "model.layers.1.mlp.up_proj.weight"
+    before = await client.checksums()
+    cases = {
+        "lacks": {n: t for n, t in weights.items() if n != name},
+        "has not": weights | {"model.layers.9.mlp.up_proj.weight": weights[name].clone()},
+        "changes the shape": weights | {name: weights[name][:-1].contiguous()},
+    }
+    for complaint, tensors in cases.items():
+        folder = tmp_path / complaint
+        folder.mkdir()
+        save_file(tensors, folder / "model.safetensors")
+        with pytest.raises(EngineError, match=complaint) as raised:
+            await client.load_weights(folder, 9)
+        assert raised.value.kind == "refused"
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / "model.safetensors").write_bytes((QUICKSTART / "model.safetensors").read_bytes()[:-9])
+    with pytest.raises(EngineError):
+        await client.load_weights(tmp_path / "cut", 9)
+    assert await client.served_version() != 9
+    assert await client.checksums() == before
+    ids = prompt(30, 12)
+    assert gap(model, ids, await client.generate(request(ids), request_id="untouched")) <= PARITY
+
+
+async def test_refusals_name_their_reason(client: VllmClient) -> None:
+    with pytest.raises(EngineError, match="nobody") as raised:
+        await client.generate(request(prompt(5)), request_id="r", model="nobody")
+    assert raised.value.kind == "refused"
+    with pytest.raises(EngineError) as raised:
+        await client.generate(request(prompt(600)), request_id="too-long")
+    assert raised.value.kind == "refused"
+
+
+async def test_every_route_but_health_needs_the_key(vllm_server: VllmServer, client: VllmClient) -> None:
+    async with aiohttp.ClientSession(vllm_server.address) as session:
+        async with session.get("/openapi.json") as answer:
+            assert answer.status == 401
+        headers = {"Authorization": f"Bearer {vllm_server.api_key}"}
+        async with session.get("/openapi.json", headers=headers) as answer:
+            paths = (await answer.json())["paths"]
+        assert {"/collective_rpc", "/metrics", "/inference/v1/generate"} <= set(paths)
+        opened = []
+        for path, verbs in paths.items():
+            for verb in verbs:
+                async with session.request(verb, path.replace("{response_id}", "x")) as answer:
+                    opened += [path] if answer.status != 401 else []
+    assert opened == ["/health"]
+
+
+async def test_a_server_of_another_name_or_version_is_refused(
+    vllm_server: VllmServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = VllmClient(vllm_server.address, model="other", api_key=vllm_server.api_key)
+    with pytest.raises(EngineError, match="serves policy and not 'other'"):
+        await stranger.check()
+    await stranger.close()
+    monkeypatch.setattr(client_module, "SUPPORTED", SpecifierSet(">=0.99"))
+    client = vllm_server.client()
+    with pytest.raises(EngineError, match=r"vLLM 0\.32.*make vllm") as raised:
+        await client.check()
+    assert raised.value.kind == "refused"
+    await client.close()

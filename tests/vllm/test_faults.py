@@ -1,0 +1,122 @@
+"""Servers that die, hang or lose their run: an error with the tokens so far, and no process left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import psutil
+import pytest
+
+from engine.errors import EngineError
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.server import VllmServer
+from tests.unit.models.small import prompt
+from tests.vllm.servers import QUICKSTART, command, request, session_processes, started, until
+
+pytestmark = pytest.mark.vllm
+
+
+async def _in_flight(client: VllmClient) -> asyncio.Task[object]:
+    """Return a request of which some tokens have been sampled."""
+    before = (await client.metrics()).generated_tokens
+    asked = request(prompt(20, 1), max_tokens=480, stop=2047)
+    task: asyncio.Task[object] = asyncio.create_task(client.generate(asked, request_id="in flight"))
+
+    async def has_sampled() -> bool:
+        return (await client.metrics()).generated_tokens > before + 20
+
+    await until(has_sampled)
+    return task
+
+
+def _engine_core(session: int) -> psutil.Process:
+    return next(one for one in session_processes(session) if "EngineCore" in " ".join(one.cmdline()))
+
+
+async def _is_empty(session: int | None) -> bool:
+    return session is None or not session_processes(session)
+
+
+async def test_a_frozen_engine_is_a_stall_and_a_killed_one_is_lost(vllm_python: Path, tmp_path: Path) -> None:
+    async with started(command(QUICKSTART, vllm_python), tmp_path / "vllm.log") as (server, client):
+        assert server.pid is not None
+        core = _engine_core(server.pid)
+        hasty = server.client(stall_timeout_s=3)
+        task = await _in_flight(hasty)
+        core.suspend()
+        with pytest.raises(EngineError, match="no token for 3 s") as stalled:
+            await task
+        core.resume()
+        await hasty.close()
+        assert (stalled.value.kind, len(stalled.value.tokens.ids) > 0) == ("stalled", True)
+
+        async def is_idle() -> bool:  # the abandoned request was aborted
+            return (await client.metrics()).running == 0
+
+        await until(is_idle)
+        task = await _in_flight(client)
+        core.kill()
+        with pytest.raises(EngineError) as lost:
+            await task
+        assert (lost.value.kind, len(lost.value.tokens.ids) > 0) == ("lost", True)
+
+        async def has_ended() -> bool:
+            return not server.is_alive()
+
+        await until(has_ended)
+        assert not await client.healthy()
+        await until(lambda: _is_empty(server.pid))
+
+
+async def test_nothing_survives_a_killed_run(vllm_python: Path, tmp_path: Path) -> None:
+    """A process that starts a server like a run does is killed with SIGKILL."""
+    script = textwrap.dedent(
+        f"""
+        import asyncio, time
+        from pathlib import Path
+        from engine.inference.vllm.server import VllmServer
+        from tests.vllm.servers import QUICKSTART, command
+
+        settings = command(QUICKSTART, Path({str(vllm_python)!r}))
+        server = VllmServer(settings, log=Path({str(tmp_path / "log")!r}))
+        asyncio.run(server.start())
+        print(server.pid, flush=True)
+        time.sleep(3600)
+        """
+    )
+    run = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    try:
+        assert run.stdout is not None
+        session = int(await asyncio.to_thread(run.stdout.readline))
+        assert len(session_processes(session)) >= 4
+    finally:
+        run.kill()
+        run.wait()
+    await until(lambda: _is_empty(session))
+
+
+async def test_nothing_survives_a_killed_guard(vllm_python: Path, tmp_path: Path) -> None:
+    async with started(command(QUICKSTART, vllm_python), tmp_path / "vllm.log") as (server, _):
+        assert server.pid is not None
+        os.kill(server.pid, signal.SIGKILL)
+
+        async def has_ended() -> bool:
+            return not server.is_alive()
+
+        await until(has_ended)
+        await server.stop()
+        await until(lambda: _is_empty(server.pid))
+
+
+async def test_a_server_that_does_not_start_says_why(vllm_python: Path, tmp_path: Path) -> None:
+    server = VllmServer(command(tmp_path / "nothing", vllm_python), log=tmp_path / "vllm.log")
+    with pytest.raises(EngineError, match=r"with code \d+; the end of .*vllm\.log:(.|\n)*nothing") as raised:
+        await server.start()
+    assert raised.value.kind == "lost"
+    assert not server.is_alive()
