@@ -102,7 +102,8 @@ def test_checksums_of_empty_tensors_prove_nothing() -> None:
     good = {"tp0:a": "1" * 64, "tp0:b": "2" * 64}
     assert check_checksums(good) == good
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
-    for bad in (None, {}, [], {"a": 3}, good | {"tp0:c": empty}):
+    answers: list[Any] = [None, {}, [], {"a": 3}, good | {"tp0:c": empty}]
+    for bad in answers:
         answer = json.dumps({"checksums": bad}).encode()
         with pytest.raises(EngineError) as raised:
             check_checksums(read_answer(Checksums, answer).checksums)

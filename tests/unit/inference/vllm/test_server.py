@@ -142,7 +142,7 @@ def _start_guard(code: str) -> tuple[subprocess.Popen[str], list[psutil.Process]
 
 def _is_gone(process: psutil.Process) -> bool:
     try:
-        return process.status() == psutil.STATUS_ZOMBIE
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return True
 
