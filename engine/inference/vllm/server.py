@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import secrets
 import signal
@@ -25,6 +24,7 @@ _WORKER = Path(__file__).parent / "worker"
 _POLL_S = 0.2
 _KILL_S = 5.0
 _LOG_LINES = 25
+_LEAVE_ZOMBIE = os.WEXITED | os.WNOWAIT
 _CPU_BLOCK = 32
 """Tokens of a block of the KV cache, the unit of shared prefixes; with vLLM's 128 short turns share none."""
 
@@ -159,21 +159,23 @@ class VllmServer:
 
     def is_alive(self) -> bool:
         """Return whether the server's processes run; it need not be healthy."""
-        return self._process is not None and self._process.poll() is None
+        return self._process is not None and self._process.returncode is None and self._ending() is None
 
     async def stop(self) -> None:
         """End all processes of the server; safe to call at any time."""
         process = self._process
-        if process is None:
+        if process is None or process.returncode is not None:
             return
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, guard.GRACE_S + _KILL_S)
-        with contextlib.suppress(ProcessLookupError):
+        if self._ending() is None:
+            os.kill(process.pid, signal.SIGTERM)
+        ending = asyncio.create_task(asyncio.to_thread(os.waitid, os.P_PID, process.pid, _LEAVE_ZOMBIE))
+        await asyncio.wait([ending], timeout=guard.GRACE_S + _KILL_S)
+        if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)  # also what a killed guard left behind
-        await asyncio.to_thread(process.wait)
-        assert process.stdin is not None
-        process.stdin.close()
+            await ending
+            process.wait()
+            assert process.stdin is not None
+            process.stdin.close()
 
     def log_tail(self) -> str:
         """Return the last lines that this start of the server wrote to its log."""
@@ -181,6 +183,14 @@ class VllmServer:
             log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - 16_384))
             lines = log.read().decode(errors="replace").splitlines()
         return "\n".join(lines[-_LOG_LINES:])
+
+    def _ending(self) -> os.waitid_result | None:
+        """Return how the guard has ended, None while it runs.
+
+        It stays a zombie until ``stop``: its number, which names the group to be killed, is not given away.
+        """
+        assert self._process is not None
+        return os.waitid(os.P_PID, self._process.pid, _LEAVE_ZOMBIE | os.WNOHANG)
 
     def _spawn(self, port: int) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -198,10 +208,9 @@ class VllmServer:
     async def _await_health(self, client: VllmClient) -> None:
         deadline = time.monotonic() + self.command.start_timeout_s
         while not await client.healthy():
-            if not self.is_alive():
-                assert self._process is not None
+            if (ending := self._ending()) is not None:
                 raise EngineError(
-                    f"the vLLM server ended while starting, with code {self._process.returncode}; the end of "
+                    f"the vLLM server ended while starting, with code {ending.si_status}; the end of "
                     f"{self.log}:\n{self.log_tail()}",
                     kind="lost",
                 )

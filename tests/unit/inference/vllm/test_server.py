@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -196,6 +197,20 @@ def test_the_guard_ends_with_its_command_and_its_status() -> None:
 
 
 async def test_stop_is_safe_at_any_time(tmp_path: Path) -> None:
-    server = VllmServer(make_command(), log=tmp_path / "log")
+    """Before a start, twice at once, and after the guard was killed, whose command is ended too."""
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho $$\nexec sleep 999\n")
+    program.chmod(0o755)
+    server = VllmServer(make_command(python=program, start_timeout_s=0), log=tmp_path / "log")
     await server.stop()
+    server._spawn(1)
+    while not server.log.read_text().strip():
+        await asyncio.sleep(0.01)
+    command = psutil.Process(int(server.log.read_text()))
+    assert server.is_alive()
+    assert server.pid is not None
+    os.kill(server.pid, signal.SIGKILL)
     await asyncio.gather(server.stop(), server.stop())
+    assert not server.is_alive()
+    _await_end([command])
+    await server.stop()

@@ -1,0 +1,54 @@
+"""The key of a server's routes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from engine.inference.vllm.worker.trainyard_access import RequireKey
+
+
+async def _answer(scope: dict[str, Any]) -> list[Any]:
+    """Return what is sent for a request; the application behind sends ``reached``."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("status", message.get("code")) if isinstance(message, dict) else message)
+
+    async def application(_scope: Any, _receive: Any, send: Any) -> None:
+        await send("reached")
+
+    await RequireKey(application)(scope, None, send)
+    return sent
+
+
+@pytest.fixture(autouse=True)
+def key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_API_KEY", "right")
+
+
+def http(path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
+    return {"type": "http", "path": path, "headers": list(headers)}
+
+
+async def test_the_right_key_opens_every_route() -> None:
+    assert await _answer(http("/collective_rpc", (b"authorization", b"Bearer right"))) == ["reached"]
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"Bearer", b"Bearer wrong", b"right", b"Bearer right ", b"Bearer rights"]
+)
+@pytest.mark.parametrize("path", ["/metrics", "/v1/models", "/health/", "/health/../metrics", ""])
+async def test_any_other_key_is_refused(path: str, value: bytes) -> None:
+    assert (await _answer(http(path, (b"authorization", value))))[0] == 401
+    assert (await _answer(http(path)))[0] == 401
+
+
+async def test_the_health_check_and_the_start_need_none() -> None:
+    assert await _answer(http("/health")) == ["reached"]
+    assert await _answer({"type": "lifespan"}) == ["reached"]
+
+
+async def test_a_websocket_without_the_key_is_closed() -> None:
+    assert await _answer({"type": "websocket", "path": "/v1/realtime", "headers": []}) == [1008]
