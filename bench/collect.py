@@ -56,6 +56,10 @@ SAMPLE_EVERY = 20
 WARM_UP = 0.2
 """Share of a run at whose end memory counts as that of a warm process."""
 TASKS = 50
+_COLUMNS = (
+    *("collection", "rollouts", "kills", "twice", "missing", "begun_anew", "cpu_ms_per_step"),
+    *("rss_mib_warm", "rss_mib_end", "rss_kib_per_1000_rollouts", "wall_s", "load_before"),
+)
 CONCURRENT_IN_MEMORY, CONCURRENT_LOCAL = 64, 4
 
 
@@ -272,11 +276,9 @@ def main() -> None:
             measure(home, "memory, killed", many, local=False, kills=3),
             measure(home, "local, killed", few, local=True, kills=3),
         ]
-    heads = ("collection", "rollouts", "kills", "twice", "missing", "begun_anew", "cpu_ms_per_step")
-    heads += ("rss_mib_warm", "rss_mib_end", "rss_kib_per_1000_rollouts", "wall_s", "load_before")
-    print("".join(f"{head:>{max(len(head), 14) + 2}}" for head in heads))
+    print("".join(f"{head:>{max(len(head), 14) + 2}}" for head in _COLUMNS))
     for row in rows:
-        print("".join(f"{row[head]!s:>{max(len(head), 14) + 2}}" for head in heads))
+        print("".join(f"{row[head]!s:>{max(len(head), 14) + 2}}" for head in _COLUMNS))
     store("collect", {"cores": os.cpu_count(), "collections": rows}, quick=options.quick)
 
 

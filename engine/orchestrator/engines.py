@@ -76,7 +76,7 @@ async def start_training_engines(
         source = str(run.run_dir / BASE)
     sampled = _Sampled(
         source=source,
-        max_context=max(config.agent.max_context, config.evaluation.max_context or 0),
+        max_context=config.longest_context,
         dtype=_served_type(half=trainer.precision == "bf16"),
         exact_trainer=trainer.precision == "f32",
         lora_rank=trainer.lora_rank,
