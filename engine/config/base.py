@@ -73,11 +73,7 @@ def config_error(
         unions: sections of several types; the part of a place after them is the type.
     """
     return ConfigError(
-        *(
-            one
-            for item in error.errors()
-            for one in _problems(item, what, _place(item["loc"][skip:], unions))
-        )
+        *(one for item in error.errors() for one in _problems(item, what, _place(item["loc"][skip:], unions)))
     )
 
 

@@ -1,5 +1,6 @@
-"""Configurations that the new-run form compares its settings with: a recipe's or a run's, under the chosen preset
-and type of policy.
+"""Configurations that the new-run form compares its settings with.
+
+They are a recipe's or a run's, with the chosen preset and type of policy.
 """
 
 from __future__ import annotations
@@ -43,11 +44,11 @@ def recipe_base(recipe: str) -> dict[str, Any]:
 
 
 def rebase(base: Mapping[str, Any], posted: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the configuration a form is compared with, and what was posted, without what another choice ends.
+    """Return the configuration a form is compared with, and what was posted, under another preset or policy.
 
     A form holds every setting of the preset and of the type of policy it was rendered with
-    (``rendered_preset``, ``rendered_policy``): settings of the preset that were left as they were make way for
-    the chosen preset's, and all settings of a policy make way for those of another type.
+    (``rendered_preset``, ``rendered_policy``): settings of the preset that were left as they were make way
+    for the chosen preset's, and all settings of a policy make way for those of another type.
     """
     shown, kept = _rebase_preset(base, posted)
     return _rebase_policy(shown, kept)

@@ -29,6 +29,8 @@ from webapp.contexts.frame import Crumb
 from webapp.services import places
 
 HIDDEN = ("kind", "recipe")
+_REPLACING = frozenset({PRESET_KEY, POLICY_TYPE_KEY, "dataset.name", "policy.endpoint", "collection.skip"})
+"""Settings whose value decides which fields there are, or what they offer."""
 _CLOSED = frozenset({POLICY_TYPE_KEY, "policy.endpoint"})
 """Settings that take no other value than those on offer."""
 
@@ -56,8 +58,8 @@ class FormField:
 
     @property
     def replaces(self) -> bool:
-        """Return whether another value replaces the fields of its section."""
-        return self.key in (PRESET_KEY, POLICY_TYPE_KEY)
+        """Return whether other fields depend on the value, so that the form is rendered anew."""
+        return self.key in _REPLACING
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class RunFormContext:
     """The objective's preset whose settings the form holds; empty for kinds without an objective."""
     policy: str
     """The type of policy whose settings the form holds; empty for kinds without a policy."""
+    derived: str
+    """Settings that were entered because they follow from others, as JSON."""
     findings: tuple[LintFinding, ...]
     """Errors first."""
     refused: tuple[Problem, ...]

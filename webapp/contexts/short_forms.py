@@ -1,14 +1,25 @@
 """Forms of recipes that need few decisions: their main settings by subject, everything else behind them.
 
-To add one: an entry in ``SHORT_FORMS``.
+Settings that follow from others (``services.collection.derived_settings``) are entered until a person
+changes them.
+To add a form: an entry in ``SHORT_FORMS``.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from webapp.contexts.run_form import FormField, FormSection
+from engine.config.run import POLICY_TYPE_KEY, parse_run_config, with_overrides
+from engine.errors import ConfigError
+from webapp.contexts.form_bases import UNSET, as_text
+from webapp.contexts.run_form import FormField, FormSection, form_sections, parse_overrides
+from webapp.services import collection
+
+DERIVED = "rendered_derived"
+"""Field of a form with the derived settings that it was rendered with, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +95,7 @@ _COLLECT = ShortForm(
         ),
     ),
 )
-SHORT_FORMS: Mapping[str, ShortForm] = {"collect": _COLLECT}
+SHORT_FORMS: Mapping[str, ShortForm] = {"collect": _COLLECT, "quickstart-collect": _COLLECT}
 
 
 def arrange(
@@ -107,3 +118,56 @@ def _subject(subject: Subject, fields: Mapping[str, FormField]) -> FormSection:
         replace(fields[key], name=label) for key, label in subject.settings.items() if key in fields
     )
     return FormSection(subject.name, "", chosen, open=True)
+
+
+def derive(base: Mapping[str, Any], posted: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what was posted with derived settings entered, and the derived settings.
+
+    Args:
+        base: the configuration that the form is compared with.
+        posted: texts by dotted setting; those that were derived when the form was rendered are derived anew.
+    """
+    before, derived = _rendered(posted), _derived(base, posted)
+    texts = {key: text.replace("\r\n", "\n") for key, text in posted.items()}
+    left = {key for key in before if texts.get(key) == before[key]}
+    left |= {key for key in derived.keys() - before.keys() if texts.get(key, "") in ("", _text(base, key))}
+    kept = {key: text for key, text in posted.items() if key not in left}
+    return derived | kept, derived
+
+
+def _text(base: Mapping[str, Any], key: str) -> str:
+    """Return a setting of a configuration as its input holds it; empty where there is none."""
+    section, _, name = key.rpartition(".")
+    value = (base[section] if section else base).get(name)
+    return "" if value == UNSET else as_text(value)
+
+
+def _rendered(posted: Mapping[str, str]) -> Mapping[str, object]:
+    try:
+        rendered = json.loads(posted.get(DERIVED, ""))
+    except ValueError:
+        return {}
+    return rendered if isinstance(rendered, dict) else {}
+
+
+def _derived(base: Mapping[str, Any], posted: Mapping[str, str]) -> dict[str, str]:
+    def text(key: str) -> str:
+        return posted.get(key, _text(base, key))
+
+    model = text("policy.model") or text("policy.checkpoint") or text(POLICY_TYPE_KEY)
+    by_endpoint = text(POLICY_TYPE_KEY) == "endpoint"
+    values = collection.derived_settings(dataset=text("dataset.name"), model=model, by_endpoint=by_endpoint)
+    if text("collection.skip") != "none":
+        values["collection.skip_runs"] = _earlier_runs(base, posted)
+    return {key: as_text(value) for key, value in values.items()}
+
+
+def _earlier_runs(base: Mapping[str, Any], posted: Mapping[str, str]) -> list[str]:
+    """Return the collections that the form's one may continue; nothing while the form has errors."""
+    others = {key: text for key, text in posted.items() if not key.startswith("collection.")}
+    overrides = parse_overrides(form_sections(base, posted=others, problems=(), offers={}))
+    try:
+        config = parse_run_config(with_overrides(base, overrides))
+    except ConfigError:
+        return []
+    return collection.earlier_runs(config.model_dump(mode="json"))

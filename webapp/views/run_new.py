@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ from webapp.contexts.run_form import (
     recipe_choices,
 )
 from webapp.contexts.run_offers import run_offers
-from webapp.contexts.short_forms import SHORT_FORMS, arrange
+from webapp.contexts.short_forms import SHORT_FORMS, arrange, derive
 from webapp.models import Experiment, Run
 from webapp.selectors import runs as run_reads
 from webapp.services import runs as run_writes
@@ -111,12 +112,14 @@ def _context(
 ) -> RunFormContext:
     sections: tuple[FormSection, ...] = ()
     others: tuple[FormSection, ...] = ()
-    short = SHORT_FORMS.get(recipe)
+    short, derived = SHORT_FORMS.get(recipe), dict[str, str]()
     shown: dict[str, Any] = {}
     findings: tuple[LintFinding, ...] = ()
     base = _base(recipe, parent)
     if base is not None:
         shown, kept = rebase(base, posted)
+        if short is not None and parent is None:
+            kept, derived = derive(shown, kept)
         offers = run_offers(parse_run_config(shown), dataset=kept.get("dataset.name", ""))
         sections = form_sections(shown, posted=kept, problems=refused, offers=offers, original=base)
         findings = () if refused else tuple(check(base, sections))
@@ -135,6 +138,7 @@ def _context(
         short=short.title if short is not None else "",
         preset=shown.get("algorithm", {}).get("preset", ""),
         policy=policy_type(shown),
+        derived=json.dumps(derived),
         findings=findings,
         refused=refused,
         num_changed=num_changed,
