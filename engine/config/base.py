@@ -62,7 +62,11 @@ class ImpossibleSettingsError(ValueError):
 
 
 def config_error(
-    error: ValidationError, *, what: str = "setting", skip: int = 0, unions: Collection[str] = ()
+    error: ValidationError,
+    *,
+    what: str = "setting",
+    skip: int = 0,
+    unions: Collection[tuple[str, ...]] = (),
 ) -> ConfigError:
     """Return all findings of a validation as one ConfigError.
 
@@ -70,16 +74,16 @@ def config_error(
         error: the validation error of a section or document.
         what: the word for a field in the message.
         skip: leading parts of a place that name no setting, such as a discriminator.
-        unions: sections of several types; the part of a place after them is the type.
+        unions: places of sections of several types; the part after such a place is a type and no setting.
     """
     return ConfigError(
-        *(one for item in error.errors() for one in _problems(item, what, _place(item["loc"][skip:], unions)))
+        *(one for item in error.errors() for one in _problems(item, what, _place(item["loc"], skip, unions)))
     )
 
 
-def _place(parts: Sequence[int | str], unions: Collection[str]) -> str:
-    """Return the dotted name of a setting; ``parts`` may have the type of a section behind its name."""
-    kept = (part for i, part in enumerate(parts) if not (i == 1 and parts[0] in unions))
+def _place(parts: tuple[int | str, ...], skip: int, unions: Collection[tuple[int | str, ...]]) -> str:
+    """Return the dotted name of a setting."""
+    kept = (part for i, part in enumerate(parts) if i >= skip and parts[:i] not in unions)
     return ".".join(str(part) for part in kept)
 
 

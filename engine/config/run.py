@@ -204,9 +204,12 @@ class ImportRun(_Run):
 
 AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun | ValidateRun | ImportRun
 _UNIONS = frozenset(
-    name for kind in get_args(AnyRun) for name, field in kind.model_fields.items() if field.discriminator
+    (kind.model_fields["kind"].default, name)
+    for kind in get_args(AnyRun)
+    for name, field in kind.model_fields.items()
+    if field.discriminator
 )
-"""Sections of several types."""
+"""Sections of several types, by kind of run."""
 _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(Annotated[AnyRun, Field(discriminator="kind")])
 
 
