@@ -63,6 +63,8 @@ class ServerCommand:
     """Whether the server loads the folder's tokenizer: needed for chat routes, not for token ids."""
     extra: tuple[str, ...] = ()
     """Further arguments of vLLM's command line."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """Further environment variables."""
 
     def arguments(self, port: int) -> list[str]:
         """Return the command line of the server."""
@@ -106,7 +108,7 @@ class ServerCommand:
                 "VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE",
                 "TORCHDYNAMO_DISABLE": "1",  # else the first request waits for a C++ compiler
             }  # fmt: skip
-        return inherited_environment() | fixed
+        return inherited_environment() | fixed | dict(self.variables)
 
 
 class VllmServer:
