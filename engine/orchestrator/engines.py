@@ -19,6 +19,7 @@ from engine.config.run import TrainRun
 from engine.errors import ConfigError
 from engine.inference.vllm.client import VllmClient
 from engine.inference.vllm.environment import find_interpreter
+from engine.inference.vllm.live_transfer import LiveTransfer, choose_transfer
 from engine.inference.vllm.policy import VllmPolicy
 from engine.inference.vllm.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
@@ -51,6 +52,8 @@ class _Sampled:
     lora_rank: int = 0
     first_device: int = 0
     """First CUDA device of the servers."""
+    live: LiveTransfer | None = None
+    """Transfer of new weights without files; None: files."""
 
 
 async def start_training_engines(
@@ -64,7 +67,7 @@ async def start_training_engines(
         checkpoint: the checkpoint that it resumes from.
 
     Raises:
-        ConfigError: there are too few CUDA devices.
+        ConfigError: there are too few CUDA devices, or weights cannot be transferred as configured.
         CheckpointError: the model is missing or unusable.
         PreflightError: there is no environment with vLLM.
     """
@@ -81,6 +84,7 @@ async def start_training_engines(
         exact_trainer=trainer.precision == "f32",
         lora_rank=trainer.lora_rank,
         first_device=ranks if on_gpu and config.policy.vllm.transfer != "ipc" else 0,
+        live=None if trainer.lora_rank else choose_transfer(config.policy.vllm, on_gpu=on_gpu, ranks=ranks),
     )
     policy, _ = await _start(config.policy, run, sampled)
     return policy
@@ -132,7 +136,7 @@ async def _start(
     )
     policy = VllmPolicy(
         [connect(number) for number in range(len(vllm.addresses) or vllm.replicas)],
-        Publisher(vllm, served, folder=run.run_dir / ENGINES / "weights"),
+        Publisher(vllm, served, folder=run.run_dir / ENGINES / "weights", live=sampled.live),
         vllm,
         chat=await asyncio.to_thread(opened.chat),
         max_context=max_context,
@@ -201,6 +205,8 @@ def _connector(
             max_batch=config.max_batch,
             lora_rank=sampled.lora_rank,
             start_timeout_s=vllm.start_timeout_s,
+            extra=sampled.live.server_arguments() if sampled.live else (),
+            variables=sampled.live.server_environment() if sampled.live else {},
         )
         name = f"engine-{number}"
         return Replica(name=name, server=VllmServer(command, log=run.run_dir / ENGINES / f"{name}.log"))

@@ -135,9 +135,7 @@ class AsyncTrainer:
         self._config = config.trainer
         dtype = weight_type(config.trainer)
         is_used = config.policy.engine == "builtin" or not trains_in_ranks(config.trainer)
-        opened = open_model(
-            source, home=home, dtype=dtype, max_context=config.longest_context, read=is_used
-        )
+        opened = open_model(source, home=home, dtype=dtype, max_context=config.longest_context, read=is_used)
         self._opened = opened if config.trainer.lora_rank else keep_files(opened, run_dir / POLICY_FILES)
         self.model, self.chat = self._opened.model, self._opened.chat()
         if is_used:

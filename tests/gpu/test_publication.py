@@ -55,7 +55,7 @@ async def publish_versions(tmp_path: Path, device: torch.device, live: LiveTrans
     command = ServerCommand(
         model=folder, python=Path(sys.executable), max_context=512, dtype="bfloat16", gpu_memory=0.2,
         devices=(str(served_on),), extra=live.server_arguments(),
-        variables=tuple(live.server_environment().items()),
+        variables=live.server_environment(),
     )  # fmt: skip
     model = open_model(str(folder), home=tmp_path).model.to(device)
     config = TrainerConfig(precision="bf16", learning_rate=1e-3, minibatches=1)

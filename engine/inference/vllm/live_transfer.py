@@ -79,7 +79,7 @@ class LiveTransfer:
         """Return what a server's command line needs for it."""
         return ("--weight-transfer-config", f'{{"backend": "{self.way}"}}')
 
-    def server_environment(self) -> Mapping[str, str]:
+    def server_environment(self) -> dict[str, str]:
         """Return what a server's environment needs for it: handles of CUDA memory come as pickles."""
         return {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if self.way == "ipc" else {}
 

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import EngineError
@@ -63,7 +64,7 @@ class ServerCommand:
     """Whether the server loads the folder's tokenizer: needed for chat routes, not for token ids."""
     extra: tuple[str, ...] = ()
     """Further arguments of vLLM's command line."""
-    variables: tuple[tuple[str, str], ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
     """Further environment variables."""
 
     def arguments(self, port: int) -> list[str]:
