@@ -75,3 +75,41 @@ def chart_data(page: str) -> dict[str, Any]:
     """The ChartSet a run's page carries."""
     data: dict[str, Any] = json.loads(inner_html(page, "run-charts"))
     return data
+
+
+class _Fields(HTMLParser):
+    """Values of a form's fields as a browser posts them when nothing is touched."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.values: dict[str, str] = {}
+        self._select = self._textarea = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        name, value = found.get("name") or "", found.get("value") or ""
+        if tag == "select":
+            self._select = name
+        elif tag == "option" and self._select and ("selected" in found or self._select not in self.values):
+            self.values[self._select] = value
+        elif tag == "textarea":
+            self._textarea, self.values[name] = name, ""
+        elif tag == "input" and name:
+            self.values[name] = value
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "select":
+            self._select = ""
+        elif tag == "textarea":
+            self.values[self._textarea] = self.values[self._textarea].removeprefix("\n")
+            self._textarea = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._textarea:
+            self.values[self._textarea] += data
+
+
+def form_values(page: str, form_id: str) -> dict[str, str]:
+    """The values of the fields of the form with this id."""
+    return _Fields(inner_html(page, form_id)).values

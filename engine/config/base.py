@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer, ValidationError
@@ -61,19 +61,33 @@ class ImpossibleSettingsError(ValueError):
         super().__init__("; ".join(map(str, self.problems)))
 
 
-def config_error(error: ValidationError, *, what: str = "setting", skip: int = 0) -> ConfigError:
+def config_error(
+    error: ValidationError,
+    *,
+    what: str = "setting",
+    skip: int = 0,
+    unions: Collection[tuple[str, ...]] = (),
+) -> ConfigError:
     """Return all findings of a validation as one ConfigError.
 
     Args:
         error: the validation error of a section or document.
         what: the word for a field in the message.
         skip: leading parts of a place that name no setting, such as a discriminator.
+        unions: places of sections of several types; the part after such a place is a type and no setting.
     """
-    return ConfigError(*(one for item in error.errors() for one in _problems(item, what, skip)))
+    return ConfigError(
+        *(one for item in error.errors() for one in _problems(item, what, _place(item["loc"], skip, unions)))
+    )
 
 
-def _problems(item: ErrorDetails, what: str, skip: int) -> Iterator[Problem]:
-    place = ".".join(str(part) for part in item["loc"][skip:])
+def _place(parts: tuple[int | str, ...], skip: int, unions: Collection[tuple[int | str, ...]]) -> str:
+    """Return the dotted name of a setting."""
+    kept = (part for i, part in enumerate(parts) if i >= skip and parts[:i] not in unions)
+    return ".".join(str(part) for part in kept)
+
+
+def _problems(item: ErrorDetails, what: str, place: str) -> Iterator[Problem]:
     cause = item.get("ctx", {}).get("error")
     if item["type"] == "extra_forbidden":
         yield Problem(f"unknown {what}", place)

@@ -165,7 +165,9 @@ class EndpointPolicyConfig(Section):
     @model_validator(mode="after")
     def _possible(self) -> EndpointPolicyConfig:
         if self.spend_limit is not None and (self.input_price is None or self.output_price is None):
-            raise ValueError("spend_limit needs input_price and output_price: without them no cost is known")
+            raise ImpossibleSettingsError(
+                [Problem("needs input_price and output_price: without them no cost is known", "spend_limit")]
+            )
         return self
 
 

@@ -6,8 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from engine.config.base import Section
+from engine.config.base import ImpossibleSettingsError, Section
 from engine.config.places import Text
+from engine.errors import Problem
 
 
 class DatasetConfig(Section):
@@ -136,6 +137,10 @@ class CollectionConfig(Section):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if (self.skip == "none") != (not self.skip_runs):
-            raise ValueError("skip and skip_runs belong together: set both or neither")
+        if self.skip != "none" and not self.skip_runs:
+            raise ImpossibleSettingsError(
+                [Problem("no run is named: name earlier runs, or set skip to 'none'", "skip_runs")]
+            )
+        if self.skip == "none" and self.skip_runs:
+            raise ImpossibleSettingsError([Problem("must not be 'none' while skip_runs names runs", "skip")])
         return self

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
@@ -44,6 +44,7 @@ from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.errors import ConfigError, Problem
 
 PRESET_KEY = "algorithm.preset"
+POLICY_TYPE_KEY = "policy.type"
 
 
 class _Run(Section):
@@ -202,6 +203,13 @@ class ImportRun(_Run):
 
 
 AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun | ValidateRun | ImportRun
+_UNIONS = frozenset(
+    (kind.model_fields["kind"].default, name)
+    for kind in get_args(AnyRun)
+    for name, field in kind.model_fields.items()
+    if field.discriminator
+)
+"""Sections of several types, by kind of run."""
 _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(Annotated[AnyRun, Field(discriminator="kind")])
 
 
@@ -214,7 +222,7 @@ def parse_run_config(data: Mapping[str, Any]) -> AnyRun:
     try:
         return _ADAPTER.validate_python(dict(data))
     except ValidationError as error:
-        raise config_error(error, skip=1) from None
+        raise config_error(error, skip=1, unions=_UNIONS) from None
 
 
 def load_run_config(path: Path) -> AnyRun:
@@ -252,6 +260,12 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
             raise ConfigError(Problem("unknown setting", key))
         node[last] = value
     return result
+
+
+def policy_type(data: Mapping[str, Any]) -> str:
+    """Return the type of a configuration's policy; empty for kinds of run without a policy."""
+    policy = data.get("policy")
+    return str(policy.get("type", "")) if isinstance(policy, dict) else ""
 
 
 def check_places(config: AnyRun, allowed: Allowed) -> AnyRun:

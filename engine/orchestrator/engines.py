@@ -19,7 +19,7 @@ from engine.config.run import TrainRun
 from engine.errors import ConfigError
 from engine.inference.vllm.client import VllmClient
 from engine.inference.vllm.environment import find_interpreter
-from engine.inference.vllm.live_transfer import LiveTransfer, can_import_vllm
+from engine.inference.vllm.live_transfer import LiveTransfer, choose_transfer
 from engine.inference.vllm.policy import VllmPolicy
 from engine.inference.vllm.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
@@ -53,7 +53,7 @@ class _Sampled:
     first_device: int = 0
     """First CUDA device of the servers."""
     live: LiveTransfer | None = None
-    """Transfer of weights without files."""
+    """Transfer of new weights without files; None: files."""
 
 
 async def start_training_engines(
@@ -67,7 +67,7 @@ async def start_training_engines(
         checkpoint: the checkpoint that it resumes from.
 
     Raises:
-        ConfigError: there are too few CUDA devices.
+        ConfigError: there are too few CUDA devices, or weights cannot be transferred as configured.
         CheckpointError: the model is missing or unusable.
         PreflightError: there is no environment with vLLM.
     """
@@ -79,12 +79,12 @@ async def start_training_engines(
         source = str(run.run_dir / BASE)
     sampled = _Sampled(
         source=source,
-        max_context=max(config.agent.max_context, config.evaluation.max_context or 0),
+        max_context=config.longest_context,
         dtype=_served_type(half=trainer.precision == "bf16"),
         exact_trainer=trainer.precision == "f32",
         lora_rank=trainer.lora_rank,
         first_device=ranks if on_gpu and config.policy.vllm.transfer != "ipc" else 0,
-        live=live_transfer(config.policy.vllm, on_gpu=on_gpu, has_adapters=trainer.lora_rank > 0),
+        live=None if trainer.lora_rank else choose_transfer(config.policy.vllm, on_gpu=on_gpu, ranks=ranks),
     )
     policy, _ = await _start(config.policy, run, sampled)
     return policy
@@ -237,29 +237,6 @@ def engine_devices(config: VllmConfig, *, first: int) -> list[tuple[str, ...]]:
             "'ipc' to share the trainer's"
         )
     return [tuple(names[first + i * size : first + (i + 1) * size]) for i in range(config.replicas)]
-
-
-def live_transfer(config: VllmConfig, *, on_gpu: bool, has_adapters: bool) -> LiveTransfer | None:
-    """Return the configured transfer without files; None sends files.
-
-    Args:
-        config: its way.
-        on_gpu: whether the trainer's weights are on a GPU.
-        has_adapters: whether adapters alone are trained; they always go by files.
-
-    Raises:
-        ConfigError: the way is not possible here.
-    """
-    way = config.transfer
-    possible = on_gpu and not has_adapters and can_import_vllm()
-    if way == "disk" or (way == "auto" and (not possible or config.addresses)):
-        return None
-    if not possible:
-        raise ConfigError(
-            f"policy.vllm.transfer is '{way}', which needs a trainer on a GPU, without adapters, whose "
-            "interpreter has vllm: use 'disk' or 'auto'"
-        )
-    return LiveTransfer(way="ipc" if way == "ipc" else "nccl", timeout_s=config.start_timeout_s)
 
 
 def _served_type(*, half: bool) -> torch.dtype:

@@ -25,7 +25,7 @@ from engine.models.precision import weight_type
 from engine.models.weights.adapted import BASE
 from engine.threads import in_thread
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
-from engine.trainer.factory import open_trainer, training_device
+from engine.trainer.factory import open_trainer, training_device, trains_in_ranks
 from engine.trainer.learner import Learner, UpdateResult
 from engine.types import Group
 
@@ -39,7 +39,8 @@ class AsyncTrainer:
     """A policy and its trainer on a thread of their own; create it with ``open`` and close it after use."""
 
     model: LanguageModel
-    """The policy; updates change its weights in place."""
+    """The policy; updates change its weights in place. Where ranks train it and vLLM samples it, this process
+    holds no weights."""
     chat: Chat
     """Its conversations in tokens."""
     _opened: OpenedModel
@@ -133,10 +134,12 @@ class AsyncTrainer:
             source = str(freeze_policy(config.policy.checkpoint, run_dir / BASE, home=home))
         self._config = config.trainer
         dtype = weight_type(config.trainer)
-        opened = open_model(source, home=home, dtype=dtype, max_context=config.longest_context)
+        is_used = config.policy.engine == "builtin" or not trains_in_ranks(config.trainer)
+        opened = open_model(source, home=home, dtype=dtype, max_context=config.longest_context, read=is_used)
         self._opened = opened if config.trainer.lora_rank else keep_files(opened, run_dir / POLICY_FILES)
         self.model, self.chat = self._opened.model, self._opened.chat()
-        self.model.to(training_device(config.trainer))
+        if is_used:
+            self.model.to(training_device(config.trainer))
         self._trainer = open_trainer(config, self.model, policy=source, run_dir=run_dir, home=home)
         if checkpoint is None:
             torch.manual_seed(config.seed)

@@ -42,12 +42,18 @@ def training_device(config: TrainerConfig) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
+def trains_in_ranks(config: TrainerConfig) -> bool:
+    """Return whether the policy is trained in processes of its own."""
+    return config.data_parallel * config.context_parallel > 1 or config.cpu_offload
+
+
 def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: Path, home: Path) -> Learner:
     """Return the trainer of a run.
 
     Args:
         run: its configuration.
-        model: the policy that samples, on its device; updates change it in place.
+        model: the policy; updates change it in place. Where ranks train it and vLLM samples it, it stays as
+            it is, and may be on the meta device.
         policy: reference of the policy, which ranks open themselves.
         run_dir: the run's folder, where frozen policies are kept.
         home: the data folder, for checkpoint references.
@@ -57,12 +63,12 @@ def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: P
         TrainerError: a rank did not start.
     """
     config = run.trainer
-    device = next(model.parameters()).device
+    device = training_device(config)
     start = run.policy.checkpoint
     reference = None
     if needs_reference(run.algorithm) and (config.reference or not config.lora_rank):
         reference = str(freeze_policy(config.reference or start, run_dir / "reference", home=home))
-    if config.data_parallel * config.context_parallel > 1 or config.cpu_offload:
+    if trains_in_ranks(config):
         settings = RankSettings(
             policy=policy,
             reference=reference,
@@ -77,7 +83,7 @@ def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: P
             from engine.models.adapters import add_adapters  # peft takes seconds to import
 
             add_adapters(model, config, seed=run.seed)
-        return TrainerGroup(settings, sampler=model)
+        return TrainerGroup(settings, sampler=model if run.policy.engine == "builtin" else None)
     return Trainer(
         model,
         algorithm=run.algorithm,

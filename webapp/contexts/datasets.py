@@ -23,6 +23,7 @@ from webapp.selectors.datasets import RunOnTask, TaskFilters
 from webapp.selectors.difficulty import SolveRate
 from webapp.selectors.paging import Page
 from webapp.selectors.trajectories import TrajectoryFilters
+from webapp.services import collection
 
 MAX_EXPECTED = 200
 """Tests of each kind shown of a task; the page says of how many."""
@@ -78,6 +79,8 @@ class DatasetContext:
     params: Mapping[str, str]
     exportable: bool
     """True if this person may export the whole dataset, answers included."""
+    collect_recipe: str
+    """Recipe that collects trajectories on the dataset; empty for persons who may not create runs."""
 
 
 def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str, str], ...]:
@@ -146,6 +149,7 @@ def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: b
         solved=tuple(SOLVED_LABELS.items()),
         params=dict(params),
         exportable=can_operate and reads.has_folder(dataset),
+        collect_recipe=collection.recipe_for(dataset.name) if can_operate else "",
     )
 
 

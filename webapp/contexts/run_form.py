@@ -21,14 +21,18 @@ from engine.algorithms.lint import lint_data
 from engine.config.base import Section
 from engine.config.contradictions import LintFinding
 from engine.config.places import Granted
-from engine.config.presets import PRESETS
 from engine.config.recipes import RECIPES
-from engine.config.run import PRESET_KEY, parse_run_config, with_overrides
+from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY, parse_run_config, policy_type, with_overrides
 from engine.errors import ConfigError, Problem
+from webapp.contexts.form_bases import UNSET, as_text, policy_types
 from webapp.contexts.frame import Crumb
 from webapp.services import places
 
 HIDDEN = ("kind", "recipe")
+_REPLACING = frozenset({PRESET_KEY, POLICY_TYPE_KEY, "dataset.name", "policy.endpoint", "collection.skip"})
+"""Settings whose value decides which fields there are, or what they offer."""
+_CLOSED = frozenset({POLICY_TYPE_KEY, "policy.endpoint"})
+"""Settings that take no other value than those on offer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,11 @@ class FormField:
     def changed(self) -> bool:
         """Return whether the value differs from the recipe's."""
         return self.value != self.base
+
+    @property
+    def replaces(self) -> bool:
+        """Return whether other fields depend on the value, so that the form is rendered anew."""
+        return self.key in _REPLACING
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +93,16 @@ class RunFormContext:
     """Name of the chosen recipe; empty before the choice."""
     clone_of: int | None
     sections: tuple[FormSection, ...]
+    others: tuple[FormSection, ...]
+    """Sections behind the main ones, in the form of a recipe that has main settings."""
+    short: str
+    """Title of the form of a recipe with main settings; empty for other recipes."""
     preset: str
     """The objective's preset whose settings the form holds; empty for kinds without an objective."""
+    policy: str
+    """The type of policy whose settings the form holds; empty for kinds without a policy."""
+    derived: str
+    """Settings that were entered because they follow from others, as JSON."""
     findings: tuple[LintFinding, ...]
     """Errors first."""
     refused: tuple[Problem, ...]
@@ -93,19 +110,6 @@ class RunFormContext:
     num_changed: int
     experiments: tuple[tuple[int, str], ...]
     experiment: int | None
-
-
-def as_text(value: object) -> str:
-    """Return a setting's value as its input holds it."""
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return "\n".join(as_text(item) for item in value)
-    if isinstance(value, dict):
-        return json.dumps(value)
-    return str(value)
 
 
 def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
@@ -130,38 +134,6 @@ def _kind(annotation: object) -> tuple[str, tuple[str, ...], bool]:
     return ("mapping" if origin in (dict, Mapping) else "text"), (), False
 
 
-def rebase(base: Mapping[str, Any], posted: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the configuration a form is compared with, and what was posted, when another preset was chosen.
-
-    A form holds every setting of the preset it was rendered with (``rendered_preset``): those left as they
-    were belong to that preset and make way for the chosen one's.
-    """
-    preset = base.get("algorithm", {}).get("preset")
-    chosen = posted.get(PRESET_KEY, preset)
-    rendered = posted.get("rendered_preset", preset)
-    if preset is None or not {chosen, rendered} <= set(PRESETS):
-        return dict(base), dict(posted)
-    shown, before = _under(base, chosen), _under(base, rendered)
-    kept = {
-        key: text
-        for key, text in posted.items()
-        if chosen == rendered or not _is_left(key, text, before["algorithm"])
-    }
-    return shown, kept
-
-
-def _under(base: Mapping[str, Any], preset: str | None) -> dict[str, Any]:
-    """Return ``base`` with the objective of another preset, resolved."""
-    if preset == base["algorithm"]["preset"]:
-        return dict(base)
-    return parse_run_config(with_overrides(base, {PRESET_KEY: preset})).model_dump(mode="json")
-
-
-def _is_left(key: str, text: str, algorithm: Mapping[str, Any]) -> bool:
-    section, _, name = key.partition(".")
-    return section == "algorithm" and key != PRESET_KEY and text.strip() == as_text(algorithm.get(name))
-
-
 def _fields(
     prefix: str,
     model: BaseModel,
@@ -169,7 +141,7 @@ def _fields(
     posted: Mapping[str, str],
     problems: Sequence[Problem],
     offers: Mapping[str, tuple[str, ...]],
-    preset: str,
+    originals: Mapping[str, str],
 ) -> tuple[FormField, ...]:
     result = []
     for name, info in type(model).model_fields.items():
@@ -178,8 +150,8 @@ def _fields(
             continue
         key = f"{prefix}{name}"
         widget, choices, optional = _widget(key, info, offers)
-        text = as_text(value)
-        compared = preset if key == PRESET_KEY else text
+        text = "" if value == UNSET else as_text(value)
+        compared = originals.get(key, text)
         result.append(
             FormField(
                 key, name.replace("_", " "), widget, _posted(posted, key, text), compared, choices,
@@ -213,7 +185,7 @@ def _widget(
     if widget in ("list", "mapping"):
         return widget, offers[key], optional
     choices = tuple(text for text in offers[key] if text or not optional)
-    return "choice" if _is_granted(info) else "suggest", choices, optional
+    return "choice" if key in _CLOSED or _is_granted(info) else "suggest", choices, optional
 
 
 def _posted(posted: Mapping[str, str], key: str, fallback: str) -> str:
@@ -226,7 +198,7 @@ def form_sections(
     posted: Mapping[str, str],
     problems: Sequence[Problem],
     offers: Mapping[str, tuple[str, ...]],
-    preset: str = "",
+    original: Mapping[str, Any] | None = None,
 ) -> tuple[FormSection, ...]:
     """Return sections of a configuration with what was posted filled in.
 
@@ -235,14 +207,19 @@ def form_sections(
         posted: texts by dotted setting.
         problems: what is wrong with what was posted, shown beside the fields.
         offers: texts to choose from, by dotted setting.
-        preset: the recipe's preset, where ``base`` is already another's (``rebase``).
+        original: the configuration from which ``rebase`` made ``base``, where they differ.
 
     Raises ConfigError when ``base`` itself is not valid in this version.
     """
     model = parse_run_config(base)
-    preset = preset or base.get("algorithm", {}).get("preset", "")
-    general = _fields("", model, base, posted, problems, offers, preset)
-    nested = _nested("", model, base, posted, problems, offers, preset)
+    original = original or base
+    originals = {
+        PRESET_KEY: original.get("algorithm", {}).get("preset", ""),
+        POLICY_TYPE_KEY: policy_type(original),
+    }
+    offers = {**offers, POLICY_TYPE_KEY: policy_types(base)}
+    general = _fields("", model, base, posted, problems, offers, originals)
+    nested = _nested("", model, base, posted, problems, offers, originals)
     return (FormSection("run", "", general, True), *nested)
 
 
@@ -253,7 +230,7 @@ def _nested(
     posted: Mapping[str, str],
     problems: Sequence[Problem],
     offers: Mapping[str, tuple[str, ...]],
-    preset: str,
+    originals: Mapping[str, str],
 ) -> Iterator[FormSection]:
     """Yield the sections of a section, each followed by its own, under their dotted names."""
     for name in type(model).model_fields:
@@ -261,11 +238,11 @@ def _nested(
         if not isinstance(part, Section):
             continue
         key = f"{prefix}{name}"
-        fields = _fields(f"{key}.", part, base[name], posted, problems, offers, preset)
+        fields = _fields(f"{key}.", part, base[name], posted, problems, offers, originals)
         help_text = (type(part).__doc__ or "").strip().split("\n")[0]
         opened = key in ("dataset", "trainer", "importing") or any(f.changed or f.error for f in fields)
         yield FormSection(key, help_text, fields, opened)
-        yield from _nested(f"{key}.", part, base[name], posted, problems, offers, preset)
+        yield from _nested(f"{key}.", part, base[name], posted, problems, offers, originals)
 
 
 def parse_overrides(sections: tuple[FormSection, ...]) -> dict[str, Any]:
@@ -311,10 +288,3 @@ def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:
         RecipeChoice(name, make().kind, (make.__doc__ or "").strip().split("\n")[0], name == current)
         for name, make in RECIPES.items()
     )
-
-
-def recipe_base(recipe: str) -> dict[str, Any]:
-    """Return a recipe's whole configuration. Raises ConfigError for an unknown one."""
-    if recipe not in RECIPES:
-        raise ConfigError(f"unknown recipe '{recipe}'")
-    return {**RECIPES[recipe]().model_dump(mode="json"), "recipe": recipe}

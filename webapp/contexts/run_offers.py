@@ -7,19 +7,43 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.importing import PublishedSet
-from engine.config.places import Allowed, CheckpointPlace, Granted, LocalPath, Setting, SourceTrees, places
+from engine.config.places import (
+    Allowed,
+    CheckpointPlace,
+    EndpointPlace,
+    Granted,
+    LocalPath,
+    Setting,
+    SourceTrees,
+    places,
+)
 from engine.config.run import AnyRun
+from webapp.contexts.form_bases import UNSET
+from webapp.selectors import datasets as dataset_reads
+from webapp.selectors import endpoints as endpoint_reads
 from webapp.selectors import runs as run_reads
 from webapp.selectors.imports import offered_sources
 from webapp.services.places import allowed
+from webapp.services.runs import dataset_name
 
 _MAX_OFFERED = 200
 
 
-def run_offers(config: AnyRun) -> dict[str, tuple[str, ...]]:
-    """Return existing and allowed values to choose from, by dotted setting."""
+def run_offers(config: AnyRun, *, dataset: str = "") -> dict[str, tuple[str, ...]]:
+    """Return existing and allowed values to choose from, by dotted setting.
+
+    Args:
+        config: the configuration that the form shows.
+        dataset: name of the chosen dataset; empty: the configuration's.
+    """
     limits = allowed()
-    offers = {"dataset.name": tuple(run_reads.dataset_choices())}
+    dataset = dataset or dataset_name(config.model_dump(mode="json")) or ""
+    offers = {
+        "dataset.name": tuple(run_reads.dataset_choices()),
+        "dataset.split": dataset_reads.splits(dataset),
+        "policy.model": endpoint_reads.named_models(),
+        "collection.skip_runs": tuple(str(run) for run in run_reads.runs_with_rollouts(dataset)),
+    }
     for setting in places(config):
         offers[setting.name] = _offers(setting, limits)
     return offers
@@ -36,6 +60,9 @@ def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
             runs = (f"run:{run}" for run in run_reads.runs_with_checkpoints())
             models = (name for name in limits.hub_models if "*" not in name)
             return ("builtin:quickstart", *models, *_policies(limits.policies), *runs)
+        case EndpointPlace():
+            current = (setting.value,) if setting.value != UNSET else ()
+            return tuple(dict.fromkeys((*limits.endpoints, *current)))
         case SourceTrees():
             hosts = (f"https://{host}/…" for host in limits.repository_hosts)
             return ("pip:NAME==VERSION", *hosts, *offered_sources(limits.imports))

@@ -36,6 +36,12 @@ def get_dataset(name: str) -> Dataset | None:
     return Dataset.objects.select_related("run").filter(name=name).first()
 
 
+def splits(name: str) -> tuple[str, ...]:
+    """Return the names of a dataset's splits; nothing if it does not exist."""
+    dataset = get_dataset(name)
+    return tuple(dataset.splits) if dataset is not None else ()
+
+
 def has_folder(dataset: Dataset) -> bool:
     """Return whether the dataset's files exist on this machine; the database mirrors only a part."""
     return (Path(settings.TRAINYARD_HOME) / "datasets" / dataset.name / "answers.jsonl").exists()

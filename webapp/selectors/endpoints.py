@@ -13,3 +13,9 @@ def list_endpoints() -> list[Endpoint]:
 def get_endpoint(name: str) -> Endpoint | None:
     """Return an endpoint; None if it does not exist."""
     return Endpoint.objects.filter(name=name).first()
+
+
+def named_models() -> tuple[str, ...]:
+    """Return the models that endpoints may serve, as far as their patterns name them in full."""
+    patterns = (pattern for row in list_endpoints() for pattern in row.patterns)
+    return tuple(dict.fromkeys(name for name in patterns if not set(name) & set("*?[")))

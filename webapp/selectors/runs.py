@@ -11,7 +11,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.utils import timezone
 
-from engine.types import RunState
+from engine.types import RunKind, RunState
 from webapp.models import Checkpoint, Dataset, Event, Experiment, Iteration, Run
 from webapp.selectors.paging import Page, paginate
 
@@ -166,6 +166,12 @@ def runs_with_checkpoints(limit: int = 50) -> list[int]:
         .order_by("-id")
         .values_list("id", flat=True)[:limit]
     )
+
+
+def runs_with_rollouts(dataset: str, limit: int = 20) -> list[int]:
+    """Return the newest runs that collected rollouts on a dataset, by number."""
+    runs = Run.objects.filter(dataset__name=dataset, kind=RunKind.ROLLOUT, running_at__isnull=False)
+    return list(runs.order_by("-id").values_list("id", flat=True)[:limit])
 
 
 def dataset_choices() -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from django.contrib.auth.models import User
 
 from engine.config.recipes import resolve
+from engine.config.recipes.quickstart import DATASET as QUICKSTART
 from engine.types import RunKind, RunState
 from webapp.models import Dataset, Experiment, Run, Task
 from webapp.services import runs
@@ -47,45 +48,63 @@ def create(
 ) -> Run:
     """Create a draft. Raises ConfigError as ``runs.create``."""
     overrides = _overrides(request)
-    if request.skip != "none" and (earlier := earlier_runs(request, overrides)):
-        overrides |= {"collection.skip": request.skip, "collection.skip_runs": earlier}
+    if request.skip != "none":
+        config = resolve(request.recipe, overrides).model_dump(mode="json")
+        if earlier := earlier_runs(config):
+            overrides |= {"collection.skip": request.skip, "collection.skip_runs": earlier}
     return runs.create(recipe=request.recipe, overrides=overrides, actor=actor, experiment=experiment)
 
 
-def earlier_runs(request: CollectionRequest, overrides: Mapping[str, Any]) -> list[str]:
-    """Return the collections of the same policy on the same dataset, oldest first. Raises ConfigError."""
-    policy = resolve(request.recipe, overrides).model_dump(mode="json").get("policy")
+def recipe_for(dataset: str) -> str:
+    """Return the recipe that a dataset's collections begin with: the quickstart's is for its small policy."""
+    return "quickstart-collect" if dataset == QUICKSTART else RECIPE
+
+
+def earlier_runs(config: Mapping[str, Any]) -> list[str]:
+    """Return the collections of a configuration's policy on its dataset, oldest first."""
     found = Run.objects.filter(
-        kind=RunKind.ROLLOUT.value, config__dataset__name=request.dataset, config__policy=policy
+        kind=RunKind.ROLLOUT.value,
+        config__dataset__name=config["dataset"]["name"],
+        config__policy=config["policy"],
     ).exclude(state__in=[RunState.DRAFT.value, RunState.QUEUED.value])
     return [str(pk) for pk in found.exclude(last_seq=0).order_by("pk").values_list("pk", flat=True)]
 
 
+def derived_settings(*, dataset: str, model: str, by_endpoint: bool) -> dict[str, Any]:
+    """Return the overrides that follow from dataset and model: name, tool calls and sandboxes."""
+    return {
+        "name": f"{model} on {dataset}"[:200],
+        **({"agent.tool_format": "native"} if by_endpoint else {}),
+        **({"sandbox.backend": "local"} if _is_local(dataset) else {}),
+    }
+
+
 def _overrides(request: CollectionRequest) -> dict[str, Any]:
+    derived = derived_settings(
+        dataset=request.dataset, model=request.model, by_endpoint=bool(request.endpoint)
+    )
     chosen = {
-        "name": f"{request.model} on {request.dataset}"[:200],
         "dataset.name": request.dataset,
-        "policy": _policy(request),
         "dataset.split": request.split,
         "dataset.limit": request.limit,
         "rollout.group_size": request.samples,
         "rollout.max_concurrent": request.concurrency,
         "collection.start_index": request.start_index,
         "collection.shuffle": request.shuffle or None,
-        "agent.tool_format": "native" if request.endpoint else None,
-        "sandbox.backend": "local" if _is_local(request.dataset) else None,
     }
-    return {name: value for name, value in chosen.items() if value is not None} | dict(request.settings)
+    set_by_person = {name: value for name, value in chosen.items() if value is not None}
+    return derived | set_by_person | _policy(request) | dict(request.settings)
 
 
 def _policy(request: CollectionRequest) -> dict[str, Any]:
     if request.endpoint:
         policy = {"type": "endpoint", "endpoint": request.endpoint, "model": request.model}
     elif request.model in _SCRIPTS:
-        return {"type": request.model}
+        return {"policy.type": request.model}
     else:
         policy = {"type": "transformer", "checkpoint": request.model}
-    return policy if request.temperature is None else {**policy, "temperature": request.temperature}
+    sampling = {} if request.temperature is None else {"temperature": request.temperature}
+    return {f"policy.{name}": value for name, value in (policy | sampling).items()}
 
 
 def _is_local(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +13,9 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
 from engine.config.contradictions import LintFinding
-from engine.config.run import parse_run_config
+from engine.config.run import parse_run_config, policy_type
 from engine.errors import ConfigError, Problem
+from webapp.contexts.form_bases import rebase, recipe_base
 from webapp.contexts.frame import Crumb
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.run_form import (
@@ -22,11 +24,10 @@ from webapp.contexts.run_form import (
     check,
     form_sections,
     parse_overrides,
-    rebase,
-    recipe_base,
     recipe_choices,
 )
 from webapp.contexts.run_offers import run_offers
+from webapp.contexts.short_forms import SHORT_FORMS, arrange, derive
 from webapp.models import Experiment, Run
 from webapp.selectors import runs as run_reads
 from webapp.services import runs as run_writes
@@ -39,14 +40,18 @@ from webapp.views.runs import run_or_404
 @operator
 @require_http_methods(["GET", "HEAD", "POST"])
 def run_new(request: HttpRequest, person: Person) -> HttpResponse:
-    """Render the form, or create the run and redirect to its page."""
+    """Render the form, or create the run and redirect to its page.
+
+    Settings in the query string are entered in the form: ``?recipe=collect&dataset.name=quickstart``.
+    """
     data = request.POST if request.method == "POST" else request.GET
     clone = whole(str(data.get("clone", "")), most=MOST_ID)
     parent = run_or_404(clone) if clone is not None else None
     recipe = parent.recipe if parent else str(data.get("recipe", ""))
     if request.method != "POST":
         experiment = whole(str(data.get("experiment", "")), most=MOST_ID)
-        context = _context(recipe, parent, {}, (), parent.experiment_id if parent else experiment)
+        entered = {key: str(value) for key, value in data.items() if "." in key}
+        context = _context(recipe, parent, entered, (), parent.experiment_id if parent else experiment)
         return page(request, person, "runs/new.html", context)
     return _create(request, person, recipe, parent)
 
@@ -59,7 +64,7 @@ def _create(request: HttpRequest, person: Person, recipe: str, parent: Run | Non
         context = _context(recipe, parent, posted, (), experiment.pk if experiment else None)
         if posted.get("then") == "check":
             return page(request, person, "runs/new.html", context)
-        overrides = parse_overrides(context.sections)
+        overrides = parse_overrides(context.sections + context.others)
         run = _make(person, recipe, parent, overrides, experiment, start=posted.get("then") == "start")
     except (ConfigError, IllegalTransitionError) as error:
         problems = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
@@ -106,15 +111,21 @@ def _context(
     experiment: int | None,
 ) -> RunFormContext:
     sections: tuple[FormSection, ...] = ()
+    others: tuple[FormSection, ...] = ()
+    short, derived = SHORT_FORMS.get(recipe), dict[str, str]()
     shown: dict[str, Any] = {}
     findings: tuple[LintFinding, ...] = ()
     base = _base(recipe, parent)
     if base is not None:
         shown, kept = rebase(base, posted)
-        offers = run_offers(parse_run_config(shown))
-        preset = base.get("algorithm", {}).get("preset", "")
-        sections = form_sections(shown, posted=kept, problems=refused, offers=offers, preset=preset)
+        if short is not None and parent is None:
+            kept, derived = derive(shown, kept)
+        offers = run_offers(parse_run_config(shown), dataset=kept.get("dataset.name", ""))
+        sections = form_sections(shown, posted=kept, problems=refused, offers=offers, original=base)
         findings = () if refused else tuple(check(base, sections))
+    num_changed = sum(field.changed for section in sections for field in section.fields)
+    if short is not None:
+        sections, others = arrange(sections, short)
     last = f"clone of run {parent.pk}" if parent else "new"
     return RunFormContext(
         section="runs",
@@ -123,10 +134,14 @@ def _context(
         recipe=recipe,
         clone_of=parent.pk if parent else None,
         sections=sections,
+        others=others,
+        short=short.title if short is not None else "",
         preset=shown.get("algorithm", {}).get("preset", ""),
+        policy=policy_type(shown),
+        derived=json.dumps(derived),
         findings=findings,
         refused=refused,
-        num_changed=sum(field.changed for section in sections for field in section.fields),
+        num_changed=num_changed,
         experiments=tuple(run_reads.experiment_choices()),
         experiment=experiment,
     )

@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
+from engine.config.policies import VllmConfig
+from engine.errors import ConfigError, Problem
 from engine.inference.base import WeightStream
 from engine.inference.vllm.client import VllmClient
 from engine.inference.vllm.transfer import SentWeights, digested
@@ -27,9 +30,32 @@ _connections: list[_Connection] = []
 """The connection of this process to its servers, kept from one version to the next; at most one."""
 
 
-def can_import_vllm() -> bool:
-    """Return whether this process's environment has vllm."""
-    return importlib.util.find_spec("vllm") is not None
+def choose_transfer(config: VllmConfig, *, on_gpu: bool, ranks: int) -> LiveTransfer | None:
+    """Return the transfer without files that a configuration asks for; None: files.
+
+    Args:
+        config: the servers' settings.
+        on_gpu: whether the policy is trained on GPUs.
+        ranks: processes that train it.
+
+    Raises:
+        ConfigError: the configured way is not possible here.
+    """
+    way, has_vllm = config.transfer, importlib.util.find_spec("vllm") is not None
+    if way == "auto":
+        way = "nccl" if on_gpu and has_vllm else "disk"
+    if way == "disk":
+        return None
+    problem = ""
+    if not on_gpu:
+        problem = f"'{way}' sends weights from GPU to GPU, but the policy is trained on the CPU: use 'disk'"
+    elif not has_vllm:
+        problem = f"'{way}' needs vllm in the trainer's environment: install it there, or use 'disk'"
+    elif way == "ipc" and ranks > 1:
+        problem = f"'ipc' shares the memory of one device, but {ranks} ranks train the policy: use 'nccl'"
+    if problem:
+        raise ConfigError(Problem(problem, setting="policy.vllm.transfer"))
+    return LiveTransfer(way=way, timeout_s=config.stall_timeout_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +65,6 @@ class LiveTransfer:
     way: Way
     timeout_s: float
     """Maximum time of a transfer, seconds."""
-    host: str = "127.0.0.1"
-    """Address of the trainer's first rank, as the servers reach it."""
 
     def consumer(self, clients: Sequence[VllmClient], dtype: torch.dtype) -> SendLive:
         """Return the consumer that sends weights to these servers."""
@@ -49,14 +73,13 @@ class LiveTransfer:
             servers=tuple((one.address, tuple(one.headers.items())) for one in clients),
             dtype=dtype,
             timeout_s=self.timeout_s,
-            host=self.host,
         )
 
     def server_arguments(self) -> tuple[str, ...]:
         """Return what a server's command line needs for it."""
         return ("--weight-transfer-config", f'{{"backend": "{self.way}"}}')
 
-    def server_environment(self) -> Mapping[str, str]:
+    def server_environment(self) -> dict[str, str]:
         """Return what a server's environment needs for it: handles of CUDA memory come as pickles."""
         return {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"} if self.way == "ipc" else {}
 
@@ -70,7 +93,6 @@ class SendLive:
     """Address of each server, and the headers that authorize requests to it."""
     dtype: torch.dtype
     timeout_s: float
-    host: str
 
     def __call__(self, weights: WeightStream) -> SentWeights:
         """Send the weights. Raises TimeoutError, and whatever vLLM raises; the connection is then closed."""
@@ -144,9 +166,19 @@ def _init_info(settings: SendLive, workers: int) -> Any:
         return IPCTrainerInitInfo(rank=0, packed=True)
     from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
 
-    with socket.create_server((settings.host, 0)) as free:
+    host = _own_address(settings.servers[0][0])
+    with socket.create_server((host, 0)) as free:
         port: int = free.getsockname()[1]
-    return NCCLTrainerInitInfo(rank=0, master_address=settings.host, master_port=port, world_size=1 + workers)
+    return NCCLTrainerInitInfo(rank=0, master_address=host, master_port=port, world_size=1 + workers)
+
+
+def _own_address(server: str) -> str:
+    """Return the address of this machine from which it reaches a server."""
+    url = urlsplit(server)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        route.connect((url.hostname, url.port or 80))  # sends nothing
+        address: str = route.getsockname()[0]
+        return address
 
 
 def _make_source() -> Any:

@@ -65,7 +65,7 @@ class ServerCommand:
     extra: tuple[str, ...] = ()
     """Further arguments of vLLM's command line."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Further variables of its environment."""
+    """Further environment variables."""
 
     def arguments(self, port: int) -> list[str]:
         """Return the command line of the server."""

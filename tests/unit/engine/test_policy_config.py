@@ -68,5 +68,29 @@ def test_another_type_of_policy_replaces_the_settings_of_the_first() -> None:
 
 def test_a_spend_limit_needs_prices() -> None:
     endpoint = {"policy.type": "endpoint", "policy.model": "m", "policy.endpoint": "lab"}
-    with pytest.raises(ConfigError, match="spend_limit needs input_price and output_price"):
+    with pytest.raises(ConfigError, match="spend_limit: needs input_price and output_price"):
         resolve("quickstart-evaluate", {**endpoint, "policy.spend_limit": 5})
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"policy.type": "endpoint", "policy.endpoint": "lab"}, {"policy.model"}),
+        ({"policy.vllm.replicas": 2}, {"policy.vllm.replicas"}),
+        (
+            {
+                "policy.type": "endpoint",
+                "policy.endpoint": "lab",
+                "policy.model": "m",
+                "policy.spend_limit": 1,
+            },
+            {"policy.spend_limit"},
+        ),
+        ({"collection.skip": "solved"}, {"collection.skip_runs"}),
+        ({"collection.skip_runs": ["3"]}, {"collection.skip"}),
+    ],
+)
+def test_errors_name_the_setting_as_it_is_written(settings: dict[str, Any], wrong: set[str]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        resolve("collect", settings)
+    assert {problem.setting for problem in raised.value.problems} == wrong

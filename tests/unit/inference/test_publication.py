@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import importlib.util
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,11 +18,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.config.policies import VllmConfig
-from engine.errors import EngineError, PublicationError
+from engine.errors import ConfigError, EngineError, PublicationError
 from engine.inference.base import Generation, GenerationRequest, WeightConsumer, WeightStream
 from engine.inference.vllm.client import VllmClient
 from engine.inference.vllm.facts import EngineMetrics
-from engine.inference.vllm.live_transfer import LiveTransfer
+from engine.inference.vllm.live_transfer import LiveTransfer, choose_transfer
 from engine.inference.vllm.proof import (
     EXACT,
     ROUNDED,
@@ -364,6 +365,36 @@ def test_adapters_are_written_as_peft_does(tmp_path: Path) -> None:
     assert written == {"adapter_model.safetensors", "adapter_config.json"}
     settings = json.loads((tmp_path / "policy-1" / "adapter_config.json").read_text())
     assert settings == {"r": 2, "base_model_name_or_path": "base"}
+
+
+@pytest.mark.parametrize(
+    ("transfer", "on_gpu", "ranks", "has_vllm", "found"),
+    [
+        ("auto", False, 1, True, "disk"),
+        ("auto", True, 8, False, "disk"),
+        ("auto", True, 8, True, "nccl"),
+        ("disk", True, 1, True, "disk"),
+        ("nccl", True, 8, True, "nccl"),
+        ("ipc", True, 1, True, "ipc"),
+        ("ipc", True, 2, True, "shares the memory of one device"),
+        ("ipc", True, 1, False, "needs vllm in the trainer's environment"),
+        ("nccl", False, 1, True, "is trained on the CPU"),
+    ],
+)
+def test_the_way_of_weights_follows_the_machine(
+    monkeypatch: pytest.MonkeyPatch, transfer: Any, on_gpu: bool, ranks: int, has_vllm: bool, found: str
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found" if has_vllm else None)
+    config = VllmConfig(transfer=transfer)
+    if " " in found:
+        with pytest.raises(ConfigError, match=found):
+            choose_transfer(config, on_gpu=on_gpu, ranks=ranks)
+        return
+    live = choose_transfer(config, on_gpu=on_gpu, ranks=ranks)
+    assert (live.way if live else "disk") == found
+    if live is not None:
+        assert json.loads(live.server_arguments()[1]) == {"backend": found}
+        assert bool(live.server_environment()) is (found == "ipc")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

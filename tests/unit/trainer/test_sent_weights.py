@@ -180,6 +180,34 @@ async def test_of_adapters_only_the_adapters_are_sent(tmp_path: Path, ranks: int
     await trainer.close()
 
 
+@pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}])
+async def test_with_ranks_and_vllm_this_process_holds_no_weights(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    policy = write_tiny(tmp_path / "policy", "qwen3", chat_template=TEMPLATES["qwen3"])
+    found = {}
+    for engine in ("builtin", "vllm"):
+        config = configured(policy, data_parallel=2, **settings)
+        config = config.model_copy(update={"policy": config.policy.model_copy(update={"engine": engine})})
+        folder = tmp_path / engine
+        folder.mkdir()
+        trainer = await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=None)
+        assert all(p.is_meta for p in trainer.model.parameters()) is (engine == "vllm")
+        assert trainer.chat.open([{"role": "user", "content": "a"}])
+        await trainer.update(GROUPS, temperature=1.0)
+        cursor: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
+        checkpoint = write_snapshot(await trainer.snapshot(folder, 1, **cursor))
+        await trainer.close()
+        again = await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=checkpoint)
+        await again.update(GROUPS, temperature=1.0)
+        await again.send_weights(Store(folder / "sent"))
+        found[engine] = load_file(folder / "sent"), await again.logprobs(IDS)
+        await again.close()
+    assert found["builtin"][1] == found["vllm"][1]
+    for name, tensor in found["builtin"][0].items():
+        assert torch.equal(tensor, found["vllm"][0][name]), name
+
+
 @pytest.mark.parametrize("ranks", [1, 2])
 async def test_a_consumer_that_fails_harms_nothing_else(tmp_path: Path, ranks: int) -> None:
     trainer = await opened(policy_of("builtin", tmp_path / "policy"), tmp_path, data_parallel=ranks)

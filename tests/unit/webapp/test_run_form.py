@@ -8,14 +8,8 @@ import pytest
 
 from engine.config.recipes import RECIPES, resolve
 from engine.errors import ConfigError, Problem
-from webapp.contexts.run_form import (
-    FormSection,
-    check,
-    form_sections,
-    parse_overrides,
-    rebase,
-    recipe_base,
-)
+from webapp.contexts.form_bases import rebase, recipe_base
+from webapp.contexts.run_form import FormSection, check, form_sections, parse_overrides
 
 pytestmark = pytest.mark.django_db
 
@@ -96,7 +90,7 @@ def posted_form(
 ) -> tuple[tuple[FormSection, ...], dict[str, Any]]:
     """The form and the overrides that come of it, as the page makes them."""
     shown, kept = rebase(base, posted)
-    sections = form_sections(shown, posted=kept, problems=(), offers={}, preset=base["algorithm"]["preset"])
+    sections = form_sections(shown, posted=kept, problems=(), offers={}, original=base)
     return sections, parse_overrides(sections)
 
 

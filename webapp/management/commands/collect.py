@@ -18,7 +18,6 @@ from webapp.management.commands._runs import (
 from webapp.services import collection, runs
 from webapp.services.collection import CollectionRequest
 
-
 _CHOICES = (
     *("dataset", "model", "endpoint", "recipe", "split", "samples", "concurrency", "temperature", "limit"),
     *("shuffle", "skip"),

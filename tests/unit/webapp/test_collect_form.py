@@ -1,0 +1,179 @@
+"""The form of a collection: the main settings first, the same run as by API and command."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from tests.event_builders import Stream
+from tests.html_regions import form_values
+from tests.web_builders import launched, make_user, post
+from webapp.models import Dataset, Run, Task
+from webapp.permissions import Role
+from webapp.services import endpoints
+
+pytestmark = pytest.mark.django_db
+FORM = "/runs/new/?recipe=collect&dataset.name=tasks"
+
+
+@pytest.fixture(autouse=True)
+def dataset() -> Dataset:
+    made = Dataset.objects.create(name="tasks", splits={"train": 1, "heldout": 1})
+    Task.objects.create(dataset=made, key="a", instance_id="a", split="train", image="local:a")
+    return made
+
+
+@pytest.fixture
+def operator(client: Client) -> Client:
+    client.force_login(make_user("olga", Role.OPERATOR))
+    return client
+
+
+def rendered_anew(client: Client, form: dict[str, str], changes: dict[str, str]) -> dict[str, str]:
+    """The form after a person has changed fields on which others depend."""
+    shown = client.post("/runs/new/", form | changes | {"then": "check"}).content.decode()
+    return form_values(shown, "run-form")
+
+
+def filled(client: Client, changes: dict[str, str]) -> dict[str, str]:
+    """The form of a collection on ``tasks`` with changes."""
+    form = form_values(client.get(FORM).content.decode(), "run-form")
+    return rendered_anew(client, form, changes) | changes
+
+
+def created(client: Client, values: dict[str, str]) -> Run:
+    answer = client.post("/runs/new/", values | {"then": "start"})
+    assert answer.status_code == 302, answer.content.decode()
+    return Run.objects.latest("pk")
+
+
+def by_command(*arguments: str) -> dict[str, Any]:
+    call_command("collect", "tasks", *arguments, stdout=StringIO())
+    return Run.objects.latest("pk").config
+
+
+def by_api(client: Client, **overrides: Any) -> dict[str, Any]:
+    body = json.dumps({"recipe": "collect", "overrides": overrides})
+    answer = client.post("/api/v1/runs", body, content_type="application/json")
+    assert answer.status_code == 201, answer.content
+    config: dict[str, Any] = answer.json()["config"]
+    return config
+
+
+def test_page_command_and_api_make_the_same_collection_of_an_endpoint(operator: Client) -> None:
+    endpoints.save(name="lab", address="https://lab.example/v1", models="qwen-coder, other-*")
+    form = filled(operator, {"policy.type": "endpoint"})
+    assert form["policy.endpoint"] == "lab"
+    form |= {
+        "policy.model": "qwen-coder", "policy.temperature": "0.5", "rollout.group_size": "4",
+        "rollout.max_concurrent": "16", "dataset.split": "heldout", "collection.start_index": "1",
+        "policy.input_price": "2", "policy.output_price": "8", "policy.spend_limit": "5",
+    }  # fmt: skip
+    run = created(operator, form)
+    assert (run.kind, run.state, run.recipe, run.name) == (
+        "rollout",
+        "queued",
+        "collect",
+        "qwen-coder on tasks",
+    )
+    policy = {name: run.config["policy"][name] for name in ("type", "endpoint", "model", "spend_limit")}
+    assert policy == {"type": "endpoint", "endpoint": "lab", "model": "qwen-coder", "spend_limit": 5.0}
+    assert run.config["agent"]["tool_format"] == "native"
+    assert run.config["sandbox"]["backend"] == "local"
+    prices = {"policy.input_price": 2, "policy.output_price": 8, "policy.spend_limit": 5}
+    assert run.config == by_command(
+        *("--endpoint", "lab", "--model", "qwen-coder", "--temperature", "0.5", "--samples", "4"),
+        *("--concurrency", "16", "--split", "heldout", "--start", "1"),
+        *(text for name, value in prices.items() for text in ("--set", f"{name}={value}")),
+    )
+    assert run.config == by_api(
+        operator,
+        **{
+            "name": "qwen-coder on tasks", "dataset.name": "tasks", "dataset.split": "heldout",
+            "policy.type": "endpoint", "policy.endpoint": "lab", "policy.model": "qwen-coder",
+            "policy.temperature": 0.5, "rollout.group_size": 4, "rollout.max_concurrent": 16,
+            "collection.start_index": 1, "agent.tool_format": "native", "sandbox.backend": "local", **prices,
+        },
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("script", ["oracle", "noop"])
+def test_page_and_command_make_the_same_collection_of_a_script(operator: Client, script: str) -> None:
+    run = created(operator, filled(operator, {"policy.type": script}))
+    assert run.config["policy"] == {"type": script}
+    assert run.config == by_command("--model", script)
+
+
+def test_page_and_command_make_the_same_collection_of_a_checkpoint(operator: Client) -> None:
+    form = filled(operator, {"policy.checkpoint": "builtin:quickstart", "policy.engine": "vllm"})
+    run = created(operator, form)
+    assert run.config["policy"]["engine"] == "vllm"
+    assert run.config == by_command("--model", "builtin:quickstart", "--set", "policy.engine=vllm")
+
+
+def test_errors_are_beside_their_fields_and_the_input_is_kept(operator: Client) -> None:
+    endpoints.save(name="lab", address="https://lab.example/v1")
+    form = filled(operator, {"policy.type": "endpoint"})
+    form |= {"policy.spend_limit": "5", "rollout.group_size": "0"}
+    answer = operator.post("/runs/new/", form | {"then": "start"})
+    fields = {f.key: f for s in answer.context["sections"] for f in s.fields}
+    assert answer.status_code == 422
+    assert "missing" in fields["policy.model"].error
+    assert "greater than or equal to 1" in fields["rollout.group_size"].error
+    form |= {"policy.model": "m", "rollout.group_size": "1", "collection.skip": "finished"}
+    answer = operator.post("/runs/new/", form | {"then": "start"})
+    fields = {f.key: f for s in answer.context["sections"] for f in s.fields}
+    assert "needs input_price and output_price" in fields["policy.spend_limit"].error
+    assert "name earlier runs" in fields["collection.skip_runs"].error
+    assert fields["policy.spend_limit"].value == "5"
+    assert not Run.objects.exists()
+
+
+def test_choosing_to_skip_names_the_earlier_collections_of_the_same_model(operator: Client) -> None:
+    first = created(operator, filled(operator, {"policy.type": "oracle"}))
+    created(operator, filled(operator, {"policy.type": "noop"}))
+    stream = Stream()
+    stream.add("run_started", host="h", pid=1, rollouts_kept=0)
+    Run.objects.filter(pk=first.pk).update(state="draft")
+    first.refresh_from_db()
+    post(launched(first)[1], stream)
+    form = filled(operator, {"policy.type": "oracle", "collection.skip": "finished"})
+    assert form["collection.skip_runs"].split() == [str(first.pk)]
+    assert created(operator, form).config == by_command("--model", "oracle", "--skip", "finished")
+
+
+def test_derived_settings_follow_until_a_person_changes_them(operator: Client) -> None:
+    Dataset.objects.create(name="remote")
+    form = filled(operator, {"policy.type": "oracle"})
+    assert (form["name"], form["sandbox.backend"]) == ("oracle on tasks", "local")
+    form = rendered_anew(operator, form, {"policy.type": "noop", "dataset.name": "remote"})
+    assert (form["name"], form["sandbox.backend"]) == ("noop on remote", "docker")
+    form = rendered_anew(operator, form, {"name": "mine", "dataset.name": "tasks"})
+    assert (form["name"], form["sandbox.backend"]) == ("mine", "local")
+    endpoints.save(name="lab", address="https://lab.example/v1")
+    form = rendered_anew(operator, form, {"policy.type": "endpoint"})
+    assert form["agent.tool_format"] == "native"
+    form = rendered_anew(operator, form, {"agent.tool_format": "xml", "policy.model": "m"})
+    assert rendered_anew(operator, form, {})["agent.tool_format"] == "xml"
+    form = rendered_anew(operator, form, {"agent.tool_format": "native"})
+    assert rendered_anew(operator, form, {"policy.type": "oracle"})["agent.tool_format"] == "xml"
+
+
+def test_the_main_settings_come_first_and_all_others_behind_them(operator: Client) -> None:
+    context = operator.get(FORM).context
+    main = [field.key for section in context["sections"] for field in section.fields]
+    others = [field.key for section in context["others"] for field in section.fields]
+    assert main[:2] == ["dataset.name", "dataset.split"]
+    assert {"policy.temperature", "rollout.max_concurrent", "collection.skip"} <= set(main)
+    assert {"seed", "sandbox.backend", "policy.top_p"} <= set(others)
+    assert not set(main) & set(others)
+
+
+def test_a_dataset_offers_to_collect_on_it(operator: Client) -> None:
+    page = operator.get("/datasets/tasks/").content.decode()
+    assert "/runs/new/?recipe=collect&amp;dataset.name=tasks" in page
