@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from engine.config.policies import EndpointPolicyConfig
@@ -98,15 +103,35 @@ def test_an_endpoint_solves_tasks_in_sandboxes(home: Path, native: bool, stream:
         }
 
 
-def test_no_command_sees_a_key_and_nothing_records_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def environments_of(session: int) -> list[str]:
+    """What the kernel shows of the environment of each process in a session."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if os.getsid(process.pid) == session:
+                found.append(Path(f"/proc/{process.pid}/environ").read_text(errors="replace"))
+    return found
+
+
+def test_no_process_has_a_key_and_nothing_records_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = "env; cat /proc/*/environ | tr '\\0' '\\n'; echo end of look"
-    with openai_server(solving(home, native=True, look=look)) as server:
+    solve, sessions, shown = solving(home, native=True, look=look), [], []
+
+    def script(body: dict[str, Any], number: int) -> Reply:
+        shown.append(environments_of(sessions[0]))
+        return solve(body, number)
+
+    with openai_server(script) as server:
         named = {"lab": {"address": server.url, "key": SECRET}}
         monkeypatch.setenv(ENDPOINTS, json.dumps(named))
         monkeypatch.setenv(KEY, f"unused-{SECRET}")
         run_dir = make_run_dir(home, "keys", run_of(server, endpoint="lab"))
         with engine_process(run_dir) as process:
+            sessions.append(process.pid)
             assert process.wait(timeout=400) == 0
+    assert len(shown) == 7
+    assert all(any("PATH=" in environment for environment in processes) for processes in shown)
+    assert SECRET not in str(shown)
     assert {headers["authorization"] for headers in server.headers} == {f"Bearer {SECRET}"}
     looks = [step["observation"] for step in of_type(run_dir, "step_finished") if step["index"] == 0]
     assert len(looks) == 2
@@ -176,3 +201,43 @@ def test_wrong_calls_are_told_to_the_model(home: Path) -> None:
     assert "not valid JSON" in errors[0]
     assert "more than one tool call" in errors[1]
     assert {event["termination"] for event in of_type(run.run_dir, "trajectory_finished")} == {"submitted"}
+
+
+def test_an_endpoint_from_the_command_line(tmp_path: Path) -> None:
+    """No server, no configuration file: a recipe, an address, and the key in the environment."""
+
+    def walks(body: dict[str, Any], _number: int) -> Reply:
+        way = "right" if len(body["messages"]) % 4 < 2 else "down"
+        return Reply(content=f"I go.\nmove {way}")
+
+    with openai_server(walks) as server:
+        settings = {
+            "policy.type": "endpoint",
+            "policy.endpoint": server.url,
+            "policy.model": "walker",
+            "environment.heldout_maps": 2,
+            "environment.train_maps": 4,
+            "rollout.group_size": 2,
+        }
+        flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        command = [
+            sys.executable,
+            "-m",
+            "engine.run",
+            "--recipe",
+            "frozenlake-evaluate",
+            "--home",
+            str(tmp_path),
+        ]
+        done = subprocess.run(
+            [*command, *flags], capture_output=True, text=True, timeout=400, env={**os.environ, KEY: SECRET}
+        )
+        assert done.returncode == 0, done.stderr
+    assert {headers["authorization"] for headers in server.headers} == {f"Bearer {SECRET}"}
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    finished = of_type(run_dir, "trajectory_finished")
+    assert len(finished) == 4
+    assert not {event["termination"] for event in finished} & {"model_error", "env_error"}
+    assert all(step["tool"] == "move" for step in of_type(run_dir, "step_finished"))
+    recorded = "".join(path.read_text(errors="replace") for path in run_dir.rglob("*") if path.is_file())
+    assert SECRET not in recorded + done.stdout + done.stderr

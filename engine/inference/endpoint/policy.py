@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,8 @@ class EndpointPolicy(ChatPolicy):
         self._ended: RunEndingError | None = None
         """Error of every further request."""
         self._failed_in_a_row = 0
+        self._counts: Counter[str] = Counter()
+        """Numbers of requests since ``take_metrics``, by what became of them."""
         self._answered = 0
         self._generated = 0
         """Tokens of all responses."""
@@ -130,6 +133,11 @@ class EndpointPolicy(ChatPolicy):
             usage=usage,
         )
 
+    async def take_metrics(self) -> dict[str, float]:
+        """Return how many requests were answered, repeated and refused for their rate since the last call."""
+        counts, self._counts = self._counts, Counter()
+        return {f"endpoint/{name}": float(counts[name]) for name in ("answered", "repeated", "rate_limited")}
+
     async def close(self) -> None:
         """Close the connections."""
         log.info("endpoint_closed", endpoint=self._host, answered=self._answered, spent=round(self.spent, 6))
@@ -173,9 +181,12 @@ class EndpointPolicy(ChatPolicy):
             outcome = await self._attempt(body, estimated)
             if not isinstance(outcome, Failure):
                 self._failed_in_a_row = 0
+                self._counts["answered"] += 1
                 return outcome
+            self._counts["rate_limited"] += outcome.overloaded
             if not outcome.retry or attempt == self._config.max_retries:
                 raise self._counted(outcome)
+            self._counts["repeated"] += 1
             log.warning("endpoint_retry", endpoint=self._host, attempt=attempt + 1, reason=str(outcome.error))
             await asyncio.sleep(_pause_before(attempt, outcome))
         raise AssertionError

@@ -359,6 +359,10 @@ async def test_rollouts_slow_down_together_at_rate_limits() -> None:
         server.max_in_flight, server.pause_s = 4, 0.02
         async with opened(server, max_retries=8) as endpoint:
             responses = await asyncio.gather(*(endpoint.respond(request()) for _ in range(120)))
+            metrics = await endpoint.take_metrics()
+            assert metrics["endpoint/answered"] == 120
+            assert metrics["endpoint/repeated"] == metrics["endpoint/rate_limited"] == server.refused > 0
+            assert set((await endpoint.take_metrics()).values()) == {0.0}
     assert all(response.content == "fine" for response in responses)
     assert server.most_in_flight <= 4
     assert len(server.requests) == 120
