@@ -115,7 +115,9 @@ def environments_of(session: int) -> list[str]:
 
 def test_no_process_has_a_key_and_nothing_records_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = "env; cat /proc/*/environ | tr '\\0' '\\n'; echo end of look"
-    solve, sessions, shown = solving(home, native=True, look=look), [], []
+    solve = solving(home, native=True, look=look)
+    sessions: list[int] = []
+    shown: list[list[str]] = []
 
     def script(body: dict[str, Any], number: int) -> Reply:
         shown.append(environments_of(sessions[0]))
