@@ -250,7 +250,7 @@ class Fleet:
                 replica.is_up = True
                 self.proven(replica)
         except _FAILURES as error:
-            return str(error) or type(error).__name__
+            return _brief(str(error)) or type(error).__name__
         return None
 
     async def _interrupt(self, replica: Replica) -> None:
@@ -276,3 +276,9 @@ class Fleet:
     async def _until(self, condition: Callable[[], bool]) -> None:
         async with self._changed:
             await self._changed.wait_for(condition)
+
+
+def _brief(message: str) -> str:
+    """Return a message's first line and, of the log at its end, the last three."""
+    lines = message.splitlines()
+    return " | ".join([*lines[:1], *lines[1:][-3:]])

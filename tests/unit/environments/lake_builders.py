@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from engine.config.environment import FrozenLakeConfig
 from engine.config.recipes import resolve
 from engine.config.recipes.frozenlake import AGENT
-from engine.config.run import TrainRun
+from engine.config.run import AnyRun, TrainRun
 from engine.environments.frozenlake_maps import lake_row
+from engine.events.control import Control
+from engine.events.spool import SpoolSink
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
 from engine.types import TaskRow
 
 # Down twice, right once; right at once is a hole.
@@ -48,4 +54,21 @@ def small_run(**changes: Any) -> TrainRun:
     return config
 
 
-__all__ = ["AGENT", "LAKE", "MAP", "SMALL", "row_of", "small_run"]
+def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> list[dict[str, Any]]:
+    """Perform an attempt in this process; return all events so far."""
+    run_dir = home / "runs" / name
+    run_dir.mkdir(parents=True, exist_ok=True)
+    sink = SpoolSink(run_dir, epoch=epoch)
+    run = RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
+    code = execute(config, run)
+    sink.close()
+    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    assert code == 0, events[-1]
+    return events
+
+
+def of_type(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
+    return [event for event in events if event["type"] == kind]
+
+
+__all__ = ["AGENT", "LAKE", "MAP", "SMALL", "of_type", "perform", "row_of", "small_run"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,8 @@ import pytest
 import torch
 
 from engine.config.recipes import resolve
-from engine.config.run import AnyRun
-from engine.events.control import Control
-from engine.events.spool import SpoolSink
-from engine.orchestrator import execute
-from engine.orchestrator.context import RunContext
 from tests.fakes.vllm_server import fake_interpreter
-from tests.unit.environments.lake_builders import SMALL, small_run
+from tests.unit.environments.lake_builders import SMALL, of_type, perform, small_run
 
 
 @pytest.fixture(scope="module")
@@ -36,23 +30,6 @@ def engines(home: Path) -> dict[str, Any]:
         "trainer.learning_rate": 3e-3,
         "algorithm.entropy_coefficient": 0.01,  # a gradient also where all rewards are equal
     }
-
-
-def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> list[dict[str, Any]]:
-    """Perform an attempt in this process; return all events so far."""
-    run_dir = home / "runs" / name
-    run_dir.mkdir(parents=True, exist_ok=True)
-    sink = SpoolSink(run_dir, epoch=epoch)
-    run = RunContext(run_id=name, epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
-    code = execute(config, run)
-    sink.close()
-    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
-    assert code == 0, events[-1]
-    return events
-
-
-def of_type(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
-    return [event for event in events if event["type"] == kind]
 
 
 def test_a_run_trains_on_engines_that_prove_each_version(home: Path, engines: dict[str, Any]) -> None:
