@@ -81,7 +81,8 @@ class AsyncTrainer:
         Raises:
             TrainerError: the update failed.
         """
-        return await self._call(partial(self._update, groups, temperature), abandon=self._trainer.abandon)
+        update = partial(self._trainer.update, groups, temperature=temperature)
+        return await self._call(partial(self._typed, "the update", update), abandon=self._trainer.abandon)
 
     async def send_weights(self, consumer: WeightConsumer) -> Any:
         """Run ``Learner.send_weights``; a cancelled call waits for its end.
@@ -90,11 +91,13 @@ class AsyncTrainer:
             PublicationError: the consumer failed.
             TrainerError: a rank failed, or the last update was not completed.
         """
-        return await self._call(partial(self._trainer.send_weights, consumer))
+        sending = partial(self._trainer.send_weights, consumer)
+        return await self._call(partial(self._typed, "sending the weights", sending))
 
     async def logprobs(self, ids: Sequence[int]) -> list[float]:
         """Return the log-probability of each token after the first, at temperature 1. Raises TrainerError."""
-        return await self._call(partial(self._trainer.logprobs, ids))
+        scoring = partial(self._trainer.logprobs, ids)
+        return await self._call(partial(self._typed, "scoring the probe", scoring))
 
     async def snapshot(
         self,
@@ -157,10 +160,11 @@ class AsyncTrainer:
 
             save_settings(folder, self._config, target_names(self.model), str(self._opened.folder))
 
-    def _update(self, groups: Sequence[Group], temperature: float) -> UpdateResult:
+    @staticmethod
+    def _typed(what: str, work: Callable[[], T]) -> T:
         try:
-            return self._trainer.update(groups, temperature=temperature)
+            return work()
         except TrainyardError:
             raise
         except Exception as error:
-            raise TrainerError(f"the update failed: {type(error).__name__}: {error}") from error
+            raise TrainerError(f"{what} failed: {type(error).__name__}: {error}") from error

@@ -245,6 +245,23 @@ async def test_half_an_update_is_never_sent(tmp_path: Path, monkeypatch: pytest.
     await trainer.close()
 
 
+async def test_failures_of_the_model_are_the_trainers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = await opened(policy_of("builtin", tmp_path / "policy"), tmp_path)
+
+    def out_of_memory(*_arguments: Any, **_settings: Any) -> None:
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(Trainer, "_stream", out_of_memory)
+    monkeypatch.setattr(Trainer, "_batch", out_of_memory)
+    with pytest.raises(TrainerError, match="sending the weights failed: RuntimeError: CUDA out of memory"):
+        await trainer.send_weights(Drop())
+    with pytest.raises(TrainerError, match="scoring the probe failed: RuntimeError: CUDA out of memory"):
+        await trainer.logprobs(IDS)
+    await trainer.close()
+
+
 async def test_the_event_loop_goes_on_while_weights_are_sent(tmp_path: Path) -> None:
     trainer = await opened(policy_of("builtin", tmp_path / "policy"), tmp_path)
     turns, sending = 0, asyncio.ensure_future(trainer.send_weights(Store(tmp_path / "sent")))

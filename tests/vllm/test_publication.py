@@ -1,0 +1,238 @@
+"""Trained weights on real servers: each version is proven, and an engine that does not serve it is caught."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from engine.config.policies import TransformerPolicyConfig, VllmConfig
+from engine.config.run import TrainRun, parse_run_config
+from engine.errors import EngineError
+from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.publication import PublicationReport, Publisher, ServedModel
+from engine.inference.vllm.server import VllmServer
+from engine.trainer.async_trainer import AsyncTrainer
+from tests.unit.engine.rl_model import make_groups, make_model
+from tests.unit.models.small import prompt
+from tests.vllm.servers import PARITY, QUICKSTART, command, gap, request, started
+
+pytestmark = pytest.mark.vllm
+GROUPS = make_groups(make_model(vocab=2048), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])
+
+
+async def open_trainer(folder: Path, **settings: Any) -> AsyncTrainer:
+    """Return a trainer of the quickstart model."""
+    config = parse_run_config(
+        {
+            "kind": "train",
+            "name": "t",
+            "dataset": {"name": "d"},
+            "agent": {"max_context": 512, "max_response": 256},
+            "policy": TransformerPolicyConfig().model_dump(mode="json"),
+            "trainer": {"threads": 1, "minibatches": 1, "device": "cpu", "learning_rate": 1e-3, **settings},
+            "seed": 5,
+        }
+    )
+    assert isinstance(config, TrainRun)
+    return await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=None)
+
+
+@pytest.fixture
+async def trainer(tmp_path: Path) -> AsyncIterator[AsyncTrainer]:
+    opened = await open_trainer(tmp_path)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(scope="module")
+def servers(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VllmServer]]:
+    """Two servers of the quickstart model."""
+    folder = tmp_path_factory.mktemp("vllm")
+    found = [VllmServer(command(QUICKSTART, vllm_python), log=folder / f"{n}.log") for n in range(2)]
+
+    async def start() -> None:
+        for server in found:
+            await server.start()
+
+    async def stop() -> None:
+        for server in found:
+            await server.stop()
+
+    try:
+        asyncio.run(start())
+        yield found
+    finally:
+        asyncio.run(stop())
+
+
+@pytest.fixture
+async def clients(servers: list[VllmServer]) -> AsyncIterator[list[VllmClient]]:
+    found = [server.client() for server in servers]
+    for one in found:
+        await one.check()
+    yield found
+    for one in found:
+        await one.close()
+
+
+def publisher(folder: Path, *, adapters: bool = False, **settings: Any) -> Publisher:
+    model = ServedModel(
+        vocabulary=2048, max_context=512, dtype=torch.float32, base=str(QUICKSTART), has_adapters=adapters
+    )
+    return Publisher(VllmConfig(**settings), model, folder=folder / "weights")
+
+
+def show(report: PublicationReport) -> None:
+    """Print what a publication took and found; pytest shows it on demand."""
+    print(report.version, report.metrics(), [one.failure for one in report.replicas])
+
+
+async def check_samples(client: VllmClient, trainer: AsyncTrainer, version: int, *, model: str = "") -> None:
+    """Check that what the server samples is what the trainer's weights sample, under the version."""
+    ids = prompt(100, version)
+    found = await client.generate(
+        request(ids, seed=3), request_id=f"check-{version}-{model}", model=model, salt=str(version)
+    )
+    assert set(found.versions) == {version}
+    assert gap(trainer.model, ids, found) <= PARITY
+
+
+async def test_every_version_is_proven_by_every_server(
+    tmp_path: Path, trainer: AsyncTrainer, servers: list[VllmServer], clients: list[VllmClient]
+) -> None:
+    publishing, before = publisher(tmp_path), None
+    for version in range(1, 5):
+        report = await publishing.publish(version, trainer, clients)
+        show(report)
+        assert [one.failure for one in report.replicas] == ["", ""]
+        assert report.metrics()["publish/parity"] <= PARITY
+        for client in clients:
+            await check_samples(client, trainer, version)
+        checksums = await clients[0].checksums()
+        assert checksums != before
+        before = checksums
+        await trainer.update(GROUPS, temperature=1.0)
+    await servers[1].stop()
+    await clients[1].close()
+    await servers[1].start()
+    anew = servers[1].client()
+    assert await anew.checksums() != before, "it starts with the base's weights"
+    assert await publishing.restore(anew)
+    assert await anew.checksums() == before
+    await anew.close()
+
+
+class Faulty(VllmClient):
+    """A server that does as it is told until ``is_broken``."""
+
+    is_broken = False
+
+
+class Stale(Faulty):
+    """A server that reports an update and makes none."""
+
+    async def load_weights(self, folder: Path, version: int) -> None:
+        if self.is_broken:
+            await self.set_version(version)
+        else:
+            await super().load_weights(folder, version)
+
+
+class Half(Faulty):
+    """A server that takes every second tensor of an update, and the others of the one before."""
+
+    async def load_weights(self, folder: Path, version: int) -> None:
+        kept = folder.parent.with_name("previous")
+        if self.is_broken:
+            new, old = (load_file(path / "model.safetensors") for path in (folder, kept))
+            mixed = {name: (new if i % 2 else old)[name] for i, name in enumerate(sorted(new))}
+            folder = folder.parent.with_name("mixture")
+            folder.mkdir()
+            save_file(mixed, folder / "model.safetensors")
+        else:
+            shutil.copytree(folder, kept)
+        await super().load_weights(folder, version)
+
+
+class Cached(Faulty):
+    """A server that keeps its prefix cache."""
+
+    async def pause(self, mode: Literal["finish", "keep", "abort"]) -> None:
+        await super().pause("keep" if self.is_broken else mode)  # the others clear caches themselves
+
+    async def reset_prefix_cache(self) -> None:
+        if not self.is_broken:
+            await super().reset_prefix_cache()
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "reason"),
+    [
+        (Stale, 1e-3, "differ from the trainer's"),
+        (Half, 1e-3, "differ from the trainer's"),
+        (Cached, 1e-3, "prefix cache was not reset"),
+        (Stale, 1e-8, "are those of the previous version"),
+        (Half, 1e-8, "are those of the previous version"),
+        (Cached, 1e-8, "prefix cache was not reset"),
+    ],
+)
+async def test_an_engine_that_does_not_serve_the_update_is_caught(
+    tmp_path: Path, servers: list[VllmServer], clients: list[VllmClient], kind: Any, rate: float, reason: str
+) -> None:
+    """Beside one that does; also where log-probabilities change by less than their tolerance."""
+    trainer, publishing = await open_trainer(tmp_path, learning_rate=rate), publisher(tmp_path)
+    server = servers[0]
+    faulty: Faulty = kind(server.address, model=server.command.name, api_key=server.api_key)
+    assert len((await publishing.publish(1, trainer, [faulty, clients[1]])).served) == 2
+    faulty.is_broken = True
+    await trainer.update(GROUPS, temperature=1.0)
+    report = await publishing.publish(2, trainer, [faulty, clients[1]])
+    show(report)
+    assert reason in report.replicas[0].failure
+    assert report.served == [clients[1]]
+    assert await publishing.restore(clients[0]), "an honest load repairs it"
+    await check_samples(clients[0], trainer, 2)
+    await faulty.close()
+    await trainer.close()
+
+
+class OldAdapter(VllmClient):
+    """A server that loads the previous adapter under the new name."""
+
+    async def load_adapter(self, name: str, folder: Path, *, version: int | None = None) -> None:
+        await super().load_adapter(name, folder.parent.with_name("old"), version=version)
+
+
+async def test_adapters_are_published_by_name(tmp_path: Path, vllm_python: Path) -> None:
+    trainer = await open_trainer(tmp_path, lora_rank=4, learning_rate=1e-2)
+    publishing = publisher(tmp_path, adapters=True)
+    async with started(command(QUICKSTART, vllm_python, lora_rank=4), tmp_path / "log") as (
+        server,
+        client,
+    ):
+        for version in range(1, 4):
+            report = await publishing.publish(version, trainer, [client])
+            show(report)
+            assert [one.failure for one in report.replicas] == [""]
+            assert report.metrics()["publish/parity"] <= PARITY
+            assert publishing.model == f"policy-{version}"
+            await check_samples(client, trainer, version, model=publishing.model)
+            if version > 1:
+                with pytest.raises(EngineError, match=f"policy-{version - 1}"):
+                    await check_samples(client, trainer, version, model=f"policy-{version - 1}")
+            await trainer.update(GROUPS, temperature=1.0)
+        shutil.copytree(tmp_path / "weights" / "3", tmp_path / "old")
+        faulty = OldAdapter(server.address, model=server.command.name, api_key=server.api_key)
+        report = await publishing.publish(4, trainer, [faulty])
+        assert "differ from the trainer's" in report.replicas[0].failure
+        await faulty.close()
+        assert await publishing.restore(client)
+        await check_samples(client, trainer, 4, model="policy-4")
+    await trainer.close()
