@@ -15,7 +15,7 @@ from tests.web_builders import launched, make_user, post
 from webapp.management.commands._runs import describe
 from webapp.models import Dataset, Run, Task
 from webapp.permissions import Role
-from webapp.services import attempts, runs
+from webapp.services import attempts, endpoints, runs
 
 pytestmark = pytest.mark.django_db
 
@@ -131,3 +131,14 @@ def test_the_api_creates_and_shows_collections(client: Client) -> None:
     assert made.status_code == 201, made.content
     assert made.json()["config"]["policy"] == {"type": "oracle"}
     assert client.get(f"/api/v1/runs/{made.json()['id']}").json()["collection"] == {}
+
+
+def test_a_model_of_an_endpoint_calls_tools_natively() -> None:
+    endpoints.save(name="lab", address="http://127.0.0.1:9/v1", key="secret-key")
+    run, out = collect("--model", "org/large", "--endpoint", "lab", "--temperature", "0.7")
+    policy = run.config["policy"]
+    assert (policy["type"], policy["endpoint"], policy["model"]) == ("endpoint", "lab", "org/large")
+    assert (policy["temperature"], run.config["agent"]["tool_format"]) == (0.7, "native")
+    assert "secret-key" not in out + json.dumps(run.config)
+    with pytest.raises(CommandError, match="policy.endpoint"):
+        collect("--model", "org/large", "--endpoint", "absent")

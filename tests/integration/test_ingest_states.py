@@ -7,17 +7,20 @@ from typing import Any
 
 import pytest
 
+from engine.errors import ConfigError
 from engine.types import RunState
 from tests.event_builders import Stream, ref
-from tests.web_builders import launched, post, relaunched, snapshot
+from tests.web_builders import launched, make_run, post, relaunched, snapshot
 from webapp.models import (
     Alert,
+    Dataset,
     Evaluation,
     Event,
     Group,
     Iteration,
     Run,
     Step,
+    Task,
     TestResult,
     TokenBlob,
     Trajectory,
@@ -381,3 +384,26 @@ def test_the_state_of_a_collection_is_stored_until_the_next_attempt_begins() -> 
     post(newer, collecting(2, stream.next_seq, kept=30))
     run.refresh_from_db()
     assert run.collection == {}
+
+
+def test_tasks_of_evaluations_may_be_of_another_dataset() -> None:
+    other = Dataset.objects.create(name="other")
+    run = make_run(**{"evaluation.dataset": "other"})
+    trained = Dataset.objects.get(name="quickstart")
+    own = Task.objects.create(dataset=trained, key="a", instance_id="a", split="train")
+    evaluated = Task.objects.create(dataset=other, key="c", instance_id="c", split="heldout")
+    run, claim = launched(run)
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0))
+    stream.trajectory(ref(0, "c", 0, phase="eval:heldout"))
+    stream.trajectory(ref(0, "a", 0, phase="eval:train"))
+    post(claim, stream)
+    found = Trajectory.objects.filter(run=run).values_list("phase", "task")
+    assert set(found) == {("train", own.pk), ("eval:heldout", evaluated.pk), ("eval:train", own.pk)}
+
+
+def test_the_dataset_of_evaluations_must_be_here() -> None:
+    run = make_run(**{"evaluation.dataset": "absent"})
+    with pytest.raises(ConfigError, match=r"dataset 'absent' is not here.*evaluation\.dataset"):
+        runs.start(run=run)

@@ -102,15 +102,17 @@ def start(*, run: Run, actor: User | None = None) -> None:
 
 
 def _check_dataset(run: Run) -> None:
-    name = dataset_name(run.config)
-    if name is None or makes_own_tasks(run.config):
+    if makes_own_tasks(run.config):
         return
-    folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
-    if not Dataset.objects.filter(name=name).exists() and not folder.is_dir():
-        raise ConfigError(
-            f"the dataset '{name}' is not here: make it with a curate run (recipe quickstart-dataset makes "
-            "'quickstart'), or choose another one with dataset.name"
-        )
+    evaluated = run.config.get("evaluation", {}).get("dataset")
+    for name, setting in ((dataset_name(run.config), "dataset.name"), (evaluated, "evaluation.dataset")):
+        if name is None or Dataset.objects.filter(name=name).exists():
+            continue
+        if not (Path(settings.TRAINYARD_HOME) / "datasets" / name).is_dir():
+            raise ConfigError(
+                f"the dataset '{name}' is not here: make it with a curate run (recipe quickstart-dataset "
+                f"makes 'quickstart'), or choose another one with {setting}"
+            )
 
 
 @transaction.atomic

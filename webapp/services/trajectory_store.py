@@ -30,6 +30,8 @@ from webapp.services.copying import copy_rows
 Key = tuple[str, int, str, int]
 """Identity of a trajectory within its run: phase, iteration, task key, index."""
 GroupKey = tuple[str, int, str]
+_HELDOUT = "eval:heldout"
+"""Phase whose tasks may be of another dataset than the run's (``evaluation.dataset``)."""
 
 
 @dataclass(slots=True)
@@ -120,19 +122,28 @@ class TrajectoryStore:
         wanted = {key[:3]: p for key, p in reversed(pending.items()) if _is_made(p)}
         found = _fetch_groups(self._run.pk, {key[:3] for key in pending})
         missing = [key for key in reversed(wanted) if key not in found]
-        tasks = dict(
-            Task.objects.filter(
-                dataset=self._run.dataset_id, key__in={key[2] for key in missing}
-            ).values_list("key", "pk")
-        )
+        tasks = self._tasks(missing)
         made = Group.objects.bulk_create(
             Group(
                 run=self._run, phase=phase, iteration=iteration, task_key=task_key,
-                task_id=tasks.get(task_key), started_at=rows.moment(wanted[phase, iteration, task_key].time),
+                task_id=tasks.get((phase, task_key)),
+                started_at=rows.moment(wanted[phase, iteration, task_key].time),
             )
             for phase, iteration, task_key in missing
         )  # fmt: skip
         return found | {(group.phase, group.iteration, group.task_key): group for group in made}
+
+    def _tasks(self, groups: list[GroupKey]) -> dict[tuple[str, str], int]:
+        """Return the tasks of groups, by phase and key."""
+        found: dict[tuple[str, str], int] = {}
+        for phase in {group[0] for group in groups}:
+            keys = {group[2] for group in groups if group[0] == phase}
+            evaluated = self._run.config.get("evaluation", {}).get("dataset")
+            own = phase == _HELDOUT and evaluated is not None
+            where = {"dataset__name": evaluated} if own else {"dataset": self._run.dataset_id}
+            tasks = Task.objects.filter(**where, key__in=keys).values_list("key", "pk")
+            found |= {(phase, key): pk for key, pk in tasks}
+        return found
 
 
 def _key(ref: TrajectoryRef) -> Key:

@@ -79,8 +79,8 @@ class Collector:
         self._report(force=True)
         if self._ledger.lost and not self._ledger.metrics.count:
             raise RolloutsLostError(
-                f"infrastructure lost all {self._total} rollouts, the last one by: {self._last_loss}; "
-                "the run goes on where it is when it is resumed"
+                f"infrastructure lost all {self._total} rollouts of iteration 0 ({self._groups[0].phase}), "
+                f"the last one by: {self._last_loss}; they are repeated when the run is resumed"
             )
         return self._ledger.close()
 

@@ -8,13 +8,15 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.config.recipes import resolve
 from engine.config.rollout import CollectionConfig, DatasetConfig, RolloutConfig
-from engine.config.run import EvaluateRun, RolloutRun
+from engine.config.run import EvaluateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import EvaluationConfig
 from engine.errors import ConfigError, RolloutsLostError
@@ -23,6 +25,7 @@ from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.events.types import RunProgress, RunStarted, TrajectoryFinished
 from engine.inference.base import GenerationContext
+from engine.inference.scripted.policies import OraclePolicy
 from engine.orchestrator.collection import collector as collecting
 from engine.orchestrator.collection import plan
 from engine.orchestrator.collection.collector import Collector
@@ -30,7 +33,9 @@ from engine.orchestrator.collection.ledger import Ledger
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.event_observer import EventObserver, trajectory_fields
 from engine.orchestrator.metrics import RolloutMetrics
+from engine.orchestrator.setup import build_scheduler
 from engine.rollout import GroupRequest
+from engine.rollout.environments import FrozenLakeEnvironments
 from engine.rollout.summary import RolloutSummary
 from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
 from tests.fakes.memory_sandbox import MemoryBackend, start_fault
@@ -376,3 +381,24 @@ def test_a_summary_of_trajectories_equals_that_of_their_tally() -> None:
     for trajectory in found:
         metrics.add(RolloutSummary.of(trajectory))
     assert metrics.tally.summary() == summarise(found)
+
+
+def test_evaluations_within_training_have_their_own_agent_and_temperature(tmp_path: Path) -> None:
+    own = {"evaluation.max_steps": 9, "evaluation.rollout_timeout_s": 60.0, "evaluation.temperature": 0.25}
+    config = resolve("frozenlake", own)
+    assert isinstance(config, TrainRun)
+    run: Any = type("Run", (), {"sink": None, "closing": AsyncExitStack()})
+    lakes = FrozenLakeEnvironments(agent=config.agent)
+    training = build_scheduler(config, run, lakes, OraclePolicy())._parts
+    evaluating = build_scheduler(config, run, lakes, OraclePolicy(), evaluation=config.evaluation)._parts
+    assert training.agent == config.agent
+    assert (evaluating.agent.max_steps, evaluating.agent.rollout_timeout_s) == (9, 60.0)
+    assert evaluating.environments.agent == evaluating.agent  # type: ignore[attr-defined]
+    assert (training.sampling.temperature, evaluating.sampling.temperature) == (1.0, 0.25)
+    assert replace(evaluating.sampling, temperature=1.0) == training.sampling
+
+
+def test_an_evaluation_needs_room_for_a_response() -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.max_context: 192 must exceed agent\.max_response"):
+        resolve("quickstart", {"evaluation.max_context": 192})
+    resolve("quickstart", {"evaluation.max_context": 193})
