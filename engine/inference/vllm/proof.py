@@ -50,8 +50,10 @@ ROUNDED = Tolerance(mean=0.2, worst=2.0)
 stream after each of the 2L blocks' outputs, the trainer never: at random signs that is a relative error of
 2⁻⁹ √(2L / 3), 1.3 % for L = 64, of logits whose spread over the vocabulary is a few nats; and logits of up to
 32 are themselves rounded by up to 1/16. Both together stay below 0.1 on average and below 0.5 for single
-tokens of a few hundred; twice and four times that is allowed. Other weights differ by whole nats at random
-ids. Smaller changes are the checksums' to catch."""
+tokens of a few hundred; twice and four times that is allowed. Measured between transformers all in bfloat16
+and our trainer in either precision, on CPUs: 0.04 on average and 0.33 at most for the quickstart model, 0.04
+and 0.16 for a random Qwen3 of 48 layers. Other weights differ by whole nats at random ids. Smaller changes
+are the checksums' to catch."""
 
 
 def tolerance(served: torch.dtype, *, exact_trainer: bool) -> Tolerance:
