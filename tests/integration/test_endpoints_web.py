@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import io
 import json
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,15 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.core.management import CommandError, call_command
 from django.test import Client
 
 from engine.errors import ConfigError
 from tests.web_builders import make_user
-from webapp.models import AuditEntry, Endpoint
+from webapp.models import AuditEntry, Dataset, Endpoint, Run, RunAttempt
 from webapp.permissions import Role
-from webapp.services import endpoint_probe, endpoints, sealing
+from webapp.services import attempts, endpoint_probe, endpoints, runs, sealing
 from webapp.services.endpoint_probe import probe
+from workers import lifecycle
+from workers.launchers import LAUNCHERS
+from workers.launchers.base import ProcessState
+from workers.launchers.local import PROJECT, LocalLauncher
 
 pytestmark = pytest.mark.django_db
 KEY = "sk-planted-key-of-an-endpoint-1234"
@@ -348,3 +357,123 @@ def test_an_address_where_nothing_listens_is_an_error_of_the_test() -> None:
         endpoint = save(address=address)
     result = probe(endpoint=endpoint)
     assert "refused" in result.error or "failed" in result.error
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+USES = {"policy.type": "endpoint", "policy.endpoint": "hosted", "policy.model": "gpt-small"}
+
+
+def test_the_form_offers_endpoints_and_refuses_others() -> None:
+    save(models="gpt-*")
+    client = client_of(Role.OPERATOR)
+    form = {"recipe": "quickstart-evaluate", "policy.type": "endpoint"}
+    text = client.post("/runs/new/", form | {"then": "check"}).content.decode()
+    assert '<option value="hosted"' in text
+    assert 'name="policy.model"' in text
+    assert 'name="policy.checkpoint"' not in text
+    assert 'name="rendered_policy" value="endpoint"' in " ".join(text.split())
+    refused = [
+        ({"policy.endpoint": "other"}, "is no endpoint of this server (hosted)"),
+        ({"policy.model": "secret-model"}, "is no model that runs may use from endpoint 'hosted' (gpt-*)"),
+        ({"policy.endpoint": ""}, "missing setting"),
+    ]
+    for change, reason in refused:
+        answer = client.post("/runs/new/", {"recipe": "quickstart-evaluate"} | USES | change)
+        assert answer.status_code == 422, change
+        assert reason in html.unescape(answer.content.decode())
+    assert client.post("/runs/new/", {"recipe": "quickstart-evaluate"} | USES).status_code == 302
+    assert Run.objects.get().config["policy"]["endpoint"] == "hosted"
+
+
+def test_a_run_whose_endpoint_is_gone_neither_starts_nor_launches() -> None:
+    Dataset.objects.create(name="quickstart")
+    endpoint = save()
+    draft = runs.create(recipe="quickstart-evaluate", overrides=USES)
+    queued = runs.create(recipe="quickstart-evaluate", overrides=USES)
+    runs.start(run=queued)
+    claim = attempts.claim_launch(run_id=queued.pk)
+    assert claim is not None
+    endpoints.remove(endpoint=endpoint)
+    with pytest.raises(ConfigError, match="is no endpoint of this server"):
+        runs.start(run=draft)
+    lifecycle.start(claim)
+    queued.refresh_from_db()
+    assert queued.state == "failed"
+    assert "endpoint 'hosted' was removed" in queued.reason
+
+
+def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_them(
+    home: Path, redis_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = "sk-key-of-another-endpoint-9876"
+    monkeypatch.setenv(sealing.VARIABLE, sealing.sealing_keys()[0])
+    monkeypatch.setenv("TRAINYARD_ENDPOINT_KEY", "key-of-the-workers-shell")
+    Dataset.objects.create(name="quickstart")
+    client = client_of(Role.ADMIN)
+    for name, key in (("hosted", KEY), ("other", other)):
+        client.post("/endpoints/save/", {"name": name, "address": ADDRESS, "key": key})
+    posted = {"recipe": "quickstart-evaluate", "then": "start"} | USES
+    assert client.post("/runs/new/", posted).status_code == 302
+    run = Run.objects.get()
+    script = home / "process.py"
+    script.write_text(
+        "import hashlib, json, os, sys; from engine.redaction import RedactingStream, know\n"
+        "know(json.load(sys.stdin)); sys.stdout = RedactingStream(sys.stdout)\n"
+        "print(sorted(n for n in os.environ if n.startswith('TRAINYARD_')))\n"
+        "given = os.environ['TRAINYARD_ENDPOINTS']\n"
+        "print(given)\n"
+        "print(hashlib.sha256(given.encode()).hexdigest(), flush=True)\n"
+    )
+    launcher = LocalLauncher((sys.executable, str(script)))
+    monkeypatch.setitem(LAUNCHERS, "local", launcher)
+    monkeypatch.setenv("PYTHONPATH", str(PROJECT))
+    assert lifecycle.launch(run_id=run.pk)
+    attempt = RunAttempt.objects.get(run=run)
+    deadline = time.monotonic() + 240
+    while launcher.poll(host=attempt.host, handle=attempt.handle) is ProcessState.ALIVE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    names, printed, digest = (home / "runs" / str(run.pk) / "engine.log").read_text().splitlines()
+    expected = json.dumps({"hosted": {"address": ADDRESS, "key": KEY}})
+    assert digest == hashlib.sha256(expected.encode()).hexdigest()
+    assert printed == expected.replace(KEY, "[redacted]")
+    assert "TRAINYARD_ENDPOINTS" in names
+    for withheld in ("TRAINYARD_SEALING_KEYS", "TRAINYARD_ENDPOINT_KEY"):
+        assert withheld not in names
+    call_command("dumpdata")
+    found = [capfd.readouterr().out, *_files(home), *_redis(redis_server), *_pages(client, run)]
+    assert any("hosted" in text for text in found)
+    for text in found:
+        for key in (KEY, other, base64.b64encode(KEY.encode()).decode().rstrip("=")):
+            assert key not in text
+
+
+def _files(folder: Path) -> Iterator[str]:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            yield path.read_bytes().decode("latin-1")
+
+
+def _redis(address: str) -> Iterator[str]:
+    """Everything in Redis: queues, results, caches."""
+    store: Any = redis.Redis.from_url(address)
+    for key in store.scan_iter():
+        yield f"{key!r} {store.dump(key)!r}"
+        if store.type(key) == b"list":
+            yield repr(store.lrange(key, 0, -1))
+
+
+def _pages(client: Client, run: Run) -> Iterator[str]:
+    page = f"/runs/{run.pk}/"
+    addresses = ["/endpoints/", "/endpoints/?edit=hosted", page, "/admin/webapp/auditentry/"]
+    addresses += [
+        f"{page}?tab=configuration",
+        f"{page}?tab=events",
+        "/api/v1/endpoints",
+        f"/api/v1{page[:-1]}",
+    ]
+    for address in addresses:
+        response = client.get(address)
+        assert response.status_code == 200, address
+        yield response.content.decode()
