@@ -6,6 +6,7 @@ To show another event: a function in ``_LINES``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any, TextIO
 
 from engine.events.sink import EventSink
@@ -80,11 +81,31 @@ def _finished(fields: Fields) -> str:
     return ": ".join(part for part in (fields["state"], fields.get("reason", ""), summary) if part)
 
 
+def _started(fields: Fields) -> str:
+    if fields.get("rollouts_kept"):
+        return f"resumed after {fields['rollouts_kept']} finished rollouts"
+    if fields.get("resumed_from") is not None:
+        return f"resumed after {fields['resumed_from']} iterations"
+    return "started"
+
+
+def _progress(fields: Fields) -> str:
+    parts = [f"{fields['message']}: {fields['done']}/{fields['total']}"]
+    state = fields.get("collection")
+    if state is not None:
+        parts += [f"solved {state.solved}/{state.graded}", f"running {state.running}", f"lost {state.lost}"]
+        if state.per_hour:
+            parts.append(f"an hour {state.per_hour:,.0f}")
+        if state.seconds_left:
+            parts.append(f"left {timedelta(seconds=round(state.seconds_left))}")
+        if state.cost is not None:
+            parts.append(f"US dollars {state.cost:.2f}")
+    return "  ".join(parts)
+
+
 _LINES: dict[type[Any], Callable[[Fields], str]] = {
-    RunStarted: lambda f: (
-        "started" if f.get("resumed_from") is None else f"resumed after {f['resumed_from']} iterations"
-    ),
-    RunProgress: lambda f: f"{f['message']}: {f['done']}/{f['total']}",
+    RunStarted: _started,
+    RunProgress: _progress,
     RunPaused: lambda _: "paused",
     IterationFinished: _iteration,
     EvaluationFinished: _evaluation,
