@@ -191,8 +191,8 @@ def convert_published(
     """
     cast = _cast(tensors, network, dtype)
     for group in _groups(cast, network):
-        inputs = [read(name, cast[name].dtype) for name in group.names]
-        yield from group.convert(inputs, network).items()
+        # No name for the tensors: it would keep them while the next ones are read.
+        yield from group.convert([read(name, cast[name].dtype) for name in group.names], network).items()
 
 
 def _cast(
