@@ -28,6 +28,8 @@ _LOG_LINES = 25
 _LEAVE_ZOMBIE = os.WEXITED | os.WNOWAIT
 _CPU_BLOCK = 32
 """Tokens of a block of the KV cache, the unit of shared prefixes; with vLLM's 128 short turns share none."""
+_CPU_BATCH_TOKENS = 2048
+"""Tokens of a batch on the CPU, where a prompt is computed whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,10 @@ class ServerCommand:
             flags["--gpu-memory-utilization"] = self.gpu_memory
         else:
             switches += ["--enforce-eager"]  # graphs need a C++ compiler and do not pay on the CPU
+            switches += [
+                "--no-enable-chunked-prefill"
+            ]  # a seeded request whose prompt is cut ends the engine
+            flags["--max-num-batched-tokens"] = max(self.max_context, _CPU_BATCH_TOKENS)
             flags |= {"--block-size": _CPU_BLOCK, "--kv-cache-memory-bytes": int(self.cpu_cache_gib * 2**30)}
         if not self.has_tokenizer:
             switches += ["--skip-tokenizer-init"]
