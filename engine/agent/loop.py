@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 from engine.agent.conversation import Continuation, Conversation, Turn
@@ -133,7 +134,7 @@ class AgentLoop:
         self._finish_step(step)
         if step.done:
             raise _Ended(TerminationReason.SUBMITTED)
-        if time.monotonic() >= self._deadline:
+        if self._time_left() <= 0:
             raise _Ended(TerminationReason.ROLLOUT_TIMEOUT)
         if continuation is not None:
             if continuation.length + self._room > self._context:
@@ -149,9 +150,32 @@ class AgentLoop:
             continuation = self._conversation.answer(shown)
         return replace(step, observation=shown), continuation
 
+    def _time_left(self) -> float:
+        """Return the rollout's remaining time, seconds; waiting for the policy's engines is not counted."""
+        return self._deadline + self.policy.waited_seconds(self.key) - time.monotonic()
+
+    @asynccontextmanager
+    async def _within_time(self) -> AsyncIterator[None]:
+        """Limit the body to the remaining time, which may grow meanwhile. Raises TimeoutError."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(None) as timeout:
+            timer = loop.call_later(self._time_left(), lambda: look())
+
+            def look() -> None:
+                nonlocal timer
+                if (left := self._time_left()) > 0:
+                    timer = loop.call_later(left, look)
+                else:
+                    timeout.reschedule(loop.time())
+
+            try:
+                yield
+            finally:
+                timer.cancel()
+
     async def _respond(self, index: int, room: int) -> Turn:
         try:
-            async with asyncio.timeout(self._deadline - time.monotonic()):
+            async with self._within_time():
                 return await self._conversation.respond(
                     step=index,
                     sampling=replace(self.sampling, max_tokens=min(room, self.config.max_response)),
@@ -197,7 +221,7 @@ class AgentLoop:
         if step.call is None:
             return step
         began = time.monotonic()
-        timeout_s = min(self.config.command_timeout_s, max(self._deadline - began, _MIN_COMMAND_S))
+        timeout_s = min(self.config.command_timeout_s, max(self._time_left(), _MIN_COMMAND_S))
         try:
             async with asyncio.timeout(self.environment.step_deadline_s):
                 result = await self.environment.step(step.call, timeout_s=timeout_s)

@@ -132,6 +132,13 @@ class Policy(ABC):
     def release(self, key: RolloutKey) -> None:  # noqa: B027 - most policies keep nothing of a rollout
         """Forget a rollout that no longer samples; a new attempt at it may come under the same key."""
 
+    def waited_seconds(self, key: RolloutKey) -> float:  # noqa: ARG002 - most policies answer at once
+        """Return the time that a rollout has waited for the policy's engines, not for its answers.
+
+        It does not count towards the rollout's time limit.
+        """
+        return 0.0
+
     async def take_metrics(self) -> dict[str, float]:
         """Return metrics of sampling since the last call, by ``area/name``."""
         return {}

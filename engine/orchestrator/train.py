@@ -195,10 +195,10 @@ class TrainingLoop:
                 publishing = await self._publish(result)
             await self._announce_checkpoint(self._writer.finished())
             times = {"time/rollout": collected - started, "time/update": time.monotonic() - collected}
-            engines = {**sampling, **publishing}
+            times["time/iteration"] = sum(times.values()) + self._saving_s
             with self._run.probe.phase("report"):
                 held = self._run.probe.report()
-                await asyncio.to_thread(self._report, collection, result, engines, times, held)
+                await asyncio.to_thread(self._report, collection, result, sampling | publishing | times, held)
             if self._is_due(self._config.evaluation.every):
                 await self._evaluate()
             if self._is_due(self._config.trainer.checkpoint_every):
@@ -246,12 +246,7 @@ class TrainingLoop:
         return await self._run.interruptible(publication)
 
     def _report(
-        self,
-        collection: Collection,
-        result: UpdateResult,
-        engines: Mapping[str, float],
-        times: Mapping[str, float],
-        held: LoopReport,
+        self, collection: Collection, result: UpdateResult, measured: Mapping[str, float], held: LoopReport
     ) -> None:
         """Record and count a finished iteration; called outside of the event loop's thread."""
         iteration, groups = self.progress.iteration, collection.groups
@@ -270,12 +265,7 @@ class TrainingLoop:
         metrics = iteration_metrics(groups) | result.metrics
         if algorithm.dynamic_sampling:
             metrics |= collection.metrics()
-        metrics |= {
-            **engines,
-            **times,
-            "time/iteration": sum(times.values()) + self._saving_s,
-            **held.metrics,
-        }
+        metrics |= {**measured, **held.metrics}
         metrics["time/checkpoint"] += self._saving_s
         self._alarms.after_iteration(iteration, groups, metrics)
         self._alarms.loop_held(iteration, held)

@@ -25,6 +25,7 @@ from engine.inference.vllm.fleet import Fleet, Prover
 from engine.inference.vllm.monitor import Monitor
 from engine.inference.vllm.publication import PublicationReport
 from engine.inference.vllm.replicas import Replica, ReplicaState
+from engine.inference.vllm.waits import Waits
 from engine.models.chat.base import Chat
 from engine.types import RolloutKey
 
@@ -85,6 +86,7 @@ class VllmPolicy(TrainablePolicy):
         self._open = asyncio.Event()
         """Set while requests may be sent: not during a publication."""
         self._open.set()
+        self._waits = Waits()
         self._closed = False
         self._prefix, self._counter = secrets.token_hex(4), itertools.count()
 
@@ -103,6 +105,11 @@ class VllmPolicy(TrainablePolicy):
     def release(self, key: RolloutKey) -> None:
         """Forget a rollout that has ended: its room in the KV cache is free for others."""
         self._admission.release(key)
+        self._waits.release(key)
+
+    def waited_seconds(self, key: RolloutKey) -> float:
+        """Return the time that a rollout waited for room, for publications and for engines that failed."""
+        return self._waits.seconds(key)
 
     async def take_metrics(self) -> dict[str, float]:
         """Return the engines' metrics since the last call."""
@@ -117,13 +124,15 @@ class VllmPolicy(TrainablePolicy):
             ModelError: the request is impossible, no engine is left, or every engine fails at it.
         """
         self._check(request)
-        self._monitor.request_began(request.context.key.iteration)
-        tokens = 0
+        key, tokens = request.context.key, 0
+        self._monitor.request_began(key.iteration)
+        self._waits.begin(key)
         try:
             generation = await self._generate(request)
             tokens = len(generation.ids)
             return generation
         finally:
+            self._waits.end(key)
             self._monitor.request_ended(tokens)
 
     def _check(self, request: GenerationRequest) -> None:
@@ -140,6 +149,7 @@ class VllmPolicy(TrainablePolicy):
         response, failures = Response(request), list[EngineError]()
         while len(failures) < MAX_FAILURES:
             replica = await self._replica(request, response, retried=bool(failures))
+            self._waits.sent(request.context.key)
             incarnation = replica.incarnation
             if self._config.in_flight != "keep":
                 assert replica.version is not None
@@ -147,8 +157,10 @@ class VllmPolicy(TrainablePolicy):
             try:
                 return response.complete(await self._send(replica, response.next_request()))
             except _InterruptedError:
+                self._waits.failed(request.context.key)
                 continue
             except EngineError as error:
+                self._waits.failed(request.context.key)
                 if error.kind == "refused" or self._closed:
                     raise
                 if error.kind != "aborted":
@@ -158,9 +170,8 @@ class VllmPolicy(TrainablePolicy):
                     response.keep(error.tokens)
             if (whole := response.finished()) is not None:
                 return whole
-        raise ModelError(f"{len(failures)} attempts failed, the last because {failures[-1]}") from failures[
-            -1
-        ]
+        last = failures[-1]
+        raise ModelError(f"{len(failures)} attempts failed, the last because {last}") from last
 
     async def _replica(self, request: GenerationRequest, response: Response, *, retried: bool) -> Replica:
         """Wait for the conversation's place and the end of publications; return its replica."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -226,6 +227,25 @@ async def test_a_slow_model_ends_with_rollout_timeout() -> None:
 
     outcome, _ = await roll(Slow([]), quick_agent(rollout_timeout_s=0.05))
     assert outcome.termination is TerminationReason.ROLLOUT_TIMEOUT
+
+
+async def test_waiting_for_engines_does_not_end_a_rollout() -> None:
+    class Waiting(TextPolicy):
+        began: float | None = None
+        answered = 0.0
+
+        def waited_seconds(self, key: Any) -> float:
+            return 0.0 if self.began is None else (self.answered or time.monotonic()) - self.began
+
+        async def generate(self, request: Any) -> Any:
+            self.began = self.began or time.monotonic()
+            if not self.answered:
+                await asyncio.sleep(6.0)
+                self.answered = time.monotonic()
+            return await super().generate(request)
+
+    outcome, _ = await roll(Waiting([SUBMIT]), quick_agent(rollout_timeout_s=5.0))
+    assert outcome.termination is TerminationReason.SUBMITTED
 
 
 async def test_slow_commands_end_with_rollout_timeout() -> None:

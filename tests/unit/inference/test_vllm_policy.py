@@ -321,3 +321,20 @@ async def test_metrics_and_events_of_an_iteration() -> None:
         assert last["iteration"] in (0, 2)
         states = {one["name"]: one["state"] for one in last["replicas"]}
         assert "ready" in states.values()
+
+
+async def test_waiting_for_engines_is_no_time_of_the_rollout() -> None:
+    async with attached(1, cache_tokens=100, token_s=0.01) as rig:
+        first, second, third = (make_request(i, seed=3, max_tokens=40) for i in range(3))
+        key = third.context.key
+        await asyncio.gather(rig.policy.generate(first), rig.policy.generate(second))
+        waiting = asyncio.create_task(rig.policy.generate(third))
+        await until(lambda: rig.policy.waited_seconds(key) > 0.3)
+        rig.fakes[0].faults.append(Fault(kind="cut", after=20))
+        rig.policy.release(first.context.key)
+        await until(lambda: rig.replicas[0].requests)
+        before = rig.policy.waited_seconds(key)
+        await waiting
+        assert rig.policy.waited_seconds(key) >= before + 0.2  # of the attempt that failed
+        rig.policy.release(key)
+        assert rig.policy.waited_seconds(key) == 0.0
