@@ -404,7 +404,11 @@ def test_a_run_whose_endpoint_is_gone_neither_starts_nor_launches() -> None:
 
 
 def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_them(
-    home: Path, redis_server: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    home: Path,
+    redis_server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    django_capture_on_commit_callbacks: Any,
 ) -> None:
     other = "sk-key-of-another-endpoint-9876"
     monkeypatch.setenv(sealing.VARIABLE, sealing.sealing_keys()[0])
@@ -414,7 +418,8 @@ def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_the
     for name, key in (("hosted", KEY), ("other", other)):
         client.post("/endpoints/save/", {"name": name, "address": ADDRESS, "key": key})
     posted = {"recipe": "quickstart-evaluate", "then": "start"} | USES
-    assert client.post("/runs/new/", posted).status_code == 302
+    with django_capture_on_commit_callbacks(execute=True):
+        assert client.post("/runs/new/", posted).status_code == 302
     run = Run.objects.get()
     script = home / "process.py"
     script.write_text(
@@ -442,7 +447,10 @@ def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_the
     for withheld in ("TRAINYARD_SEALING_KEYS", "TRAINYARD_ENDPOINT_KEY"):
         assert withheld not in names
     call_command("dumpdata")
-    found = [capfd.readouterr().out, *_files(home), *_redis(redis_server), *_pages(client, run)]
+    queues = list(_redis(redis_server))
+    assert any("launch_run" in text for text in queues)
+    redis.Redis.from_url(redis_server).delete("celery")
+    found = [capfd.readouterr().out, *_files(home), *queues, *_pages(client, run)]
     assert any("hosted" in text for text in found)
     for text in found:
         for key in (KEY, other, base64.b64encode(KEY.encode()).decode().rstrip("=")):

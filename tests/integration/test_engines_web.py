@@ -85,6 +85,18 @@ def test_a_new_attempt_forgets_the_engines_and_keeps_their_history() -> None:
     assert EngineSample.objects.filter(run=run).count() == 1
 
 
+def test_a_new_attempt_in_the_same_batch_forgets_them_too() -> None:
+    run, claim = launched()
+    newer = relaunched(run, claim)
+    stream = Stream(epoch=claim.epoch)
+    stream.started()
+    report(stream, T0, replica())
+    stream.epoch = newer.epoch
+    stream.started(resumed_from=0)
+    post(newer, stream)
+    assert not EngineReport.objects.filter(run=run).exists()
+
+
 def test_the_page_shows_each_engine_and_names_one_that_was_left_out() -> None:
     run, claim = launched()
     stream = Stream()

@@ -21,6 +21,7 @@ class EngineStore:
         self._run = run
         self._newest: EnginesReported | None = None
         self._samples: dict[int, EnginesReported] = {}
+        self._wrote = False
 
     def reported(self, event: EnginesReported) -> None:
         """Buffer a report."""
@@ -33,6 +34,7 @@ class EngineStore:
         newest, self._newest = self._newest, None
         if newest is None:
             return
+        self._wrote = True
         EngineSample.objects.bulk_create(
             [
                 EngineSample(run=self._run, interval=interval, **_fields(event))
@@ -47,7 +49,8 @@ class EngineStore:
     def begin(self) -> None:
         """Forget the engines of the previous attempt; their history is kept."""
         self.flush()
-        EngineReport.objects.filter(run=self._run).delete()
+        if self._run.last_seq or self._wrote:
+            EngineReport.objects.filter(run=self._run).delete()
 
 
 def _fields(event: EnginesReported) -> dict[str, datetime | list[dict[str, Any]]]:
