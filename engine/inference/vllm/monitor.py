@@ -132,7 +132,10 @@ class Monitor:
             self._totals.busy_s += time.monotonic() - self._busy_since
 
     async def take_metrics(self) -> dict[str, float]:
-        """Return an iteration's metrics: means and rates since the last call."""
+        """Return an iteration's metrics: means and rates since the last call.
+
+        Means are of looks while requests were in flight, and left out where there was none.
+        """
         await asyncio.gather(*(self._look(one) for one in self._replicas if one.is_ready))
         if self._in_flight:
             now = time.monotonic()
@@ -146,11 +149,8 @@ class Monitor:
         )
         self._totals, self._before = _Totals(), after
         queries = after.prefix_queries - before.prefix_queries
-        looks = max(sums.looks, 1)
-        return {
-            "engine/kv_use": sums.kv_use / looks,
-            "engine/running": sums.running / looks,
-            "engine/waiting": sums.waiting / looks,
+        means = {"kv_use": sums.kv_use, "running": sums.running, "waiting": sums.waiting}
+        return {f"engine/{name}": total / sums.looks for name, total in means.items() if sums.looks} | {
             "engine/prefix_hit_rate": (after.prefix_hits - before.prefix_hits) / max(queries, 1),
             "engine/tokens_per_s": sums.tokens / sums.busy_s if sums.busy_s else 0.0,
             "engine/restarts": float(after.restarts - before.restarts),
