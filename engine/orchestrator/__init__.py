@@ -62,7 +62,7 @@ def execute(config: AnyRun, run: RunContext) -> int:
         log.warning("fenced", reason=str(error))
         return EXIT_FENCED
     except (RunStopped, SpendLimitError) as stop:
-        outcome = RunResult(state="stopped", reason=str(stop))
+        outcome = RunResult.of_stop(stop)
     except TrainyardError as error:
         log.exception("run_failed")
         outcome = RunResult(state="failed", reason=str(error))

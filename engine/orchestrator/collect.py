@@ -37,7 +37,7 @@ async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
     try:
         version, sampling = await _collect(config, run, ledger, TRAIN_PHASE)
     except (RunStopped, SpendLimitError) as stop:
-        return RunResult(state="stopped", reason=str(stop), summary=_summary(ledger, started))
+        return RunResult.of_stop(stop, _summary(ledger, started))
     seconds, held = time.monotonic() - started, run.probe.report()
     metrics = ledger.metrics.metrics() | sampling
     metrics |= {"time/rollout": seconds, "time/iteration": seconds, **held.metrics}
@@ -59,7 +59,7 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
     try:
         version, _ = await _collect(config, run, ledger, f"eval:{split}")
     except (RunStopped, SpendLimitError) as stop:
-        return RunResult(state="stopped", reason=str(stop), summary=_summary(ledger, started))
+        return RunResult.of_stop(stop, _summary(ledger, started))
     found = ledger.metrics.tally.summary()
     await asyncio.to_thread(report_evaluation, run, found, iteration=0, name=split, policy_version=version)
     summary = {

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from types import MappingProxyType
+from typing import Any, Literal, Self, TypeVar
 
 import structlog
 
-from engine.errors import FencedError, TrainyardError
+from engine.errors import FencedError, SpendLimitError, TrainyardError
 from engine.events.control import Control
 from engine.events.sink import EventSink
 from engine.events.types import Alert, RunPaused, RunProgress, RunResumed
@@ -41,6 +42,16 @@ class RunResult:
     state: Literal["succeeded", "failed", "stopped"]
     reason: str = ""
     summary: dict[str, float | int | str | None] = field(default_factory=dict)
+
+    @classmethod
+    def of_stop(
+        cls,
+        stop: RunStopped | SpendLimitError,
+        summary: Mapping[str, float | int | str | None] = MappingProxyType({}),
+    ) -> Self:
+        """Return the result of a run that was stopped; its summary names a spend limit as the reason."""
+        by = {"stopped_by": "spend_limit"} if isinstance(stop, SpendLimitError) else {}
+        return cls(state="stopped", reason=str(stop), summary={**summary, **by})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -164,6 +164,7 @@ def test_the_spend_limit_stops_the_run_with_its_reason(home: Path) -> None:
     (last,) = of_type(run.run_dir, "run_finished")
     assert last["state"] == "stopped"
     assert "of policy.spend_limit $0.15" in last["reason"]
+    assert last["summary"]["stopped_by"] == "spend_limit"
     assert len(server.requests) <= 1 + 2 + 2  # the check, two at 0.105 each, and what was in flight
 
 

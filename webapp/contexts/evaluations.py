@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from webapp.models import Evaluation
+from engine.types import RunKind
+from webapp.models import Evaluation, Run
+from webapp.selectors import iterations as reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,11 @@ class EvaluationPoint:
     high: str
     change: float | None
     """Against the first evaluation of the same name, as a difference of shares."""
+
+    @property
+    def partial(self) -> bool:
+        """Return whether the evaluation has not ended: its numbers are of the tasks that have."""
+        return self.evaluation.pk is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +42,15 @@ class EvaluationPlot:
     def last(self) -> EvaluationPoint:
         """The newest."""
         return self.points[-1]
+
+
+def run_evaluations(run: Run) -> tuple[EvaluationPlot, ...]:
+    """Return the plots of a run's evaluations, with the numbers so far of one that has not ended."""
+    evaluations = reads.evaluations(run.pk)
+    if not evaluations and run.kind == RunKind.EVALUATE:
+        partial = reads.partial_evaluation(run)
+        evaluations = [partial] if partial is not None else []
+    return evaluation_plot(evaluations)
 
 
 def evaluation_plot(evaluations: list[Evaluation]) -> tuple[EvaluationPlot, ...]:

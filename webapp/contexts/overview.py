@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from django.utils import timezone
 
+from webapp.contexts.collection import KINDS
 from webapp.contexts.frame import Crumb
+from webapp.contexts.policy_label import policy_label
 from webapp.models import Alert, Run
 from webapp.selectors import alerts as alert_reads
 from webapp.selectors import runs as run_reads
@@ -17,6 +19,8 @@ class RunRow:
     """A run in one of the bands."""
 
     run: Run
+    policy: str
+    """Model or script that acts; empty for kinds without one."""
     rewards: tuple[float | None, ...]
     done: int
     total: int
@@ -39,7 +43,7 @@ class OverviewContext:
 
 def progress_of(run: Run) -> tuple[int, int]:
     """(done, total) in iterations where the run has them, else in its own progress units."""
-    if run.total_iterations:
+    if run.total_iterations and run.kind not in KINDS:
         ended = run.current_iteration if run.current_iteration is not None else 0
         return (run.total_iterations if run.state == "succeeded" else ended, run.total_iterations)
     return run.progress_done, run.progress_total
@@ -48,7 +52,13 @@ def progress_of(run: Run) -> tuple[int, int]:
 def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[RunRow, ...]:
     """Return rows for a band."""
     return tuple(
-        RunRow(run, tuple(rewards.get(run.pk, [])), *progress_of(run), run_reads.is_stale(run))
+        RunRow(
+            run,
+            policy_label(getattr(run, "policy", None)),
+            tuple(rewards.get(run.pk, [])),
+            *progress_of(run),
+            run_reads.is_stale(run),
+        )
         for run in runs
     )
 

@@ -8,14 +8,14 @@ from datetime import datetime
 from django.utils import timezone
 
 from engine.types import RunKind, RunState
+from webapp.contexts.collection import ENDED, CollectionView, build_collection
 from webapp.contexts.engines import EngineSummary, engine_summary
+from webapp.contexts.policy_label import policy_label
 from webapp.models import Dataset, Pool, Run
 from webapp.selectors import iterations as iteration_reads
 from webapp.selectors import runs as run_reads
 from webapp.selectors import sandboxes as sandbox_reads
 from webapp.selectors.iterations import LiveCounts, Point, SolveRate
-
-ENDED = (RunState.SUCCEEDED, RunState.FAILED, RunState.STOPPED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,8 @@ class RunHeader:
     """Everything in the strip; regular in what it shows while a run has not started or has no iterations."""
 
     run: Run
+    policy: str
+    """Model or script that acts; empty for kinds without one."""
     stale: bool
     waiting: str
     """Pending request, not yet acknowledged; empty when nothing is pending."""
@@ -57,6 +59,8 @@ class RunHeader:
     """Its sandboxes as last reported; None when it has none."""
     engines: EngineSummary | None
     """Its inference engines as last reported; None when it has none."""
+    collection: CollectionView | None
+    """Its progress if it samples a policy once; None for other kinds."""
     has_rollouts: bool
     """False for a run that makes or looks at a dataset."""
     made: Dataset | None
@@ -65,8 +69,18 @@ class RunHeader:
     """Counts of a run without rollouts: (name, number)."""
 
 
-def controls_of(state: str, desired: str) -> tuple[Control, ...]:
-    """Return the buttons that make sense in a state."""
+RESUME_CHECKPOINT = "Resume from the last checkpoint"
+RESUME_COLLECTION = "Resume where it stopped"
+
+
+def controls_of(state: str, desired: str, *, resume: str = RESUME_CHECKPOINT) -> tuple[Control, ...]:
+    """Return the buttons that make sense in a state.
+
+    Args:
+        state: the run's.
+        desired: the requested state.
+        resume: label of the button that resumes an ended run; empty where there is none.
+    """
     stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight was closed.", "danger")
     match state:
         case RunState.DRAFT:
@@ -79,7 +93,7 @@ def controls_of(state: str, desired: str) -> tuple[Control, ...]:
         case RunState.PAUSED:
             return (stop,) if desired == "stop" else (Control("resume", "Resume", css="primary"), stop)
         case RunState.FAILED | RunState.STOPPED:
-            return (Control("resume", "Resume from the last checkpoint"),)
+            return (Control("resume", resume),) if resume else ()
         case _:
             return ()
 
@@ -130,11 +144,14 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
     spent = elapsed(run, timezone.now())
     by_iteration = run.total_iterations > 0
     has_rollouts = RunKind(run.kind).has_rollouts
+    counts = iteration_reads.live_counts(run)
+    collection = build_collection(run, counts)
     return RunHeader(
         run=run,
+        policy=policy_label(run.config.get("policy")),
         stale=run_reads.is_stale(run),
         waiting=waiting_for(run.state, run.desired),
-        controls=controls_of(run.state, run.desired),
+        controls=controls_of(run.state, run.desired, resume=_resume_label(collection)),
         iterations_done=len(points),
         progress_done=len(points) if by_iteration else run.progress_done,
         progress_total=run.total_iterations if by_iteration else run.progress_total,
@@ -143,13 +160,21 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         solve=last,
         solve_change=change,
         rewards=tuple(point.metrics.get("reward/mean") for point in points[-60:]),
-        counts=iteration_reads.live_counts(run),
+        counts=counts,
         pool=next(iter(sandbox_reads.pools(run.pk)), None),
         engines=engine_summary(run),
+        collection=collection,
         has_rollouts=has_rollouts,
         made=None if has_rollouts else run.datasets_made.first(),
         counts_made=() if has_rollouts else _counted(run),
     )
+
+
+def _resume_label(collection: CollectionView | None) -> str:
+    """Return the label of the button that resumes an ended run; empty where it would end again at once."""
+    if collection is None:
+        return RESUME_CHECKPOINT
+    return "" if collection.spent else RESUME_COLLECTION
 
 
 def _counted(run: Run) -> tuple[tuple[str, int], ...]:

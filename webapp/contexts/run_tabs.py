@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from engine.events.types import EVENT_ADAPTER
 from webapp.contexts.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.engines import EnginesView, build_engines
-from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
+from webapp.contexts.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.frame import choices_of, trajectory_url
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.sandboxes import PoolView, pool_view
@@ -177,7 +177,7 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
                 num_tasks=found.num_tasks,
             )
         case "evaluation":
-            return EvaluationPanel(plots=evaluation_plot(iteration_reads.evaluations(run.pk)))
+            return EvaluationPanel(plots=run_evaluations(run))
         case "engines":
             return EnginesPanel(view=build_engines(run))
         case "sandboxes":

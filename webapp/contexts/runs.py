@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from engine.types import RunKind, RunState
 from webapp.contexts.charts import ChartSet, run_charts
-from webapp.contexts.evaluations import EvaluationPlot, evaluation_plot
+from webapp.contexts.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.overview import RunRow, run_rows
@@ -137,7 +137,7 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, role: Role) -> RunD
         charts=charts.as_json(),
         funnel=latest,
         funnel_parts=funnel_parts(latest),
-        evaluations=evaluation_plot(iteration_reads.evaluations(run.pk)),
+        evaluations=run_evaluations(run),
         tabs=tabs_of(tabs, tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
         panel=build_panel(run, tab, params),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from django.db.models import Case, Count, Q, Sum, Value, When
 from django.db.models.functions import Coalesce
 
+from engine.evaluation.metrics import EvaluationTally, TaskTally
 from engine.types import INFRASTRUCTURE_REASONS
 from webapp.models import Evaluation, Group, Iteration, Run, Trajectory
 
@@ -172,6 +173,36 @@ def solve_map(run_id: int, *, last_iterations: int = 60, max_tasks: int = 100) -
 def evaluations(run_id: int) -> list[Evaluation]:
     """Return every evaluation of a run, by name, then iteration."""
     return list(Evaluation.objects.filter(run_id=run_id).order_by("name", "iteration"))
+
+
+def partial_evaluation(run: Run) -> Evaluation | None:
+    """Return an evaluation so far, not saved: over the tasks whose attempts have all ended; None before one.
+
+    Tasks with attempts in flight are left out, since attempts that end early are not like the others.
+    """
+    attempts = run.config["rollout"]["group_size"]
+    ended = Group.objects.filter(run=run, phase__startswith="eval:", num_finished__gte=attempts)
+    tally, phase = EvaluationTally(), ""
+    for key, phase, finished, graded, solved in ended.values_list(  # noqa: B007
+        "task_key", "phase", "num_finished", "num_graded", "num_solved"
+    ):
+        tally.tasks[key] = TaskTally(graded=graded, solved=solved, lost=finished - graded)
+    found = tally.summary()
+    if not found.num_tasks:
+        return None
+    return Evaluation(
+        run=run,
+        iteration=0,
+        name=phase.removeprefix("eval:"),
+        policy_version=run.policy_version or 0,
+        num_samples=found.num_samples,
+        num_tasks=found.num_tasks,
+        num_solved=found.num_solved,
+        solve_rate=found.solve_rate,
+        interval_low=found.interval_low,
+        interval_high=found.interval_high,
+        pass_at_k=[asdict(entry) for entry in found.pass_at_k],
+    )
 
 
 @dataclass(frozen=True, slots=True)

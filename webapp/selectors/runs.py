@@ -38,7 +38,7 @@ class RunFilters:
 
 
 def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
-    """Annotate ``reward``: mean reward of the newest finished iteration (None before one)."""
+    """Annotate ``reward``, the mean of the newest finished iteration (None before one), and ``policy``."""
     newest = (
         Iteration.objects.filter(run=OuterRef("pk"), finished_at__isnull=False)
         .order_by("-index")
@@ -48,7 +48,7 @@ def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
     return (
         runs.select_related("experiment", "dataset", "created_by")
         .defer("config")
-        .annotate(reward=Subquery(newest, output_field=FloatField()))
+        .annotate(reward=Subquery(newest, output_field=FloatField()), policy=F("config__policy"))
     )
 
 
@@ -140,6 +140,12 @@ def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> l
     if before:
         events = events.filter(seq__lt=before)
     return list(events.order_by("-seq")[:size])
+
+
+def rollouts_kept(run: Run) -> int | None:
+    """Return the number of finished rollouts that the newest attempt found; None if it started over."""
+    begun = _events(run, "run_started").order_by("-seq").first()
+    return begun.payload.get("rollouts_kept") if begun is not None else None
 
 
 def count_events(run: Run, *, kind: str) -> int:
