@@ -96,12 +96,13 @@ class Line:
 
 
 @contextmanager
-def running_line(folder: Path, environment: Mapping[str, str]) -> Iterator[Line]:
+def running_line(folder: Path, environment: Mapping[str, str], *, taught: bool = True) -> Iterator[Line]:
     """Start the services below ``folder``.
 
     Args:
         folder: an empty folder.
         environment: DATABASE_URL and REDIS_URL, where the stack is not to start its own.
+        taught: whether the half-taught policy ``toy`` is trained.
     """
     write_source(folder / "home" / "imports" / "toykit")
     reserve_service_ports(folder / "home")
@@ -114,7 +115,8 @@ def running_line(folder: Path, environment: Mapping[str, str]) -> Iterator[Line]
                 *("--set", "curation.train_tasks=2", "--set", "curation.heldout_tasks=1"),
                 *("--set", "curation.stability_runs=1"),
             )
-            shutil.copytree(taught_home(folder / "taught") / "policies", stack.home / "policies")
+            if taught:
+                shutil.copytree(taught_home(folder / "taught") / "policies", stack.home / "policies")
             yield Line(stack)
     finally:
         for key, value in saved.items():
