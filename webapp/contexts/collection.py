@@ -33,6 +33,7 @@ class CollectionView:
     """Rollouts that infrastructure lost."""
     solve: SolveRate
     per_minute: float | None
+    """Rollouts, over the last ten minutes; of an ended run over all the time."""
     seconds_left: float | None
     steps: int
     prompt_tokens: int
@@ -61,7 +62,6 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
     going = run.state == RunState.RUNNING
     solve = SolveRate(solved=state.get("solved", 0), graded=state.get("graded", 0))
     excluded, running = state.get("lost", 0), state.get("running", 0) if going else 0
-    per_hour = state.get("per_hour") if going else None
     resumed_at = run_reads.rollouts_kept(run) if run.epoch > 1 else None
     return CollectionView(
         done=max(run.progress_done, resumed_at or 0),
@@ -69,7 +69,7 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         running=running,
         excluded=excluded,
         solve=solve,
-        per_minute=per_hour / 60 if per_hour is not None else None,
+        per_minute=_per_minute(run),
         seconds_left=state.get("seconds_left") if going else None,
         steps=state.get("steps", 0),
         prompt_tokens=state.get("prompt_tokens", 0),
@@ -84,6 +84,14 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         rest_url=_rest_url(run),
         exportable=solve.graded > 0,
     )
+
+
+def _per_minute(run: Run) -> float | None:
+    if run.state in ENDED and run.running_at and run.finished_at and run.progress_done:
+        seconds = (run.finished_at - run.running_at).total_seconds()
+        return 60 * run.progress_done / seconds if seconds > 0 else None
+    per_hour = run.collection.get("per_hour") if run.state == RunState.RUNNING else None
+    return per_hour / 60 if per_hour is not None else None
 
 
 def _parts(solve: SolveRate, excluded: int, running: int, total: int) -> tuple[tuple[str, str, float], ...]:

@@ -152,10 +152,12 @@ def _fields(
         widget, choices, optional = _widget(key, info, offers)
         text = "" if value == UNSET else as_text(value)
         compared = originals.get(key, text)
+        if value == UNSET and key in _CLOSED and choices:
+            text = choices[0]
         result.append(
             FormField(
                 key, name.replace("_", " "), widget, _posted(posted, key, text), compared, choices,
-                _help(info), optional, _error(key, problems),
+                _help(info) or _summary(model), optional, _error(key, problems),
             )
         )  # fmt: skip
     return tuple(result)
@@ -165,6 +167,11 @@ def _help(info: FieldInfo) -> str:
     """Return a setting's docstring; where an administrator has to grant values, it ends with that."""
     granted = " Other values than the default are granted by the administrator." * _is_granted(info)
     return f"{info.description or ''}{granted}"
+
+
+def _summary(section: BaseModel) -> str:
+    """Return the first line of a section's docstring, which describes the type that its ``type`` names."""
+    return (type(section).__doc__ or "").strip().split("\n")[0]
 
 
 def _is_granted(info: FieldInfo) -> bool:
@@ -239,7 +246,7 @@ def _nested(
             continue
         key = f"{prefix}{name}"
         fields = _fields(f"{key}.", part, base[name], posted, problems, offers, originals)
-        help_text = (type(part).__doc__ or "").strip().split("\n")[0]
+        help_text = _summary(part)
         opened = key in ("dataset", "trainer", "importing") or any(f.changed or f.error for f in fields)
         yield FormSection(key, help_text, fields, opened)
         yield from _nested(f"{key}.", part, base[name], posted, problems, offers, originals)

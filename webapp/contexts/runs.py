@@ -125,7 +125,8 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, role: Role) -> RunD
     tab, tabs = params.get("tab", ""), TABS if header.has_rollouts else WITHOUT_ROLLOUTS
     tab = tab if tab in TABS else tabs[0]
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
-    latest = iteration_reads.funnel(run.pk, points[-1].index) if points else None
+    trains = points and header.collection is None
+    latest = iteration_reads.funnel(run.pk, points[-1].index) if trains else None
     return RunDetailContext(
         section="runs",
         crumbs=run_crumbs(run),

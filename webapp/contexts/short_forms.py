@@ -69,10 +69,10 @@ _COLLECT = ShortForm(
             "Limits",
             {
                 "rollout.max_concurrent": "concurrency",
-                "agent.max_steps": "steps",
-                "agent.max_context": "context",
-                "agent.max_response": "response",
-                "agent.rollout_timeout_s": "time",
+                "agent.max_steps": "maximum steps",
+                "agent.max_context": "context, tokens",
+                "agent.max_response": "response, tokens",
+                "agent.rollout_timeout_s": "time limit, seconds",
             },
         ),
         Subject(

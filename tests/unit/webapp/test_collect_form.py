@@ -164,6 +164,16 @@ def test_derived_settings_follow_until_a_person_changes_them(operator: Client) -
     assert rendered_anew(operator, form, {"policy.type": "oracle"})["agent.tool_format"] == "xml"
 
 
+def test_another_type_of_policy_begins_with_the_first_endpoint_and_says_what_it_is(operator: Client) -> None:
+    endpoints.save(name="lab", address="https://lab.example/v1")
+    form = form_values(operator.get(FORM).content.decode(), "run-form")
+    context = operator.post("/runs/new/", form | {"policy.type": "endpoint", "then": "check"}).context
+    fields = {f.key: f for s in context["sections"] for f in s.fields}
+    assert (fields["policy.endpoint"].value, fields["policy.endpoint"].choices) == ("lab", ("lab",))
+    assert "OpenAI-compatible" in fields["policy.type"].help
+    assert [finding.setting for finding in context["findings"]] == ["policy.model"]
+
+
 def test_the_main_settings_come_first_and_all_others_behind_them(operator: Client) -> None:
     context = operator.get(FORM).context
     main = [field.key for section in context["sections"] for field in section.fields]
