@@ -61,7 +61,7 @@ def page(browser: Browser, line: Line) -> Iterator[Page]:
 
 def shoot(page: Page, folder: Path, name: str) -> None:
     for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=theme)
         page.screenshot(path=folder / f"{name}-{theme}.png", full_page=True)
 
 
