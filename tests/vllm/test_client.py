@@ -217,8 +217,9 @@ async def test_weights_that_do_not_fit_are_refused_and_nothing_is_touched(
         assert raised.value.kind == "refused"
     (tmp_path / "cut").mkdir()
     (tmp_path / "cut" / "model.safetensors").write_bytes((QUICKSTART / "model.safetensors").read_bytes()[:-9])
-    with pytest.raises(EngineError):
+    with pytest.raises(EngineError, match="cannot be read") as raised:
         await client.load_weights(tmp_path / "cut", 9)
+    assert raised.value.kind == "refused"
     assert await client.served_version() != 9
     assert await client.checksums() == before
     ids = prompt(30, 12)

@@ -27,6 +27,7 @@ from engine.inference.vllm.responses import (
     PromptLogprobs,
     ResetAnswer,
     Routes,
+    VersionAnswer,
     WeightInfo,
     WorkerAnswer,
     WorkerAnswers,
@@ -35,7 +36,6 @@ from engine.inference.vllm.responses import (
     read_answer,
     read_prompt_logprobs,
 )
-from engine.inference.vllm.responses import Version as VersionAnswer
 from engine.inference.vllm.stalls import StallWatch
 
 SUPPORTED = SpecifierSet(">=0.32,<0.33")

@@ -26,7 +26,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(strict=True, frozen=True)
 
 
-class Version(Answer):
+class VersionAnswer(Answer):
     """Answer of ``/version``."""
 
     version: str

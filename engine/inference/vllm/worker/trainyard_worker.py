@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from vllm.model_executor.layers import utils as layer_utils
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
@@ -63,8 +63,11 @@ class TrainyardWorker:
         Returns:
             ``tensors`` and ``bytes`` loaded, or ``refused``: why nothing was touched.
         """
-        files = _files(Path(folder))
-        refusal = _refusal(_shapes(files), is_tied=self._has_tied_embeddings())
+        try:
+            files = _files(Path(folder))
+            refusal = _refusal(_shapes(files), is_tied=self._has_tied_embeddings())
+        except (OSError, ValueError, SafetensorError) as error:
+            refusal = f"cannot be read: {error}"
         if refusal:
             return {"refused": f"{folder} {refusal}"}
         if current_platform.is_cpu():
