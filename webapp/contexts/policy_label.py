@@ -7,14 +7,17 @@ from typing import Any
 
 
 def policy_label(policy: Mapping[str, Any] | None) -> str:
-    """Return the name of a configuration's policy, with its endpoint or engine; empty without a policy."""
+    """Return the name of a stored policy, with its endpoint or engine; empty without a policy.
+
+    Configurations of other versions may lack settings, which are left out.
+    """
     policy = policy or {}
     match policy.get("type", ""):
         case "endpoint":
-            return f"{policy['model']} at {policy['endpoint']}"
+            return " at ".join(filter(None, (policy.get("model"), policy.get("endpoint")))) or "endpoint"
         case "transformer":
             engine = ", vLLM" if policy.get("engine") == "vllm" else ""
-            return f"{policy['checkpoint']}{engine}"
+            return f"{policy.get('checkpoint') or 'transformer'}{engine}"
         case "noop":
             return "no-op"
         case other:

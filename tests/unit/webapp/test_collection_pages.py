@@ -11,6 +11,7 @@ from django.test import Client
 from tests.event_builders import Stream, ref
 from tests.html_regions import inner_html
 from tests.web_builders import launched, make_user, post, relaunched
+from webapp.contexts.policy_label import policy_label
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import Dataset, Run
 from webapp.permissions import Role
@@ -186,3 +187,22 @@ def test_lists_name_the_model(operator: Client) -> None:
     listed = operator.get("/runs/").content.decode()
     assert "qwen-coder at lab" in listed
     assert ">no-op</td>" in listed
+
+
+@pytest.mark.parametrize(
+    ("policy", "label"),
+    [
+        (None, ""),
+        ({}, ""),
+        ({"type": "endpoint", "endpoint": "lab", "model": "qwen-coder"}, "qwen-coder at lab"),
+        ({"type": "endpoint"}, "endpoint"),
+        ({"type": "transformer"}, "transformer"),
+        (
+            {"type": "transformer", "checkpoint": "builtin:quickstart", "engine": "vllm"},
+            "builtin:quickstart, vLLM",
+        ),
+        ({"type": "oracle"}, "oracle"),
+    ],
+)
+def test_policies_of_every_version_have_a_label(policy: dict[str, Any] | None, label: str) -> None:
+    assert policy_label(policy) == label
