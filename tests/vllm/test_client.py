@@ -70,6 +70,18 @@ async def test_greedy_records_logprobs_at_temperature_one_also_beside_others(
     assert gap(model, ids, beside) <= PARITY
 
 
+async def test_seeded_prompts_beyond_one_forward_pass(client: VllmClient) -> None:
+    """Together the prompts are longer than a forward pass; the random streams do not depend on that."""
+    prompts = [prompt(400, 50 + i) for i in range(24)]
+
+    async def sample(i: int, attempt: str) -> tuple[int, ...]:
+        asked = request(prompts[i], seed=i, max_tokens=8)
+        return (await client.generate(asked, request_id=f"long-{attempt}-{i}")).ids
+
+    together = await asyncio.gather(*(sample(i, "together") for i in range(24)))
+    assert [await sample(i, "alone") for i in (0, 11, 23)] == [together[i] for i in (0, 11, 23)]
+
+
 async def test_recorded_logprobs_are_of_the_cut_distribution(
     client: VllmClient, model: LanguageModel
 ) -> None:
