@@ -1,0 +1,121 @@
+"""VllmPolicy on real vLLM servers: rollouts that outlive an engine, and a run that trains on them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from engine.config.recipes import resolve
+from engine.config.run import EvaluateRun
+from engine.events.control import Control
+from engine.events.spool import SpoolSink
+from engine.inference.vllm.policy import VllmPolicy
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.policies import open_run_policy
+from engine.orchestrator.setup import build_scheduler, load_rows, open_environments
+from engine.rollout.scheduler import GroupRequest
+from engine.types import Group, TerminationReason
+from tests.unit.environments.lake_builders import SMALL, of_type, perform, small_run
+from tests.vllm.servers import PARITY
+
+pytestmark = [pytest.mark.vllm, pytest.mark.usefixtures("vllm_python")]
+ENGINES = {"policy.engine": "vllm"}
+
+
+def evaluation() -> EvaluateRun:
+    """Return an evaluation of a random policy on two engines; most rollouts have eight turns."""
+    lake = {name: value for name, value in SMALL.items() if name.startswith("environment.")}
+    settings = {
+        "policy.checkpoint": "fresh:frozenlake",
+        "policy.vllm.replicas": 2,
+        "rollout.max_concurrent": 64,
+    }
+    config = resolve("frozenlake-evaluate", {**lake, **ENGINES, **settings})
+    assert isinstance(config, EvaluateRun)
+    return config
+
+
+async def kill_an_engine_in_mid_rollout(policy: VllmPolicy, run_dir: Path) -> None:
+    """Kill all processes of an engine but its guard, once it has requests and turns were made."""
+    replica = policy._fleet.replicas[0]
+    while not (replica.requests and b"step_finished" in (run_dir / "events.jsonl").read_bytes()):
+        await asyncio.sleep(0.01)
+    assert replica.server is not None
+    for process in psutil.Process(replica.server.pid).children(recursive=True):
+        os.kill(process.pid, signal.SIGKILL)
+
+
+async def rollouts(config: EvaluateRun, run: RunContext) -> list[Group]:
+    """Roll out every held-out map 24 times, while an engine is killed and comes back."""
+    policy = await open_run_policy(config.policy, config.agent, run)
+    assert isinstance(policy, VllmPolicy)
+    try:
+        scheduler = build_scheduler(config, run, await open_environments(config, run), policy)
+        rows = load_rows(config, run.home, config.dataset.name, "heldout")
+        requests = [GroupRequest(row=row, iteration=0, phase="eval:heldout", size=24) for row in rows]
+        killing = asyncio.create_task(kill_an_engine_in_mid_rollout(policy, run.run_dir))
+        groups = await scheduler.collect(requests)
+        await killing
+        while not policy._fleet.replicas[0].is_ready:
+            await asyncio.sleep(0.1)
+        assert policy._fleet.replicas[0].version == 0
+    finally:
+        await policy.close()
+    await run.closing.aclose()
+    return groups
+
+
+async def test_an_engine_killed_in_mid_rollout_loses_nothing(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    run_dir = tmp_path / "runs" / "killed"
+    run_dir.mkdir(parents=True)
+    sink = SpoolSink(run_dir, epoch=1)
+    run = RunContext(run_id="killed", epoch=1, run_dir=run_dir, home=tmp_path, sink=sink, control=Control())
+    groups = await rollouts(evaluation(), run)
+    sink.close()
+    trajectories = [one for group in groups for one in group.trajectories]
+    assert len(trajectories) == 72
+    lost = (TerminationReason.MODEL_ERROR, TerminationReason.ENV_ERROR, TerminationReason.CANCELLED)
+    assert not [one.error for one in trajectories if one.termination in lost]
+    assert all(one.reward is not None for one in trajectories)
+    events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
+    assert [one["code"] for one in of_type(events, "alert")] == ["engine_restarted"]
+    states = {(e["name"], e["state"]) for one in of_type(events, "engines_reported") for e in one["replicas"]}
+    assert ("engine-0", "restarting") in states
+    assert not psutil_children_of_vllm()
+
+
+def psutil_children_of_vllm() -> list[int]:
+    """Return this process's descendants that are vLLM's."""
+    found = psutil.Process().children(recursive=True)
+    return [one.pid for one in found if one.is_running() and "vllm" in " ".join(one.cmdline())]
+
+
+def test_a_run_trains_on_an_engine_with_each_versions_weights(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    settings = {
+        "rollout.max_concurrent": 16,
+        "algorithm.entropy_coefficient": 0.01,
+        "trainer.learning_rate": 3e-3,
+    }
+    events = perform(tmp_path, "trained", small_run(**ENGINES, **settings))
+    finished = of_type(events, "iteration_finished")
+    assert [one["policy_version"] for one in finished] == [1, 2]
+    for one in finished:
+        assert one["metrics"]["mismatch/max"] <= PARITY
+        assert one["metrics"]["publish/parity"] <= PARITY
+        assert one["metrics"]["publish/replicas"] == 1.0
+        assert one["metrics"]["infra/rate"] == 0.0
+    sampled = {
+        (one["ref"]["iteration"], one["policy_version_min"], one["policy_version_max"])
+        for one in of_type(events, "trajectory_finished")
+        if one["ref"]["phase"] == "train"
+    }
+    assert sampled == {(0, 0, 0), (1, 1, 1)}
