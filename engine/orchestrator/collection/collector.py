@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 
 from engine.errors import RolloutsLostError
@@ -21,6 +21,8 @@ REPORT_EVERY_S = 5.0
 RATE_WINDOW_S = 600.0
 MIN_LOST_IN_A_ROW = 50
 """Rollouts lost one after the other, at least, before a collection ends: everything is broken."""
+MIN_TASKS_LOST = 3
+"""Tasks of which they are, at least: the image of one may be broken."""
 MIN_FOR_ALERT = 50
 """Finished rollouts before their share of losses raises an alert."""
 
@@ -56,7 +58,8 @@ class Collector:
         self._instances = {group.row.task.id: group.row.task.instance_id for group in groups}
         self._total = sum(group.size for group in groups)
         self._running = 0
-        self._lost_in_a_row = 0
+        self._lost_in_a_row: Counter[str] = Counter()
+        """Task → rollouts lost since one was not."""
         self._last_loss = ""
         self._alerted = False
         self._rate = _Rate()
@@ -108,15 +111,22 @@ class Collector:
         self._running -= 1
         self._rate.count += 1
         self._ledger.add(rollout)
-        self._lost_in_a_row = self._lost_in_a_row + 1 if rollout.is_lost else 0
         if rollout.is_lost:
             self._last_loss = why_lost(trajectory)
-        if self._lost_in_a_row >= self._max_lost_in_a_row:
-            raise RolloutsLostError(
-                f"infrastructure lost the last {self._lost_in_a_row} rollouts, the last one by: "
-                f"{self._last_loss}; the run goes on where it is when it is resumed"
-            )
+            self._lost_in_a_row[rollout.key.task_id] += 1
+        else:
+            self._lost_in_a_row.clear()
         self._report()
+        self._check_losses()
+
+    def _check_losses(self) -> None:
+        """Raise RolloutsLostError after too many losses in a row, unless they are of one or two tasks."""
+        count, tasks = self._lost_in_a_row.total(), len(self._lost_in_a_row)
+        if count >= self._max_lost_in_a_row and tasks >= min(MIN_TASKS_LOST, len(self._instances)):
+            raise RolloutsLostError(
+                f"infrastructure lost the last {count} rollouts, the last one by: {self._last_loss}; "
+                "the run goes on where it is when it is resumed"
+            )
 
     def _report(self, *, force: bool = False) -> None:
         now = time.monotonic()

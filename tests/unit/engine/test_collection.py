@@ -19,7 +19,7 @@ from engine.config.rollout import CollectionConfig, DatasetConfig, RolloutConfig
 from engine.config.run import EvaluateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.training import EvaluationConfig
-from engine.errors import ConfigError, RolloutsLostError
+from engine.errors import ConfigError, ModelError, RolloutsLostError
 from engine.evaluation.metrics import summarise
 from engine.events.control import Control
 from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
@@ -267,19 +267,46 @@ async def test_what_stays_lost_is_counted_named_and_repeated_by_the_next_attempt
 async def test_a_collection_ends_when_everything_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def refusing(_context: GenerationContext) -> str:
+        raise ModelError("no engine")
+
     monkeypatch.setattr(collecting, "MIN_LOST_IN_A_ROW", 6)
-    for retries, tasks in ((0, 1), (2, 1), (0, 5)):
+    for retries, tasks, most in ((0, 1, 4), (2, 1, 12), (0, 5, 24)):
         folder = tmp_path / f"{retries}-{tasks}"
         folder.mkdir()
         async with AsyncExitStack() as stack:
-            attempt = Attempt(folder, 1, stack)
-            backend = MemoryBackend(FILES, faults=[start_fault("no disk") for _ in range(200)])
-            collector = attempt.collector(
-                backend, requests=groups(tasks, 4 if tasks == 1 else 8), retries=retries, max_concurrent=2
+            collector = Attempt(folder, 1, stack).collector(
+                MemoryBackend(FILES),
+                TextPolicy(refusing),
+                requests=groups(tasks, 4 if tasks == 1 else 8),
+                retries=retries,
+                max_concurrent=2,
             )
-            with pytest.raises(RolloutsLostError, match="no disk"):
+            with pytest.raises(RolloutsLostError, match="no engine"):
                 await collector.collect()
-        assert len(events(folder, "trajectory_finished")) < 20
+        assert len(events(folder, "trajectory_finished")) <= most
+
+
+async def test_one_broken_task_does_not_end_a_collection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collecting, "MIN_LOST_IN_A_ROW", 6)
+    requests = groups(4, 12)
+    broken = requests[0].row.task.id
+
+    def refusing(context: GenerationContext) -> str:
+        if context.key.task_id == broken:
+            raise ModelError("refused")
+        return solver(context)
+
+    async with AsyncExitStack() as stack:
+        attempt = Attempt(tmp_path, 1, stack)
+        collector = attempt.collector(
+            MemoryBackend(FILES), TextPolicy(refusing), requests=requests, max_concurrent=2
+        )
+        metrics = await collector.collect()
+    assert (metrics.count, metrics.lost) == (48, 12)
+    assert {key.task_id for key in attempt.ledger.lost} == {broken}
 
 
 async def test_progress_has_rate_time_left_and_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
