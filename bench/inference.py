@@ -1,0 +1,275 @@
+"""Sampled tokens per second of the built-in sampler and of vLLM, next to vLLM's own offline throughput.
+
+Multi-turn rollouts of the shipped quickstart model, 1 to 64 at once: each turn samples a fixed number of
+tokens and an observation of random tokens follows. vLLM's offline engine (``LLM.generate`` in its own
+environment) is given the very prompts of each turn, all at once. The three take turns, after one warming
+round. Without vLLM's environment (``make vllm``) only the built-in sampler is measured.
+Run: ``python -m bench.inference [--quick]``; results go to ``bench/results/inference.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from bench.harness import store
+from engine.config.policies import VllmConfig
+from engine.errors import PreflightError
+from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams, TokenPolicy
+from engine.inference.builtin.sampler import TransformerPolicy
+from engine.inference.vllm.environment import find_interpreter
+from engine.inference.vllm.policy import VllmPolicy
+from engine.inference.vllm.publication import Publisher, ServedModel
+from engine.inference.vllm.replicas import Replica
+from engine.inference.vllm.server import ServerCommand, VllmServer
+from engine.models.opening import OpenedModel, open_model
+from engine.orchestrator.engines import model_folder
+from engine.orchestrator.frozen_weights import FrozenWeights
+from engine.types import RolloutKey, Step
+from tests.rollout_builders import make_row
+
+PROMPT, SAMPLED, OBSERVED, TURNS = 400, 48, 32, 4
+MAX_CONTEXT, MAX_BATCH, CACHE_GIB = 1024, 64, 1.0
+CONCURRENT, QUICK_CONCURRENT = (1, 8, 32, 64), (1, 8)
+SHARE_BAR, HIT_BAR = 0.8, 0.9
+
+
+@dataclass(slots=True)
+class Measured:
+    """Rates of the rounds at one concurrency, tokens per second; and vLLM's prefix hits from turn 2 on."""
+
+    builtin: list[float] = field(default_factory=list)
+    vllm: list[float] = field(default_factory=list)
+    offline: list[float] = field(default_factory=list)
+    hits: int = 0
+    queries: int = 0
+
+
+class Rollouts:
+    """A round of concurrent rollouts, turn by turn, with the prompts of each turn."""
+
+    def __init__(self, number: int, *, seed: int, vocabulary: int) -> None:
+        self._random = random.Random(seed)
+        self._vocabulary = vocabulary
+        self.seed = seed
+        self.prompts = [self._ids(PROMPT) for _ in range(number)]
+        self.history: list[list[list[int]]] = []
+
+    async def turn(self, policy: TokenPolicy, number: int) -> None:
+        """Sample one turn of all rollouts at once, and append observations."""
+        self.history.append([list(prompt) for prompt in self.prompts])
+        sampling = (policy.generate(self._request(i, number)) for i in range(len(self.prompts)))
+        for prompt, generation in zip(self.prompts, await asyncio.gather(*sampling), strict=True):
+            assert len(generation.ids) == SAMPLED
+            prompt += [*generation.ids, *self._ids(OBSERVED)]
+
+    def release(self, policy: TokenPolicy) -> None:
+        """End all rollouts."""
+        for index in range(len(self.prompts)):
+            policy.release(self._key(index))
+
+    def _ids(self, count: int) -> list[int]:
+        return [self._random.randrange(self._vocabulary) for _ in range(count)]
+
+    def _key(self, index: int) -> RolloutKey:
+        return RolloutKey(iteration=self.seed, phase="bench", task_id="b" * 16, index=index)
+
+    def _request(self, index: int, turn: int) -> GenerationRequest:
+        steps = tuple(Step(index=i, thought="", response="", call=None, observation="") for i in range(turn))
+        return GenerationRequest(
+            prompt_ids=self.prompts[index],
+            sampling=SamplingParams(max_tokens=SAMPLED),
+            seed=1000 * self.seed + index,
+            stop_ids=frozenset(),
+            context=GenerationContext(key=self._key(index), row=make_row(), steps=steps),
+        )
+
+
+class Offline:
+    """vLLM's ``LLM`` in a process of its own environment."""
+
+    def __init__(self, python: Path, folder: Path) -> None:
+        script = Path(__file__).with_name("inference_offline.py")
+        shape = [str(MAX_CONTEXT), str(MAX_BATCH), f"{CACHE_GIB:g}", "float32"]
+        fixed = {
+            "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+            "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
+            "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
+        }  # fmt: skip
+        self._process = subprocess.Popen(
+            [str(python), str(script), str(folder), *shape],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, **fixed},
+        )
+        self._read()
+
+    def rate(self, rollouts: Rollouts) -> float:
+        """Return the tokens per second over the turns of a round, given their prompts at once."""
+        seconds, tokens = 0.0, 0
+        for number, prompts in enumerate(rollouts.history):
+            job = {"prompts": prompts, "max_tokens": SAMPLED, "seed": rollouts.seed, "forget": number == 0}
+            assert self._process.stdin is not None
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+            answer = self._read()
+            seconds += answer["seconds"]
+            tokens += answer["tokens"]
+        return tokens / seconds
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+
+async def sampled(policy: TokenPolicy, rollouts: Rollouts) -> float:
+    """Return the tokens per second of a round."""
+    began = time.perf_counter()
+    for number in range(TURNS):
+        await rollouts.turn(policy, number)
+    seconds = time.perf_counter() - began
+    rollouts.release(policy)
+    return len(rollouts.prompts) * TURNS * SAMPLED / seconds
+
+
+async def open_vllm(opened: OpenedModel, folder: Path, python: Path, out: Path) -> VllmPolicy:
+    """Start one server with a proven model."""
+    command = ServerCommand(
+        model=folder, python=python, max_context=MAX_CONTEXT, dtype="float32", cpu_cache_gib=CACHE_GIB,
+        max_batch=MAX_BATCH,
+    )  # fmt: skip
+    served = ServedModel(
+        vocabulary=opened.model.vocab_size, max_context=MAX_CONTEXT, dtype=torch.float32, base=str(folder)
+    )
+    config = VllmConfig()
+    policy = VllmPolicy(
+        [Replica(name="engine-0", server=VllmServer(command, log=out / "engine.log"))],
+        Publisher(config, served, folder=out / "weights"),
+        config,
+        chat=opened.chat(),
+        max_context=MAX_CONTEXT,
+    )
+    policy.start()
+    try:
+        await policy.publish(0, FrozenWeights(opened.model))
+    except BaseException:
+        await policy.close()
+        raise
+    return policy
+
+
+async def count_hits(policy: VllmPolicy, rollouts: Rollouts) -> tuple[int, int]:
+    """Roll out and return the tokens found in, and looked up in, the prefix cache from turn 2 on."""
+    client = policy._fleet.replicas[0].client
+    await rollouts.turn(policy, 0)
+    before = await client.metrics()
+    for number in range(1, TURNS):
+        await rollouts.turn(policy, number)
+    after = await client.metrics()
+    rollouts.release(policy)
+    return after.prefix_hits - before.prefix_hits, after.prefix_queries - before.prefix_queries
+
+
+async def measure(concurrent: Sequence[int], rounds: int, python: Path | None) -> dict[int, Measured]:
+    """Measure all samplers in turns."""
+    found = {number: Measured() for number in concurrent}
+    async with AsyncExitStack() as stack:
+        out = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder = model_folder("builtin:quickstart", out / "model", home=out, dtype=torch.float32)
+        opened = open_model(str(folder), home=out)
+        builtin = TransformerPolicy(opened.model, opened.chat(), max_batch=MAX_BATCH)
+        stack.push_async_callback(builtin.close)
+        vllm, offline = None, None
+        if python is not None:
+            vllm = await open_vllm(opened, folder, python, out)
+            stack.push_async_callback(vllm.close)
+            offline = await asyncio.to_thread(Offline, python, folder)
+            stack.callback(offline.close)
+        for turn in range(rounds + 1):
+            for number, measured in found.items():
+                await _round(turn, number, measured, builtin, vllm, offline, opened.model.vocab_size)
+    return found
+
+
+async def _round(
+    turn: int,
+    number: int,
+    measured: Measured,
+    builtin: TransformerPolicy,
+    vllm: VllmPolicy | None,
+    offline: Offline | None,
+    vocabulary: int,
+) -> None:
+    """Measure each sampler once; round 0 warms up and counts prefix hits."""
+    seed = 100 * turn + number
+    rates = [await sampled(builtin, Rollouts(number, seed=seed, vocabulary=vocabulary))]
+    if vllm is not None and offline is not None:
+        rollouts = Rollouts(number, seed=seed, vocabulary=vocabulary)
+        if turn:
+            rates.append(await sampled(vllm, rollouts))
+        else:
+            measured.hits, measured.queries = await count_hits(vllm, rollouts)
+        rates.append(await asyncio.to_thread(offline.rate, rollouts))
+    if turn:
+        for kept, rate in zip((measured.builtin, measured.vllm, measured.offline), rates, strict=False):
+            kept.append(rate)
+
+
+def report(found: dict[int, Measured]) -> None:
+    """Print the table."""
+    print(f"{'concurrent':>10} {'builtin':>9} {'vLLM':>9} {'offline':>9} {'share':>7} {'prefix hits':>12}")
+    for number, one in found.items():
+        if not one.vllm:
+            print(f"{number:>10} {median(one.builtin):>9,.0f}")
+            continue
+        share = median(vllm / offline for vllm, offline in zip(one.vllm, one.offline, strict=True))
+        print(
+            f"{number:>10} {median(one.builtin):>9,.0f} {median(one.vllm):>9,.0f} "
+            f"{median(one.offline):>9,.0f} {share:>7.0%} {one.hits / max(one.queries, 1):>12.1%}"
+        )
+    print(f"tokens/s, medians; bars: share ≥ {SHARE_BAR:.0%}, prefix hits from turn 2 on ≥ {HIT_BAR:.0%}")
+
+
+def main() -> None:
+    """Measure, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one round at 1 and 8 at once")
+    quick = parser.parse_args().quick
+    load = os.getloadavg()[0]
+    python = None
+    try:
+        python = find_interpreter()
+    except PreflightError as missing:
+        print(f"vLLM is not measured: {missing}")
+    torch.set_num_threads(1)
+    found = asyncio.run(measure(QUICK_CONCURRENT if quick else CONCURRENT, 1 if quick else 3, python))
+    report(found)
+    measured = {str(number): asdict(one) for number, one in found.items()}
+    store("inference", {"load": load, "cpus": os.cpu_count(), "concurrent": measured}, quick=quick)
+
+
+if __name__ == "__main__":
+    main()
