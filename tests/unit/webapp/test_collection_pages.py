@@ -69,7 +69,7 @@ def test_progress_shows_counts_interval_rate_tokens_cost_and_time_left(operator:
     assert "Rollouts 32 of 64" in text
     assert "Solved so far 40.0 % 95 %: 24.6 % – 57.7 %" in text
     assert "about 1 min 36 s left" in text
-    assert "Rate 20 a minute" in text
+    assert "Rollouts a minute 20 last ten minutes" in text
     assert "Tokens 40 000 generated in 300 steps" in text
     assert "Cost $1.25 of $5.00" in text
     assert "model qwen-coder at lab" in text
@@ -133,7 +133,7 @@ def test_any_other_stop_can_be_resumed(operator: Client) -> None:
     text = text_of(operator, stopped(made()))
     assert "spend limit." not in text
     assert "Resume where it stopped" in text
-    assert re.search(r"Rate [\d ]+ a minute rollouts, on average", text)
+    assert re.search(r"Rollouts a minute [\d ]+ on average", text)
 
 
 def test_an_evaluation_at_its_spend_limit_is_repeated_as_a_whole(operator: Client) -> None:
