@@ -20,6 +20,7 @@ from django.db.models.functions import Cast
 from webapp.models import Dataset, Group, Run
 
 SCRIPTED = ("oracle", "noop")
+"""Types of policies that play a script."""
 CLASSES = ("none", "mixed", "all", "unmeasured")
 """Never solved, sometimes, always; not tried yet."""
 BINS = 10

@@ -12,10 +12,10 @@ from engine.config.recipes import resolve
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
 from engine.types import RunKind, RunState
 from webapp.models import Dataset, Experiment, Run, Task
+from webapp.selectors.difficulty import SCRIPTED
 from webapp.services import runs
 
 RECIPE = "collect"
-_SCRIPTS = ("oracle", "noop")
 _LOCAL_IMAGE = "local:"
 
 
@@ -99,7 +99,7 @@ def _overrides(request: CollectionRequest) -> dict[str, Any]:
 def _policy(request: CollectionRequest) -> dict[str, Any]:
     if request.endpoint:
         policy = {"type": "endpoint", "endpoint": request.endpoint, "model": request.model}
-    elif request.model in _SCRIPTS:
+    elif request.model in SCRIPTED:
         return {"policy.type": request.model}
     else:
         policy = {"type": "transformer", "checkpoint": request.model}
