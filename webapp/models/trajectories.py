@@ -59,6 +59,10 @@ class Group(models.Model):
         return f"group {self.task_key} in {self.phase} {self.iteration} of run {self.run_id}"
 
 
+PAID = models.Q(cost__isnull=False) | models.Q(cached_tokens__gt=0)
+"""Condition of trajectories with a cost or cached tokens, word for word that of the index of their sums."""
+
+
 class Trajectory(models.Model):
     """The record of one rollout; one per (run, iteration, phase, task_key, index), whatever was retried."""
 
@@ -157,6 +161,9 @@ class Trajectory(models.Model):
                 fields=["run", "active_at"], condition=models.Q(state="running"), name="trajectory_live"
             ),
             models.Index(fields=["run", "-id"], condition=~models.Q(findings=[]), name="trajectory_findings"),
+            models.Index(
+                fields=["run"], include=["cost", "cached_tokens"], condition=PAID, name="trajectory_paid"
+            ),
         ]
 
     def __str__(self) -> str:

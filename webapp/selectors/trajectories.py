@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import connection
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import OuterRef, QuerySet, Subquery, Value
+from django.db.models.functions import Coalesce
 
 from webapp.models import Run, Step, TaskAnswer, TestLog, TestResult, TokenBlob, Trajectory
 
@@ -28,7 +29,9 @@ def get_trajectory(
 
 def with_token_flag(rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
     """Add ``has_token_ids`` to trajectories: whether token ids were recorded."""
-    return rows.annotate(has_token_ids=Exists(TokenBlob.objects.filter(pk=OuterRef("pk"))))
+    # Not ``Exists``, for which PostgreSQL may read the whole table of blobs to hash it.
+    recorded = TokenBlob.objects.filter(pk=OuterRef("pk")).values(recorded=Value(True))
+    return rows.annotate(has_token_ids=Coalesce(Subquery(recorded), False))
 
 
 def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:

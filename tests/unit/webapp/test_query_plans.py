@@ -1,0 +1,64 @@
+"""Plans of queries that pages repeat while a run goes, over tables of many rows."""
+
+from __future__ import annotations
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from webapp.models import Group, Run, TokenBlob, Trajectory
+from webapp.selectors import iterations, trajectories
+
+pytestmark = pytest.mark.django_db
+MANY = 4_000
+
+
+@pytest.fixture
+def run() -> Run:
+    """A collection with many paid trajectories with token ids, known to the planner."""
+    now = timezone.now()
+    run = Run.objects.create(name="large", kind="rollout", state="running")
+    group = Group.objects.create(run=run, phase="train", iteration=0, task_key="t", size=MANY, started_at=now)
+    rows = Trajectory.objects.bulk_create(
+        Trajectory(
+            run=run, group=group, phase="train", iteration=0, task_key="t", index=index, epoch=1,
+            state="finished" if index else "running", started_at=now, active_at=now,
+            cost=0.25 if index < 100 else None, cached_tokens=index % 2,
+        )
+        for index in range(MANY)
+    )  # fmt: skip
+    TokenBlob.objects.bulk_create(TokenBlob(trajectory=row, length=1, data=b"x") for row in rows[1:])
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE webapp_trajectory, webapp_tokenblob")
+    return run
+
+
+def plan(sql: str) -> str:
+    """Return the plan of a captured query."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"EXPLAIN {sql}")
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
+def test_counts_and_costs_of_a_run_read_indexes_only(run: Run) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        counts = iterations.live_counts(run)
+    assert (counts.running, counts.total, counts.cost) == (1, MANY, 25.0)
+    assert counts.cached_tokens == MANY // 2
+    with connection.cursor() as cursor:
+        # Without VACUUM, which a transaction excludes, the planner takes index-only scans for expensive ones.
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
+    for query in captured.captured_queries:
+        found = plan(query["sql"])
+        assert "Index Only Scan" in found or "trajectory_live" in found, found
+
+
+def test_the_flag_of_recorded_tokens_reads_the_blobs_of_the_shown_rows_only(run: Run) -> None:
+    with CaptureQueriesContext(connection) as captured:
+        rows, total = trajectories.newest(run.pk, limit=MANY)
+    assert total == MANY
+    assert [row.index for row in rows if not row.has_token_ids] == [0]  # type: ignore[attr-defined]
+    found = plan(captured.captured_queries[0]["sql"])
+    assert "Index Only Scan using webapp_tokenblob_pkey" in found, found
+    assert "Seq Scan on webapp_tokenblob" not in found, found
