@@ -240,6 +240,14 @@ def test_an_administrator_enters_changes_and_removes_an_endpoint_on_the_page() -
     assert KEY not in json.dumps(list(AuditEntry.objects.values_list("changes", flat=True)))
 
 
+def test_changes_to_an_endpoint_that_was_removed_meanwhile_do_not_restore_it() -> None:
+    changed = {"editing": "hosted", "address": ADDRESS, "key": "", "models": "", "note": "n"}
+    answer = client_of(Role.ADMIN).post("/endpoints/save/", changed)
+    assert answer.status_code == 422
+    assert "was removed meanwhile" in html.unescape(answer.content.decode())
+    assert not Endpoint.objects.exists()
+
+
 def test_the_api_takes_a_key_and_never_returns_it() -> None:
     client = client_of(Role.ADMIN)
     body = {"address": ADDRESS, "key": KEY, "models": "a,b"}

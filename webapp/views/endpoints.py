@@ -35,7 +35,10 @@ def endpoint_save(request: HttpRequest, person: Person) -> HttpResponse:
     posted = posted_of(request)
     editing, key = posted.get("editing", ""), posted.get("key", "")
     try:
-        if not editing and reads.get_endpoint(posted.get("name", "")) is not None:
+        exists = reads.get_endpoint(editing or posted.get("name", "")) is not None
+        if editing and not exists:
+            raise ConfigError(f"endpoint '{editing}' was removed meanwhile: add it again")
+        if exists and not editing:
             raise ConfigError(f"there is an endpoint '{posted['name']}' already: change that one")
         endpoint = endpoints.save(
             name=editing or posted.get("name", ""),

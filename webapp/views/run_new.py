@@ -33,7 +33,7 @@ from webapp.selectors import runs as run_reads
 from webapp.services import runs as run_writes
 from webapp.services.states import IllegalTransitionError
 from webapp.views.access import Person, operator
-from webapp.views.pages import page
+from webapp.views.pages import page, params_of, posted_of
 from webapp.views.runs import run_or_404
 
 
@@ -44,20 +44,21 @@ def run_new(request: HttpRequest, person: Person) -> HttpResponse:
 
     Settings in the query string are entered in the form: ``?recipe=collect&dataset.name=quickstart``.
     """
-    data = request.POST if request.method == "POST" else request.GET
-    clone = whole(str(data.get("clone", "")), most=MOST_ID)
+    data = posted_of(request) if request.method == "POST" else params_of(request)
+    clone = whole(data.get("clone", ""), most=MOST_ID)
     parent = run_or_404(clone) if clone is not None else None
-    recipe = parent.recipe if parent else str(data.get("recipe", ""))
+    recipe = parent.recipe if parent else data.get("recipe", "")
     if request.method != "POST":
-        experiment = whole(str(data.get("experiment", "")), most=MOST_ID)
-        entered = {key: str(value) for key, value in data.items() if "." in key}
+        experiment = whole(data.get("experiment", ""), most=MOST_ID)
+        entered = {key: value for key, value in data.items() if "." in key}
         context = _context(recipe, parent, entered, (), parent.experiment_id if parent else experiment)
         return page(request, person, "runs/new.html", context)
-    return _create(request, person, recipe, parent)
+    return _create(request, person, recipe, parent, data)
 
 
-def _create(request: HttpRequest, person: Person, recipe: str, parent: Run | None) -> HttpResponse:
-    posted = {key: str(value) for key, value in request.POST.items()}
+def _create(
+    request: HttpRequest, person: Person, recipe: str, parent: Run | None, posted: Mapping[str, str]
+) -> HttpResponse:
     chosen = whole(posted.get("experiment", ""), most=MOST_ID)
     experiment = Experiment.objects.filter(pk=chosen).first() if chosen is not None else None
     try:

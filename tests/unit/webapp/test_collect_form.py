@@ -187,3 +187,13 @@ def test_the_main_settings_come_first_and_all_others_behind_them(operator: Clien
 def test_a_dataset_offers_to_collect_on_it(operator: Client) -> None:
     page = operator.get("/datasets/tasks/").content.decode()
     assert "/runs/new/?recipe=collect&amp;dataset.name=tasks" in page
+
+
+@pytest.mark.parametrize("then", ["", "check", "start"])
+def test_characters_that_postgresql_cannot_hold_are_no_error(operator: Client, then: str) -> None:
+    address = "/runs/new/?recipe=collect&dataset.name=ta%00sks"
+    values = {"recipe": "collect", "dataset.name": "ta\0sks", "policy.type": "oracle", "then": then}
+    answer = operator.post("/runs/new/", values) if then else operator.get(address)
+    assert answer.status_code == (302 if then == "start" else 200)
+    if then == "start":
+        assert Run.objects.get().config["dataset"]["name"] == "tasks"
