@@ -20,7 +20,7 @@ from engine.inference.vllm.server import VllmServer
 from engine.inference.vllm.server_update import ReplicaProof
 from engine.models.chat.chatml import ChatML
 from engine.types import RolloutKey, Step
-from tests.fakes.vllm_server import FakeCommand, FakeVllm
+from tests.fakes.vllm_server import FakeCommand, FakeVllm, scripted
 from tests.rollout_builders import make_row
 from tests.unit.models.small import tokenizer
 
@@ -182,6 +182,12 @@ def make_request(
         stop_ids=STOP,
         context=GenerationContext(key=key, row=make_row(), steps=steps),
     )
+
+
+def whole(request: GenerationRequest, weights: str = "") -> tuple[int, ...]:
+    """Return the tokens of an undisturbed response."""
+    stops = sorted(request.stop_ids)
+    return scripted(request.prompt_ids, request.seed, request.sampling.max_tokens, stops, weights).ids
 
 
 async def until(condition: Callable[[], object], *, timeout_s: float = 60.0) -> None:

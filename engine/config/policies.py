@@ -39,7 +39,7 @@ class VllmConfig(Section):
     """Share of a server's KV cache that the conversations in flight may fill before new ones have to wait."""
     transfer: Literal["auto", "disk", "nccl", "ipc"] = "auto"
     """Way of new weights to the servers: by files, by NCCL, or by CUDA IPC on the same device; ``auto`` uses
-    NCCL between GPUs, else files."""
+    NCCL between GPUs to servers that the run starts, else files."""
     in_flight: Literal["finish", "keep", "abort"] = "finish"
     """Requests in flight when weights change: ``finish`` waits for them, ``keep`` freezes them and samples
     on with the new weights, ``abort`` sends them again."""
@@ -133,7 +133,7 @@ class EndpointPolicyConfig(Section):
     send_seed: bool = True
     """Send each request's seed; some endpoints refuse it."""
     tool_choice: Literal["auto", "required"] = "auto"
-    """Whether the model may answer without a tool call; ``required`` makes endpoints that can enforce one."""
+    """Freedom to answer without a tool call; ``required`` makes endpoints that can enforce one."""
     single_call: bool = True
     """Ask for one tool call per response (``parallel_tool_calls``: false), as agents expect; some endpoints
     refuse the parameter."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Literal, Protocol
 
@@ -35,6 +36,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 30.0
 
 log = structlog.get_logger("engines")
 _FAILURES = (TrainyardError, OSError, TimeoutError)
+"""Errors that a broken server causes; any other is a defect of this program."""
 
 
 class Prover(Protocol):
@@ -135,6 +137,16 @@ class Fleet:
         replica.strikes.clear()
         self.set_state(replica, ReplicaState.READY)
 
+    def unprove(self, replicas: Sequence[Replica]) -> None:
+        """Let replicas wait for the next publication: the last one was not completed.
+
+        Those that are being restarted wait for it too; no version is current until then.
+        """
+        self.version = None
+        for replica in replicas:
+            replica.version = None
+            self.set_state(replica, ReplicaState.STARTING, "a publication was not completed")
+
     async def request_failed(self, replica: Replica, incarnation: int, error: EngineError) -> None:
         """Find out whether a replica is to blame for a failed request; if so, take it out of service."""
         survived = error.kind == "lost" and await self._seems_well(replica)
@@ -232,6 +244,7 @@ class Fleet:
         try:
             if replica.server is None:
                 facts = await replica.client.check()
+                await replica.client.resume()  # a run that was killed may have left it paused
             else:
                 await replica.server.stop()
                 await self._interrupt(replica)
@@ -249,7 +262,9 @@ class Fleet:
                     return f"it does not prove that it serves version {self.version}"
                 replica.is_up = True
                 self.proven(replica)
-        except _FAILURES as error:
+        except Exception as error:  # a replica that nobody supervises would be waited for in vain
+            if not isinstance(error, _FAILURES):
+                log.error("engine_supervision_failed", engine=replica.name, traceback=traceback.format_exc())
             return _brief(str(error)) or type(error).__name__
         return None
 

@@ -43,7 +43,8 @@ def choose_transfer(config: VllmConfig, *, on_gpu: bool, ranks: int) -> LiveTran
     """
     way, has_vllm = config.transfer, importlib.util.find_spec("vllm") is not None
     if way == "auto":
-        way = "nccl" if on_gpu and has_vllm else "disk"
+        # Servers that others have started were most likely not started for a transfer.
+        way = "nccl" if on_gpu and has_vllm and not config.addresses else "disk"
     if way == "disk":
         return None
     problem = ""

@@ -251,12 +251,16 @@ class VllmPolicy(TrainablePolicy):
 
     async def _publish(self, version: int, weights: WeightSource) -> dict[str, float]:
         """Publish to the replicas that are up; let those serve that proved it and restart the others."""
-        replicas = [one for one in self._fleet.replicas if one.is_up]
         if self._config.in_flight == "finish":
-            await self._finish(replicas)
+            await self._finish()
+        replicas = [one for one in self._fleet.replicas if one.is_up]  # after the wait: one may have failed
         for replica in replicas:
             self._fleet.set_state(replica, ReplicaState.PUBLISHING, f"receives version {version}")
-        report = await self._publisher.publish(version, weights, [one.client for one in replicas])
+        try:
+            report = await self._publisher.publish(version, weights, [one.client for one in replicas])
+        except BaseException:
+            self._fleet.unprove(replicas)
+            raise
         self.version = self._fleet.version = version
         for replica, proof in zip(replicas, report.replicas, strict=True):
             if proof.failure:
@@ -267,8 +271,8 @@ class VllmPolicy(TrainablePolicy):
                 self._fleet.proven(replica)
         return report.metrics()
 
-    async def _finish(self, replicas: Sequence[Replica]) -> None:
+    async def _finish(self) -> None:
         """Wait for the requests in flight; those that fail are sent again after the publication."""
-        while requests := [task for replica in replicas for task in replica.requests]:
+        while requests := [task for replica in self._fleet.replicas for task in replica.requests]:
             await asyncio.wait(requests)
             await asyncio.sleep(0)  # their callers take note

@@ -30,7 +30,7 @@ import torch
 
 from engine.config.policies import VllmConfig
 from engine.errors import EngineError, PublicationError
-from engine.inference.base import WeightSource
+from engine.inference.base import WeightConsumer, WeightSource
 from engine.inference.vllm.client import VllmClient
 from engine.inference.vllm.live_transfer import LiveTransfer
 from engine.inference.vllm.proof import Checksums, Digests, check_changes, odd_ones_out, probe_ids, tolerance
@@ -54,11 +54,11 @@ class ServedModel:
     dtype: torch.dtype
     """Type in which the servers compute."""
     exact_trainer: bool = True
-    """Whether the trainer's matrix products are in float32."""
+    """True where the trainer's matrix products are in float32."""
     base: str = ""
     """Folder that the servers started from, for the settings of adapters."""
     has_adapters: bool = False
-    """Whether LoRA adapters are trained, over weights that stay."""
+    """True where LoRA adapters are trained, over weights that stay."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -288,11 +288,10 @@ class Publisher:
         ready = [update for update, one in zip(updates, paused, strict=True) if not one.failure]
         consumer = self._live.consumer([update.client for update in ready], self._model.dtype)
         try:
-            sent: SentWeights = await weights.send_weights(consumer)
-            deliver = ServerUpdate.stamp
-        except PublicationError as error:
-            log.warning("live_transfer_failed", version=version, why=str(error), instead="files")
-            sent, deliver = await self._write(version, weights), ServerUpdate.load
+            sent, deliver = await self._send_live(version, weights, consumer)
+        except BaseException:
+            await asyncio.gather(*(update.give_up() for update in ready))
+            raise
 
         async def complete(update: ServerUpdate) -> Checksums:
             await deliver(update)
@@ -301,3 +300,13 @@ class Publisher:
 
         proven = iter(await self._each(ready, complete))
         return sent, [one if one.failure else next(proven) for one in paused]
+
+    async def _send_live(
+        self, version: int, weights: WeightSource, consumer: WeightConsumer
+    ) -> tuple[SentWeights, Callable[[ServerUpdate], Awaitable[None]]]:
+        """Send the weights, or write them where that fails; return what each server has to do then."""
+        try:
+            return await weights.send_weights(consumer), ServerUpdate.stamp
+        except PublicationError as error:
+            log.warning("live_transfer_failed", version=version, why=str(error), instead="files")
+            return await self._write(version, weights), ServerUpdate.load

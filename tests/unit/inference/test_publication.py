@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from engine.config.policies import VllmConfig
-from engine.errors import ConfigError, EngineError, PublicationError
+from engine.errors import ConfigError, EngineError, PublicationError, TrainerError
 from engine.inference.base import Generation, GenerationRequest, WeightConsumer, WeightStream
 from engine.inference.vllm.client import VllmClient
 from engine.inference.vllm.facts import EngineMetrics
@@ -356,6 +356,15 @@ async def test_transfers_without_files_fall_back_to_files(tmp_path: Path, works:
         assert not (tmp_path / "weights" / "2").exists()
 
 
+@pytest.mark.parametrize("works", [True, False])
+async def test_servers_go_on_where_the_trainer_fails_in_the_midst(tmp_path: Path, works: bool) -> None:
+    trainer, server = Trainer(failure=TrainerError("a rank ended")), Server()
+    publishing = publisher(tmp_path, live=cast(LiveTransfer, Gpus(works)))
+    with pytest.raises(TrainerError, match="a rank ended"):
+        await publish(publishing, 1, trainer, [server])
+    assert not server.paused.is_set()
+
+
 def test_adapters_are_written_as_peft_does(tmp_path: Path) -> None:
     tensors = {"base_model.model.a.lora_A.weight": torch.ones(2, 3)}
     stream = WeightStream(infos={}, tensors=iter(tensors.items()), adapter={"r": 2})
@@ -395,6 +404,14 @@ def test_the_way_of_weights_follows_the_machine(
     if live is not None:
         assert json.loads(live.server_arguments()[1]) == {"backend": found}
         assert bool(live.server_environment()) is (found == "ipc")
+
+
+def test_running_servers_get_files_unless_a_transfer_is_configured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found")
+    addresses = ("http://127.0.0.1:1",)
+    assert choose_transfer(VllmConfig(addresses=addresses), on_gpu=True, ranks=1) is None
+    live = choose_transfer(VllmConfig(addresses=addresses, transfer="nccl"), on_gpu=True, ranks=1)
+    assert live is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,22 +1,17 @@
-"""VllmPolicy over fake servers: routing, admission, failover and publication waiting."""
+"""VllmPolicy over fake servers: routing, admission and failover."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 
-from engine.errors import EngineError, ModelError, PublicationError
+from engine.errors import EngineError, ModelError
+from engine.inference.vllm.client import VllmClient
 from engine.inference.vllm.replicas import ReplicaState
-from tests.fakes.vllm_server import Fault, scripted
-from tests.vllm_policies import NoWeights, attached, make_request, until
-
-
-def whole(request: Any, weights: str = "") -> tuple[int, ...]:
-    """Tokens of an undisturbed response."""
-    stops = sorted(request.stop_ids)
-    return scripted(request.prompt_ids, request.seed, request.sampling.max_tokens, stops, weights).ids
+from tests.fakes.vllm_server import Fault
+from tests.vllm_policies import attached, make_request, until, whole
 
 
 async def test_a_trajectory_stays_on_its_replica_and_new_ones_are_spread() -> None:
@@ -233,69 +228,27 @@ async def test_without_any_engine_requests_fail_after_the_stall_time_and_one_tha
         assert (await rig.policy.generate(make_request())).ids == whole(make_request())
 
 
-@pytest.mark.parametrize("mode", ["finish", "abort", "keep"])
-async def test_requests_across_a_publication(mode: Literal["finish", "abort", "keep"]) -> None:
-    async with attached(2, token_s=0.005, in_flight=mode) as rig:
-        requests = [make_request(i, seed=3, max_tokens=60) for i in range(4)]
-        early = [asyncio.create_task(rig.policy.generate(one)) for one in requests]
-        await until(lambda: sum(fake.counters["prompt_tokens"] > 0 for fake in rig.fakes) == 2)
-        await asyncio.sleep(0.05)
-        seen: list[int] = []
-
-        async def during() -> None:
-            seen.append(sum(len(fake.running) for fake in rig.fakes))
-            late.append(asyncio.create_task(rig.policy.generate(make_request(9, (5,)))))
-            await asyncio.sleep(0.05)
-            assert sum(prompt == [5] for fake in rig.fakes for prompt in fake.prompts) == 0
-
-        late: list[asyncio.Task[Any]] = []
-        for fake in rig.fakes:
-            fake.pauses.clear()
-        rig.publisher.during = during
-        metrics = await rig.policy.publish(1, NoWeights())
-        assert metrics["publish/replicas"] == 2.0
-        generations = await asyncio.gather(*early)
-        assert set((await late[0]).versions) == {1}
-        versions = [set(one.versions) for one in generations]
-        if mode == "finish":
-            assert (seen, versions) == ([0], [{0}] * 4)
-        elif mode == "abort":
-            assert (seen, versions) == ([0], [{1}] * 4)
-        else:
-            assert seen == [4]
-            assert versions == [{0, 1}] * 4
-            assert [fake.pauses[-1] for fake in rig.fakes] == ["keep", "keep"]
-        assert [one.ids for one in generations] == [whole(one) for one in requests]
-
-
-async def test_a_replica_that_does_not_prove_the_weights_never_samples() -> None:
-    async with attached(2) as rig:
-        rig.publisher.unproven[rig.addresses[0]] = 1000
-        metrics = await rig.policy.publish(1, NoWeights())
-        assert metrics["publish/replicas"] == 1.0
-        assert rig.sink.alerts() == ["publication_failed", "engine_left_out"]
-        generations = await asyncio.gather(*(rig.policy.generate(make_request(i)) for i in range(4)))
-        assert all(set(one.versions) == {1} for one in generations)
-        assert rig.fakes[0].prompts == []
-        rig.publisher.unproven[rig.addresses[0]] = 0
-        await until(lambda: rig.replicas[0].is_ready)
-
-
-async def test_a_publication_that_nobody_proves_is_an_error() -> None:
-    async with attached(2) as rig:
-        rig.publisher.unproven = dict.fromkeys(rig.addresses, 1000)
-        with pytest.raises(PublicationError, match="version 1.*engine-0.*engine-1"):
-            await rig.policy.publish(1, NoWeights())
-
-
-async def test_nothing_samples_before_the_first_proof() -> None:
+async def test_a_server_that_an_ended_run_left_paused_goes_on() -> None:
     async with attached(1, publish=False) as rig:
-        early = asyncio.create_task(rig.policy.generate(make_request()))
+        rig.fakes[0]._resumed.clear()
         await until(lambda: rig.replicas[0].is_up)
-        await asyncio.sleep(0.05)
-        assert rig.fakes[0].prompts == []
-        await rig.policy.publish(3, NoWeights())
-        assert set((await early).versions) == {3}
+        assert rig.fakes[0]._resumed.is_set()
+
+
+async def test_an_unexpected_error_does_not_end_the_supervision_of_an_engine(monkeypatch: Any) -> None:
+    async with attached(2) as rig:
+        restore, errors = rig.publisher.restore, [ValueError("unexpected")]
+
+        async def broken(client: VllmClient) -> bool:
+            if errors:
+                raise errors.pop()
+            return await restore(client)
+
+        monkeypatch.setattr(rig.publisher, "restore", broken)
+        rig.fakes[0].faults.append(Fault(kind="nan"))
+        await rig.policy.generate(make_request(seed=3))
+        await until(lambda: rig.replicas[0].is_ready)
+        assert not errors
 
 
 async def test_metrics_and_events_of_an_iteration() -> None:

@@ -1,0 +1,107 @@
+"""VllmPolicy over fake servers across publications: requests in flight, replicas that prove nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+
+from engine.errors import PublicationError, TrainerError
+from engine.inference.vllm.replicas import ReplicaState
+from tests.fakes.vllm_server import Fault
+from tests.vllm_policies import NoWeights, attached, make_request, until, whole
+
+
+@pytest.mark.parametrize("mode", ["finish", "abort", "keep"])
+async def test_requests_across_a_publication(mode: Literal["finish", "abort", "keep"]) -> None:
+    async with attached(2, token_s=0.005, in_flight=mode) as rig:
+        requests = [make_request(i, seed=3, max_tokens=60) for i in range(4)]
+        early = [asyncio.create_task(rig.policy.generate(one)) for one in requests]
+        await until(lambda: sum(fake.counters["prompt_tokens"] > 0 for fake in rig.fakes) == 2)
+        await asyncio.sleep(0.05)
+        seen: list[int] = []
+
+        async def during() -> None:
+            seen.append(sum(len(fake.running) for fake in rig.fakes))
+            late.append(asyncio.create_task(rig.policy.generate(make_request(9, (5,)))))
+            await asyncio.sleep(0.05)
+            assert sum(prompt == [5] for fake in rig.fakes for prompt in fake.prompts) == 0
+
+        late: list[asyncio.Task[Any]] = []
+        for fake in rig.fakes:
+            fake.pauses.clear()
+        rig.publisher.during = during
+        metrics = await rig.policy.publish(1, NoWeights())
+        assert metrics["publish/replicas"] == 2.0
+        generations = await asyncio.gather(*early)
+        assert set((await late[0]).versions) == {1}
+        versions = [set(one.versions) for one in generations]
+        if mode == "finish":
+            assert (seen, versions) == ([0], [{0}] * 4)
+        elif mode == "abort":
+            assert (seen, versions) == ([0], [{1}] * 4)
+        else:
+            assert seen == [4]
+            assert versions == [{0, 1}] * 4
+            assert [fake.pauses[-1] for fake in rig.fakes] == ["keep", "keep"]
+        assert [one.ids for one in generations] == [whole(one) for one in requests]
+
+
+async def test_a_replica_that_does_not_prove_the_weights_never_samples() -> None:
+    async with attached(2) as rig:
+        rig.publisher.unproven[rig.addresses[0]] = 1000
+        metrics = await rig.policy.publish(1, NoWeights())
+        assert metrics["publish/replicas"] == 1.0
+        assert rig.sink.alerts() == ["publication_failed", "engine_left_out"]
+        generations = await asyncio.gather(*(rig.policy.generate(make_request(i)) for i in range(4)))
+        assert all(set(one.versions) == {1} for one in generations)
+        assert rig.fakes[0].prompts == []
+        rig.publisher.unproven[rig.addresses[0]] = 0
+        await until(lambda: rig.replicas[0].is_ready)
+
+
+async def test_a_publication_that_nobody_proves_is_an_error() -> None:
+    async with attached(2) as rig:
+        rig.publisher.unproven = dict.fromkeys(rig.addresses, 1000)
+        with pytest.raises(PublicationError, match="version 1.*engine-0.*engine-1"):
+            await rig.policy.publish(1, NoWeights())
+
+
+async def test_a_publication_that_is_not_completed_lets_nobody_sample_until_the_next() -> None:
+    async with attached(2) as rig:
+
+        async def fail() -> None:
+            raise TrainerError("a rank ended")
+
+        await rig.policy.generate(make_request())
+        rig.publisher.during = fail
+        with pytest.raises(TrainerError, match="a rank ended"):
+            await rig.policy.publish(1, NoWeights())
+        assert [(one.state, one.version) for one in rig.replicas] == [(ReplicaState.STARTING, None)] * 2
+        later = asyncio.create_task(rig.policy.generate(make_request(turn=1)))
+        await until(lambda: rig.policy._admission.num_waiting)
+        rig.publisher.during = None
+        await rig.policy.publish(2, NoWeights())
+        assert set((await later).versions) == {2}
+
+
+async def test_an_engine_that_fails_while_a_publication_waits_is_left_out_once() -> None:
+    async with attached(2, token_s=0.01) as rig:
+        rig.fakes[1].faults.append(Fault(kind="oom", after=8))
+        early = [asyncio.create_task(rig.policy.generate(make_request(i, seed=3))) for i in range(2)]
+        await until(lambda: all(one.requests for one in rig.replicas))
+        metrics = await rig.policy.publish(1, NoWeights())
+        assert metrics["publish/replicas"] == 1.0
+        assert rig.sink.alerts() == ["engine_left_out"]
+        await asyncio.gather(*early)
+
+
+async def test_nothing_samples_before_the_first_proof() -> None:
+    async with attached(1, publish=False) as rig:
+        early = asyncio.create_task(rig.policy.generate(make_request()))
+        await until(lambda: rig.replicas[0].is_up)
+        await asyncio.sleep(0.05)
+        assert rig.fakes[0].prompts == []
+        await rig.policy.publish(3, NoWeights())
+        assert set((await early).versions) == {3}
