@@ -44,7 +44,7 @@ class Continuation:
     ids: Sequence[int] = ()
     """Ids of what is new; empty in conversations of messages."""
     forked: bool = False
-    """Whether it is a whole new prompt."""
+    """True for a whole new prompt, which starts another sample."""
 
 
 class Conversation(Protocol):

@@ -162,7 +162,7 @@ class ChatPolicy(Policy):
     """Policy that answers messages; its trajectories have no token ids and are never trained on by RL."""
 
     sends_thinking = True
-    """Whether the ``reasoning_content`` of earlier messages reaches the model."""
+    """False where the ``reasoning_content`` of earlier messages does not reach the model."""
 
     @abstractmethod
     async def respond(self, request: ChatRequest) -> ChatResponse:

@@ -40,7 +40,7 @@ ENGINES = "engines"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sampled:
-    """What servers are to sample."""
+    """Model that servers sample, and how they compute it."""
 
     source: str
     """Reference of the model."""
@@ -48,7 +48,7 @@ class _Sampled:
     """Maximum length of a conversation, tokens."""
     dtype: torch.dtype
     exact_trainer: bool = True
-    """Whether the trainer computes in float32."""
+    """True where the trainer computes in float32."""
     lora_rank: int = 0
     first_device: int = 0
     """First CUDA device of the servers."""

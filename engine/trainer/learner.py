@@ -87,7 +87,7 @@ class Learner(ABC):
         self.updates = 0
         """Number of updates made; decides learning rates and the order of groups."""
         self._is_whole = True
-        """Whether the last update was completed."""
+        """False from the begin of an update until it is completed."""
 
     def update(self, groups: Sequence[Group], *, temperature: float) -> UpdateResult:
         """Update the weights from one iteration's groups.

@@ -42,7 +42,7 @@ class Failure:
     """Error of the rollout once the request is not tried again."""
     retry: bool = False
     overloaded: bool = False
-    """Whether the endpoint asks for fewer requests."""
+    """True where the endpoint asks for fewer requests."""
     pause_s: float | None = None
     """Pause that the endpoint asks for, seconds, capped; None where it names none."""
 

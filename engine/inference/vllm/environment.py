@@ -1,4 +1,4 @@
-"""Where vLLM's interpreter is, and what a server's environment holds."""
+"""Interpreter with vLLM, and the environment variables of its servers."""
 
 from __future__ import annotations
 

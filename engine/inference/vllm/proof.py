@@ -46,7 +46,7 @@ class Tolerance:
 EXACT = Tolerance(mean=1e-4, worst=1e-4)
 """Of float32 in server and trainer; differences of up to 5e-6 have been seen."""
 ROUNDED = Tolerance(mean=0.2, worst=2.0)
-"""Where one of both computes in bfloat16. A value is rounded by up to 2⁻⁹ of itself. vLLM rounds the residual
+"""Of bfloat16 in server or trainer. A value is rounded by up to 2⁻⁹ of itself. vLLM rounds the residual
 stream after each of the 2L blocks' outputs, the trainer never: at random signs that is a relative error of
 2⁻⁹ √(2L / 3), 1.3 % for L = 64, of logits whose spread over the vocabulary is a few nats; and logits of up to
 32 are themselves rounded by up to 1/16. Both together stay below 0.1 on average and below 0.5 for single

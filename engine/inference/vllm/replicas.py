@@ -43,7 +43,7 @@ class Replica:
     cache_tokens: int = 0
     """Capacity of its KV cache, tokens."""
     is_up: bool = False
-    """Whether the server has answered since it was last started."""
+    """True once the server has answered since its last start."""
     incarnation: int = 0
     """Number of failures: those of requests sent before the last one are no news."""
     trusted_from: int = 0

@@ -59,7 +59,7 @@ class WeightInfo(Answer):
 
 
 class WorkerAnswer(Answer):
-    """What a method of our worker module returned."""
+    """Result of a method of our worker module in one rank."""
 
     refused: str = ""
     vocabulary: int | None = None

@@ -63,7 +63,7 @@ class ServerCommand:
     """TCP port on the loopback interface; 0 takes a free one."""
     start_timeout_s: float = 600.0
     has_tokenizer: bool = False
-    """Whether the server loads the folder's tokenizer: needed for chat routes, not for token ids."""
+    """True where the server loads the folder's tokenizer: needed for chat routes, not for token ids."""
     extra: tuple[str, ...] = ()
     """Further arguments of vLLM's command line."""
     variables: Mapping[str, str] = field(default_factory=dict)
