@@ -17,6 +17,7 @@ from engine.config.run import TrainRun, parse_run_config
 from engine.errors import EngineError
 from engine.inference.vllm.client import VllmClient
 from engine.inference.vllm.publication import PublicationReport, Publisher, ServedModel
+from engine.inference.vllm.responses import Answer
 from engine.inference.vllm.server import VllmServer
 from engine.trainer.async_trainer import AsyncTrainer
 from tests.unit.engine.rl_model import make_groups, make_model
@@ -165,7 +166,10 @@ class Cached(Faulty):
     """A server that keeps its prefix cache."""
 
     async def pause(self, mode: Literal["finish", "keep", "abort"]) -> None:
-        await super().pause("keep" if self.is_broken else mode)  # the others clear caches themselves
+        if self.is_broken:
+            await self._ask(Answer, "/pause?mode=wait&clear_cache=false")  # else every pause clears it
+        else:
+            await super().pause(mode)
 
     async def reset_prefix_cache(self) -> None:
         if not self.is_broken:
