@@ -15,6 +15,9 @@ from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.trainer import TrainerConfig
 from engine.config.training import EvaluationConfig
 
+MAX_ADAPTER_RANK = 512
+"""Maximum rank of LoRA adapters that vLLM serves."""
+
 
 class TrainSettings(Protocol):
     """Sections of a training run that can contradict each other."""
@@ -59,7 +62,7 @@ def contradictions(run: TrainSettings) -> list[LintFinding]:
     """Return every combination of settings that makes training impossible or pointless."""
     return [
         LintFinding(severity="error", setting=setting, message=message)
-        for setting, message in (*_sampling(run), *_groups(run), *_lengths(run))
+        for setting, message in (*_sampling(run), *_groups(run), *_lengths(run), *_engines(run))
     ]
 
 
@@ -140,5 +143,22 @@ def _lengths(run: TrainSettings) -> list[tuple[str, str]]:
                 f"{run.algorithm.overlong_buffer:g} tokens exceed agent.max_context "
                 f"({run.agent.max_context}): even an empty trajectory would be too long",
             )
+        )
+    return found
+
+
+def _engines(run: TrainSettings) -> list[tuple[str, str]]:
+    """Return what vLLM servers cannot do with LoRA adapters."""
+    rank, transfer, found = run.trainer.lora_rank, run.policy.vllm.transfer, []
+    if run.policy.engine == "vllm" and rank and transfer == "nccl":
+        found.append(
+            (
+                "policy.vllm.transfer",
+                "'nccl' has no effect with trainer.lora_rank: adapters are sent as files; leave it out",
+            )
+        )
+    if run.policy.engine == "vllm" and rank > MAX_ADAPTER_RANK:
+        found.append(
+            ("trainer.lora_rank", f"{rank} exceeds {MAX_ADAPTER_RANK}, the highest that vLLM serves")
         )
     return found

@@ -125,7 +125,7 @@ def read_text(value: object) -> str:
 
 
 def read_usage(
-    usage: Mapping[str, Any] | None,
+    usage: Mapping[str, Any],
     *,
     input_price: float | None,
     cached_price: float | None,
@@ -134,13 +134,11 @@ def read_usage(
     """Return tokens and cost of a response.
 
     Args:
-        usage: as the endpoint reports it; None where it does not.
+        usage: as the endpoint reports it.
         input_price: US dollars per million prompt tokens; None: unknown, and so is the cost.
         cached_price: of those from the endpoint's cache; None: as ``input_price``.
-        output_price: of the response's; None as ``input_price``.
+        output_price: of the response's; None: unknown, and so is the cost.
     """
-    if usage is None:
-        return Usage()
     prompt = _count(usage.get("prompt_tokens"))
     cached = _count(_detail(usage, "prompt_tokens_details", "cached_tokens"))
     cached = min(cached or _count(usage.get("prompt_cache_hit_tokens")), prompt)

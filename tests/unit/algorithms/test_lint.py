@@ -81,6 +81,12 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"agent__max_response": 4096}, "agent.max_response", "exceeds agent.max_context"),
     ({"agent__token_warning": 65_536}, "agent.token_warning", "leaves nothing of agent.max_context"),
     ({"algorithm__overlong_buffer": 4096}, "algorithm.overlong_buffer", "4096 tokens exceed"),
+    (
+        {"policy__engine": "vllm", "policy__vllm__transfer": "nccl", "trainer__lora_rank": 8},
+        "policy.vllm.transfer",
+        "adapters are sent as files",
+    ),
+    ({"policy__engine": "vllm", "trainer__lora_rank": 513}, "trainer.lora_rank", "the highest that vLLM"),
     ({"algorithm__clip_low": 2}, "algorithm.clip_low", "less than or equal to 1"),
     ({"algorithm__clip_hihg": 1}, "algorithm.clip_hihg", "unknown setting"),
     ({"algorithm__preset": "ppo"}, "algorithm.preset", "Input should be 'grpo'"),
