@@ -411,6 +411,26 @@ def test_a_run_whose_endpoint_is_gone_neither_starts_nor_launches() -> None:
     assert "endpoint 'hosted' was removed" in queued.reason
 
 
+def test_sealing_keys_that_are_invalid_are_named_on_the_page_and_as_the_reason_of_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    Dataset.objects.create(name="quickstart")
+    save()
+    run = runs.create(recipe="quickstart-evaluate", overrides=USES)
+    runs.start(run=run)
+    claim = attempts.claim_launch(run_id=run.pk)
+    assert claim is not None
+    monkeypatch.setenv(sealing.VARIABLE, "no-fernet-key")
+    posted = {"name": "other", "address": ADDRESS, "key": KEY}
+    answer = client_of(Role.ADMIN).post("/endpoints/save/", posted)
+    assert answer.status_code == 422
+    assert "TRAINYARD_SEALING_KEYS must contain keys" in answer.content.decode()
+    lifecycle.start(claim)
+    run.refresh_from_db()
+    assert run.state == "failed"
+    assert "TRAINYARD_SEALING_KEYS must contain keys" in run.reason
+
+
 def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_them(
     home: Path,
     redis_server: str,

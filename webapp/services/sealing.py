@@ -14,7 +14,6 @@ from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
-from django.core.exceptions import ImproperlyConfigured
 from filelock import FileLock
 
 from engine.errors import ConfigError
@@ -31,7 +30,11 @@ def locked() -> Iterator[None]:
 
 
 def seal(secret: str, *, purpose: str) -> str:
-    """Encrypt a secret; only ``unseal`` with the same purpose returns it."""
+    """Encrypt a secret; only ``unseal`` with the same purpose returns it.
+
+    Raises:
+        ConfigError: a sealing key is invalid.
+    """
     return _cipher().encrypt(f"{purpose}\n{secret}".encode()).decode()
 
 
@@ -39,14 +42,15 @@ def unseal(sealed: str, *, purpose: str) -> str:
     """Decrypt a secret.
 
     Raises:
-        ConfigError: it was sealed under another key or for another purpose, or was changed.
+        ConfigError: it was sealed under another key or for another purpose, or was changed; a sealing key
+            is invalid.
     """
     try:
         text = _cipher().decrypt(sealed.encode()).decode()
     except InvalidToken:
         raise ConfigError(
             f"the stored key cannot be decrypted with the sealing keys of this server ({_place()}): restore "
-            "them, or enter the key again"
+            f"them, or enter the key again; web server and workers on different hosts need the same {VARIABLE}"
         ) from None
     secret = text.removeprefix(f"{purpose}\n")
     if secret == text:
@@ -75,11 +79,7 @@ def forget_old_keys() -> None:
 
 
 def sealing_keys() -> list[str]:
-    """Return the keys, newest first; a missing file is created.
-
-    Raises:
-        ImproperlyConfigured: a key is invalid.
-    """
+    """Return the keys, newest first; a missing file is created."""
     given = os.environ.get(VARIABLE, "")
     if given:
         return [key.strip() for key in given.split(",") if key.strip()]
@@ -94,7 +94,7 @@ def _cipher() -> MultiFernet:
     try:
         return MultiFernet([Fernet(key) for key in sealing_keys()])
     except ValueError:
-        raise ImproperlyConfigured(
+        raise ConfigError(
             f"{_place()} must contain keys as Fernet.generate_key() of the package cryptography makes them"
         ) from None
 
