@@ -18,6 +18,7 @@ from webapp.permissions import Role
 from webapp.selectors import engines as reads
 from webapp.selectors.iterations import Point
 from webapp.services.engines import INTERVAL_S
+from webapp.templatetags.yard import clock
 
 pytestmark = pytest.mark.django_db
 
@@ -83,6 +84,23 @@ def test_a_new_attempt_forgets_the_engines_and_keeps_their_history() -> None:
     post(newer, again)
     assert not EngineReport.objects.filter(run=run).exists()
     assert EngineSample.objects.filter(run=run).count() == 1
+
+
+def test_charts_before_the_first_report_of_an_attempt_end_with_the_last_of_the_previous_one() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    for second in (0, 600):
+        report(stream, T0 + second, replica())
+    post(claim, stream)
+    newer = relaunched(run, claim)
+    again = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
+    again.started(resumed_from=0)
+    post(newer, again)
+    text = " ".join(inner_html(page(run), "run-panel").split())
+    first, last = EngineSample.objects.filter(run=run)
+    assert "No inference engines" in text
+    assert f"<span>{clock(first.time)}</span><span>{clock(last.time)}</span>" in text
 
 
 def test_a_new_attempt_in_the_same_batch_forgets_them_too() -> None:

@@ -72,6 +72,8 @@ class EnginesView:
     charts: tuple[EngineChart, ...]
     since: datetime | None
     """Time at the left end of the charts."""
+    until: datetime | None
+    """Time at the right end of the charts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +98,10 @@ def engine_summary(run: Run) -> EngineSummary | None:
 def build_engines(run: Run) -> EnginesView:
     """Return the engines of a run."""
     report, samples = reads.newest_report(run.pk), reads.history(run.pk)
-    records = [record for sample in samples for record in sample.replicas] + (
-        report.replicas if report else []
-    )
+    moments: list[EngineSample | EngineReport] = list(samples)
+    if report is not None and (not samples or report.time > samples[-1].time):
+        moments.append(report)
+    records = [record for moment in (*moments, *filter(None, [report])) for record in moment.replicas]
     names = sorted({str(record["name"]) for record in records})
     colours = {name: 1 + position % _COLOURS for position, name in enumerate(names)}
     replicas = tuple(_replica(record, colours) for record in (report.replicas if report else ()))
@@ -109,8 +112,9 @@ def build_engines(run: Run) -> EnginesView:
         queued=report.queued if report else 0,
         ready=sum(replica.state in ("ready", "publishing") for replica in replicas),
         left_out=tuple(replica for replica in replicas if replica.state == "left_out"),
-        charts=_charts(samples, report, colours),
-        since=samples[0].time if samples else None,
+        charts=_charts(moments, colours),
+        since=moments[0].time if moments else None,
+        until=moments[-1].time if moments else None,
     )
 
 
@@ -120,12 +124,9 @@ def _replica(record: Mapping[str, Any], colours: Mapping[str, int]) -> Replica:
 
 
 def _charts(
-    samples: Sequence[EngineSample], report: EngineReport | None, colours: Mapping[str, int]
+    moments: Sequence[EngineSample | EngineReport], colours: Mapping[str, int]
 ) -> tuple[EngineChart, ...]:
-    """Return the charts that have at least two moments to show."""
-    moments: list[EngineSample | EngineReport] = list(samples)
-    if report is not None and (not samples or report.time > samples[-1].time):
-        moments.append(report)
+    """Return the charts; none if there are fewer than two moments to show."""
     if len(moments) < 2:
         return ()
     start, end = moments[0].time.timestamp(), moments[-1].time.timestamp()
