@@ -100,7 +100,7 @@ def _policy(request: CollectionRequest) -> dict[str, Any]:
     if request.endpoint:
         policy = {"type": "endpoint", "endpoint": request.endpoint, "model": request.model}
     elif request.model in SCRIPTED:
-        return {"policy.type": request.model}
+        policy = {"type": request.model}
     else:
         policy = {"type": "transformer", "checkpoint": request.model}
     sampling = {} if request.temperature is None else {"temperature": request.temperature}
