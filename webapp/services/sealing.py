@@ -50,7 +50,7 @@ def unseal(sealed: str, *, purpose: str) -> str:
     except InvalidToken:
         raise ConfigError(
             f"the stored key cannot be decrypted with the sealing keys of this server ({_place()}): restore "
-            f"them, or enter the key again; web server and workers on different hosts need the same {VARIABLE}"
+            f"them, or enter the key again; web server and workers on other hosts need the same {VARIABLE}"
         ) from None
     secret = text.removeprefix(f"{purpose}\n")
     if secret == text:
