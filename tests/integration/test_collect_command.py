@@ -62,7 +62,12 @@ def test_only_datasets_of_local_images_use_local_sandboxes(dataset: Dataset) -> 
 
 def test_scripts_are_policies_of_their_own() -> None:
     assert collect("--model", "oracle")[0].config["policy"] == {"type": "oracle"}
-    assert collect("--model", "noop", "--temperature", "1")[0].config["policy"] == {"type": "noop"}
+    assert collect("--model", "noop")[0].config["policy"] == {"type": "noop"}
+
+
+def test_a_temperature_without_effect_is_refused() -> None:
+    with pytest.raises(CommandError, match=r"policy\.temperature"):
+        collect("--model", "oracle", "--temperature", "0.5")
 
 
 def begun(run: Run) -> Run:

@@ -7,7 +7,7 @@ from io import StringIO
 from typing import Any
 
 import pytest
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
 from django.test import Client
 
 from tests.event_builders import Stream
@@ -107,12 +107,6 @@ def test_page_and_command_make_the_same_collection_of_a_script(operator: Client,
     run = created(operator, filled(operator, {"policy.type": script}))
     assert run.config["policy"] == {"type": script}
     assert run.config == by_command("--model", script)
-
-
-def test_the_command_refuses_a_temperature_for_a_script() -> None:
-    with pytest.raises(CommandError, match=r"policy\.temperature"):
-        by_command("--model", "oracle", "--temperature", "0.5")
-    assert not Run.objects.exists()
 
 
 def test_page_and_command_make_the_same_collection_of_a_checkpoint(operator: Client) -> None:
