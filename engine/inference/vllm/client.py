@@ -72,6 +72,7 @@ class VllmClient:
         self.model = model
         self.version = 0
         """Version of the weights as this client last stamped it."""
+        self._is_stamped = False
         self.headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         """Headers that authorize requests."""
         self._timeout = aiohttp.ClientTimeout(total=timeout_s)
@@ -98,8 +99,7 @@ class VllmClient:
                 kind="refused",
             )
         models = {one.id: one.max_model_len for one in (await self._get(Models, "/v1/models")).data}
-        max_context = models.get(self.model)
-        if max_context is None:
+        if (max_context := models.get(self.model)) is None:
             raise EngineError(
                 f"the vLLM server at {self.address} serves {', '.join(models)} and not '{self.model}'; start "
                 f"it with --served-model-name {self.model}",
@@ -144,6 +144,7 @@ class VllmClient:
         """
         stream = GenerationStream(
             version=self._adapters.get(model, self.version),
+            is_stamped=self._is_stamped,
             is_adapter=bool(model),
             max_tokens=request.sampling.max_tokens,
             stop_ids=request.stop_ids,
@@ -239,7 +240,7 @@ class VllmClient:
     async def set_version(self, version: int) -> None:
         """Stamp tokens sampled from now on with ``version``."""
         await self._ask(Answer, "/update_weight_version", json={"new_version": str(version)})
-        self.version = version
+        self.version, self._is_stamped = version, True
 
     async def served_version(self) -> int | None:
         """Return the version that the server stamps on tokens; None where it was never given one."""
@@ -332,8 +333,7 @@ class VllmClient:
     def _open_session(self) -> aiohttp.ClientSession:
         if self._session is None:
             # Kept connections fail at random: uvicorn closes idle ones, and each after an error of its own.
-            connector = aiohttp.TCPConnector(limit=0, force_close=True)
-            self._session = aiohttp.ClientSession(connector=connector)
+            self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         return self._session
 
 

@@ -65,6 +65,7 @@ class GenerationStream:
 
     Args:
         version: the weights' version when the request was sent.
+        is_stamped: whether the server was given a version: one that forgot it was started anew.
         is_adapter: whether an adapter samples: the server's versions are those of the model under it.
         max_tokens: maximum number of tokens.
         stop_ids: ids that end the response.
@@ -75,12 +76,14 @@ class GenerationStream:
         self,
         *,
         version: int,
+        is_stamped: bool,
         is_adapter: bool,
         max_tokens: int,
         stop_ids: frozenset[int],
         vocabulary: int | None,
     ) -> None:
         self._version = version
+        self._is_stamped = is_stamped
         self._is_adapter = is_adapter
         self._max_tokens = max_tokens
         self._stop_ids = stop_ids
@@ -154,7 +157,7 @@ class GenerationStream:
             return [self._version] * len(self._ids)
         versions: list[int] = []
         for span in self._spans:
-            is_unset = span.version == _UNSET_VERSION
+            is_unset = span.version == _UNSET_VERSION and not self._is_stamped
             if span.start != len(versions) or span.end > len(self._ids):
                 raise self._garbage(f"weight versions {self._spans} of {len(self._ids)} tokens")
             if not is_unset and not _VERSION.fullmatch(span.version):

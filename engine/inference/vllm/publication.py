@@ -104,6 +104,7 @@ class Publisher:
         self._live = None if model.has_adapters else live
         self._allowed = tolerance(model.dtype, exact_trainer=model.exact_trainer)
         self._weights: WeightSource | None = None
+        """Source of the version; None where it is in files: it may be a whole model."""
         self._version: Version | None = None
         self._sent = SentWeights(digests={}, num_bytes=0)
         self._reference: dict[frozenset[str], Checksums] = {}
@@ -155,7 +156,11 @@ class Publisher:
         if version is None:
             return False
         if not version.folder.exists() and not await self._write_again(version):
-            log.warning("weights_not_restored", server=client.address, why="the trainer has newer weights")
+            log.warning(
+                "weights_not_restored",
+                server=client.address,
+                why="its files are gone and the trainer has newer weights",
+            )
             return False
         self._proven.pop(client, None)
         (found,) = await self._each([self._update_of(client, version)], self._restore_by_files)
@@ -172,7 +177,8 @@ class Publisher:
 
     async def _write_again(self, version: Version) -> bool:
         """Write the files of a version that was sent without; return whether it is still the trainer's."""
-        assert self._weights is not None
+        if self._weights is None:
+            return False
         sent = await self._write(version.number, self._weights)
         if sent.digests == self._sent.digests:
             return True
@@ -185,7 +191,7 @@ class Publisher:
         expected = await weights.logprobs(probe)
         if not all(map(math.isfinite, expected)):
             raise PublicationError(f"the trainer's log-probabilities of version {number} are not finite")
-        self._weights, self._reference = weights, {}
+        self._weights, self._reference = weights if self._live else None, {}
         self._version = Version(
             number=number,
             probe=probe,

@@ -235,6 +235,16 @@ async def test_a_server_that_an_ended_run_left_paused_goes_on() -> None:
         assert rig.fakes[0]._resumed.is_set()
 
 
+async def test_a_server_that_somebody_started_anew_is_caught_by_its_tokens() -> None:
+    async with attached(2) as rig:
+        rig.fakes[0].version = "default"
+        assert (await rig.policy.generate(make_request())).ids == whole(make_request())
+        assert rig.fakes[1].prompts == [[1, 2, 3]]
+        assert rig.sink.alerts() == ["engine_left_out"]
+        await until(lambda: rig.replicas[0].is_ready)
+        assert rig.fakes[0].version == "0"
+
+
 async def test_an_unexpected_error_does_not_end_the_supervision_of_an_engine(monkeypatch: Any) -> None:
     async with attached(2) as rig:
         restore, errors = rig.publisher.restore, [ValueError("unexpected")]

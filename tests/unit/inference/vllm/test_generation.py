@@ -14,7 +14,8 @@ from tests.unit.models.small import prompt, request
 
 def make_stream(**changes: Any) -> GenerationStream:
     settings: dict[str, Any] = {
-        "version": 4, "is_adapter": False, "max_tokens": 5, "stop_ids": frozenset({2}), "vocabulary": 100,
+        "version": 4, "is_stamped": False, "is_adapter": False, "max_tokens": 5, "stop_ids": frozenset({2}),
+        "vocabulary": 100,
     }  # fmt: skip
     return GenerationStream(**settings | changes)
 
