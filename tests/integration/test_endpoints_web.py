@@ -339,16 +339,18 @@ def test_a_redirect_is_not_followed_and_gets_no_key() -> None:
     assert "not followed" in result.error
 
 
-def test_a_server_that_answers_too_slowly_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "start", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "], ids=("body", "header")
+)
+def test_a_server_that_answers_too_slowly_is_given_up(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_probe, "TIMEOUT_S", 0.2)
     done = threading.Event()
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(200)
-        handler.end_headers()
+        handler.wfile.write(start)
         while not done.wait(0.02):
             try:
-                handler.wfile.write(b" ")
+                handler.wfile.write(b"x")
             except OSError:
                 return
 

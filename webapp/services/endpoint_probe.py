@@ -6,6 +6,7 @@ elsewhere, and time and size of the response are limited.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ def probe(*, endpoint: Endpoint, actor: User | None = None) -> ProbeResult:
     key = ""
     try:
         key = endpoints.key_of(endpoint)
-        found = _models(_fetch(endpoint.address, key))
+        found = _models(asyncio.run(_fetch(endpoint.address, key)))
     except (ConfigError, httpx.HTTPError, httpx.InvalidURL, ValueError) as failure:
         error = _without(key, str(failure) or type(failure).__name__)
     usable = tuple(model for model in found if endpoints.allows(endpoint, model))
@@ -59,22 +60,24 @@ def probe(*, endpoint: Endpoint, actor: User | None = None) -> ProbeResult:
     )
 
 
-def _fetch(address: str, key: str) -> bytes:
+async def _fetch(address: str, key: str) -> bytes:
     """Return the body of a successful response. Raises httpx.HTTPError, ValueError."""
-    deadline = time.monotonic() + TIMEOUT_S
     url = f"{address.rstrip('/')}/models"
     headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    with (
-        httpx.Client(follow_redirects=False, timeout=TIMEOUT_S) as client,
-        client.stream("GET", url, headers=headers) as response,
-    ):
-        body = b""
-        for part in response.iter_bytes():
-            body += part
-            if len(body) > MAX_BYTES:
-                raise ValueError(f"the response exceeds {MAX_BYTES >> 20} MiB: is this an API's address?")
-            if time.monotonic() > deadline:
-                raise ValueError(f"the response was not complete within {TIMEOUT_S:g} s")
+    body = b""
+    try:
+        # The client's own limit is one for each read: a server that sends byte by byte never reaches it.
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            httpx.AsyncClient(follow_redirects=False, timeout=TIMEOUT_S) as client,
+            client.stream("GET", url, headers=headers) as response,
+        ):
+            async for part in response.aiter_bytes():
+                body += part
+                if len(body) > MAX_BYTES:
+                    raise ValueError(f"the response exceeds {MAX_BYTES >> 20} MiB: is this an API's address?")
+    except TimeoutError:
+        raise ValueError(f"the response was not complete within {TIMEOUT_S:g} s") from None
     if response.is_redirect:
         raise ValueError(
             f"status {response.status_code}: it redirects to "
