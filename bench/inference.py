@@ -31,11 +31,11 @@ from engine.config.policies import VllmConfig
 from engine.errors import PreflightError
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams, TokenPolicy
 from engine.inference.builtin.sampler import TransformerPolicy
-from engine.inference.vllm.environment import find_interpreter
 from engine.inference.vllm.policy import VllmPolicy
-from engine.inference.vllm.publication import Publisher, ServedModel
+from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
-from engine.inference.vllm.server import ServerCommand, VllmServer
+from engine.inference.vllm.servers.environment import find_interpreter
+from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.opening import OpenedModel, open_model
 from engine.orchestrator.engines import model_folder
 from engine.orchestrator.frozen_weights import FrozenWeights

@@ -12,12 +12,12 @@ from typing import Any, Literal
 from engine.config.policies import VllmConfig
 from engine.errors import EngineError
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams, WeightSource
-from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.policy import VllmPolicy
-from engine.inference.vllm.publication import PublicationReport
+from engine.inference.vllm.publishing.publication import PublicationReport
+from engine.inference.vllm.publishing.server_update import ReplicaProof
 from engine.inference.vllm.replicas import Replica
-from engine.inference.vllm.server import VllmServer
-from engine.inference.vllm.server_update import ReplicaProof
+from engine.inference.vllm.servers.server import VllmServer
 from engine.models.chat.chatml import ChatML
 from engine.types import RolloutKey, Step
 from tests.fakes.vllm_server import FakeCommand, FakeVllm, scripted

@@ -17,13 +17,13 @@ import torch
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.run import TrainRun
 from engine.errors import ConfigError
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.environment import find_interpreter
-from engine.inference.vllm.live_transfer import LiveTransfer, choose_transfer
+from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.policy import VllmPolicy
-from engine.inference.vllm.publication import Publisher, ServedModel
+from engine.inference.vllm.publishing.live_transfer import LiveTransfer, choose_transfer
+from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
-from engine.inference.vllm.server import ServerCommand, VllmServer
+from engine.inference.vllm.servers.environment import find_interpreter
+from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.opening import OpenedModel, open_model, save_policy
 from engine.models.references import find_model
 from engine.models.weights.adapted import BASE

@@ -24,7 +24,7 @@ from aiohttp import web
 
 from engine.inference.base import Generation, GenerationContext, GenerationRequest, SamplingParams
 from engine.inference.builtin.sampler import TransformerPolicy
-from engine.inference.vllm.server import ServerCommand
+from engine.inference.vllm.servers.server import ServerCommand
 from engine.types import RolloutKey, Task, TaskAnswer, TaskRow
 
 CHUNK = 4

@@ -16,9 +16,9 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.policies import VllmConfig
 from engine.config.trainer import TrainerConfig
 from engine.inference.base import WeightConsumer
-from engine.inference.vllm.live_transfer import LiveTransfer
-from engine.inference.vllm.publication import Publisher, ServedModel
-from engine.inference.vllm.server import ServerCommand, VllmServer
+from engine.inference.vllm.publishing.live_transfer import LiveTransfer
+from engine.inference.vllm.publishing.publication import Publisher, ServedModel
+from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.opening import open_model
 from engine.models.references import BUILTIN
 from engine.trainer.trainer import Trainer

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import PreflightError
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.environment import find_interpreter
-from engine.inference.vllm.server import VllmServer
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.servers.environment import find_interpreter
+from engine.inference.vllm.servers.server import VllmServer
 from tests.vllm.servers import QUICKSTART, command
 
 

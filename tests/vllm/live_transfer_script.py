@@ -19,9 +19,9 @@ from vllm.distributed.weight_transfer.base import VLLMWeightSyncClient
 from vllm.distributed.weight_transfer.packed_tensor import PackedIpcChunk, pack_tensors, unpack_tensor
 
 from engine.inference.base import WeightStream
-from engine.inference.vllm import live_transfer
-from engine.inference.vllm.live_transfer import SendLive
-from engine.inference.vllm.transfer import tensor_digest
+from engine.inference.vllm.publishing import live_transfer
+from engine.inference.vllm.publishing.live_transfer import SendLive
+from engine.inference.vllm.publishing.transfer import tensor_digest
 from engine.models.weights.source import TensorInfo
 
 TENSORS = {

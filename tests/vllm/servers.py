@@ -15,8 +15,8 @@ import torch
 
 import engine.models.builtin
 from engine.inference.base import Generation, GenerationRequest, SamplingParams
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.server import ServerCommand, VllmServer
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel, logits_of
 from engine.models.opening import open_model

@@ -13,9 +13,9 @@ from packaging.specifiers import SpecifierSet
 from safetensors.torch import load_file, save_file
 
 from engine.errors import EngineError
-from engine.inference.vllm import client as client_module
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.server import VllmServer
+from engine.inference.vllm.clients import client as client_module
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.servers.server import VllmServer
 from engine.models.base import LanguageModel
 from tests.unit.models.small import prompt
 from tests.vllm.servers import PARITY, QUICKSTART, gap, logits_over, open_folder, recomputed, request, until

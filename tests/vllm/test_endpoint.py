@@ -20,7 +20,7 @@ from engine.inference.base import ChatRequest, GenerationContext, SamplingParams
 from engine.inference.endpoint import keys
 from engine.inference.endpoint.keys import Endpoint
 from engine.inference.endpoint.policy import EndpointPolicy
-from engine.inference.vllm.server import VllmServer
+from engine.inference.vllm.servers.server import VllmServer
 from engine.models.published.networks import build_causal
 from engine.models.published.tiny import write_tiny_model
 from engine.orchestrator import execute

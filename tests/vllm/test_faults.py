@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from engine.errors import EngineError
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.server import VllmServer
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.servers.server import VllmServer
 from tests.unit.models.small import prompt
 from tests.vllm.servers import QUICKSTART, command, request, session_processes, started, until
 
@@ -80,7 +80,7 @@ async def test_nothing_survives_a_killed_run(vllm_python: Path, tmp_path: Path) 
         f"""
         import asyncio, time
         from pathlib import Path
-        from engine.inference.vllm.server import VllmServer
+        from engine.inference.vllm.servers.server import VllmServer
         from tests.vllm.servers import QUICKSTART, command
 
         settings = command(QUICKSTART, Path({str(vllm_python)!r}))

@@ -15,10 +15,10 @@ from safetensors.torch import load_file, save_file
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import EngineError
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.publication import PublicationReport, Publisher, ServedModel
-from engine.inference.vllm.responses import Answer
-from engine.inference.vllm.server import VllmServer
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.clients.responses import Answer
+from engine.inference.vllm.publishing.publication import PublicationReport, Publisher, ServedModel
+from engine.inference.vllm.servers.server import VllmServer
 from engine.trainer.async_trainer import AsyncTrainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.models.small import prompt

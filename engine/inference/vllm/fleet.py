@@ -21,7 +21,7 @@ import structlog
 
 from engine.config.policies import VllmConfig
 from engine.errors import EngineError, TrainyardError
-from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.replicas import Replica, ReplicaState
 
 STRIKES = 3

@@ -19,11 +19,11 @@ from engine.errors import EngineError, ModelError, PublicationError
 from engine.events.sink import EventSink
 from engine.inference.base import Generation, GenerationRequest, TrainablePolicy, WeightSource
 from engine.inference.vllm.admission import Admission
-from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.continuation import Response
 from engine.inference.vllm.fleet import Fleet, Prover
 from engine.inference.vllm.monitor import Monitor
-from engine.inference.vllm.publication import PublicationReport
+from engine.inference.vllm.publishing.publication import PublicationReport
 from engine.inference.vllm.replicas import Replica, ReplicaState
 from engine.inference.vllm.waits import Waits
 from engine.models.chat.base import Chat

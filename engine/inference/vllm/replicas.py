@@ -8,9 +8,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.facts import EngineMetrics
-from engine.inference.vllm.server import VllmServer
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.clients.facts import EngineMetrics
+from engine.inference.vllm.servers.server import VllmServer
 
 RESTART_WINDOW_S = 600.0
 """Time within which ``max_restarts`` counts, seconds."""

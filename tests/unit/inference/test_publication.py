@@ -22,10 +22,10 @@ from torch import Tensor
 from engine.config.policies import VllmConfig
 from engine.errors import ConfigError, EngineError, PublicationError, TrainerError
 from engine.inference.base import Generation, GenerationRequest, WeightConsumer, WeightStream
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.facts import EngineMetrics
-from engine.inference.vllm.live_transfer import LiveTransfer, choose_transfer
-from engine.inference.vllm.proof import (
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.clients.facts import EngineMetrics
+from engine.inference.vllm.publishing.live_transfer import LiveTransfer, choose_transfer
+from engine.inference.vllm.publishing.proof import (
     EXACT,
     ROUNDED,
     check_changes,
@@ -33,8 +33,8 @@ from engine.inference.vllm.proof import (
     odd_ones_out,
     probe_ids,
 )
-from engine.inference.vllm.publication import PublicationReport, Publisher, ServedModel
-from engine.inference.vllm.transfer import SentWeights, WriteFolder, tensor_digest
+from engine.inference.vllm.publishing.publication import PublicationReport, Publisher, ServedModel
+from engine.inference.vllm.publishing.transfer import SentWeights, WriteFolder, tensor_digest
 from engine.models.builtin.transformer import Transformer
 from engine.models.weights.live import LiveWeights
 from tests.unit.models import small

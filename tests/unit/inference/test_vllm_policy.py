@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError, ModelError
-from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.replicas import ReplicaState
 from tests.fakes.vllm_server import Fault
 from tests.vllm_policies import attached, make_request, until, whole

@@ -20,7 +20,7 @@ from engine.config.run import TrainRun, parse_run_config
 from engine.config.trainer import TrainerConfig
 from engine.errors import PublicationError, TrainerError, UpdateAbandonedError
 from engine.inference.base import WeightStream
-from engine.inference.vllm.transfer import WriteFolder
+from engine.inference.vllm.publishing.transfer import WriteFolder
 from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot

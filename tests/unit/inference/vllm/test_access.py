@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.inference.vllm.worker.trainyard_access import RequireKey
+from engine.inference.vllm.servers.worker.trainyard_access import RequireKey
 
 
 async def _answer(scope: dict[str, Any]) -> list[Any]:

@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 
 from engine.errors import EngineError
-from engine.inference.vllm.client import VllmClient
+from engine.inference.vllm.clients.client import VllmClient
 from tests.unit.models.small import prompt, request
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

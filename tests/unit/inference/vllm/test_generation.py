@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError
-from engine.inference.vllm.generation import GenerationStream, generation_body
+from engine.inference.vllm.clients.generation import GenerationStream, generation_body
 from tests.unit.models.small import prompt, request
 
 

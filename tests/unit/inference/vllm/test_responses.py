@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError
-from engine.inference.vllm.facts import EngineMetrics
-from engine.inference.vllm.responses import (
+from engine.inference.vllm.clients.facts import EngineMetrics
+from engine.inference.vllm.clients.responses import (
     Checksums,
     PromptLogprobs,
     check_checksums,

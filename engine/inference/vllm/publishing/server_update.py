@@ -12,8 +12,8 @@ from typing import Literal
 
 from engine.errors import EngineError
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.proof import Checksums, Tolerance, compare_logprobs, differences
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.publishing.proof import Checksums, Tolerance, compare_logprobs, differences
 from engine.types import RolloutKey, Task, TaskAnswer, TaskRow
 
 _TASK = Task(id="probe", instance_id="probe", repo="", base_commit="", problem_statement="", image="")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from engine.errors import EngineError
 from engine.inference.base import Generation
-from engine.inference.vllm.facts import EngineMetrics
+from engine.inference.vllm.clients.facts import EngineMetrics
 
 _NO_LOGPROB = -9999.0
 """Value that vLLM sends for a log-probability that is missing, infinite or not a number."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from engine.errors import PreflightError
 
-_ROOT = Path(__file__).resolve().parents[3]
+_ROOT = Path(__file__).resolve().parents[4]
 _OWN = _ROOT / ".venv-vllm" / "bin" / "python"
 """Interpreter that ``make vllm`` makes."""
 _KEPT = frozenset({"PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "LD_PRELOAD"})

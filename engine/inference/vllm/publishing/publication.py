@@ -31,11 +31,18 @@ import torch
 from engine.config.policies import VllmConfig
 from engine.errors import EngineError, PublicationError
 from engine.inference.base import WeightConsumer, WeightSource
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.live_transfer import LiveTransfer
-from engine.inference.vllm.proof import Checksums, Digests, check_changes, odd_ones_out, probe_ids, tolerance
-from engine.inference.vllm.server_update import NotProvenError, ReplicaProof, ServerUpdate, Version
-from engine.inference.vllm.transfer import SentWeights, WriteFolder
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.publishing.live_transfer import LiveTransfer
+from engine.inference.vllm.publishing.proof import (
+    Checksums,
+    Digests,
+    check_changes,
+    odd_ones_out,
+    probe_ids,
+    tolerance,
+)
+from engine.inference.vllm.publishing.server_update import NotProvenError, ReplicaProof, ServerUpdate, Version
+from engine.inference.vllm.publishing.transfer import SentWeights, WriteFolder
 
 _Work: TypeAlias = Callable[[ServerUpdate], Awaitable[Checksums | None]]
 """Steps of one server's update; the checksums once it is proven."""

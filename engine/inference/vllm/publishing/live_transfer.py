@@ -22,8 +22,8 @@ from torch import Tensor
 from engine.config.policies import VllmConfig
 from engine.errors import ConfigError, Problem
 from engine.inference.base import WeightStream
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.transfer import SentWeights, digested
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.publishing.transfer import SentWeights, digested
 
 Way = Literal["nccl", "ipc"]
 _connections: list[_Connection] = []

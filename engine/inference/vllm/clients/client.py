@@ -18,9 +18,9 @@ from packaging.version import InvalidVersion, Version
 
 from engine.errors import EngineError
 from engine.inference.base import Generation, GenerationRequest
-from engine.inference.vllm.facts import EngineMetrics, ServerFacts
-from engine.inference.vllm.generation import GenerationStream, generation_body, stream_events
-from engine.inference.vllm.responses import (
+from engine.inference.vllm.clients.facts import EngineMetrics, ServerFacts
+from engine.inference.vllm.clients.generation import GenerationStream, generation_body, stream_events
+from engine.inference.vllm.clients.responses import (
     Answer,
     Checksums,
     Models,
@@ -36,7 +36,7 @@ from engine.inference.vllm.responses import (
     read_answer,
     read_prompt_logprobs,
 )
-from engine.inference.vllm.stalls import StallWatch
+from engine.inference.vllm.clients.stalls import StallWatch
 
 SUPPORTED = SpecifierSet(">=0.32,<0.33")
 """Versions of vLLM whose routes the contract test has seen: they change every few releases."""

@@ -10,7 +10,7 @@ import aiohttp
 
 from engine.errors import EngineError
 from engine.inference.base import Generation, GenerationRequest
-from engine.inference.vllm.responses import Choice, StreamEvent, VersionSpan, garbage, read_answer
+from engine.inference.vllm.clients.responses import Choice, StreamEvent, VersionSpan, garbage, read_answer
 
 _STREAM_TOKENS = 8
 """Tokens per event of a stream: with one each, both sides spend more time on JSON than on anything else."""

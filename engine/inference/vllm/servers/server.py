@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import EngineError
-from engine.inference.vllm import guard
-from engine.inference.vllm.client import VllmClient
-from engine.inference.vllm.environment import inherited_environment
-from engine.inference.vllm.facts import ServerFacts
+from engine.inference.vllm.clients.client import VllmClient
+from engine.inference.vllm.clients.facts import ServerFacts
+from engine.inference.vllm.servers import guard
+from engine.inference.vllm.servers.environment import inherited_environment
 
 _LOOPBACK = "127.0.0.1"
 _WORKER = Path(__file__).parent / "worker"
