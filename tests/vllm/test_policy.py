@@ -76,6 +76,7 @@ async def test_an_engine_killed_in_mid_rollout_loses_nothing(tmp_path: Path) -> 
     torch.set_num_threads(1)
     run_dir = tmp_path / "runs" / "killed"
     run_dir.mkdir(parents=True)
+    before = psutil_children_of_vllm()
     sink = SpoolSink(run_dir, epoch=1)
     run = RunContext(run_id="killed", epoch=1, run_dir=run_dir, home=tmp_path, sink=sink, control=Control())
     groups = await rollouts(evaluation(), run)
@@ -89,13 +90,13 @@ async def test_an_engine_killed_in_mid_rollout_loses_nothing(tmp_path: Path) -> 
     assert [one["code"] for one in of_type(events, "alert")] == ["engine_restarted"]
     states = {(e["name"], e["state"]) for one in of_type(events, "engines_reported") for e in one["replicas"]}
     assert ("engine-0", "restarting") in states
-    assert not psutil_children_of_vllm()
+    assert psutil_children_of_vllm() <= before
 
 
-def psutil_children_of_vllm() -> list[int]:
-    """Return this process's descendants that are vLLM's."""
+def psutil_children_of_vllm() -> set[int]:
+    """Return this process's descendants that are vLLM's; other tests share a server."""
     found = psutil.Process().children(recursive=True)
-    return [one.pid for one in found if one.is_running() and "vllm" in " ".join(one.cmdline())]
+    return {one.pid for one in found if one.is_running() and "vllm" in " ".join(one.cmdline())}
 
 
 def test_a_run_trains_on_an_engine_with_each_versions_weights(tmp_path: Path) -> None:
