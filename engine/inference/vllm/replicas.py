@@ -20,7 +20,7 @@ class ReplicaState(StrEnum):
     """State of a replica; only a ``ready`` one serves requests."""
 
     STARTING = "starting"
-    """It starts, or its first weights are yet to be proven."""
+    """The server starts, or has yet to prove its first weights."""
     READY = "ready"
     PUBLISHING = "publishing"
     RESTARTING = "restarting"
