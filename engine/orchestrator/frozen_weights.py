@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from engine.inference.base import WeightConsumer, WeightStream
 from engine.models.base import LanguageModel
 from engine.models.weights.live import LiveWeights
 from engine.threads import in_thread
-from engine.trainer.batch import Sample, make_microbatch
+from engine.trainer.batch import make_microbatch, plain_sample
 from engine.trainer.ranks import ALONE
 from engine.trainer.scorer import Scorer
 
@@ -36,16 +35,10 @@ class FrozenWeights:
 
     async def logprobs(self, ids: Sequence[int]) -> list[float]:
         """Return the log-probability of each token after the first, at temperature 1."""
-        return await in_thread(lambda: self._score(np.asarray(ids, np.int32)))
+        return await in_thread(lambda: self._score(ids))
 
     @torch.no_grad()
-    def _score(self, ids: np.ndarray[Any, Any]) -> list[float]:
-        sample = Sample(
-            ids=ids[:-1],
-            positions=np.arange(len(ids) - 1),
-            targets=ids[1:],
-            sampler_logprobs=np.zeros(len(ids) - 1, np.float32),
-        )
-        batch = make_microbatch((sample,), torch.device("cpu"))
+    def _score(self, ids: Sequence[int]) -> list[float]:
+        batch = make_microbatch((plain_sample(ids),), torch.device("cpu"))
         found: list[float] = self._scorer(batch, 1.0, entropy=False)[0].tolist()
         return found

@@ -88,6 +88,17 @@ class Microbatch:
     """float32 [N]: log-probabilities under the reference policy, where the objective needs them."""
 
 
+def plain_sample(ids: Sequence[int]) -> Sample:
+    """Return a token sequence [T] as a sample that scores every token after the first."""
+    row = np.asarray(ids, np.int32)
+    return Sample(
+        ids=row[:-1],
+        positions=np.arange(len(row) - 1),
+        targets=row[1:],
+        sampler_logprobs=np.zeros(len(row) - 1, np.float32),
+    )
+
+
 def make_samples(
     groups: Sequence[Group],
     members: Sequence[Sequence[Member]],

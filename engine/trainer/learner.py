@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from engine.algorithms import Member, has_kl_reward, step_members
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import TrainerError
 from engine.inference.base import WeightConsumer
-from engine.trainer.batch import Row, Sample, make_samples, share_rows, trajectory_samples
+from engine.trainer.batch import Row, Sample, make_samples, plain_sample, share_rows, trajectory_samples
 from engine.trainer.efficiency import PassMeter
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.schedule import learning_rate
@@ -141,14 +139,7 @@ class Learner(ABC):
         Args:
             ids: token ids [T], T ≥ 2.
         """
-        row = np.asarray(ids, np.int32)
-        sample = Sample(
-            ids=row[:-1],
-            positions=np.arange(len(row) - 1),
-            targets=row[1:],
-            sampler_logprobs=np.zeros(len(row) - 1, np.float32),
-        )
-        return self._logprobs((sample,))
+        return self._logprobs((plain_sample(ids),))
 
     @abstractmethod
     def abandon(self) -> None:
