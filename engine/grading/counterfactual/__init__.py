@@ -1,0 +1,1 @@
+"""Counterfactual grading: tests whose assertions were made false, which an honest solution must fail."""

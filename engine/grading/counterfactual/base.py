@@ -1,0 +1,149 @@
+"""Types of counterfactual grading, and the interfaces between mutators, proofs, references and the grader.
+
+A **mutant** is one edit of one test function that makes it false. A **variant** is a set of mutants, at most
+one per test function, that was proven by a run of the gold patch. A **reference** is everything known about a
+row from runs of its gold patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from engine.types import TaskRow, TestOutcome
+
+
+class MutantKind(StrEnum):
+    """Kind of a mutant."""
+
+    CHANGED = "changed"
+    """A constant, an operator or an exception type of an existing assertion was changed."""
+    ADDED = "added"
+    """A false assertion was added to the test."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """One edit that makes a test function false; offsets are bytes in the true content."""
+
+    path: str
+    """Path of the test file as in ``Reference.files``."""
+    function: str
+    """Dotted name of the test function, e.g. ``TestMean.test_mean``."""
+    line: int
+    """Line of the edit, from 1."""
+    kind: MutantKind
+    before: str
+    """Source text of the assertion, at most 300 characters; empty for an added one."""
+    after: str
+    """Source text that takes its place, at most 300 characters."""
+    start: int
+    end: int
+    replacement: str
+    """Text written instead of the bytes from ``start`` to ``end``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Mutants that together were proven to fail under the gold patch."""
+
+    mutants: tuple[Mutant, ...]
+    must_fail: tuple[str, ...] = ()
+    """Required tests that failed (neither an error nor missing) in the proof and passed in the true run of the
+    gold patch; empty where the rule knows no tests by name. The rule did not pass in the proof either way."""
+    score: float = 0.0
+    """Reward that the gold patch still got in the proof, for rules with partial rewards. A false run scores more
+    only by trickery, since it satisfies at most what the gold patch satisfies."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """Knowledge about a row from runs of its gold patch."""
+
+    content: str
+    """Content hash of the row; a row that has changed has no reference."""
+    outcomes: Mapping[str, TestOutcome] = field(default_factory=dict)
+    """Required test → outcome under the gold patch, where it is not ``passed``."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Path, relative to the workdir or absolute → true content when the tests start, of every file with a mutant."""
+    variants: tuple[Variant, ...] = ()
+    coverage: Mapping[str, MutantKind] = field(default_factory=dict)
+    """Required test that fails in some variant → kind of mutant; ``changed`` where there are both."""
+    note: str = ""
+    """Reason why there are no variants; empty where there are some."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoldRun:
+    """Result of one run of a row's tests under its gold patch."""
+
+    passed: bool
+    """Whether the row's rule was satisfied."""
+    tests: Mapping[str, TestOutcome]
+    """Required test → outcome; empty where the rule knows no tests by name."""
+    score: float
+    """Reward by the row's rule."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """True contents of the test files, read after the tests; only of a run without ``overlay``."""
+
+
+class GoldRunner(Protocol):
+    """Runs of a row's tests under its gold patch."""
+
+    async def __call__(self, row: TaskRow, overlay: Mapping[str, bytes]) -> GoldRun:
+        """Run the tests once in a fresh sandbox with the gold patch and the files of ``overlay`` in place.
+
+        Raises:
+            DatasetError: the row has no gold patch, or it cannot be graded.
+            SandboxError: infrastructure failed.
+        """
+        ...
+
+
+class Mutator(Protocol):
+    """Finds the mutants of one language's test files."""
+
+    def mutants(self, source: bytes, path: str) -> Sequence[Mutant]:
+        """Return every sound mutant of a test file, in the order of preference within each function.
+
+        Empty where the source cannot be parsed.
+        """
+        ...
+
+
+class ReferenceStore(Protocol):
+    """References of a dataset's rows."""
+
+    async def load(self, row: TaskRow) -> Reference | None:
+        """Return the reference of a row; None when there is none or the row has changed."""
+        ...
+
+    async def save(self, row: TaskRow, reference: Reference) -> None:
+        """Store the reference of a row in place of an older one."""
+        ...
+
+
+def variant_files(reference: Reference, variant: Variant) -> dict[str, bytes]:
+    """Return path → content of every file of the reference, with the variant's mutants applied."""
+    return {
+        path: apply_mutants(content, [mutant for mutant in variant.mutants if mutant.path == path])
+        for path, content in reference.files.items()
+    }
+
+
+def apply_mutants(content: bytes, mutants: Sequence[Mutant]) -> bytes:
+    """Return the content with the mutants' edits; all other bytes are unchanged.
+
+    Raises:
+        ValueError: two mutants overlap, or one lies outside of the content.
+    """
+    parts: list[bytes] = []
+    done = 0
+    for mutant in sorted(mutants, key=lambda one: one.start):
+        if not done <= mutant.start <= mutant.end <= len(content):
+            raise ValueError(f"the mutant at bytes {mutant.start}-{mutant.end} of {mutant.path} does not fit")
+        parts += [content[done : mutant.start], mutant.replacement.encode()]
+        done = mutant.end
+    return b"".join([*parts, content[done:]])
