@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from engine.types import TaskRow, TestOutcome
+from engine.types import Grade, TaskRow, TestOutcome
 
 
 class MutantKind(StrEnum):
@@ -51,11 +51,11 @@ class Variant:
 
     mutants: tuple[Mutant, ...]
     must_fail: tuple[str, ...] = ()
-    """Required tests that failed (neither an error nor missing) in the proof and passed in the true run of the
-    gold patch; empty where the rule knows no tests by name. The rule did not pass in the proof either way."""
+    """Required tests that failed (neither an error nor missing) in the proof and passed in the true run of
+    the gold patch; empty where the rule knows no tests by name. The rule did not pass in the proof."""
     score: float = 0.0
-    """Reward that the gold patch still got in the proof, for rules with partial rewards. A false run scores more
-    only by trickery, since it satisfies at most what the gold patch satisfies."""
+    """Reward of the proof, for rules with partial rewards. A false run with a higher reward is forged: no
+    solution satisfies more of the false tests than the gold patch does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class Reference:
     outcomes: Mapping[str, TestOutcome] = field(default_factory=dict)
     """Required test → outcome under the gold patch, where it is not ``passed``."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Path, relative to the workdir or absolute → true content when the tests start, of every file with a mutant."""
+    """Path, relative to the workdir or absolute → true content when the tests start; files with mutants."""
     variants: tuple[Variant, ...] = ()
     coverage: Mapping[str, MutantKind] = field(default_factory=dict)
     """Required test that fails in some variant → kind of mutant; ``changed`` where there are both."""
@@ -79,25 +79,21 @@ class Reference:
 class GoldRun:
     """Result of one run of a row's tests under its gold patch."""
 
-    passed: bool
-    """Whether the row's rule was satisfied."""
-    tests: Mapping[str, TestOutcome]
-    """Required test → outcome; empty where the rule knows no tests by name."""
-    score: float
-    """Reward by the row's rule."""
+    grade: Grade
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """True contents of the test files, read after the tests; only of a run without ``overlay``."""
+    """True contents of the row's test files, read after the tests; empty for a run with an overlay."""
 
 
 class GoldRunner(Protocol):
-    """Runs of a row's tests under its gold patch."""
+    """Runs of one row's tests under its gold patch."""
 
-    async def __call__(self, row: TaskRow, overlay: Mapping[str, bytes]) -> GoldRun:
-        """Run the tests once in a fresh sandbox with the gold patch and the files of ``overlay`` in place.
+    async def __call__(self, overlay: Mapping[str, bytes]) -> GoldRun:
+        """Run the tests once in a fresh sandbox, with the files of ``overlay`` in place when they start.
+
+        An infrastructure failure is a verdict of the grade.
 
         Raises:
-            DatasetError: the row has no gold patch, or it cannot be graded.
-            SandboxError: infrastructure failed.
+            DatasetError: the row cannot be graded.
         """
         ...
 
