@@ -24,7 +24,7 @@ from engine.sandbox.kubernetes.owner import leases_path
 from engine.types import TaskRow
 from tests.dataset_builders import broken_task, toolchain_or_skip, without_reuse, write_toy
 from tests.fakes.cluster import FakeCluster, Fault, FaultKind
-from tests.integration.test_adversary import EXPLOITS, of_kind
+from tests.integration.adversary.frame import find, under
 from tests.integration.test_validation import config, make_rows
 from tests.integration.toy_yard import open_context
 from tests.kubernetes_builders import NAMESPACE, kubernetes_config, prepared
@@ -126,7 +126,7 @@ async def test_predictions_get_in_pods_the_reports_they_get_here(
     rows = [
         with_content_id(
             replace(
-                of_kind(row, "signed" if name == "signed" else "log"),
+                under(row, "signed" if name == "signed" else "log"),
                 task=replace(row.task, instance_id=name),
             )
         )
@@ -136,7 +136,7 @@ async def test_predictions_get_in_pods_the_reports_they_get_here(
     patches = {
         "signed": row.answer.gold_patch,
         "log": row.answer.gold_patch,
-        "cheats": EXPLOITS["forged lines and exit"],
+        "cheats": find("forged lines and exit").patch,
         "unapplied": diff_texts("toy/numbers.py", "not there\n", "x\n"),
         "empty": "",
     }

@@ -28,7 +28,7 @@ from tests.dataset_builders import (
     without_reuse,
     write_toy,
 )
-from tests.integration.test_adversary import EXPLOITS, of_kind
+from tests.integration.adversary.frame import find, under
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
 NAMES = ("log", "solved", "cheats", "unapplied", "empty", "absent")
@@ -51,7 +51,7 @@ def dataset(home: Path, row: TaskRow) -> str:
     rows = []
     for name in NAMES:
         kind = "signed" if name == "solved" else "log"
-        task_row = of_kind(row, kind)
+        task_row = under(row, kind)
         rows.append(with_content_id(replace(task_row, task=replace(row.task, instance_id=name))))
     save_dataset(home, "toy", rows, {"sources": []})
     return "toy"
@@ -71,7 +71,7 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
     patches = {
         "log": gold,
         "solved": gold,
-        "cheats": EXPLOITS["forged lines and exit"],
+        "cheats": find("forged lines and exit").patch,
         "unapplied": diff_texts("toy/numbers.py", "not there\n", "x\n"),
         "empty": "",
     }
@@ -126,7 +126,7 @@ async def test_the_whole_log_is_kept(home: Path, row: TaskRow) -> None:
         '"""Small',
         'import sys\nfor _ in range(40_000):\n    sys.__stderr__.write("noise %d\\n" % _)\n"""Small',
     )
-    script = of_kind(row, "log")
+    script = under(row, "log")
     command = script.answer.test_command.replace("-p no:cacheprovider", "-s -p no:cacheprovider")
     noisy_row = replace(script, answer=replace(script.answer, test_command=command))
     grade = await make_grader(LocalBackend(home), timeout_s=60.0).grade(noisy_row, patched(noisy))

@@ -1,0 +1,25 @@
+"""The toy task, built once by each worker: its submissions are spread over all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.types import TaskRow
+from tests.dataset_builders import toolchain_or_skip
+from tests.integration.adversary.frame import toy_row
+
+
+@pytest.fixture(scope="session")
+def adversary_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data folder with the test toolchain."""
+    folder = tmp_path_factory.mktemp("adversary")
+    toolchain_or_skip(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def adversary_row(adversary_home: Path) -> TaskRow:
+    """The toy task."""
+    return toy_row(adversary_home)

@@ -1,0 +1,159 @@
+"""Patches that try to pass without solving the task, and honest ones, graded in real sandboxes.
+
+To add a submission: append a ``Submission`` to the ``FAMILY`` of the module of its kind. To add a family: a
+module with a tuple ``FAMILY``, and its name in ``FAMILIES``. Each submission becomes one test for each of its
+grade rules, so name only rules that it may end differently under. Write the kind of trick, not one spelling
+of it, and say in ``layer`` what has to stop it:
+
+- ``Layer.PATCH``: the patch is refused, or the part that cheats is left out of it;
+- ``Layer.EVIDENCE``: the rule finds that required evidence is missing or contradictory;
+- ``Layer.WATCH``: the recorder finds a runner that was altered;
+- ``Layer.COUNTERFACTUAL``: only a run with false assertions can tell; every other layer is tested with the
+  counterfactual off, so that each is tested alone.
+
+``ends`` are the verdicts that are right; a hostile submission never names ``PASSED``. A submission that needs
+another task than the toy's names a function in ``task`` that makes it of the toy's row.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from engine.datasets.importers.formats.evalscript import END, START
+from engine.datasets.testing.toolchain import MOUNT
+from engine.sandbox.base import SandboxBackend
+from engine.types import Grade, GradeRule, TaskRow, Verdict
+from tests.dataset_builders import (
+    BROKEN,
+    NUMBERS,
+    broken_task,
+    make_grader,
+    patched,
+    without_reuse,
+    write_toy,
+)
+
+FAMILIES = ("honest", "output", "exits", "files", "reports")
+"""Modules of this package that hold a ``FAMILY``."""
+
+STILL_BROKEN = NUMBERS.replace(*BROKEN)
+PYTEST = (
+    f"PYTHONPATH={MOUNT} python3 -m pytest -rA -c {MOUNT}/pytest.ini --rootdir=/testbed "
+    "-p no:cacheprovider tests/test_numbers.py"
+)
+IDS = (
+    *(f"tests/test_numbers.py::test_clamp[{case}]" for case in ("-1-0", "5-5", "11-10", "0-0")),
+    "tests/test_numbers.py::TestMean::test_mean",
+    "tests/test_numbers.py::test_positives",
+)
+REWARD = "/tmp/verifier/reward.txt"
+_TEST_SH = (
+    f"mkdir -p /tmp/verifier\n{PYTEST}\nif [ $? -eq 0 ]; then echo 1 > {REWARD}; else echo 0 > {REWARD}; fi\n"
+)
+
+
+def _script(rule: GradeRule, command: str, **fields: Any) -> dict[str, Any]:
+    return {"grade_rule": rule, "test_command": f"#!/bin/bash\n{command}\n", **fields}
+
+
+RULES: dict[str, dict[str, Any]] = {
+    "signed": {},
+    "log": _script(
+        GradeRule.F2P_P2P,
+        f"set -uxo pipefail\necho ready\n: '{START}'\n{PYTEST}\n: '{END}'\ngit checkout -- tests || true",
+        log_parser="parse_log_pytest",
+    ),
+    "map": _script(
+        GradeRule.MAP_EQUAL,
+        PYTEST,
+        expected={".".join(test.split("::")[1:]): "PASSED" for test in IDS},
+        log_parser="r2e_pytest",
+    ),
+    "exit code": _script(GradeRule.EXIT_CODE, PYTEST),
+    "junit": _script(GradeRule.JUNIT, f"{PYTEST} --junitxml={{junit}}"),
+    "reward": _script(
+        GradeRule.REWARD_FILE,
+        "bash /tmp/tests/run_tests.sh",
+        test_files={"/tmp/tests/run_tests.sh": _TEST_SH},
+        metadata={"reward_files": [REWARD]},
+    ),
+}
+"""How the toy task is graded, by name: fields of its answer."""
+EVERY = tuple(RULES)
+SIGNED = ("signed",)
+"""For what a patch cannot do at all: the same under every rule."""
+
+STOPPED = frozenset({Verdict.FAILED, Verdict.TAMPERED, Verdict.PATCH_FAILED})
+TAMPERED = frozenset({Verdict.TAMPERED})
+PASSED = frozenset({Verdict.PASSED})
+
+
+class Layer(StrEnum):
+    """Part of grading that must stop a submission."""
+
+    PATCH = "patch"
+    EVIDENCE = "evidence"
+    WATCH = "watch"
+    COUNTERFACTUAL = "counterfactual"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A patch, the grade rules that it is tried against, and the verdicts that are right."""
+
+    name: str
+    patch: str
+    """Relative to the toy task, in which ``clamp`` is broken."""
+    layer: Layer
+    rules: tuple[str, ...] = EVERY
+    ends: frozenset[Verdict] = STOPPED
+    task: Callable[[TaskRow], TaskRow] | None = None
+    """Makes the task out of the toy's, which is already under the grade rule."""
+
+
+def submissions() -> Iterator[tuple[str, Submission]]:
+    """Yield every submission with the name of its family."""
+    for family in FAMILIES:
+        module = importlib.import_module(f"tests.integration.adversary.{family}")
+        for submission in module.FAMILY:
+            yield family, submission
+
+
+def find(name: str) -> Submission:
+    """Return the submission with this name."""
+    return next(submission for _, submission in submissions() if submission.name == name)
+
+
+def toy_row(home: Path) -> TaskRow:
+    """Build the toy's image and return its task, no verdict of which is re-used."""
+    return without_reuse(broken_task(home, write_toy(home / "source")))
+
+
+def under(row: TaskRow, rule: str) -> TaskRow:
+    """Return the task graded by another rule."""
+    return replace(row, answer=replace(row.answer, **RULES[rule]))
+
+
+async def grade(backend: SandboxBackend, row: TaskRow, submission: Submission, rule: str) -> Grade:
+    """Grade a submission under a rule."""
+    row = under(row, rule)
+    if submission.task is not None:
+        row = submission.task(row)
+    grader = make_grader(backend, timeout_s=60.0)
+    return await grader.grade(row, submission.patch)
+
+
+def code(text: str) -> str:
+    """Return a patch whose module runs ``text`` when it is imported and stays broken."""
+    return patched(text + STILL_BROKEN)
+
+
+def in_call(text: str) -> str:
+    """Return a patch in which the broken function runs ``text`` whenever it is called."""
+    body = "".join(f"    {line}\n" if line else "\n" for line in text.strip("\n").split("\n"))
+    return patched(STILL_BROKEN.replace('    """Value within bounds."""\n', body, 1))
