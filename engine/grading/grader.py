@@ -1,8 +1,5 @@
 """Grader of patches: only hidden tests in a fresh sandbox decide, never anything the agent left behind.
 
-    image + setup patch + patch (without tests, their configuration, installed packages)
-      + the answer's test files → tests, network off → evidence → grade rule → verdict
-
 An infrastructure failure is never a reward of 0: it is tried again in a fresh sandbox, then the
 verdict is ``infra_error`` and the reward None. To add a grade rule: see ``engine.grading.rules``.
 """
@@ -10,40 +7,25 @@ verdict is ``infra_error`` and the reward None. To add a grade rule: see ``engin
 from __future__ import annotations
 
 import asyncio
-import posixpath
 import time
 import zlib
 from dataclasses import replace
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.testing.testrun import run_tests
 from engine.datasets.testing.toolchain import DRIVER
-from engine.errors import DatasetError, HostileInputError, PatchError, SandboxError
-from engine.grading.evidence import Evidence, Judgement, required
-from engine.grading.isolated_worker import run_isolated
+from engine.errors import DatasetError, SandboxError
+from engine.grading.execution import RunExecutor, RunResult
 from engine.grading.parsers import find_parser
-from engine.grading.patch_apply import AppliedPatch, apply_graded
+from engine.grading.patch_apply import AppliedPatch
 from engine.grading.rules import RULES
-from engine.grading.scripts import run_script
 from engine.patches.sections import patch_hash
-from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from engine.sandbox.base import SandboxBackend
 from engine.sandbox.failures import Decision, decide, own_doing
-from engine.types import (
-    FindingKind,
-    Grade,
-    GradeRule,
-    TamperFinding,
-    TaskAnswer,
-    TaskRow,
-    TestOutcome,
-    TestResult,
-    Verdict,
-)
+from engine.types import FindingKind, Grade, GradeRule, TamperFinding, TaskRow, Verdict
 
 _LOG_CHARS = 20_000
 _PACKED_BYTES = 4 << 20
-_START_ALLOWANCE_S = 60.0
 _NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
 
 
@@ -60,10 +42,9 @@ class Grader:
     def __init__(
         self, *, backend: SandboxBackend, config: GradingConfig, sandbox: SandboxConfig, run_id: str
     ) -> None:
-        self._backend = backend
         self._config = config
         self._sandbox = sandbox
-        self._run_id = run_id
+        self._runs = RunExecutor(backend=backend, config=config, sandbox=sandbox, run_id=run_id)
         self._permits = asyncio.Semaphore(config.max_parallel)
         self._verdicts: dict[tuple[str, str, float], asyncio.Future[Grade]] = {}
 
@@ -129,44 +110,7 @@ class Grader:
                 return replace(grade, seconds=time.monotonic() - started)
 
     async def _attempt(self, row: TaskRow, patch: str, timeout_s: float) -> Grade:
-        async with self._backend.open(self._spec(row, timeout_s)) as box:
-            if row.answer.setup_patch:
-                await _set_up(box, row)
-            applied = await apply_graded(box, patch, row)
-            if applied.problem:
-                return _unapplied(row, applied)
-            await _restore_tests(box, row.answer)
-            evidence = await gather(box, row.answer, timeout_s=timeout_s)
-        return await self._judged(row, applied, evidence)
-
-    async def _judged(self, row: TaskRow, applied: AppliedPatch, evidence: Evidence) -> Grade:
-        judgement = await judge(row, evidence, self._config)
-        verdict, detail = _verdict(evidence, judgement)
-        reward = 1.0 if verdict is Verdict.PASSED else 0.0
-        if verdict is Verdict.FAILED and judgement.reward is not None:
-            reward = judgement.reward
-        findings = applied.filtered.findings
-        if verdict is Verdict.TAMPERED:
-            findings += (TamperFinding(kind=FindingKind.FORGED_REPORT, detail=detail),)
-        grade = Grade(verdict=verdict, reward=reward, tests=judgement.tests)
-        grade = await asyncio.to_thread(_with_log, grade, evidence.log)
-        notes = (detail, _left_out(applied), applied.how)
-        return replace(grade, detail="; ".join(note for note in notes if note), findings=findings)
-
-    def _spec(self, row: TaskRow, timeout_s: float) -> SandboxSpec:
-        return SandboxSpec(
-            image=row.task.image,
-            workdir=row.task.workdir,
-            run_id=self._run_id,
-            name=f"grade {row.task.instance_id}",
-            lane="grade",
-            limits=SandboxLimits(
-                memory_mb=self._sandbox.memory_mb,
-                processes=self._sandbox.processes,
-                disk_mb=self._sandbox.disk_mb,
-                lifetime_s=timeout_s + _START_ALLOWANCE_S,
-            ),
-        )
+        return await _graded(await self._runs.execute(row, patch, timeout_s=timeout_s))
 
 
 def _given_up(decision: Decision, error: SandboxError) -> Grade:
@@ -175,37 +119,6 @@ def _given_up(decision: Decision, error: SandboxError) -> Grade:
     if decision is Decision.COUNT:
         return Grade(verdict=Verdict.FAILED, reward=0.0, detail=own_doing(error.kind, problem))
     return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the grading sandbox failed: {problem}")
-
-
-async def gather(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> Evidence:
-    """Run an answer's tests on the current tree and return the evidence.
-
-    Raises:
-        SandboxError: the sandbox failed; failures of the tests are evidence.
-    """
-    if DRIVER not in answer.test_command:
-        return await run_script(box, answer, timeout_s=timeout_s)
-    run = await run_tests(box, answer.test_command, timeout_s=timeout_s)
-    return Evidence(
-        log=run.log,
-        shown=run.log,
-        seconds=run.seconds,
-        timed_out=run.timed_out,
-        problem=run.problem,
-        forged=run.forged,
-        signed=run,
-    )
-
-
-async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
-    """Apply the row's rule to the evidence; a log that cannot be parsed within limits fails."""
-    rule = RULES[row.answer.grade_rule]
-    if evidence.signed is not None:
-        return await asyncio.to_thread(rule, row, evidence, config)
-    try:
-        return await run_isolated(rule, row, replace(evidence, log=""), config)
-    except HostileInputError as error:
-        return Judgement(passed=False, tests=_missing(row.answer), detail=str(error))
 
 
 def check_gradable(row: TaskRow) -> None:
@@ -228,56 +141,20 @@ def check_gradable(row: TaskRow) -> None:
         find_parser(answer.log_parser)
 
 
-async def _set_up(box: Sandbox, row: TaskRow) -> None:
-    """Apply the task's setup patch. Raises SandboxError when it fails: the graded patch is not at fault."""
-    try:
-        await box.apply_patch(row.answer.setup_patch)
-    except PatchError as error:
-        raise SandboxError(f"task {row.task.instance_id}: its setup patch does not apply: {error}") from error
-
-
-async def _restore_tests(box: Sandbox, answer: TaskAnswer) -> None:
-    """Write the hidden tests; other tests are the image's, because no patch may change them.
-
-    Raises SandboxError where the sandbox does not take a file: no fault of the patch.
-    """
-    for path, content in answer.test_files.items():
-        place = posixpath.join(box.spec.workdir, path)
-        try:
-            await box.write_file(place, content.encode("utf-8", "surrogateescape"))
-        except OSError as error:
-            raise SandboxError(f"cannot put the test file {place} in place: {error.strerror}") from error
-
-
-def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
-    if evidence.timed_out:
-        return Verdict.TEST_TIMEOUT, evidence.problem
-    if evidence.forged or judgement.tampered:
-        return Verdict.TAMPERED, evidence.problem or judgement.detail
-    if judgement.passed and not evidence.problem:
-        return Verdict.PASSED, ""
-    return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)
-
-
-def _unapplied(row: TaskRow, applied: AppliedPatch) -> Grade:
-    return Grade(
-        verdict=Verdict.PATCH_FAILED,
-        reward=0.0,
-        tests=_missing(row.answer),
-        detail="; ".join(note for note in (applied.problem, _left_out(applied)) if note),
-        findings=applied.filtered.findings,
-    )
+async def _graded(run: RunResult) -> Grade:
+    """Return the grade of one run."""
+    findings = run.applied.filtered.findings
+    if run.verdict is Verdict.TAMPERED:
+        findings += (TamperFinding(kind=FindingKind.FORGED_REPORT, detail=run.detail),)
+    grade = Grade(verdict=run.verdict, reward=run.score, tests=run.judgement.tests)
+    grade = await asyncio.to_thread(_with_log, grade, run.evidence.log)
+    notes = (run.detail, _left_out(run.applied), run.applied.how)
+    return replace(grade, detail="; ".join(note for note in notes if note), findings=findings)
 
 
 def _left_out(applied: AppliedPatch) -> str:
     names = applied.filtered.left_out
     return f"left out of the patch: {', '.join(names)}" if names else ""
-
-
-def _missing(answer: TaskAnswer) -> tuple[TestResult, ...]:
-    return tuple(
-        TestResult(test_id=test, kind=kind, outcome=TestOutcome.MISSING) for test, kind in required(answer)
-    )
 
 
 def _with_log(grade: Grade, log: str) -> Grade:

@@ -7,6 +7,8 @@
 - Where the script runs pytest, ``pytest_recorder`` records it; the keys of its records come
   into being where the tests begin, after everything that builds or installs the project.
 - Reports and rewards are read as files, after every process of the script has been killed.
+- Test files given as an overlay are put in place where the tests start: at the start marker, after everything
+  that builds the project or places tests itself; without markers before the script.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from engine.datasets.testing import pytest_recorder
 from engine.datasets.testing.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
 from engine.grading import swebench
 from engine.grading.evidence import SEVERITY, Evidence
+from engine.grading.placement import commands, place_files, placed_in, placing_command
 from engine.grading.rules.reward_file import parse_rewards
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import GradeRule, TaskAnswer
@@ -59,8 +62,14 @@ class _Nonces:
         return f"{self.folder}/junit.xml"
 
 
-async def run_script(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> Evidence:
+async def run_script(
+    box: Sandbox, answer: TaskAnswer, *, timeout_s: float, overlay: Mapping[str, bytes]
+) -> Evidence:
     """Run an answer's test command in the sandbox's workdir.
+
+    Args:
+        overlay: path, relative to the workdir or absolute, → content of test files that are in place when
+            the tests start.
 
     Raises:
         SandboxError: the sandbox failed; failing, hanging and vanishing tests are evidence.
@@ -78,7 +87,8 @@ async def run_script(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> E
         for path, content in answer.test_files.items():
             if path.endswith(".sh") and (extended := _extended(content, nonces.folder)) != content:
                 await box.write_file(posixpath.join(box.spec.workdir, path), extended.encode())
-    script = prepare(answer.test_command, nonces)
+    command = await _with_overlay(box, answer, overlay)
+    script = prepare(command, nonces)
     result = await box.exec(
         ["/bin/bash", "-c", 'eval "$(cat)"'],
         timeout_s=timeout_s,
@@ -89,6 +99,29 @@ async def run_script(box: Sandbox, answer: TaskAnswer, *, timeout_s: float) -> E
     if result.timed_out or evidence.problem:
         return evidence
     return await _with_reports(box, answer, nonces, evidence)
+
+
+async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, bytes]) -> str:
+    """Return the test command, which puts the overlay in place, or put it in place now.
+
+    The command may also leave the placing of tests to a script that it runs: then that one is changed.
+    """
+    if not overlay:
+        return answer.test_command
+    placing = placing_command(box.spec.workdir, overlay)
+    runners = [path for path in answer.test_files if _marked(answer.test_command) and path.endswith(".sh")]
+    if (command := placed_in(answer.test_command, placing, runners)) is not None:
+        return command
+    for path in dict.fromkeys(_SCRIPT.findall(answer.test_command)):
+        try:
+            text = (await box.read_file(path, max_bytes=_SMALL)).decode("utf-8", "surrogateescape")
+        except (OSError, ValueError):
+            continue
+        if (changed := placed_in(text, placing)) is not None:
+            await place_files(box, {path: changed.encode("utf-8", "surrogateescape")})
+            return answer.test_command
+    await place_files(box, overlay)
+    return answer.test_command
 
 
 async def _sessions(box: Sandbox, command: str) -> int:
@@ -113,18 +146,8 @@ async def _sessions(box: Sandbox, command: str) -> int:
 
 def _commands(text: str) -> list[str]:
     """Return the lines that are commands, without comments, here-documents and installations."""
-    lines: list[str] = []
-    until = ""
-    for line in text.split("\n"):
-        if until:
-            until = "" if line.strip() == until else until
-            continue
-        if found := re.search(r"<<-?\s*['\"]?(\w+)", line):
-            until = found[1]
-        stripped = line.strip()
-        if not stripped.startswith("#") and not _INSTALLING.search(line):
-            lines.append(stripped)
-    return lines
+    lines = [line for _, _, command in commands(text) for line in command.split("\n")]
+    return [line for line in lines if not line.startswith("#") and not _INSTALLING.search(line)]
 
 
 def _marked(command: str) -> bool:

@@ -21,7 +21,7 @@ from engine.datasets.testing.testrun import Record, parse_junit, read_record
 from engine.errors import DatasetError, HostileInputError
 from engine.grading import isolated_worker
 from engine.grading.evidence import Evidence, Judgement
-from engine.grading.grader import judge
+from engine.grading.execution import judge
 from engine.grading.isolated_worker import run_isolated
 from engine.grading.parsers import find_parser, parse_log
 from engine.grading.rules.reward_file import parse_rewards

@@ -1,0 +1,195 @@
+"""Execution of one grading run: a patch and the tests in a fresh sandbox, judged by the row's rule.
+
+image + setup patch + patch (without tests, their configuration, installed packages)
+  + the answer's test files → tests, network off → evidence → grade rule → verdict
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.testing.testrun import run_tests
+from engine.datasets.testing.toolchain import DRIVER
+from engine.errors import HostileInputError, PatchError, SandboxError
+from engine.grading.evidence import Evidence, Judgement, required
+from engine.grading.isolated_worker import run_isolated
+from engine.grading.patch_apply import AppliedPatch, apply_graded
+from engine.grading.placement import place_files
+from engine.grading.rules import RULES
+from engine.grading.scripts import run_script
+from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult, Verdict
+
+NO_OVERLAY: Mapping[str, bytes] = MappingProxyType({})
+_START_ALLOWANCE_S = 60.0
+Inspection = Callable[[Sandbox], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResult:
+    """Result of one grading run."""
+
+    verdict: Verdict
+    detail: str = ""
+    """Reason of the verdict; empty when the patch passed."""
+    applied: AppliedPatch
+    evidence: Evidence
+    judgement: Judgement
+
+    @property
+    def score(self) -> float:
+        """Return the reward of the run: 1 when it passed, else that of a rule with partial rewards."""
+        if self.verdict is Verdict.PASSED:
+            return 1.0
+        partial = self.judgement.reward if self.verdict is Verdict.FAILED else None
+        return partial if partial is not None else 0.0
+
+
+class RunExecutor:
+    """Executes grading runs, each in a fresh sandbox.
+
+    Args:
+        backend: the sandboxes in which tests run.
+        config: settings of the rules.
+        sandbox: limits of the grading sandboxes.
+        run_id: the run that owns the sandboxes.
+    """
+
+    def __init__(
+        self, *, backend: SandboxBackend, config: GradingConfig, sandbox: SandboxConfig, run_id: str
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._sandbox = sandbox
+        self._run_id = run_id
+
+    async def execute(
+        self,
+        row: TaskRow,
+        patch: str,
+        *,
+        timeout_s: float,
+        overlay: Mapping[str, bytes] = NO_OVERLAY,
+        inspect: Inspection | None = None,
+    ) -> RunResult:
+        """Run the row's tests on the tree with a patch.
+
+        Args:
+            patch: git-format, relative to the tree that agents start with.
+            timeout_s: time limit of the tests.
+            overlay: path, relative to the workdir or absolute, → content of test files that are put in
+                place at the moment the tests start.
+            inspect: called with the sandbox after the tests.
+
+        Raises:
+            SandboxError: the sandbox failed; failures of patch and tests are results.
+        """
+        async with self._backend.open(self._spec(row, timeout_s)) as box:
+            if row.answer.setup_patch:
+                await _set_up(box, row)
+            applied = await apply_graded(box, patch, row)
+            if applied.problem:
+                return _unapplied(row, applied)
+            await _restore_tests(box, row.answer)
+            evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay)
+            if inspect is not None:
+                await inspect(box)
+        judgement = await judge(row, evidence, self._config)
+        verdict, detail = _verdict(evidence, judgement)
+        return RunResult(
+            verdict=verdict, detail=detail, applied=applied, evidence=evidence, judgement=judgement
+        )
+
+    def _spec(self, row: TaskRow, timeout_s: float) -> SandboxSpec:
+        return SandboxSpec(
+            image=row.task.image,
+            workdir=row.task.workdir,
+            run_id=self._run_id,
+            name=f"grade {row.task.instance_id}",
+            lane="grade",
+            limits=SandboxLimits(
+                memory_mb=self._sandbox.memory_mb,
+                processes=self._sandbox.processes,
+                disk_mb=self._sandbox.disk_mb,
+                lifetime_s=timeout_s + _START_ALLOWANCE_S,
+            ),
+        )
+
+
+async def gather(
+    box: Sandbox, answer: TaskAnswer, *, timeout_s: float, overlay: Mapping[str, bytes] = NO_OVERLAY
+) -> Evidence:
+    """Run an answer's tests on the current tree and return the evidence.
+
+    Raises:
+        SandboxError: the sandbox failed; failures of the tests are evidence.
+    """
+    if DRIVER not in answer.test_command:
+        return await run_script(box, answer, timeout_s=timeout_s, overlay=overlay)
+    await place_files(box, overlay)
+    run = await run_tests(box, answer.test_command, timeout_s=timeout_s)
+    return Evidence(
+        log=run.log,
+        shown=run.log,
+        seconds=run.seconds,
+        timed_out=run.timed_out,
+        problem=run.problem,
+        forged=run.forged,
+        signed=run,
+    )
+
+
+async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
+    """Apply the row's rule to the evidence; a log that cannot be parsed within limits fails."""
+    rule = RULES[row.answer.grade_rule]
+    if evidence.signed is not None:
+        return await asyncio.to_thread(rule, row, evidence, config)
+    try:
+        return await run_isolated(rule, row, replace(evidence, log=""), config)
+    except HostileInputError as error:
+        return Judgement(passed=False, tests=_missing(row.answer), detail=str(error))
+
+
+async def _set_up(box: Sandbox, row: TaskRow) -> None:
+    """Apply the task's setup patch. Raises SandboxError when it fails: the graded patch is not at fault."""
+    try:
+        await box.apply_patch(row.answer.setup_patch)
+    except PatchError as error:
+        raise SandboxError(f"task {row.task.instance_id}: its setup patch does not apply: {error}") from error
+
+
+async def _restore_tests(box: Sandbox, answer: TaskAnswer) -> None:
+    """Write the hidden tests; other tests are the image's, because no patch may change them."""
+    files = {path: content.encode("utf-8", "surrogateescape") for path, content in answer.test_files.items()}
+    await place_files(box, files)
+
+
+def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
+    if evidence.timed_out:
+        return Verdict.TEST_TIMEOUT, evidence.problem
+    if evidence.forged or judgement.tampered:
+        return Verdict.TAMPERED, evidence.problem or judgement.detail
+    if judgement.passed and not evidence.problem:
+        return Verdict.PASSED, ""
+    return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)
+
+
+def _unapplied(row: TaskRow, applied: AppliedPatch) -> RunResult:
+    return RunResult(
+        verdict=Verdict.PATCH_FAILED,
+        detail=applied.problem,
+        applied=applied,
+        evidence=Evidence(),
+        judgement=Judgement(passed=False, tests=_missing(row.answer)),
+    )
+
+
+def _missing(answer: TaskAnswer) -> tuple[TestResult, ...]:
+    return tuple(
+        TestResult(test_id=test, kind=kind, outcome=TestOutcome.MISSING) for test, kind in required(answer)
+    )

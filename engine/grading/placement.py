@@ -1,0 +1,108 @@
+"""Placement of test files in a grading sandbox, before a script runs or where its tests start.
+
+A script that puts tests in place itself (``git apply`` with a here-document, a test patch of the image) would
+overwrite files that are there before it runs. So it is given commands that write them where its tests start.
+These are builtins of the shell, for everything else that it could call may be the graded project's by then.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from collections.abc import Collection, Iterator, Mapping
+
+from engine.datasets.importers.formats.evalscript import START
+from engine.errors import SandboxError
+from engine.sandbox.base import Sandbox
+
+_HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
+_APPLIES = re.compile(r"^(?:if\s+!?\s*)?(?:git\s+(?:-\S+\s+\S+\s+)*apply|patch)\b")
+_PLAIN = frozenset(b'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 "#%()*+,-./:;@[]_|~')
+
+
+async def place_files(box: Sandbox, files: Mapping[str, bytes]) -> None:
+    """Write test files.
+
+    Args:
+        files: path, relative to the workdir or absolute, → content.
+
+    Raises:
+        SandboxError: the sandbox does not take a file: no fault of the patch.
+    """
+    for path, content in files.items():
+        place = posixpath.join(box.spec.workdir, path)
+        try:
+            await box.write_file(place, content)
+        except OSError as error:
+            raise SandboxError(f"cannot put the test file {place} in place: {error.strerror}") from error
+
+
+def placing_command(workdir: str, files: Mapping[str, bytes]) -> str:
+    """Return one line of bash that writes the files, silently, with builtins only.
+
+    It holds no character sequence of a marker, placeholder or variable that a script is searched for.
+    """
+    writes = (
+        f"printf %s $'{_escaped(content)}' >| {shlex.quote(posixpath.join(workdir, path))}; "
+        for path, content in files.items()
+    )
+    return f"{{ {''.join(writes)}}} 2>/dev/null"
+
+
+def _escaped(content: bytes) -> str:
+    return "".join(chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for byte in content)
+
+
+def commands(script: str) -> Iterator[tuple[int, int, str]]:
+    """Yield first line, line after the last, and text (without here-document) of every command."""
+    lines = script.split("\n")
+    at = 0
+    while at < len(lines):
+        first = at
+        while lines[at].endswith("\\") and at + 1 < len(lines):
+            at += 1
+        text = "\n".join(line.strip() for line in lines[first : at + 1])
+        at += 1
+        if found := _HEREDOC.search(text):
+            at = next((i + 1 for i in range(at, len(lines)) if lines[i].strip() == found[1]), len(lines))
+        yield first, at, text
+
+
+def placed_in(script: str, placing: str, runners: Collection[str] = ()) -> str | None:
+    """Return a script with a command inserted where its tests start.
+
+    That is the start marker, or an earlier line that runs one of ``runners``; without both the line after the
+    last patch that the script applies.
+
+    Args:
+        placing: the command, see ``placing_command``.
+        runners: absolute paths of scripts that run the tests.
+
+    Returns:
+        None where the script neither has a marker nor applies a patch: it places no tests itself.
+    """
+    at = None
+    for first, after, text in commands(script):
+        if START in text or any(_runs(text, path) for path in runners):
+            at = first
+            break
+        if _APPLIES.match(text):
+            at = _after_block(script, after) if text.startswith("if") else after
+    if at is None:
+        return None
+    lines = script.split("\n")
+    return "\n".join([*lines[:at], placing, *lines[at:]])
+
+
+def _runs(command: str, path: str) -> bool:
+    return re.match(rf"(?:exec\s+)?(?:(?:ba)?sh|source|\.)\s+{re.escape(path)}(?:\s|$)", command) is not None
+
+
+def _after_block(script: str, after: int) -> int:
+    """Return the line after the end of the conditional whose first line ends before ``after``."""
+    lines = script.split("\n")
+    for number in range(after - 1, len(lines)):
+        if re.search(r"(?:^|;)\s*fi\b", lines[number]):
+            return number + 1
+    return after
