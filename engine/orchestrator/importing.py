@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from engine.config.base import config_error, parse_settings
 from engine.config.importing import FORMATS, ImportConfig
 from engine.config.run import ImportRun, with_overrides
+from engine.datasets.importers.rejects import describe_rejects
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.errors import TrainyardError
 from engine.grading.grader import check_gradable
@@ -61,11 +62,14 @@ async def import_set(config: ImportRun, run: RunContext) -> RunResult:
         run.alert(
             "warning",
             "rows_rejected",
-            f"{result.rejected} of {result.read} rows could not be imported: see the list with the dataset",
+            f"{result.rejected} of {result.read} rows could not be imported and are listed with the dataset; "
+            f"the first: {describe_rejects(result.first_rejects)}",
         )
     counts = result.counts()
-    excluded_by = counts.pop("excluded_by")
+    excluded_by, first_rejects = counts.pop("excluded_by"), counts.pop("first_rejects")
     named = {f"excluded_{name}": number for name, number in excluded_by.items()}
+    if first_rejects:
+        named["first_rejects"] = describe_rejects(first_rejects)
     return RunResult(state="succeeded", summary={**counts, **named})
 
 
@@ -99,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _failed(str(config_error(error)))
     except (TrainyardError, OSError) as error:
         return _failed(str(error))
+    for reject in result.first_rejects:
+        _report(f"rejected: {describe_rejects([reject])}", 0, 0)
     sys.stdout.write(json.dumps(result.counts()) + "\n")
     return 0
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from engine.datasets.importers.reading import SUFFIXES, Source, split_of
+from engine.datasets.importers.files import SUFFIXES
+from engine.datasets.importers.reading import Source, split_of
 from engine.errors import DatasetError, PreflightError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(?:/[A-Za-z0-9][\w.-]*)?")

@@ -1,28 +1,21 @@
-"""Rows of local files and folders, one at a time: parquet, JSONL (plain or gzip), JSON, folders of tasks.
+"""Rows of a source, one at a time: of its files (``files``) or of its folders of tasks.
 
-A line that cannot be read is an item of its own with the error, so that it costs one row, not the import.
+A row that cannot be read is an item of its own with the error, so that it costs one row, not the import.
 The order is stable (file names, then positions), which is what row numbers and resuming rest on.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import IO, Any, cast
 
 from engine.datasets.importers.base import Format
 from engine.datasets.importers.fields import Row
-from engine.errors import DatasetError, PreflightError
+from engine.datasets.importers.files import SUFFIXES, count_file_rows, open_rows, suffix_of
+from engine.errors import DatasetError
 
-SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".jsonl.gz", ".json")
-_MAX_JSON = 1 << 30
-_BATCH_ROWS = 16
 _SPLIT = re.compile(r"^(dev_[A-Za-z0-9]+|train|test|dev|validation)(?:-\d+-of-\d+|[-_.].*)?$")
 _SCRIPTS = "run_scripts"
 _DESCRIPTIONS = frozenset(
@@ -41,6 +34,8 @@ class Item:
     row: Row
     split: str
     error: str = ""
+    line: int = 0
+    """Line of the file, counted from 1; 0 where rows are not lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +91,16 @@ def leads_out(path: Path, root: Path) -> bool:
     return not path.resolve().is_relative_to(root.resolve())
 
 
-def _suffix(path: Path) -> str:
-    return next((suffix for suffix in SUFFIXES if path.name.endswith(suffix)), "")
-
-
 def _is_data(path: Path) -> bool:
     """Return whether a file may hold rows; hidden files, dataset descriptions and scripts do not."""
     hidden = any(part.startswith(".") or part == _SCRIPTS for part in path.parts)
-    return bool(_suffix(path)) and not hidden and path.name not in _DESCRIPTIONS
+    return bool(suffix_of(path)) and not hidden and path.name not in _DESCRIPTIONS
 
 
 def split_of(path: Path) -> str:
     """Return the split that a path names (``data/train-00000-of-00002.parquet``: ``train``), if any."""
     for part in reversed(path.parts):
-        name = part.removesuffix(_suffix(Path(part)))
+        name = part.removesuffix(suffix_of(Path(part)))
         match = _SPLIT.match(name)
         if match:
             return match[1]
@@ -132,10 +123,11 @@ def read_items(source: Source, form: Format, *, split: str = "", start: int = 0)
     for file in data_files(source, split):
         rows, count = open_rows(file.path, max(0, start - number))
         number += count
-        for row, error in rows:
-            if scripts is not None:
-                row = {**row, **_scripts(scripts, row)}
-            yield Item(number, file.name, row, file.split, error)
+        for read in rows:
+            row, error = read.row, read.error
+            if scripts is not None and not error:
+                row, error = _with_scripts(scripts, row)
+            yield Item(number, file.name, row, file.split, error, read.line)
             number += 1
 
 
@@ -143,136 +135,8 @@ def count_rows(source: Source, form: Format, *, split: str = "") -> int:
     """Return the number of rows without converting them; 0 when counting would read the whole source."""
     if form.read_folder is not None:
         return len(task_folders(source.path, form.marker))
-    total = 0
-    for file in data_files(source, split):
-        if file.path.name.endswith(".parquet"):
-            total += _parquet(file.path).metadata.num_rows
-        elif _suffix(file.path) in (".jsonl", ".ndjson"):
-            with file.path.open("rb") as lines:
-                total += sum(1 for line in lines if line.strip())
-        else:
-            return 0
-    return total
-
-
-def open_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
-    """Return the rows of one file after the first ``skip``, and the number actually skipped."""
-    readers: dict[str, Callable[[Path, int], tuple[Iterator[tuple[Row, str]], int]]] = {
-        ".parquet": _parquet_rows,
-        ".json": _json_rows,
-    }
-    return readers.get(_suffix(path), _line_rows)(path, skip)
-
-
-def _parquet(path: Path) -> Any:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise PreflightError(
-            "reading parquet needs pyarrow: pip install -r requirements/engine.txt"
-        ) from error
-    try:
-        return parquet.ParquetFile(path, buffer_size=1 << 20, pre_buffer=False)
-    except Exception as error:  # pyarrow raises many kinds
-        raise DatasetError(f"{path.name} is no parquet file: {error}") from error
-
-
-def _parquet_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
-    file = _parquet(path)
-    skipped = 0
-    groups: list[int] = []
-    for index in range(file.metadata.num_row_groups):
-        size = file.metadata.row_group(index).num_rows
-        if not groups and skipped + size <= skip:
-            skipped += size
-        else:
-            groups.append(index)
-    inside = min(skip - skipped, file.metadata.num_rows - skipped)
-
-    def rows() -> Iterator[tuple[Row, str]]:
-        position = 0
-        for batch in _batches(file, groups, path.name) if groups else ():
-            for row in batch:
-                if position >= inside:
-                    yield row, ""
-                position += 1
-
-    return rows(), skipped + inside
-
-
-def _batches(file: Any, groups: list[int], name: str) -> Iterator[list[Row]]:
-    try:
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups):
-            yield batch.to_pylist()
-    except Exception as error:  # pyarrow raises many kinds
-        raise DatasetError(f"{name} cannot be read to its end: {error}") from error
-
-
-def _opened(path: Path) -> IO[bytes]:
-    if path.name.endswith(".gz"):
-        return cast(IO[bytes], gzip.open(path))
-    return path.open("rb")
-
-
-def _line_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
-    lines = _lines(path)
-    skipped = sum(1 for _ in islice(lines, skip))
-    return map(_parsed, lines), skipped
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    """Yield the non-empty lines. Raises DatasetError when the file is cut off or damaged."""
-    try:
-        with _opened(path) as stream:
-            for line in stream:
-                if line.strip():
-                    yield line
-    except (OSError, EOFError, zlib.error) as error:
-        raise DatasetError(f"{path.name} cannot be read to its end: {error}") from None
-
-
-def _parsed(line: bytes) -> tuple[Row, str]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        return {}, f"not JSON: {error}"
-    return (row, "") if isinstance(row, dict) else ({}, "not an object")
-
-
-def _json_rows(path: Path, skip: int) -> tuple[Iterator[tuple[Row, str]], int]:
-    if path.stat().st_size > _MAX_JSON:
-        raise DatasetError(
-            f"{path.name} is larger than {_MAX_JSON >> 30} GiB: turn it into JSONL, which is streamed"
-        )
-    try:
-        value = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path.name} is not JSON: {error}") from None
-    rows = _records(value, path.name)
-    skipped = min(skip, len(rows))
-    found = ((row, "") if isinstance(row, dict) else ({}, "not an object") for row in rows[skipped:])
-    return found, skipped
-
-
-def _records(value: Any, name: str) -> list[Any]:
-    """Return the rows of a document: a list, columns (lists or index → value), id → row, or a single row."""
-    if isinstance(value, list):
-        return value
-    if isinstance(value, dict) and isinstance(value.get("rows"), list):
-        return [item.get("row", item) if isinstance(item, dict) else item for item in value["rows"]]
-    if isinstance(value, dict) and value:
-        columns = list(value.values())
-        if "instance_id" in value and isinstance(value["instance_id"], str):
-            return [value]
-        if all(isinstance(column, list) for column in columns):
-            return [dict(zip(value, row, strict=False)) for row in zip(*columns, strict=False)]
-        if "instance_id" in value and all(isinstance(column, dict) for column in columns):
-            return [
-                {key: column.get(index) for key, column in value.items()} for index in value["instance_id"]
-            ]
-        if all(isinstance(column, dict) for column in columns):
-            return columns
-    raise DatasetError(f"{name} holds neither a list of rows nor columns")
+    counts = [count_file_rows(file.path) for file in data_files(source, split)]
+    return 0 if None in counts else sum(count for count in counts if count is not None)
 
 
 def task_folders(source: Path, marker: str) -> list[Path]:
@@ -297,24 +161,27 @@ def _folders(source: Path, form: Format, start: int) -> Iterator[Item]:
             if any(leads_out(path, source) for path in folder.rglob("*")):
                 raise DatasetError("it holds a link that leads out of the source")
             yield Item(number, name, form.read_folder(folder), "")
-        except DatasetError as error:
-            yield Item(
-                number,
-                name,
-                {"instance_id": folder.name},
-                "",
-                f"{error.field}: {error}" if error.field else str(error),
-            )
+        except Exception as error:  # what strangers put into a folder fails in many ways
+            yield Item(number, name, {"instance_id": folder.name}, "", _problem(error))
 
 
-def _scripts(folder: Path, row: Row) -> dict[str, str]:
-    """Return the scripts of a row, found by its instance id."""
+def _problem(error: Exception) -> str:
+    if not isinstance(error, DatasetError):
+        return f"cannot be read: {type(error).__name__}: {str(error)[:200]}"
+    return f"{error.field}: {error}" if error.field else str(error)
+
+
+def _with_scripts(folder: Path, row: Row) -> tuple[Row, str]:
+    """Return a row with its scripts, found by its instance id, or the reason why they cannot be read."""
     name = str(row.get("instance_id") or "")
     if not name or "/" in name or name.startswith("."):
-        return {}
-    files = {file: folder / name / file for file in ("run_script.sh", "parser.py")}
-    return {
-        file: path.read_text(encoding="utf-8", errors="replace")
-        for file, path in files.items()
-        if path.is_file() and not leads_out(path, folder.parent)
-    }
+        return row, ""
+    found: dict[str, str] = {}
+    for file in ("run_script.sh", "parser.py"):
+        path = folder / name / file
+        try:
+            if path.is_file() and not leads_out(path, folder.parent):
+                found[file] = path.read_text(encoding="utf-8")
+        except (OSError, ValueError, RuntimeError) as error:
+            return row, f"{_SCRIPTS}/{name}/{file}: {_problem(error)}"
+    return {**row, **found}, ""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,8 @@ from engine.datasets.importers.hub import fetch
 from engine.datasets.importers.reading import Item, Source, count_rows, read_items
 from engine.datasets.importers.records import COUNTED, existing_header, fingerprint_of, provenance_of
 from engine.datasets.importers.registry import FORMATS
-from engine.datasets.importers.staging import EXCLUDED, REJECTS, Staging
+from engine.datasets.importers.rejects import FIRST_REJECTS, check_text, describe_rejects, reject_record
+from engine.datasets.importers.staging import EXCLUDED, REJECTS, ImportProgress, Staging
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError, TrainyardError
 from engine.types import TaskRow
@@ -65,6 +66,8 @@ class ImportResult:
     seconds: float
     resumed: bool
     excluded_by: Mapping[str, int] = field(default_factory=dict)
+    first_rejects: Sequence[Mapping[str, Any]] = ()
+    """The first rejected rows: row, file, line, field, reason."""
 
     def counts(self) -> dict[str, Any]:
         """Return the counts as plain JSON data."""
@@ -73,6 +76,7 @@ class ImportResult:
         return {
             **found,
             "excluded_by": dict(self.excluded_by),
+            "first_rejects": [dict(record) for record in self.first_rejects],
             "seconds": self.seconds,
             "resumed": self.resumed,
         }
@@ -115,7 +119,7 @@ def import_dataset(
         counts = staging.progress.counts
         if not staging.progress.splits:
             staging.discard()
-            raise DatasetError(_nothing_left(config, staging.progress.counts, work.first_reject))
+            raise DatasetError(_nothing_left(config, staging.progress))
         references = work.decontamination.num_references
         provenance = provenance_of(config, source, work.progress, references, existing)
         report("writing the dataset", counts.get("read", 0), counts.get("read", 0))
@@ -127,6 +131,7 @@ def import_dataset(
             seconds=round(time.monotonic() - started, 1),
             resumed=resumed,
             excluded_by=dict(sorted(staging.progress.excluded_by.items())),
+            first_rejects=staging.progress.first_rejects,
         )
 
 
@@ -156,7 +161,6 @@ class _Import:
         self.progress = staging.progress
         self._ids: set[str] = set()
         self._instances: dict[str, int] = {}
-        self.first_reject = ""
 
     def run(self, report: Report, must_end: Callable[[], bool]) -> None:
         """Process every remaining row. Raises ImportStopped."""
@@ -249,17 +253,17 @@ class _Import:
             raise DatasetError(f"not above 0 and up to {_LONGEST_TEST_S:g} seconds", field="timeout_s")
         if not all(map(math.isfinite, task.difficulty.values())):
             raise DatasetError("no finite number", field="difficulty")
-        cleaned = _clean({"task": task, "answer": answer})
-        return with_content_id(TaskRow(task=cleaned["task"], answer=cleaned["answer"], split=split))
+        check_text(task)
+        check_text(answer)
+        return with_content_id(TaskRow(task=task, answer=answer, split=split))
 
     def _reject(self, item: Item, where: str, reason: str) -> None:
-        self._staging.progress.count("rejected")
-        record = {"row": item.number, "file": item.file, "field": where, "reason": reason[:500]}
-        name = item.row.get("instance_id")
-        if isinstance(name, str):
-            record["instance_id"] = name[:300]
+        progress = self._staging.progress
+        progress.count("rejected")
+        record = reject_record(item, where, reason)
         self._staging.note(REJECTS, record)
-        self.first_reject = self.first_reject or f"row {item.number}, field '{where}': {reason[:200]}"
+        if len(progress.first_rejects) < FIRST_REJECTS:
+            progress.first_rejects.append(record)
 
     def _exclude(self, item: Item, imported: Imported, excluded: Exclusion) -> None:
         progress = self._staging.progress
@@ -268,23 +272,6 @@ class _Import:
         name = imported.task.instance_id
         record = {"row": item.number, "instance_id": name, "by": excluded.by, "detail": excluded.detail[:500]}
         self._staging.note(EXCLUDED, record)
-
-
-def _clean(value: Any) -> Any:
-    """Return ``value`` without lone surrogates, which neither files nor databases can store."""
-    if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return value
-    if isinstance(value, Mapping):
-        return {_clean(key): _clean(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_clean(item) for item in value)
-    if hasattr(value, "__dataclass_fields__"):
-        return replace(value, **{name: _clean(getattr(value, name)) for name in value.__dataclass_fields__})
-    return value
 
 
 def _fetched(config: ImportConfig, home: Path, report: Report) -> Source:
@@ -313,6 +300,8 @@ def _decontamination(config: ImportConfig) -> Decontamination:
     convert = FORMATS["swe-bench"].convert
     for item in read_items(Source(path=Path(reference).expanduser()), FORMATS["swe-bench"]):
         try:
+            if item.error:
+                raise DatasetError(item.error)
             rows.append(convert(item.row))
         except DatasetError as error:
             raise DatasetError(
@@ -323,11 +312,8 @@ def _decontamination(config: ImportConfig) -> Decontamination:
     return Decontamination(config.decontamination, rows)
 
 
-def _nothing_left(config: ImportConfig, counts: Mapping[str, int], first_reject: str) -> str:
-    read, rejected, excluded = (counts.get(name, 0) for name in ("read", "rejected", "excluded"))
+def _nothing_left(config: ImportConfig, progress: ImportProgress) -> str:
+    read, rejected, excluded = (progress.counts.get(name, 0) for name in ("read", "rejected", "excluded"))
     message = f"no row of {config.source} was imported: {read} read, {rejected} rejected, {excluded} excluded"
-    return (
-        f"{message}; the first: {first_reject} (is the format '{config.format}' right?)"
-        if first_reject
-        else message
-    )
+    first = describe_rejects(progress.first_rejects[:1])
+    return f"{message}; the first: {first} (is the format '{config.format}' right?)" if first else message

@@ -40,6 +40,7 @@ class ImportProgress:
     """File → number of valid bytes."""
     counts: dict[str, int] = field(default_factory=dict)
     excluded_by: dict[str, int] = field(default_factory=dict)
+    first_rejects: list[dict[str, Any]] = field(default_factory=list)
     splits: dict[str, int] = field(default_factory=dict)
 
     def count(self, name: str, by: int = 1) -> None:

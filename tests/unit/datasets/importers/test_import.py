@@ -46,6 +46,8 @@ def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
         (1, "patch"), (3, "FAIL_TO_PASS"), (4, "instance_id"), (5, ""), (6, ""),
     ]  # fmt: skip
     assert records(tmp_path, "rejects.jsonl")[0]["instance_id"] == "acme__pkg-1"
+    assert [record["line"] for record in records(tmp_path, "rejects.jsonl")] == [2, 4, 5, 6, 7]
+    assert list(result.first_rejects) == records(tmp_path, "rejects.jsonl")
     dataset = load_dataset(tmp_path, "d")
     assert [row.task.instance_id for row in dataset.rows] == ["acme__pkg-0", "acme__pkg-2", "acme__pkg-4"]
     answers = dataset_path(tmp_path, "d") / "answers.jsonl"
@@ -59,7 +61,8 @@ def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
         ({"docker_image": "a\0b"}, "image"),
         ({"meta": {"llm_score": {"difficulty": 10**400}}}, None),
         ({"meta": {"llm_score": {"difficulty": float("inf")}}}, None),
-        ({"problem_statement": "\ud800 and \0"}, None),
+        ({"problem_statement": "\ud800 and \0"}, "problem_statement"),
+        ({"patch": f"{numbered(1)['patch']}\udcff"}, "gold_patch"),
     ],
 )
 def test_values_that_no_table_or_command_takes(
@@ -116,7 +119,8 @@ def test_one_name_for_two_contents_is_a_bad_row(tmp_path: Path) -> None:
 def test_nothing_is_written_when_no_row_can_be_read(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [{"instance_id": "a"}])
     with pytest.raises(
-        DatasetError, match=r"1 read, 1 rejected.*row 0, field 'repo'.*is the format 'swe-rebench' right"
+        DatasetError,
+        match=r"1 read, 1 rejected.*row 0 of rows.jsonl, line 1, field 'repo'.*is the format 'swe-rebench' right",
     ):
         import_dataset(config(source), home=tmp_path)
     assert not dataset_path(tmp_path, "d").exists()
@@ -255,7 +259,9 @@ def test_an_import_is_a_run_with_progress_an_alert_and_counts(tmp_path: Path) ->
     events = [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
     assert [event["type"] for event in events] == ["run_started", "run_progress", "alert", "run_finished"]
     assert events[2]["code"] == "rows_rejected"
+    assert "row 1 of rows.jsonl, line 2, field 'patch': missing" in events[2]["message"]
     summary = events[-1]["summary"]
+    assert summary["first_rejects"] == "row 1 of rows.jsonl, line 2, field 'patch': missing"
     assert (events[-1]["state"], summary["dataset"], summary["imported"], summary["rejected"]) == (
         "succeeded",
         "d",
