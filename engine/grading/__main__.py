@@ -19,22 +19,14 @@ from pydantic import ValidationError
 
 from engine.config.base import config_error, parse_settings
 from engine.config.run import with_overrides
-from engine.errors import DatasetError, TrainyardError
-from engine.grading.reports import GOLD, regrade
+from engine.errors import TrainyardError
+from engine.grading.isolated_worker import run_isolated
+from engine.grading.reports import GOLD, regrade_files
 
 
 def grade_log(options: argparse.Namespace) -> None:
-    """Print the report of one log."""
-    try:
-        row = json.loads(options.row.read_text(encoding="utf-8-sig"))
-        log = options.log.read_bytes().decode("utf-8", "replace")
-    except OSError as error:
-        raise DatasetError(f"cannot read {error.filename}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{options.row} is not JSON: {error}") from None
-    if not isinstance(row, dict):
-        raise DatasetError(f"{options.row} does not hold one row (a JSON object)")
-    print(json.dumps(regrade(row, log), indent=4))
+    """Print the report of one log, read within the limits of grading: the log is as hostile as in a run."""
+    print(json.dumps(asyncio.run(run_isolated(regrade_files, options.row, options.log)), indent=4))
 
 
 def grade_file(options: argparse.Namespace) -> None:

@@ -83,6 +83,24 @@ def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
     return {instance.instance_id: report}
 
 
+def regrade_files(row_path: Path, log_path: Path) -> dict[str, Any]:
+    """Return ``regrade`` of a row and a log in files.
+
+    Raises:
+        DatasetError: as ``regrade``, or a file cannot be read or does not hold one row.
+    """
+    try:
+        row = json.loads(row_path.read_text(encoding="utf-8-sig"))
+        log = log_path.read_bytes().decode("utf-8", "replace")
+    except OSError as error:
+        raise DatasetError(f"cannot read {error.filename}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DatasetError(f"{row_path} is not JSON: {error}") from None
+    if not isinstance(row, dict):
+        raise DatasetError(f"{row_path} does not hold one row (a JSON object)")
+    return regrade(row, log)
+
+
 def _needed(fields: Mapping[str, Any], name: str) -> Any:
     if fields.get(name) in (None, ""):
         raise DatasetError(

@@ -12,6 +12,8 @@ import pytest
 
 from engine.errors import DatasetError
 from engine.events.harness import Prediction
+from engine.grading import isolated_worker
+from engine.grading.__main__ import main as grading_command
 from engine.grading.reports import (
     InstanceResult,
     read_predictions,
@@ -187,6 +189,24 @@ def test_the_command_line_prints_the_report(tmp_path: Path) -> None:
     done = subprocess.run([*command, "--log", str(tmp_path / "none")], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
     assert "cannot read" in done.stderr
+
+
+@pytest.mark.parametrize("limit", ["processor time", "memory"])
+def test_the_command_line_reads_a_hostile_log_within_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], limit: str
+) -> None:
+    monkeypatch.setattr(isolated_worker, "CPU_S", 1.0)
+    (tmp_path / "row.json").write_text(json.dumps(row(log_parser="parse_log_sympy")))
+    with (tmp_path / "log").open("w") as file:
+        if limit == "memory":
+            file.truncate(5 << 30)  # sparse
+        else:
+            file.write(log("cp " * 100_000))
+    command = ["log", "--row", str(tmp_path / "row.json"), "--log", str(tmp_path / "log")]
+    assert grading_command(command) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert ("more than 1 s of processor time" if limit == "processor time" else "MemoryError") in err
 
 
 def test_judging_loads_no_container_client_and_no_cloud() -> None:
