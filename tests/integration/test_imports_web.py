@@ -63,6 +63,9 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
     assert {name: counts[name] for name in ("dataset", "imported", "rejected", "duplicates", "excluded")} == {
         "dataset": "r2e", "imported": 1, "rejected": 1, "duplicates": 0, "excluded": 1,
     }  # fmt: skip
+    assert [(one["row"], one["line"], one["field"]) for one in counts["first_rejects"]] == [
+        (1, 2, "docker_image")
+    ]
     task = Task.objects.get(dataset__name="r2e")
     answer = TaskAnswer.objects.get(task=task)
     assert (answer.grade_rule, answer.log_parser) == ("map_equal", "r2e_pytest")
