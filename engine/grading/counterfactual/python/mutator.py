@@ -1,0 +1,28 @@
+"""Mutator of Python test files: functions and methods of pytest and ``unittest``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.grading.counterfactual.base import Mutant
+from engine.grading.counterfactual.python.added import added_mutants
+from engine.grading.counterfactual.python.assertions import changed_mutants
+from engine.grading.counterfactual.python.functions import test_functions
+from engine.grading.counterfactual.python.source import PythonSource
+
+
+class PythonMutator:
+    """Finds the mutants of a Python test file."""
+
+    def mutants(self, source: bytes, path: str) -> Sequence[Mutant]:
+        """Return the mutants of every test function; changed assertions come before added ones."""
+        try:
+            parsed = PythonSource(source, path)
+            return [
+                mutant
+                for function in test_functions(parsed.tree)
+                for find in (changed_mutants, added_mutants)
+                for mutant in find(parsed, function)
+            ]
+        except (ValueError, RecursionError):
+            return ()

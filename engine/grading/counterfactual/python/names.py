@@ -1,0 +1,70 @@
+"""Names of assertion methods, exceptions and context managers, with their meaning for mutation."""
+
+from __future__ import annotations
+
+import re
+
+LOOSE = re.compile(r"(?i)approx|close|almost|^any$|anything|mock|match|ignor|wild")
+"""Names of objects that may be equal to several values."""
+EQUALITIES = frozenset({
+    "assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual",
+    "assertSequenceEqual", "assertMultiLineEqual", "failUnlessEqual",
+})  # fmt: skip
+"""Methods that compare their first two arguments by ``==``."""
+ARRAY_EQUALITIES = frozenset({
+    "assert_equal", "assert_array_equal", "assert_allclose", "assert_array_almost_equal",
+})  # fmt: skip
+"""Functions of ``numpy.testing`` that compare arrays element by element."""
+_PAIRS = (
+    ("assertTrue", "assertFalse"),
+    ("assertIn", "assertNotIn"),
+    ("assertIs", "assertIsNot"),
+    ("assertIsNone", "assertIsNotNone"),
+    ("assertIsInstance", "assertNotIsInstance"),
+    ("assertRegex", "assertNotRegex"),
+    ("assertRegexpMatches", "assertNotRegexpMatches"),
+    ("assertAlmostEqual", "assertNotAlmostEqual"),
+    ("assertHTMLEqual", "assertHTMLNotEqual"),
+    ("assertXMLEqual", "assertXMLNotEqual"),
+    ("assertJSONEqual", "assertJSONNotEqual"),
+)
+OPPOSITES = {name: other for pair in _PAIRS for name, other in (pair, pair[::-1])} | {
+    "assert_": "assertFalse", "failUnless": "assertFalse", "failIf": "assertTrue",
+}  # fmt: skip
+"""Method → method that fails exactly where it passes, with the same arguments."""
+OPPOSITES_OF_TWO = {"assertContains": "assertNotContains", "assertNotContains": "assertContains"}
+"""Like ``OPPOSITES``, with two arguments alone."""
+OPERATORS = {
+    "assertEqual": "==", "assertEquals": "==", "assertNotEqual": "!=", "assertNotEquals": "!=",
+    "assertLess": "<", "assertLessEqual": "<=", "assertGreater": ">", "assertGreaterEqual": ">=",
+    "assertListEqual": "==", "assertTupleEqual": "==", "assertDictEqual": "==", "assertSetEqual": "==",
+    "assertSequenceEqual": "==", "assertMultiLineEqual": "==",
+}  # fmt: skip
+"""Method → operator between its first two arguments that holds where it passes."""
+TOLERANCES = frozenset({"msg", "places", "delta"})
+"""Keyword arguments that a method and its opposite share."""
+RAISES = frozenset({
+    "pytest.raises", "raises", "self.assertRaises", "self.assertRaisesRegex", "self.assertRaisesRegexp",
+    "self.assertRaisesMessage", "self.failUnlessRaises", "assert_raises", "np.testing.assert_raises",
+    "numpy.testing.assert_raises",
+})  # fmt: skip
+WARNS = frozenset({"pytest.warns", "self.assertWarns", "self.assertWarnsRegex"})
+BROAD = frozenset({"Exception", "BaseException", "StandardError", "Warning", "ExceptionGroup"})
+"""Exceptions and warnings to which unrelated ones belong."""
+UNRELATED_EXCEPTIONS = ("BufferError", "ReferenceError")
+"""Exceptions that nothing raises as a subclass of the one that a test expects."""
+UNRELATED_WARNINGS = ("BytesWarning", "UnicodeWarning")
+TRANSPARENT = frozenset({
+    "open", "io.open", "self.subTest", "self.settings", "self.modify_settings", "override_settings",
+    "modify_settings", "self.assertNumQueries", "self.assertWarns", "self.assertWarnsRegex",
+    "self.assertLogs", "self.captureOnCommitCallbacks", "CaptureQueriesContext", "patch", "patch.object",
+    "patch.dict", "patch.multiple", "mock.patch", "mock.patch.object", "mock.patch.dict",
+    "mock.patch.multiple", "mocker.patch", "mocker.patch.object", "monkeypatch.context",
+    "warnings.catch_warnings", "catch_warnings", "pytest.warns", "pytest.deprecated_call",
+    "tempfile.TemporaryDirectory", "TemporaryDirectory", "tempfile.NamedTemporaryFile",
+    "NamedTemporaryFile", "np.errstate", "numpy.errstate", "localcontext", "decimal.localcontext",
+    "redirect_stdout", "redirect_stderr", "contextlib.redirect_stdout", "contextlib.redirect_stderr",
+})  # fmt: skip
+"""Context managers that let every exception of their body pass."""
+NOT_RUN = ("xfail", "expectedfailure", "fixture", "property", "overload")
+"""Parts of decorators' names: the function is no test, or may fail."""
