@@ -37,10 +37,12 @@ class GroupRequest:
     iteration: int
     phase: str
     size: int
+    first: int = 0
+    """Index of the first sibling; others have those before it."""
 
     def rollouts(self) -> Iterator[RolloutRequest]:
         """Yield the request for each sibling."""
-        for index in range(self.size):
+        for index in range(self.first, self.first + self.size):
             key = RolloutKey(
                 iteration=self.iteration, phase=self.phase, task_id=self.row.task.id, index=index
             )

@@ -7,6 +7,7 @@ kill can separate a rollout from its record.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from engine.events.spool import read_lines
@@ -14,8 +15,15 @@ from engine.orchestrator.metrics import RolloutMetrics
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, TerminationReason
 
+_TYPE = re.compile(rb'"type":"([a-z_]+)"')
 _HEAD_BYTES = 160
 """Length within which a line names its event's type."""
+
+
+def type_of(line: bytes) -> str:
+    """Return the type of a recorded event without parsing all of it."""
+    found = _TYPE.search(line[:_HEAD_BYTES])
+    return found[1].decode() if found else ""
 
 
 class Ledger:
@@ -42,11 +50,11 @@ class Ledger:
         """
         ledger = cls()
         for line in read_lines(spool):
-            head = line.data[:_HEAD_BYTES]
-            if b'"type":"trajectory_finished"' in head:
-                ledger.add(RolloutSummary.from_event(line.data))
-            elif b'"type":"run_started"' in head and json.loads(line.data).get("rollouts_kept") is None:
-                ledger = cls()
+            match type_of(line.data):
+                case "trajectory_finished":
+                    ledger.add(RolloutSummary.from_event(line.data))
+                case "run_started" if json.loads(line.data).get("rollouts_kept") is None:
+                    ledger = cls()
         ledger.lost.clear()
         return ledger
 

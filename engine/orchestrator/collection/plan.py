@@ -8,16 +8,15 @@ from collections.abc import Sequence
 
 from engine.config.run import EvaluateRun, RolloutRun
 from engine.errors import ConfigError, Problem
-from engine.events.spool import SPOOL_NAME
 from engine.files import atomic_write
-from engine.orchestrator.collection.ledger import Ledger
+from engine.orchestrator.collection.earlier import EarlierSamples
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.selection import selected_rows
 from engine.rollout.scheduler import GroupRequest
 from engine.types import TaskRow
 
 PLAN_NAME = "collection.json"
-"""File in the run folder: task id → number of rollouts, where results of earlier runs leave fewer."""
+"""File in the run folder: task id → first index and number of rollouts, where earlier runs count."""
 
 
 def planned_groups(config: RolloutRun | EvaluateRun, run: RunContext, phase: str) -> list[GroupRequest]:
@@ -28,11 +27,13 @@ def planned_groups(config: RolloutRun | EvaluateRun, run: RunContext, phase: str
         DatasetError: nothing is left, or a task that an earlier attempt chose is gone.
     """
     rows = _sliced(selected_rows(config, run), config)
-    sizes = _sizes(config, run, rows)
+    planned = _planned(config, run, rows, phase)
+    everything = (0, config.rollout.group_size)
+    requests = [(row, *planned.get(row.task.id, everything)) for row in rows]
     return [
-        GroupRequest(row=row, iteration=0, phase=phase, size=size)
-        for row in rows
-        if (size := sizes.get(row.task.id, config.rollout.group_size))
+        GroupRequest(row=row, iteration=0, phase=phase, first=first, size=size)
+        for row, first, size in requests
+        if size
     ]
 
 
@@ -47,23 +48,29 @@ def _sliced(rows: Sequence[TaskRow], config: RolloutRun | EvaluateRun) -> Sequen
     return rows[first:][: config.dataset.limit]
 
 
-def _sizes(config: RolloutRun | EvaluateRun, run: RunContext, rows: Sequence[TaskRow]) -> dict[str, int]:
-    """Return the number of rollouts by task where earlier runs count; the first attempt decides it."""
-    if config.collection.skip == "none":
+def _planned(
+    config: RolloutRun | EvaluateRun, run: RunContext, rows: Sequence[TaskRow], phase: str
+) -> dict[str, tuple[int, int]]:
+    """Return first index and number of rollouts by task where earlier runs count.
+
+    The first attempt decides it. No index has a sample in a run with the same seed: it would be repeated.
+    """
+    skip = config.collection.skip
+    if skip == "none":
         return {}
     path = run.run_dir / PLAN_NAME
     if path.exists():
-        known: dict[str, int] = json.loads(path.read_text())
-        return known
-    sizes = {row.task.id: config.rollout.group_size for row in rows}
+        return {task_id: (first, size) for task_id, (first, size) in json.loads(path.read_text()).items()}
+    earlier = EarlierSamples()
     for name in config.collection.skip_runs:
-        spool = run.home / "runs" / name / SPOOL_NAME
-        if not spool.exists():
-            raise ConfigError(Problem(f"there is no run '{name}' with events", "collection.skip_runs"))
-        for task_id, task in Ledger.read(spool).metrics.tally.tasks.items():
-            if task_id in sizes and config.collection.skip == "finished":
-                sizes[task_id] = max(sizes[task_id] - task.graded, 0)
-            elif task_id in sizes and task.solved:
-                sizes[task_id] = 0
-    atomic_write(path, json.dumps(sizes), durable=True)
-    return sizes
+        earlier.add(run.home / "runs" / name)
+    planned = {}
+    for task_id in (row.task.id for row in rows):
+        size = config.rollout.group_size
+        if skip == "finished":
+            size = max(size - earlier.count(task_id), 0)
+        elif task_id in earlier.solved:
+            size = 0
+        planned[task_id] = earlier.next_index(task_id, seed=config.seed, iteration=0, phase=phase), size
+    atomic_write(path, json.dumps(planned), durable=True)
+    return planned

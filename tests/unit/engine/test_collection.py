@@ -333,12 +333,33 @@ def collection(**changes: Any) -> RolloutRun:
     )  # fmt: skip
 
 
-def planned(config: RolloutRun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def requested(config: RolloutRun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[GroupRequest]:
     rows: list[TaskRow] = [make_row(f"{n:02x}" * 8) for n in range(6)]
     monkeypatch.setattr(plan, "selected_rows", lambda _config, _run: rows)
     folder.mkdir(exist_ok=True, parents=True)
     run: Any = type("Run", (), {"run_dir": folder, "home": folder.parents[1]})
-    return [(int(g.row.task.id[:2], 16), g.size) for g in plan.planned_groups(config, run, "train")]
+    return plan.planned_groups(config, run, "train")
+
+
+def planned(config: RolloutRun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    found = requested(config, folder, monkeypatch)
+    return [(int(group.row.task.id[:2], 16), group.size) for group in found]
+
+
+def record(folder: Path, *events: RunStarted | Trajectory, seed: int = 3) -> None:
+    """Write the folder of an earlier run."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"kind": "rollout", "seed": seed}))
+    with closing(SpoolSink(folder, epoch=1)) as sink:
+        for event in events:
+            if isinstance(event, Trajectory):
+                sink.emit(TrajectoryFinished, **trajectory_fields(event))
+            else:
+                sink.emit(RunStarted, **event.model_dump(exclude={"seq", "epoch", "time", "type"}))
+
+
+def started(**changes: Any) -> RunStarted:
+    return RunStarted(seq=1, epoch=1, time=0.0, host="h", pid=1, **changes)
 
 
 def test_tasks_are_shuffled_then_sliced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -359,14 +380,12 @@ def test_results_of_earlier_runs_count_or_leave_out_what_is_solved(
 ) -> None:
     rewards: dict[int, list[float | None]] = {0: [1.0, 0.0], 1: [0.0] * 4, 2: [None, 0.0]}
     for name, tasks in (("one", [0, 1]), ("two", [2])):
-        folder = tmp_path / "runs" / name
-        folder.mkdir(parents=True)
-        sink = SpoolSink(folder, epoch=1)
-        for task in tasks:
-            for index, reward in enumerate(rewards[task]):
-                trajectory = make(key(index, f"{task:02x}" * 8), reward)
-                sink.emit(TrajectoryFinished, **trajectory_fields(trajectory))
-        sink.close()
+        found = [
+            make(key(index, f"{task:02x}" * 8), reward)
+            for task in tasks
+            for index, reward in enumerate(rewards[task])
+        ]
+        record(tmp_path / "runs" / name, *found)
     earlier = ("one", "two")
     finished = collection(skip="finished", skip_runs=earlier)
     assert planned(finished, tmp_path / "runs" / "a", monkeypatch) == [(0, 2), (2, 3), (3, 4), (4, 4), (5, 4)]
@@ -376,6 +395,56 @@ def test_results_of_earlier_runs_count_or_leave_out_what_is_solved(
     assert len(planned(solved, tmp_path / "runs" / "b", monkeypatch)) == 5, "decided by the first attempt"
     with pytest.raises(ConfigError, match="there is no run 'one' with events"):
         planned(solved, tmp_path / "runs" / "c", monkeypatch)
+
+
+def sampled(requests: Sequence[GroupRequest]) -> dict[int, list[int]]:
+    """Return the indices that are requested of each task."""
+    return {
+        int(group.row.task.id[:2], 16): [rollout.key.index for rollout in group.rollouts()]
+        for group in requests
+    }
+
+
+@pytest.mark.parametrize("skip", ["finished", "solved"])
+def test_rollouts_that_complete_a_task_have_other_seeds_than_those_that_exist(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: str
+) -> None:
+    half = [make(key(index, f"{task:02x}" * 8), 0.0) for task, index in ((0, 0), (0, 1), (1, 2))]
+    record(tmp_path / "runs" / "same", *half)
+    record(tmp_path / "runs" / "other", make(key(3, "02" * 8), 0.0), seed=4)
+    config = collection(skip=skip, skip_runs=("same", "other"))
+    found = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    wanted = {0: 2, 1: 3, 2: 3, 3: 4, 4: 4, 5: 4} if skip == "finished" else dict.fromkeys(range(6), 4)
+    assert {task: len(indices) for task, indices in found.items()} == wanted
+    assert not set(found[0]) & {0, 1}
+    assert 2 not in found[1]
+    assert found[2][0] == found[3][0] == 0, "another seed repeats nothing"
+    again = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    assert again == found, "decided by the first attempt"
+
+
+def test_a_sample_counts_once_and_each_iteration_of_a_training_run_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A resumed training run made the iteration after its checkpoint again."""
+    task = "00" * 8
+    at = [replace(key(0, task), iteration=iteration) for iteration in range(3)]
+    evaluated = replace(key(0, task), phase="eval:train", iteration=2)
+    trained = [make(one, 0.0) for one in (*at, evaluated)]
+    record(tmp_path / "runs" / "trained", started(), *trained, started(resumed_from=2), trained[3], seed=9)
+    record(tmp_path / "runs" / "one", make(key(0, "01" * 8), 0.0), make(key(1, "01" * 8), 1.0))
+    record(tmp_path / "runs" / "same", make(key(1, "01" * 8), 1.0), make(key(2, "01" * 8), 1.0))
+    config = collection(skip="finished", skip_runs=("trained", "one", "same"))
+    found = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    assert found[0] == [0], "iterations 0 and 1, and the evaluation after two"
+    assert found[1] == [3], "three that differ"
+
+
+def test_an_earlier_run_needs_its_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(tmp_path / "runs" / "one", make(key(0, "01" * 8), 0.0))
+    (tmp_path / "runs" / "one" / "config.json").unlink()
+    with pytest.raises(ConfigError, match=r"no run 'one' with readable config\.json"):
+        requested(collection(skip="solved", skip_runs=("one",)), tmp_path / "runs" / "a", monkeypatch)
 
 
 @pytest.mark.parametrize(
