@@ -25,7 +25,7 @@ from engine.config.environment import (
 )
 from engine.config.importing import ImportConfig
 from engine.config.places import Allowed, Text, places
-from engine.config.policies import EndpointPolicyConfig, PolicyConfig, TransformerPolicyConfig
+from engine.config.policies import EndpointPolicyConfig, PolicyConfig, TransformerPolicyConfig, VllmConfig
 from engine.config.rollout import (
     AgentConfig,
     CollectionConfig,
@@ -45,6 +45,8 @@ from engine.errors import ConfigError, Problem
 
 PRESET_KEY = "algorithm.preset"
 POLICY_TYPE_KEY = "policy.type"
+_OF_UPDATES = ("transfer", "in_flight")
+"""Settings of vLLM servers about weights that change."""
 
 
 class _Run(Section):
@@ -128,6 +130,22 @@ class _CollectingRun(_ActingRun):
                         "agent.thinking",
                     )
                 ]
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _publishes_nothing(self) -> Self:
+        if not isinstance(self.policy, TransformerPolicyConfig):
+            return self
+        vllm, default = self.policy.vllm, VllmConfig()
+        inert = [name for name in _OF_UPDATES if getattr(vllm, name) != getattr(default, name)]
+        if inert:
+            raise ImpossibleSettingsError(
+                Problem(
+                    "has no effect in a run that does not train: its weights never change; leave it out",
+                    f"policy.vllm.{name}",
+                )
+                for name in inert
             )
         return self
 

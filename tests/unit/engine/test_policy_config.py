@@ -94,3 +94,13 @@ def test_errors_name_the_setting_as_it_is_written(settings: dict[str, Any], wron
     with pytest.raises(ConfigError) as raised:
         resolve("collect", settings)
     assert {problem.setting for problem in raised.value.problems} == wrong
+
+
+@pytest.mark.parametrize("recipe", ["collect", "quickstart-evaluate"])
+def test_a_run_that_does_not_train_has_no_settings_of_publications(recipe: str) -> None:
+    vllm = {"policy.engine": "vllm", "policy.vllm.replicas": 2}
+    resolve(recipe, vllm)
+    with pytest.raises(ConfigError, match="does not train") as raised:
+        resolve(recipe, {**vllm, "policy.vllm.transfer": "disk", "policy.vllm.in_flight": "keep"})
+    wrong = {problem.setting for problem in raised.value.problems}
+    assert wrong == {"policy.vllm.transfer", "policy.vllm.in_flight"}
