@@ -274,6 +274,8 @@ class EvaluationFinished(RunEvent):
     """95 % interval that treats tasks as the sampled units (cluster bootstrap or normal over tasks)."""
     pass_at_k: list[PassAtK] = Field(default_factory=list)
     """pass@k for some k, with intervals of the same kind."""
+    metrics: dict[str, float] = Field(default_factory=dict)
+    """Of its rollouts and of the policy, named as those of an iteration."""
 
 
 class CheckpointSaved(RunEvent):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import TypeVar
 
 from engine.config.run import EvaluateRun, RolloutRun
@@ -38,12 +39,8 @@ async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
         version, sampling = await _collect(config, run, ledger, TRAIN_PHASE)
     except (RunStopped, SpendLimitError) as stop:
         return RunResult.of_stop(stop, _summary(ledger, started))
-    seconds, held = time.monotonic() - started, run.probe.report()
-    metrics = ledger.metrics.metrics() | sampling
-    metrics |= {"time/rollout": seconds, "time/iteration": seconds, **held.metrics}
-    if ledger.cost is not None:
-        metrics["cost/total"] = ledger.cost
-    Alarms(run).loop_held(0, held)
+    metrics = _metrics(run, ledger, sampling, started)
+    metrics["time/iteration"] = metrics["time/rollout"]
     await asyncio.to_thread(
         run.sink.emit, IterationFinished, iteration=0, policy_version=version, metrics=metrics
     )
@@ -57,11 +54,14 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
     ledger = await _resume(run)
     split = config.dataset.split
     try:
-        version, _ = await _collect(config, run, ledger, f"eval:{split}")
+        version, sampling = await _collect(config, run, ledger, f"eval:{split}")
     except (RunStopped, SpendLimitError) as stop:
         return RunResult.of_stop(stop, _summary(ledger, started))
     found = ledger.metrics.tally.summary()
-    await asyncio.to_thread(report_evaluation, run, found, iteration=0, name=split, policy_version=version)
+    metrics = _metrics(run, ledger, sampling, started)
+    await asyncio.to_thread(
+        report_evaluation, run, found, iteration=0, name=split, policy_version=version, metrics=metrics
+    )
     summary = {
         **_summary(ledger, started),
         "trajectories": found.num_samples,
@@ -108,6 +108,19 @@ async def _collect(
 def _announce_tasks(run: RunContext, groups: list[GroupRequest], version: int) -> None:
     task_ids = [group.row.task.id for group in groups]
     run.sink.emit(IterationStarted, iteration=0, policy_version=version, task_ids=task_ids)
+
+
+def _metrics(
+    run: RunContext, ledger: Ledger, sampling: Mapping[str, float], started: float
+) -> dict[str, float]:
+    """Return the metrics of all rollouts, of the policy and of this attempt; report a held event loop."""
+    held = run.probe.report()
+    Alarms(run).loop_held(0, held)
+    metrics = {**ledger.metrics.metrics(), **sampling, **held.metrics}
+    metrics["time/rollout"] = time.monotonic() - started
+    if ledger.cost is not None:
+        metrics["cost/total"] = ledger.cost
+    return metrics
 
 
 def _summary(ledger: Ledger, started: float) -> Summary:

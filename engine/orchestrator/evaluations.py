@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 
-from engine.evaluation.metrics import EvaluationSummary, EvaluationTally
+from engine.evaluation.metrics import EvaluationSummary
 from engine.events.types import EvaluationFinished
+from engine.inference.base import Policy
 from engine.orchestrator.context import RunContext
+from engine.orchestrator.metrics import RolloutMetrics
 from engine.orchestrator.setup import Losses
 from engine.rollout.scheduler import GroupRequest, RolloutScheduler
+from engine.rollout.summary import RolloutSummary
 from engine.types import TaskRow, Trajectory
 
 
@@ -32,35 +36,50 @@ async def run_evaluation(
     run: RunContext,
     scheduler: RolloutScheduler,
     requests: Sequence[GroupRequest],
+    policy: Policy,
     *,
     name: str,
-    policy_version: int,
 ) -> EvaluationSummary:
     """Roll out the requests, keep their counts, and record the result as one event.
+
+    The policy's metrics since they were last taken are recorded with it.
 
     Raises:
         RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is cancelled.
         RolloutsLostError: infrastructure lost all rollouts.
     """
-    tally, losses = EvaluationTally(), Losses()
+    found, losses, started = RolloutMetrics(), Losses(), time.monotonic()
 
     def finished(trajectory: Trajectory) -> None:
-        tally.add_trajectory(trajectory)
+        found.add(RolloutSummary.of(trajectory))
         losses.add(trajectory)
 
     rollouts = (rollout for request in requests for rollout in request.rollouts())
     await run.interruptible(scheduler.run(rollouts, finished))
     iteration = requests[0].iteration
     losses.check(f"iteration {iteration} (eval:{name})")
-    summary = tally.summary()
+    summary = found.tally.summary()
+    metrics = found.metrics() | await policy.take_metrics() | {"time/rollout": time.monotonic() - started}
     await asyncio.to_thread(
-        report_evaluation, run, summary, iteration=iteration, name=name, policy_version=policy_version
+        report_evaluation,
+        run,
+        summary,
+        iteration=iteration,
+        name=name,
+        policy_version=policy.version,
+        metrics=metrics,
     )
     return summary
 
 
 def report_evaluation(
-    run: RunContext, summary: EvaluationSummary, *, iteration: int, name: str, policy_version: int
+    run: RunContext,
+    summary: EvaluationSummary,
+    *,
+    iteration: int,
+    name: str,
+    policy_version: int,
+    metrics: Mapping[str, float],
 ) -> None:
     """Record the result of an evaluation."""
     run.sink.emit(
@@ -75,4 +94,5 @@ def report_evaluation(
         interval_low=summary.interval_low,
         interval_high=summary.interval_high,
         pass_at_k=[dataclasses.asdict(entry) for entry in summary.pass_at_k],
+        metrics=metrics,
     )

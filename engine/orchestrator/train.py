@@ -182,7 +182,6 @@ class TrainingLoop:
             await self._save_checkpoint()
         while self.progress.iteration < self._config.trainer.iterations:
             await self._run.safe_point()
-            await self.policy.take_metrics()  # of evaluations
             started = time.monotonic()
             with self._run.probe.phase("rollout"):
                 collection = await self._collect()
@@ -299,8 +298,8 @@ class TrainingLoop:
                     self._run,
                     self._evaluator,
                     requests,
+                    self.policy,
                     name=name,
-                    policy_version=self.progress.policy_version,
                 )
             self.progress.add_evaluation(name, summary)
             if name == HELDOUT:

@@ -108,6 +108,11 @@ def evaluating(home: Path) -> EvaluateRun:
 
 def result(run_dir: Path) -> dict[str, Any]:
     (found,) = (event for event in events(run_dir) if event["type"] == "evaluation_finished")
+    found["metrics"] = {
+        name: value
+        for name, value in found["metrics"].items()
+        if not name.startswith(("time/", "loop/", "sandbox/", "grading/reused"))
+    }
     return {name: value for name, value in found.items() if name not in ("seq", "epoch", "time")}
 
 

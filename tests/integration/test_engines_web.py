@@ -182,6 +182,29 @@ def test_lines_of_the_charts_stay_within_them() -> None:
     assert charts["running"].top == 12.0
 
 
+def test_an_evaluation_shows_what_its_engines_measured() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    metrics = {"engine/prefix_hit_rate": 0.9125, "engine/tokens_per_s": 321.5, "steps/mean": 4.25}
+    stream.add(
+        "evaluation_finished", iteration=0, name="heldout", policy_version=0, num_samples=4, num_tasks=4,
+        num_solved=1, solve_rate=0.25, interval_low=0.0, interval_high=1.0, metrics=metrics,
+    )  # fmt: skip
+    report(stream, T0, replica())
+    report(stream, T0 + 60, replica(tokens_per_s=99.0))
+    post(claim, stream)
+    client = Client()
+    client.force_login(make_user("ada", Role.VIEWER))
+    shown = client.get(f"/runs/{run.pk}/eval:heldout/0/").content.decode()
+    text = " ".join(inner_html(shown, "iteration-body").split())
+    for name, value in (("prefix hit rate", "0.9125"), ("tokens per s", "321.5"), ("mean", "4.25")):
+        assert f"<dt>{name}</dt> <dd> {value} </dd>" in text, text
+    (found,) = client.get(f"/api/v1/runs/{run.pk}/evaluations").json()
+    assert found["metrics"] == metrics
+    assert inner_html(page(run), "run-panel").count("<polyline") == 5, "charts over time"
+
+
 def test_the_api_returns_the_engines() -> None:
     run, claim = launched()
     stream = Stream()

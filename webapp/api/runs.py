@@ -125,6 +125,7 @@ class EvaluationOut(Schema):
     interval_low: float
     interval_high: float
     pass_at_k: list[PassAtKOut]
+    metrics: dict[str, float]
 
 
 def find(run_id: int) -> Run:

@@ -63,7 +63,9 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         run.pk, phase=phase, iteration=index, number=whole(params.get("page", "")) or 1
     )
     iteration = iteration_reads.get_iteration(run.pk, index) if phase == "train" else None
-    if iteration is None and not page.total:
+    evaluation = None if phase == "train" else iteration_reads.get_evaluation(run.pk, phase, index)
+    measured = iteration or evaluation
+    if measured is None and not page.total:
         return None
     seconds = None
     if iteration is not None and iteration.finished_at is not None:
@@ -81,7 +83,7 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         title=phase_label(phase, index),
         iteration=iteration,
         seconds=seconds,
-        metrics=by_area(iteration.metrics) if iteration is not None else (),
+        metrics=by_area(measured.metrics) if measured is not None else (),
         funnel=funnel,
         funnel_parts=funnel_parts(funnel),
         page=map_page(page, lambda group: GroupRow(group, siblings(list(group.trajectories.all())))),

@@ -50,6 +50,8 @@ class Evaluation(models.Model):
     """95 % interval with tasks as the sampled units."""
     pass_at_k = models.JSONField(default=list, blank=True)
     """``{k, rate, interval_low, interval_high}`` for some k: ``engine.events.types.PassAtK``."""
+    metrics: models.JSONField[dict[str, float], dict[str, float]] = models.JSONField(default=dict, blank=True)
+    """``area/name`` → value, of its rollouts and of the policy."""
     finished_at = models.DateTimeField()
 
     class Meta:

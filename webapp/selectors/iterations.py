@@ -176,6 +176,12 @@ def evaluations(run_id: int) -> list[Evaluation]:
     return list(Evaluation.objects.filter(run_id=run_id).order_by("name", "iteration"))
 
 
+def get_evaluation(run_id: int, phase: str, iteration: int) -> Evaluation | None:
+    """Return one evaluation that has ended, by the phase of its rollouts (``eval:<name>``)."""
+    name = phase.removeprefix("eval:")
+    return Evaluation.objects.filter(run_id=run_id, name=name, iteration=iteration).first()
+
+
 def partial_evaluation(run: Run) -> Evaluation | None:
     """Return an evaluation so far, not saved: over the tasks whose attempts have all ended; None before one.
 

@@ -198,6 +198,7 @@ class Projection:
             defaults={name: getattr(event, name) for name in names}
             | {
                 "pass_at_k": [entry.model_dump() for entry in event.pass_at_k],
+                "metrics": event.metrics,
                 "finished_at": moment(event.time),
             },
         )

@@ -78,5 +78,8 @@ def test_an_evaluation_samples_a_proven_policy(home: Path, engines: dict[str, An
     events = perform(home, "evaluated", config)
     (evaluated,) = of_type(events, "evaluation_finished")
     assert evaluated["num_samples"] == 6
+    assert evaluated["metrics"]["engine/tokens_per_s"] > 0
+    assert evaluated["metrics"]["engine/restarts"] == 0
+    assert evaluated["metrics"]["solve/rate"] == evaluated["solve_rate"]
     ready = [one for event in of_type(events, "engines_reported") for one in event["replicas"]]
     assert any(one["state"] == "ready" and one["version"] == 0 for one in ready)
