@@ -5,10 +5,11 @@
 
 ``python -m engine.sandbox.conformance [PART OF A NAME…]`` runs it against the local backend on this machine.
 
-To add a promise, write a function in ``commands``, ``files`` or ``hostility``, decorated with ``@check``.
+To add a promise, write a function in ``commands``, ``files``, ``hostility`` or ``syscalls``, decorated with
+``@check``.
 """
 
-from engine.sandbox.conformance import commands, files, hostility
+from engine.sandbox.conformance import commands, files, hostility, syscalls
 from engine.sandbox.conformance.subject import CHECKS, Subject, reference_tree
 
-__all__ = ["CHECKS", "Subject", "commands", "files", "hostility", "reference_tree"]
+__all__ = ["CHECKS", "Subject", "commands", "files", "hostility", "reference_tree", "syscalls"]

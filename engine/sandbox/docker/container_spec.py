@@ -25,6 +25,7 @@ from engine.sandbox.agent.interpreters import launcher
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.docker.image import DockerImage
 from engine.sandbox.ledger import boot_id
+from engine.sandbox.seccomp.oci import docker_option
 
 DOMAIN = "trainyard.dev"
 SANDBOX_ID = f"{DOMAIN}/sandbox-id"
@@ -175,7 +176,7 @@ def _host_config(
         "ShmSize": min(_SHM_BYTES, limits.disk_mb << 20),
         "Ulimits": ulimits,
         "CapDrop": ["ALL"],
-        "SecurityOpt": ["no-new-privileges"],
+        "SecurityOpt": ["no-new-privileges", docker_option()],
         "Privileged": False,
         "IpcMode": "private",
         "Init": False,

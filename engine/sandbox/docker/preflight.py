@@ -17,6 +17,7 @@ from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.local.images import build_image, image_folder
 
 _OLDEST = (1, 40)
+_USER_NAMESPACES = ("name=userns", "name=rootless")
 _LIMITS = (
     ("MemoryLimit", "memory"),
     ("PidsLimit", "the number of processes"),
@@ -63,6 +64,11 @@ def _weaker(backend: DockerBackend, facts: dict[str, Any]) -> list[str]:
         )
     if not any("seccomp" in option for option in facts.get("SecurityOptions") or ()):
         found.append("the daemon has no seccomp filter; use a kernel and a Docker with seccomp.")
+    if not any(name in option for option in facts.get("SecurityOptions") or () for name in _USER_NAMESPACES):
+        found.append(
+            "the daemon gives containers no user namespace, so users inside share the host's limits on file "
+            "watches and pending signals: set userns-remap in the daemon's configuration, or run it rootless."
+        )
     if backend.config.network != "none":
         found.append(f"sandbox.docker.network is '{backend.config.network}': agents can reach it.")
     return found

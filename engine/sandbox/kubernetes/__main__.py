@@ -1,4 +1,5 @@
-"""Command line of a cluster: ``python -m engine.sandbox.kubernetes preflight``, ``preload IMAGE…``.
+"""Command line of a cluster: ``python -m engine.sandbox.kubernetes preflight``, ``preload IMAGE…``,
+``seccomp``.
 
 What ``preload`` prints is for ``kubectl apply -f -``. A setting is given as ``--set KEY=VALUE``, as below
 ``sandbox.kubernetes`` of a run.
@@ -18,6 +19,7 @@ from engine.errors import TrainyardError
 from engine.sandbox.kubernetes.backend import KubernetesBackend
 from engine.sandbox.kubernetes.manifests.preload import daemon_set
 from engine.sandbox.kubernetes.preflight.checks import check
+from engine.sandbox.seccomp.oci import runtime_profile
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,6 +28,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     preload = commands.add_parser("preload", help="print a DaemonSet that makes every node pull the images")
     preload.add_argument("images", nargs="+", metavar="IMAGE")
+    commands.add_parser("seccomp", help="print the seccomp profile that nodes keep for Localhost/PATH")
     commands.add_parser("preflight", help="can this cluster run sandboxes? exit status 1 if not")
     return parser
 
@@ -47,7 +50,8 @@ def main(arguments: list[str] | None = None) -> int:
         config = KubernetesConfig.model_validate(parse_settings(options.settings))
         if options.command == "preflight":
             return asyncio.run(_preflight(config))
-        print(json.dumps(daemon_set(config, options.images), indent=2))
+        printed = runtime_profile() if options.command == "seccomp" else daemon_set(config, options.images)
+        print(json.dumps(printed, indent=2))
     except (TrainyardError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -284,6 +284,7 @@ class LocalBackend:
             "binds": [*base.binds, *((source, target) for target, source in image.binds.items())],
             "links": base.links,
             "cgroups": entry.cgroups,
+            "seccomp": base.seccomp,
             "env": rlimits,
             "argv": base.agent_argv,
         }

@@ -18,11 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import engine.sandbox.agent
+from engine.sandbox.seccomp.bpf import native_program
 
 _FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _COPIED = ("alternatives", "ld.so.cache", "localtime")
 HOME = "/home/agent"
 AGENT = "/run/trainyard"
+_SECCOMP = "seccomp.bpf"
 WRITABLE = ("/tmp", HOME)
 _ETC = {
     "passwd": "root:x:0:0::/root:/bin/sh\n"
@@ -46,6 +48,8 @@ class BaseSystem:
     python: str
     path: str
     """Value of PATH for commands."""
+    seccomp: str
+    """File on this machine with the filter of system calls."""
 
     @property
     def agent_argv(self) -> list[str]:
@@ -55,7 +59,7 @@ class BaseSystem:
 
 
 def prepare(folder: Path) -> BaseSystem:
-    """Create the files below ``folder`` once and return the base system."""
+    """Create the files below ``folder`` once and return the base system. Raises PreflightError."""
     prefix = os.path.realpath(sys.base_prefix)
     shared = _shared(folder)
     binds = [("/usr", "/usr"), (str(shared / "etc"), "/etc"), (str(shared / "run"), AGENT)]
@@ -70,13 +74,19 @@ def prepare(folder: Path) -> BaseSystem:
         binds.append((prefix, prefix))
     python = os.path.join(prefix, "bin", f"python{sys.version_info.major}.{sys.version_info.minor}")
     folders = dict.fromkeys((f"{prefix}/bin", "/usr/local/bin", "/usr/bin", "/bin", "/usr/sbin", "/sbin"))
-    return BaseSystem(binds=tuple(binds), links=tuple(links), python=python, path=":".join(folders))
+    return BaseSystem(
+        binds=tuple(binds),
+        links=tuple(links),
+        python=python,
+        path=":".join(folders),
+        seccomp=str(shared / _SECCOMP),
+    )
 
 
 def _shared(folder: Path) -> Path:
     """Return the folder with ``etc`` and the agent, named by content so that old sandboxes keep theirs."""
     source = Path(engine.sandbox.agent.__file__).parent
-    digest = hashlib.sha256(repr((sys.version, sorted(_ETC.items()))).encode())
+    digest = hashlib.sha256(repr((sys.version, sorted(_ETC.items()))).encode() + native_program())
     for path in sorted(source.glob("*.py")):
         digest.update(path.read_bytes())
     final = folder / f"base-{digest.hexdigest()[:16]}"
@@ -100,6 +110,7 @@ def _fill(staging: Path, source: Path) -> None:
     etc, agent = staging / "etc", staging / "run" / "agent"
     etc.mkdir()
     agent.mkdir(parents=True)
+    (staging / _SECCOMP).write_bytes(native_program())
     for name, text in _ETC.items():
         (etc / name).write_text(text)
     for name in _COPIED:

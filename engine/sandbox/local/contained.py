@@ -91,11 +91,14 @@ def run_contained(
     ]
     for inside, outside in reads.items():
         command += ["--ro-bind", str(outside), inside]
-    command += ["--bind", str(writes), OUT, "--chdir", OUT, "--", base.python, "-I", "-S", "-B", "-c", _START]
-    _run([*command, str(limits.memory_mb << 20), str(limits.file_mb << 20), *arguments], limits.seconds)
+    with open(base.seccomp, "rb") as seccomp:
+        command += ["--bind", str(writes), OUT, "--chdir", OUT, "--seccomp", str(seccomp.fileno())]
+        command += ["--", base.python, "-I", "-S", "-B", "-c", _START]
+        command += [str(limits.memory_mb << 20), str(limits.file_mb << 20), *arguments]
+        _run(command, limits.seconds, seccomp.fileno())
 
 
-def _run(command: Sequence[str], seconds: float) -> None:
+def _run(command: Sequence[str], seconds: float, inherited: int) -> None:
     try:
         done = subprocess.run(
             command,
@@ -103,6 +106,7 @@ def _run(command: Sequence[str], seconds: float) -> None:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             env={},
+            pass_fds=[inherited],
             timeout=seconds,
         )
     except subprocess.TimeoutExpired:

@@ -23,6 +23,7 @@ _MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 
 _CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
+_SECCOMP_FD = 3
 _libc = ctypes.CDLL(None, use_errno=True)
 
 NO_OVERLAY = 97
@@ -126,7 +127,7 @@ def _arguments(request: dict[str, Any], stage: str) -> list[str]:
     for path in request["writable"]:
         arguments += ["--bind", f"{stage}/rw{path}", path]
     arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
-    arguments += ["--bind", f"{stage}/rw/tmp", "/dev/shm", "--clearenv"]
+    arguments += ["--bind", f"{stage}/rw/tmp", "/dev/shm", "--clearenv", "--seccomp", str(_SECCOMP_FD)]
     for key, value in request["env"].items():
         arguments += ["--setenv", key, value]
     return [*arguments, "--chdir", "/", "--", *request["argv"]]
@@ -152,6 +153,7 @@ def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> No
             os._exit(1)
         for folder in request["cgroups"]:
             _write(f"{folder}/cgroup.procs", str(os.getpid()))
+        seccomp = os.open(request["seccomp"], os.O_RDONLY)
         ordinary = _enter_namespaces()
         stage = _stage_for(request)
         _populate(request, stage, ordinary=ordinary)
@@ -160,9 +162,9 @@ def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> No
             os.setgid(request["gid"])
             os.setuid(request["uid"])
             _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
-        os.dup2(stream, 0)
-        os.dup2(stream, 1)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        for target, fd in ((0, stream), (1, stream), (_SECCOMP_FD, seccomp)):
+            os.dup2(fd, target)
+        os.closerange(_SECCOMP_FD + 1, os.sysconf("SC_OPEN_MAX"))
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.execve(request["bwrap"], _arguments(request, stage), {})

@@ -34,6 +34,7 @@ from engine.sandbox.docker.image import DockerImage
 from engine.sandbox.docker.pull import PullProgress
 from engine.sandbox.docker.reaper import orphaned
 from engine.sandbox.ledger import LedgerEntry
+from engine.sandbox.seccomp.oci import docker_option
 
 SPEC = SandboxSpec(
     image="repo/image:tag",
@@ -82,7 +83,7 @@ def test_it_is_limited_alone_and_without_rights() -> None:
                 {"Name": "core", "Soft": 0, "Hard": 0},
             ],
             "CapDrop": ["ALL"],
-            "SecurityOpt": ["no-new-privileges"],
+            "SecurityOpt": ["no-new-privileges", docker_option()],
             "Privileged": False,
             "IpcMode": "private",
             "Init": False,

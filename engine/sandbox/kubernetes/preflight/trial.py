@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from engine.config.kubernetes import KubernetesConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError, SandboxError
-from engine.sandbox.base import PreflightFinding, SandboxLimits, SandboxSpec
+from engine.sandbox.base import PreflightFinding, Sandbox, SandboxLimits, SandboxSpec
 from engine.sandbox.kubernetes import diagnosis
 from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.api.errors import ApiError
@@ -22,6 +23,14 @@ from engine.sandbox.kubernetes.owner import OwnerLease
 
 Json = dict[str, Any]
 _POLL_S = 0.25
+_NEEDLESS = (
+    "import ctypes, errno; libc = ctypes.CDLL(None, use_errno=True); "
+    "known = (errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT); "
+    "tried = {'io_uring': lambda: libc.syscall(425, 1, 0), 'AF_VSOCK': lambda: libc.socket(40, 1, 0), "
+    "'AF_ALG': lambda: libc.socket(38, 5, 0)}; "
+    "print(', '.join(name for name, call in tried.items() if call() >= 0 or ctypes.get_errno() not in known))"
+)
+"""Prints what reaches the kernel, of the calls that some runtimes' default profiles allow."""
 
 
 async def try_out(backend: KubernetesBackend, api: KubeApi) -> list[PreflightFinding]:
@@ -75,9 +84,24 @@ async def _try_a_sandbox(backend: KubernetesBackend, image: str) -> list[Preflig
             if result.stdout != b"works\n":
                 printed = result.stdout + result.stderr
                 return [PreflightFinding.error(f"A trivial command printed {printed[:500]!r}.")]
+            return await needless_calls(sandbox, backend.config.kubernetes)
     except (SandboxError, PreflightError) as error:
         return [PreflightFinding.error(f"A sandbox of {image} does not start: {error}.")]
-    return []
+
+
+async def needless_calls(sandbox: Sandbox, config: KubernetesConfig) -> list[PreflightFinding]:
+    """Return a warning that names the system calls which the pod's seccomp profile should refuse."""
+    result = await sandbox.exec(spec.python_command(config, _NEEDLESS), timeout_s=30)
+    reached = result.stdout.decode(errors="replace").strip()
+    if not reached:
+        return []
+    return [
+        PreflightFinding.warning(
+            f"sandbox.kubernetes.seccomp={config.seccomp} lets {reached} reach the nodes' kernel: put what "
+            "`python -m engine.sandbox.kubernetes seccomp` prints into the kubelets' seccomp folder and set "
+            "Localhost/PATH."
+        )
+    ]
 
 
 async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFinding]:

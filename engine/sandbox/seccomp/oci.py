@@ -1,0 +1,70 @@
+"""The profile as the JSON that container runtimes read: Docker's ``seccomp=`` option, a node's profile file.
+
+i386 and x32 are not among the architectures, and a runtime kills whoever makes a call of one that is not. A
+call that no row allows is refused with EPERM, where the kernel's form has the profile's own error number for
+arguments that break a rule; runc answers ENOSYS to calls that are newer than all that are named.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+from engine.sandbox.seccomp.profile import RULES, Argument, Rule, Verdict, syscalls
+
+_ARCHITECTURES = ("SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64")
+_ALLOW, _ERRNO = "SCMP_ACT_ALLOW", "SCMP_ACT_ERRNO"
+
+
+def docker_profile() -> dict[str, Any]:
+    """Return the profile in Docker's form, for every architecture; the daemon chooses."""
+    return {
+        "defaultAction": _ERRNO,
+        "defaultErrnoRet": Verdict.PRIVILEGED.errno,
+        "archMap": [{"architecture": name, "subArchitectures": []} for name in _ARCHITECTURES],
+        "syscalls": _rows(),
+    }
+
+
+def runtime_profile() -> dict[str, Any]:
+    """Return the profile in the form of the OCI runtime specification, as the kubelet reads it on a node."""
+    return {
+        "defaultAction": _ERRNO,
+        "defaultErrnoRet": Verdict.PRIVILEGED.errno,
+        "architectures": list(_ARCHITECTURES),
+        "syscalls": _rows(),
+    }
+
+
+@cache
+def docker_option() -> str:
+    """Return the profile as a value of a container's ``SecurityOpt``."""
+    return "seccomp=" + json.dumps(docker_profile(), separators=(",", ":"))
+
+
+def _rows() -> list[dict[str, Any]]:
+    conditional = {rule.name for rule in RULES}
+    names = {verdict: [row.name for row in syscalls() if row.verdict == verdict] for verdict in Verdict}
+    plain = [name for name in names[Verdict.ALLOWED] if name not in conditional]
+    absent = {"names": names[Verdict.ABSENT], "action": _ERRNO, "errnoRet": Verdict.ABSENT.errno}
+    rules = [row for rule in RULES for row in _alternatives(rule)]
+    return [{"names": plain, "action": _ALLOW}, absent, *rules]
+
+
+def _alternatives(rule: Rule) -> list[dict[str, Any]]:
+    return [
+        {"names": [rule.name], "action": _ALLOW, "args": [_condition(one) for one in alternative]}
+        for alternative in rule.alternatives
+    ]
+
+
+def _condition(argument: Argument) -> dict[str, Any]:
+    if argument.mask == 0xFFFFFFFF:
+        return {"index": argument.index, "value": argument.value, "op": "SCMP_CMP_EQ"}
+    return {
+        "index": argument.index,
+        "value": argument.mask,
+        "valueTwo": argument.value,
+        "op": "SCMP_CMP_MASKED_EQ",
+    }

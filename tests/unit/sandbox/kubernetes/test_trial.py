@@ -1,0 +1,24 @@
+"""Warnings of the preflight's trial sandbox."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.config.kubernetes import KubernetesConfig
+from engine.sandbox.base import SandboxSpec
+from engine.sandbox.kubernetes.preflight.trial import needless_calls
+from tests.fakes.memory_sandbox import MemorySandbox, printed
+
+
+@pytest.mark.parametrize("reached", ["", "io_uring, AF_VSOCK"])
+async def test_a_profile_that_lets_needless_calls_pass_is_reported(reached: str) -> None:
+    async def command(_command: str) -> object:
+        return printed(f"{reached}\n")
+
+    sandbox = MemorySandbox(SandboxSpec(image="any"), 1, {}, command)
+    found = [str(finding) for finding in await needless_calls(sandbox, KubernetesConfig())]
+    if reached:
+        (message,) = found
+        assert "seccomp=RuntimeDefault lets io_uring, AF_VSOCK reach" in message
+    else:
+        assert found == []
