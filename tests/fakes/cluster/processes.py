@@ -1,8 +1,8 @@
 """Processes inside a local sandbox that are not its agent's: a container's own command, pods/exec, and
 sockets into its network.
 
-They join the namespaces and control groups of the sandbox's init, as a container runtime's exec does;
-whatever ends the sandbox ends them.
+They join the namespaces and control groups of the sandbox's init and get its filter of system calls, as a
+container runtime's exec does; whatever ends the sandbox ends them.
 """
 
 from __future__ import annotations
@@ -11,15 +11,27 @@ import asyncio
 import ctypes
 import os
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from engine.sandbox.local.backend import LocalBackend
+from engine.sandbox.seccomp.bpf import native_program
 
 _JOIN = 'while [ "$1" != -- ]; do echo $$ > "$1/cgroup.procs"; shift; done; shift; exec "$@"'
 # Only children enter a PID namespace, and whoever waits for the child must not hold its streams open.
 _HAND_OVER = 'exec 3<&0; "$@" <&3 3<&- & exec 0<&- 1>&- 2>&- 3<&-; wait $!'
+# After it has joined the namespaces: the filter refuses that.
+_FILTER = """
+import ctypes, os, signal, sys
+class Program(ctypes.Structure): _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_char_p)]
+code, libc = bytes.fromhex(sys.argv[1]), ctypes.CDLL(None)
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(Program(len(code) // 8, code))):
+    sys.exit("no filter of system calls")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 _NAMESPACES = ("--user", "--mount", "--pid", "--net", "--ipc", "--uts")
 _CLONE_NEWNET = 0x40000000
 _UID = "1000"
@@ -43,7 +55,8 @@ class Inside:
         variables = [f"{name}={value}" for name, value in env.items()]
         identity = ("-S", _UID, "-G", _UID) if os.geteuid() == 0 else ("--preserve-credentials",)
         enter = ["nsenter", "--target", str(self.pid), *_NAMESPACES, "--root", "--no-fork", *identity, "--"]
-        command = ["/usr/bin/env", "-i", f"--chdir={cwd}", *variables, *argv]
+        filtered = [_python(), "-I", "-S", "-B", "-c", _FILTER, native_program().hex()]
+        command = [*filtered, "/usr/bin/env", "-i", f"--chdir={cwd}", *variables, *argv]
         handed_over = ["/bin/sh", "-c", _HAND_OVER, "sh", *command]
         pipe = asyncio.subprocess.PIPE
         return await asyncio.create_subprocess_exec(
@@ -77,6 +90,11 @@ class Inside:
         finally:
             os.close(home)
             os.close(there)
+
+
+def _python() -> str:
+    """The interpreter that local sandboxes share with this machine."""
+    return os.path.realpath(os.path.join(sys.base_prefix, "bin", "python3"))
 
 
 def _enter(namespace: int) -> None:
