@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from engine.config.kubernetes import KubernetesConfig
-from engine.sandbox.base import SandboxSpec
+from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.kubernetes.preflight.trial import needless_calls
 from tests.fakes.memory_sandbox import MemorySandbox, printed
 
 
 @pytest.mark.parametrize("reached", ["", "io_uring, AF_VSOCK"])
 async def test_a_profile_that_lets_needless_calls_pass_is_reported(reached: str) -> None:
-    async def command(_command: str) -> object:
+    async def command(_command: str) -> ExecResult:
         return printed(f"{reached}\n")
 
     sandbox = MemorySandbox(SandboxSpec(image="any"), 1, {}, command)
