@@ -42,7 +42,7 @@ class LedgerEntry:
     """Monotonic seconds after which any reaper may remove the sandbox."""
     cgroups: tuple[str, ...] = ()
     pid: int = 0
-    """Process id of bubblewrap; 0 before it is known."""
+    """Process id of the monitor; 0 before it is known."""
     pid_start: int = 0
 
     @classmethod
@@ -68,7 +68,7 @@ class LedgerEntry:
         )
 
     def alive(self) -> bool:
-        """Return whether the sandbox's bubblewrap process still runs."""
+        """Return whether the sandbox's monitor still runs."""
         return self.pid > 0 and self.boot == boot_id() and process_start(self.pid) == self.pid_start
 
 

@@ -1,4 +1,4 @@
-"""The local backend: bubblewrap sandboxes on this machine, no container engine, no privileges needed.
+"""The local backend: sandboxes of namespaces on this machine, no container engine, no privileges needed.
 
 A sandbox is an overlay of the image over a size-limited tmpfs, with its own user, process, network, mount,
 IPC and UTS namespaces, no capabilities and no network; its init is the agent. A ledger file exists from
@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import socket
 import stat
 import time
@@ -31,10 +30,10 @@ from engine.sandbox.client import AgentClient
 from engine.sandbox.ledger import Ledger, LedgerEntry
 from engine.sandbox.local import cgroups
 from engine.sandbox.local.base_system import HOME, WRITABLE, BaseSystem, prepare
+from engine.sandbox.local.containment import NO_OVERLAY
 from engine.sandbox.local.images import Image, load_image
 from engine.sandbox.local.reaper import reap
 from engine.sandbox.local.spawn_client import SpawnClient
-from engine.sandbox.local.spawn_server import NO_OVERLAY
 from engine.sandbox.responses import Stamp
 from engine.threads import in_thread
 
@@ -68,7 +67,7 @@ class _Processes:
         return self.stderr()
 
     def stderr(self) -> str:
-        """Return the error output of bubblewrap and the agent so far."""
+        """Return the error output of the monitor and the agent so far."""
         try:
             return os.read(self.errors, 4096).decode(errors="replace").strip()
         except (BlockingIOError, OSError):
@@ -141,7 +140,7 @@ class _ImageTree:
 
 
 class LocalBackend:
-    """Backend for bubblewrap sandboxes on this machine.
+    """Backend for sandboxes on this machine, without a container engine.
 
     Args:
         home: the data folder; images below ``images/``, ledger and base files below ``sandboxes/``.
@@ -272,7 +271,6 @@ class LocalBackend:
         rlimits = {} if self.groups else {"TRAINYARD_RLIMITS": f"{limits.memory_mb << 20},{limits.processes}"}
         return {
             "id": entry.id,
-            "bwrap": shutil.which("bwrap") or "/usr/bin/bwrap",
             "rootfs": str(image.rootfs),
             "layers": image.layers,
             "copy": self.copies,
@@ -286,7 +284,6 @@ class LocalBackend:
             "cgroups": entry.cgroups,
             "seccomp": base.seccomp,
             "env": rlimits,
-            "argv": base.agent_argv,
         }
 
     async def _live_spawner(self) -> SpawnClient:

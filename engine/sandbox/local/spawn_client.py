@@ -17,7 +17,10 @@ from typing import Any
 
 from engine.errors import SandboxStartError
 
-_SCRIPT = Path(__file__).with_name("spawn_server.py")
+_SOURCE = Path(__file__).parents[3]
+_CODE = (
+    "import sys; sys.path[:0] = [sys.argv.pop()]; from engine.sandbox.local.spawn_server import main; main()"
+)
 _REPLY_S = 30.0
 
 
@@ -36,7 +39,8 @@ class SpawnClient:
     async def start(cls) -> SpawnClient:
         """Start the process; it ends by itself when this process or the socket does."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = [sys.executable, "-I", "-S", str(_SCRIPT), str(os.getpid()), str(theirs.fileno())]
+        arguments = (str(os.getpid()), str(theirs.fileno()), str(_SOURCE))
+        argv = [sys.executable, "-I", "-S", "-c", _CODE, *arguments]
         try:
             await asyncio.to_thread(
                 subprocess.run, argv, pass_fds=[theirs.fileno()], check=True, stdin=subprocess.DEVNULL, env={}
