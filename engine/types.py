@@ -249,6 +249,8 @@ class FindingKind(StrEnum):
     """A command looked for the hidden tests or the grader."""
     BACKGROUND_PROCESS = "background_process"
     """A command tried to leave a process behind."""
+    COUNTERFACTUAL = "counterfactual"
+    """A test passed although it was made false; the detail is its assertion, hidden from agents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,6 +262,25 @@ class TamperFinding:
     """The path, command or line, shortened."""
     step: int | None = None
     """Index of the step it was seen in; None where the patch or grading showed it."""
+
+
+class CounterfactualOutcome(StrEnum):
+    """Result of grading a submission once more with false tests."""
+
+    CONFIRMED = "confirmed"
+    """Every run of false tests failed as it must."""
+    CAUGHT = "caught"
+    """A run of false tests passed: the verdict is ``tampered``."""
+    FLAKY = "flaky"
+    """A repeated run of the true tests did not pass."""
+    NO_MUTANTS = "no_mutants"
+    """No test of the row can be made false, or it has no gold patch: graded without."""
+    UNPROVEN = "unproven"
+    """The row was never validated, and false tests are used of validated rows only: graded without."""
+    NOT_SAMPLED = "not_sampled"
+    """The submission is not in the sample."""
+    OFF = "off"
+    """Counterfactual grading is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,6 +301,12 @@ class Grade:
     """Whether the verdict of an identical patch on a deterministic task was reused."""
     detail: str = ""
     """One sentence of explanation: failed tests, why the patch did not apply, …"""
+    counterfactual: CounterfactualOutcome | None = None
+    """None where the first run of the tests decided: nothing passed."""
+    extra_runs: int = 0
+    """Runs of true and false tests after the first."""
+    extra_seconds: float = 0.0
+    """Part of ``seconds`` that these runs and the proof of the false tests took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -92,6 +92,62 @@ class AgentConfig(Section):
     """Append ``Steps Remaining: N`` to every observation."""
 
 
+class ExtraRuns(Section):
+    """Number of runs of the tests after a first one that a submission passed."""
+
+    true_runs: int = Field(default=0, ge=0, le=16)
+    """Repeated runs of the unchanged tests; a submission that does not pass them all is flaky and fails."""
+    false_runs: int = Field(default=1, ge=1, le=16)
+    """Runs of tests with false assertions; a submission that passes one is tampered."""
+
+
+class EvaluationExtraRuns(ExtraRuns):
+    """Extra runs in evaluations."""
+
+    true_runs: int = Field(default=1, ge=0, le=16)
+    """Repeated runs of the unchanged tests; a submission that does not pass them all is flaky and fails."""
+    false_runs: int = Field(default=2, ge=1, le=16)
+    """Runs of tests with false assertions; a submission that passes one is tampered."""
+
+
+class CounterfactualConfig(Section):
+    """Settings of counterfactual grading: tests made false, which only a forgery passes."""
+
+    mode: Literal["always", "sample", "off"] = "always"
+    """Submissions to check of those that pass: all, a random sample, or none."""
+    sample_rate: float | None = Field(default=None, gt=0, lt=1)
+    """Share of passing submissions to check, with mode ``sample`` only."""
+    training: ExtraRuns = ExtraRuns()
+    """Extra runs in training and in collected rollouts."""
+    evaluation: EvaluationExtraRuns = EvaluationExtraRuns()
+    """Extra runs in evaluations."""
+    prove: Literal["first_use", "validated_only"] = "first_use"
+    """Treatment of rows whose false tests no validation has proven: ``first_use`` proves them with the gold
+    patch when a submission first passes, ``validated_only`` grades without."""
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        problems = []
+        if self.mode == "sample" and self.sample_rate is None:
+            problems.append(Problem("missing: mode 'sample' needs a share between 0 and 1", "sample_rate"))
+        if self.mode != "sample" and self.sample_rate is not None:
+            problems.append(
+                Problem(
+                    f"has no effect with mode '{self.mode}': leave it out, or set mode to 'sample'",
+                    "sample_rate",
+                )
+            )
+        inert = {"training": ExtraRuns(), "evaluation": EvaluationExtraRuns()} if self.mode == "off" else {}
+        problems += [
+            Problem("has no effect with mode 'off': leave it out", name)
+            for name, default in inert.items()
+            if getattr(self, name) != default
+        ]
+        if problems:
+            raise ImpossibleSettingsError(problems)
+        return self
+
+
 class GradingConfig(Section):
     """Settings of grading."""
 
@@ -106,6 +162,7 @@ class GradingConfig(Section):
     """Reuse the verdict of an identical patch on a task proven deterministic."""
     max_parallel: int = Field(default=2, ge=1)
     """Maximum number of concurrent gradings."""
+    counterfactual: CounterfactualConfig = CounterfactualConfig()
 
 
 class RolloutConfig(Section):

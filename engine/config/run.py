@@ -29,6 +29,7 @@ from engine.config.policies import EndpointPolicyConfig, PolicyConfig, Transform
 from engine.config.rollout import (
     AgentConfig,
     CollectionConfig,
+    CounterfactualConfig,
     DatasetConfig,
     GradingConfig,
     RolloutConfig,
@@ -210,6 +211,15 @@ class ValidateRun(_Run):
     def _for_real(self) -> Self:
         if self.grading.reuse_verdicts:
             raise ValueError("grading.reuse_verdicts must be off: a repeat that is re-used tells nothing")
+        if self.grading.counterfactual != CounterfactualConfig():
+            raise ImpossibleSettingsError(
+                [
+                    Problem(
+                        "has no effect in validation, which grades trusted patches only: leave it out",
+                        "grading.counterfactual",
+                    )
+                ]
+            )
         return self
 
 

@@ -123,6 +123,15 @@ def unconfirmed_success(evidence: Evidence) -> str:
     return ""
 
 
+def recorded_tests(evidence: Evidence) -> tuple[TestResult, ...]:
+    """Return the tests in pytest's sealed record, for rules that know no tests by name."""
+    outcomes = evidence.record.outcomes if evidence.record is not None else {}
+    return tuple(
+        TestResult(test_id=test, kind=TestKind.PASS_TO_PASS, outcome=outcome_of(outcome))
+        for test, outcome in outcomes.items()
+    )
+
+
 def required(answer: TaskAnswer) -> list[tuple[str, TestKind]]:
     """Return every required test with its kind (fail-to-pass or pass-to-pass)."""
     tests = [(test, TestKind.FAIL_TO_PASS) for test in answer.fail_to_pass]

@@ -19,10 +19,13 @@ from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, required
 from engine.grading.isolated_worker import run_isolated
 from engine.grading.patch_apply import AppliedPatch, apply_graded
+from engine.grading.patch_filter import FilteredPatch
 from engine.grading.placement import place_files
 from engine.grading.rules import RULES
 from engine.grading.scripts import run_script
+from engine.patches.apply import Changes
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
+from engine.sandbox.failures import Decision, decide, own_doing
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult, Verdict
 
 NO_OVERLAY: Mapping[str, bytes] = MappingProxyType({})
@@ -77,7 +80,7 @@ class RunExecutor:
         overlay: Mapping[str, bytes] = NO_OVERLAY,
         inspect: Inspection | None = None,
     ) -> RunResult:
-        """Run the row's tests on the tree with a patch.
+        """Run the row's tests on the tree with a patch, after an infrastructure failure again.
 
         Args:
             patch: git-format, relative to the tree that agents start with.
@@ -87,14 +90,37 @@ class RunExecutor:
             inspect: called with the sandbox after the tests.
 
         Raises:
-            SandboxError: the sandbox failed; failures of patch and tests are results.
+            SandboxError: infrastructure failed in every attempt; failures of patch and tests are results.
         """
+        failures: list[str] = []
+        while True:
+            try:
+                return await self._once(row, patch, timeout_s, overlay, inspect)
+            except SandboxError as error:
+                failures.append(error.kind)
+                decision = decide(failures, retries=self._sandbox.start_retries)
+                if decision is Decision.COUNT:
+                    problem = str(error) or type(error).__name__
+                    return unjudged(Verdict.FAILED, own_doing(error.kind, problem))
+                if decision is Decision.EXCLUDE:
+                    raise
+
+    async def _once(
+        self,
+        row: TaskRow,
+        patch: str,
+        timeout_s: float,
+        overlay: Mapping[str, bytes],
+        inspect: Inspection | None,
+    ) -> RunResult:
         async with self._backend.open(self._spec(row, timeout_s)) as box:
             if row.answer.setup_patch:
                 await _set_up(box, row)
             applied = await apply_graded(box, patch, row)
             if applied.problem:
-                return _unapplied(row, applied)
+                return unjudged(
+                    Verdict.PATCH_FAILED, applied.problem, applied=applied, tests=_missing(row.answer)
+                )
             await _restore_tests(box, row.answer)
             evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay)
             if inspect is not None:
@@ -179,13 +205,17 @@ def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
     return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)
 
 
-def _unapplied(row: TaskRow, applied: AppliedPatch) -> RunResult:
+def unjudged(
+    verdict: Verdict, detail: str, *, applied: AppliedPatch | None = None, tests: tuple[TestResult, ...] = ()
+) -> RunResult:
+    """Return the result of a run that never came to its tests."""
+    nothing = AppliedPatch(filtered=FilteredPatch(changes=Changes({}, ())))
     return RunResult(
-        verdict=Verdict.PATCH_FAILED,
-        detail=applied.problem,
-        applied=applied,
+        verdict=verdict,
+        detail=detail,
+        applied=applied or nothing,
         evidence=Evidence(),
-        judgement=Judgement(passed=False, tests=_missing(row.answer)),
+        judgement=Judgement(passed=False, tests=tests),
     )
 
 

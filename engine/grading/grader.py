@@ -1,5 +1,9 @@
 """Grader of patches: only hidden tests in a fresh sandbox decide, never anything the agent left behind.
 
+    first run ── fails ─────────────────────────────────────────────────────────▶ verdict
+        └────── passes ── skips and expected failures as under the gold patch
+                              └── extra runs, true and false, in random order ──▶ verdict
+
 An infrastructure failure is never a reward of 0: it is tried again in a fresh sandbox, then the
 verdict is ``infra_error`` and the reward None. To add a grade rule: see ``engine.grading.rules``.
 """
@@ -7,26 +11,39 @@ verdict is ``infra_error`` and the reward None. To add a grade rule: see ``engin
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-import zlib
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from engine.config.rollout import GradingConfig
+from engine.config.rollout import ExtraRuns, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError, SandboxError
-from engine.grading.execution import RunExecutor, RunResult
+from engine.grading.counterfactual.base import Reference, ReferenceStore
+from engine.grading.counterfactual.references import Prove, References
+from engine.grading.counterfactual.runs import Confirmation, confirm, draw_runs
+from engine.grading.excuses import excused, unexpected
+from engine.grading.execution import NO_OVERLAY, RunExecutor, RunResult
+from engine.grading.grades import grade_of, noted
 from engine.grading.parsers import find_parser
-from engine.grading.patch_apply import AppliedPatch
 from engine.grading.rules import RULES
 from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend
-from engine.sandbox.failures import Decision, decide, own_doing
-from engine.types import FindingKind, Grade, GradeRule, TamperFinding, TaskRow, Verdict
+from engine.types import CounterfactualOutcome, Grade, GradeRule, TaskRow, Verdict
 
-_LOG_CHARS = 20_000
-_PACKED_BYTES = 4 << 20
 _NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One patch to grade, and how."""
+
+    row: TaskRow
+    patch: str
+    timeout_s: float
+    extra: ExtraRuns | None
+    """Extra runs of a patch that passed; None for a trusted patch."""
 
 
 class Grader:
@@ -34,21 +51,33 @@ class Grader:
 
     Args:
         backend: the sandboxes in which tests run.
-        config: time limits, parallelism, re-use of verdicts.
+        config: time limits, parallelism, re-use of verdicts, counterfactual runs.
         sandbox: limits of the grading sandboxes.
         run_id: the run that owns the sandboxes.
+        store: references of the rows; None where there are none yet.
+        prove: makes missing references; None makes none.
     """
 
     def __init__(
-        self, *, backend: SandboxBackend, config: GradingConfig, sandbox: SandboxConfig, run_id: str
+        self,
+        *,
+        backend: SandboxBackend,
+        config: GradingConfig,
+        sandbox: SandboxConfig,
+        run_id: str,
+        store: ReferenceStore | None = None,
+        prove: Prove | None = None,
     ) -> None:
         self._config = config
-        self._sandbox = sandbox
         self._runs = RunExecutor(backend=backend, config=config, sandbox=sandbox, run_id=run_id)
         self._permits = asyncio.Semaphore(config.max_parallel)
-        self._verdicts: dict[tuple[str, str, float], asyncio.Future[Grade]] = {}
+        self._verdicts: dict[tuple[object, ...], asyncio.Future[Grade]] = {}
+        first_use = config.counterfactual.prove == "first_use"
+        self._references = References(store=store, prove=prove if first_use else None)
 
-    async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
+    async def grade(
+        self, row: TaskRow, patch: str, *, evaluation: bool = False, trusted: bool = False
+    ) -> Grade:
         """Grade a patch.
 
         On a task proven deterministic the verdict of an identical patch is re-used, also while that
@@ -56,22 +85,27 @@ class Grader:
 
         Args:
             patch: git-format, relative to the tree that agents start with.
-            evaluation: whether the time limit for evaluations holds.
+            evaluation: whether the time limit and the extra runs of evaluations apply.
+            trusted: whether nobody had a reason to forge the patch (the row's own solution, no change at
+                all): its first run decides.
 
         Raises:
             DatasetError: the task's answer cannot be graded (no tests, unknown rule or parser).
         """
         check_gradable(row)
-        timeout_s = self.timeout_s(row, evaluation=evaluation)
+        settings = self._config.counterfactual
+        extra = None if trusted else settings.evaluation if evaluation else settings.training
+        job = _Job(row, patch, self.timeout_s(row, evaluation=evaluation), extra)
         if not (self._config.reuse_verdicts and row.answer.deterministic):
-            return await self._grade(row, patch, timeout_s)
-        key = (row.task.id, patch_hash(patch), timeout_s)
+            return await self._grade(job)
+        runs = None if extra is None else (extra.true_runs, extra.false_runs)
+        key = (row.task.id, patch_hash(patch), job.timeout_s, runs)
         while (known := self._verdicts.get(key)) is not None:
             # Shielded: this waiter may be cancelled, the others still want the verdict.
             grade = await asyncio.shield(known)
             if grade.verdict is not Verdict.INFRA_ERROR:
-                return replace(grade, reused=True, seconds=0.0)
-        return await self._grade_once(key, row, patch)
+                return replace(grade, reused=True, seconds=0.0, extra_runs=0, extra_seconds=0.0)
+        return await self._grade_once(key, job)
 
     def timeout_s(self, row: TaskRow, *, evaluation: bool = False) -> float:
         """Return the time limit of the tests, seconds: the row's own, else the run's."""
@@ -81,12 +115,12 @@ class Grader:
             return self._config.evaluation_timeout_s
         return self._config.timeout_s
 
-    async def _grade_once(self, key: tuple[str, str, float], row: TaskRow, patch: str) -> Grade:
+    async def _grade_once(self, key: tuple[object, ...], job: _Job) -> Grade:
         future: asyncio.Future[Grade] = asyncio.get_running_loop().create_future()
         self._verdicts[key] = future
         grade = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail="grading was cancelled")
         try:
-            grade = await self._grade(row, patch, key[2])
+            grade = await self._grade(job)
         finally:
             if grade.verdict is Verdict.INFRA_ERROR:
                 del self._verdicts[key]
@@ -94,31 +128,91 @@ class Grader:
             future.set_result(replace(grade, whole_log=b""))
         return grade
 
-    async def _grade(self, row: TaskRow, patch: str, timeout_s: float) -> Grade:
+    async def _grade(self, job: _Job) -> Grade:
         async with self._permits:
             started = time.monotonic()
-            failures: list[str] = []
-            while True:
-                try:
-                    grade = await self._attempt(row, patch, timeout_s)
-                except SandboxError as error:
-                    failures.append(error.kind)
-                    decision = decide(failures, retries=self._sandbox.start_retries)
-                    if decision is Decision.RETRY:
-                        continue
-                    grade = _given_up(decision, error)
-                return replace(grade, seconds=time.monotonic() - started)
+            try:
+                grade = await self._decide(job)
+            except SandboxError as error:
+                problem = str(error) or type(error).__name__
+                detail = f"the grading sandbox failed: {problem}"
+                grade = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=detail)
+            return replace(grade, seconds=time.monotonic() - started)
 
-    async def _attempt(self, row: TaskRow, patch: str, timeout_s: float) -> Grade:
-        return await _graded(await self._runs.execute(row, patch, timeout_s=timeout_s))
+    async def _decide(self, job: _Job) -> Grade:
+        """Return the grade of a patch. Raises SandboxError where infrastructure failed in every attempt."""
+        known = await self._references.known(job.row) if job.extra is not None else None
+        checked = self._config.counterfactual.mode != "off"
+        first = await self._run(job, known.files if known is not None and checked else NO_OVERLAY)
+        grade = await grade_of(first)
+        if job.extra is None or first.score <= 0:
+            return grade
+        began = time.monotonic()
+        grade = await self._without_excuses(job.row, grade)
+        if grade.reward:
+            grade = await self._confirmed(job, job.extra, first, grade, overlaid=known is not None)
+        return replace(grade, extra_seconds=time.monotonic() - began)
+
+    async def _without_excuses(self, row: TaskRow, grade: Grade) -> Grade:
+        """Fail a grade that rests on skips or expected failures which the gold patch does not have."""
+        if not (found := excused(grade.tests)):
+            return grade
+        reference = await self._references.get(row)
+        if reference is None:
+            return noted(
+                grade, f"{len(found)} skipped or expectedly failing tests count as in official reports"
+            )
+        if not (wrong := unexpected(found, reference.outcomes)):
+            return grade
+        return noted(
+            replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch"
+        )
+
+    async def _confirmed(
+        self, job: _Job, extra: ExtraRuns, first: RunResult, grade: Grade, *, overlaid: bool
+    ) -> Grade:
+        """Return the grade after the extra runs.
+
+        Args:
+            overlaid: whether the first run looked like the extra ones from inside: else it is repeated.
+        """
+        settings = self._config.counterfactual
+        if settings.mode == "off":
+            return replace(grade, counterfactual=CounterfactualOutcome.OFF)
+        if settings.sample_rate is not None and secrets.SystemRandom().random() >= settings.sample_rate:
+            return replace(grade, counterfactual=CounterfactualOutcome.NOT_SAMPLED)
+        reference = await self._references.get(job.row)
+        if reference is None or not reference.variants:
+            return replace(grade, counterfactual=self._unchecked(reference))
+        if not overlaid:
+            extra = extra.model_copy(update={"true_runs": extra.true_runs + 1})
+        runs = draw_runs(extra, reference.variants)
+        found = await confirm(first, reference, runs, lambda files: self._run(job, files))
+        return await _concluded(grade, found)
+
+    def _unchecked(self, reference: Reference | None) -> CounterfactualOutcome:
+        """Return the reason why a submission that passed has no extra runs."""
+        if reference is None and self._config.counterfactual.prove == "validated_only":
+            return CounterfactualOutcome.UNPROVEN
+        return CounterfactualOutcome.NO_MUTANTS
+
+    async def _run(self, job: _Job, overlay: Mapping[str, bytes]) -> RunResult:
+        return await self._runs.execute(job.row, job.patch, timeout_s=job.timeout_s, overlay=overlay)
 
 
-def _given_up(decision: Decision, error: SandboxError) -> Grade:
-    """Return the grade after failures in all fresh sandboxes: failed, or an infrastructure failure."""
-    problem = str(error) or type(error).__name__
-    if decision is Decision.COUNT:
-        return Grade(verdict=Verdict.FAILED, reward=0.0, detail=own_doing(error.kind, problem))
-    return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the grading sandbox failed: {problem}")
+async def _concluded(grade: Grade, found: Confirmation) -> Grade:
+    """Return the grade of a first run with the result of the extra runs, and the log of one that decided."""
+    grade = replace(grade, counterfactual=found.outcome, extra_runs=found.runs)
+    if found.deciding is None:
+        return grade
+    decided = await grade_of(found.deciding)
+    grade = replace(grade, log=decided.log, whole_log=decided.whole_log)
+    if found.outcome is CounterfactualOutcome.FLAKY:
+        grade = replace(grade, verdict=Verdict.FAILED, reward=decided.reward, tests=decided.tests)
+        return noted(grade, found.detail)
+    findings = tuple(dict.fromkeys([*grade.findings, *decided.findings, *found.findings]))
+    grade = replace(grade, verdict=Verdict.TAMPERED, reward=0.0, findings=findings)
+    return noted(grade, found.detail)
 
 
 def check_gradable(row: TaskRow) -> None:
@@ -139,34 +233,3 @@ def check_gradable(row: TaskRow) -> None:
         raise DatasetError(f"task {task} names no parser for its test log")
     if answer.log_parser:
         find_parser(answer.log_parser)
-
-
-async def _graded(run: RunResult) -> Grade:
-    """Return the grade of one run."""
-    findings = run.applied.filtered.findings
-    if run.verdict is Verdict.TAMPERED:
-        findings += (TamperFinding(kind=FindingKind.FORGED_REPORT, detail=run.detail),)
-    grade = Grade(verdict=run.verdict, reward=run.score, tests=run.judgement.tests)
-    grade = await asyncio.to_thread(_with_log, grade, run.evidence.log)
-    notes = (run.detail, _left_out(run.applied), run.applied.how)
-    return replace(grade, detail="; ".join(note for note in notes if note), findings=findings)
-
-
-def _left_out(applied: AppliedPatch) -> str:
-    names = applied.filtered.left_out
-    return f"left out of the patch: {', '.join(names)}" if names else ""
-
-
-def _with_log(grade: Grade, log: str) -> Grade:
-    """Return the grade with head and tail of its log, and a long log also in full."""
-    if len(log) <= _LOG_CHARS:
-        return replace(grade, log=log)
-    whole = log
-    while len(packed := zlib.compress(whole.encode("utf-8", "replace"))) > _PACKED_BYTES:
-        whole = _head_and_tail(log, len(whole) // 2)
-    return replace(grade, log=_head_and_tail(log, _LOG_CHARS), whole_log=packed)
-
-
-def _head_and_tail(log: str, size: int) -> str:
-    half = size // 2
-    return f"{log[:half]}\n… {len(log) - 2 * half} characters left out …\n{log[-half:]}"

@@ -185,7 +185,7 @@ async def test_identical_patches_share_one_sandbox(home: Path, row: TaskRow) -> 
 async def test_what_is_kept_of_a_verdict_is_small(
     home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.grading.grader._LOG_CHARS", 20)
+    monkeypatch.setattr("engine.grading.grades._LOG_CHARS", 20)
     grader = make_grader(LocalBackend(home))
     first, second = [await grader.grade(row, row.answer.gold_patch) for _ in range(2)]
     assert first.whole_log

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from engine.config.rollout import GradingConfig
-from engine.grading.evidence import Evidence, Judgement, unconfirmed_success
+from engine.grading.evidence import Evidence, Judgement, recorded_tests, unconfirmed_success
 from engine.types import TaskRow
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """Apply the rule described in the module's docstring."""
+    tests = recorded_tests(evidence)
     if evidence.exit_code != 0:
-        return Judgement(passed=False, detail=f"the tests ended with exit code {evidence.exit_code}")
+        return Judgement(
+            passed=False, tests=tests, detail=f"the tests ended with exit code {evidence.exit_code}"
+        )
     if doubt := unconfirmed_success(evidence):
-        return Judgement(passed=False, tampered=True, detail=doubt)
-    return Judgement(passed=True)
+        return Judgement(passed=False, tests=tests, tampered=True, detail=doubt)
+    return Judgement(passed=True, tests=tests)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from engine.config.rollout import GradingConfig
 from engine.datasets.testing.testrun import TestCase, junit_address
 from engine.grading.evidence import Evidence, Judgement, describe, named, required, unconfirmed_success
-from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult
+from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 _GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 _CONFIRMED = frozenset({"PASSED", "XFAIL", "XPASS"})
@@ -30,16 +30,19 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     )
     wrong = {test.test_id: test.outcome for test in tests if test.outcome not in _GOOD}
     if not tests:
-        wrong = {
-            ".".join(address): case.outcome
-            for address, case in cases.items()
-            if case.outcome not in _GOOD and case.outcome is not TestOutcome.SKIPPED
-        }
+        tests = tuple(_result(address, case) for address, case in cases.items())
+        good = _GOOD | {TestOutcome.SKIPPED}
+        wrong = {test.test_id: test.outcome for test in tests if test.outcome not in good}
     if wrong:
         return Judgement(passed=False, tests=tests, detail=describe(wrong))
     if doubt := _doubt(answer, evidence):
         return Judgement(passed=False, tests=tests, tampered=True, detail=doubt)
     return Judgement(passed=True, tests=tests)
+
+
+def _result(address: tuple[str, str], case: TestCase) -> TestResult:
+    name = ".".join(address)
+    return TestResult(test_id=name, kind=TestKind.PASS_TO_PASS, outcome=case.outcome, seconds=case.seconds)
 
 
 def _index(cases: Mapping[tuple[str, str], TestCase]) -> dict[str, TestCase | None]:

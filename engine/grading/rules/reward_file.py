@@ -14,24 +14,25 @@ from statistics import fmean
 from typing import Any
 
 from engine.config.rollout import GradingConfig
-from engine.grading.evidence import Evidence, Judgement, unconfirmed_success
+from engine.grading.evidence import Evidence, Judgement, recorded_tests, unconfirmed_success
 from engine.types import TaskRow
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """Apply the rule described in the module's docstring."""
+    tests = recorded_tests(evidence)
     if not evidence.rewards:
-        return Judgement(passed=False, detail="the verifier wrote no reward")
+        return Judgement(passed=False, tests=tests, detail="the verifier wrote no reward")
     value = evidence.rewards.get("reward", fmean(evidence.rewards.values()))
     if not math.isfinite(value):
-        return Judgement(passed=False, detail=f"the verifier's reward is {value}")
+        return Judgement(passed=False, tests=tests, detail=f"the verifier's reward is {value}")
     reward = min(max(value, 0.0), 1.0)
     doubt = unconfirmed_success(evidence)
     partial = reward < 1 and evidence.record is not None and bool(evidence.record.outcomes)
     if reward > 0 and doubt and not partial:
-        return Judgement(passed=False, tampered=True, detail=doubt)
+        return Judgement(passed=False, tests=tests, tampered=True, detail=doubt)
     detail = "" if reward >= 1 else f"the verifier's reward is {value:g}"
-    return Judgement(passed=reward >= 1, detail=detail, reward=reward)
+    return Judgement(passed=reward >= 1, tests=tests, detail=detail, reward=reward)
 
 
 def parse_rewards(name: str, text: str) -> Mapping[str, float]:
