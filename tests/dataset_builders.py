@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.config.rollout import GradingConfig
+from engine.config.rollout import CounterfactualConfig, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import image_environment
 from engine.datasets.sources.fetch import Source, fetch_source
@@ -18,6 +18,7 @@ from engine.datasets.store import with_content_id
 from engine.datasets.testing.testrun import driver_command
 from engine.datasets.testing.toolchain import MOUNT, ensure_toolchain
 from engine.errors import PreflightError
+from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import SandboxBackend
@@ -203,9 +204,34 @@ def new_file(path: str, content: str) -> str:
     return f"{head}@@ -0,0 +1,{count} @@\n{body}"
 
 
+class MemoryStore:
+    """A store of references in memory (``ReferenceStore``)."""
+
+    def __init__(self, *references: tuple[TaskRow, Reference]) -> None:
+        self.kept = {row.task.id: reference for row, reference in references}
+
+    async def load(self, row: TaskRow) -> Reference | None:
+        return self.kept.get(row.task.id)
+
+    async def save(self, row: TaskRow, reference: Reference) -> None:
+        self.kept[row.task.id] = reference
+
+
+FIRST_RUN_ONLY = CounterfactualConfig(mode="off", prove="validated_only")
+
+
 def make_grader(
-    backend: SandboxBackend, *, timeout_s: float = 120.0, reuse: bool = True, parallel: int = 2
+    backend: SandboxBackend,
+    *,
+    timeout_s: float = 120.0,
+    reuse: bool = True,
+    parallel: int = 2,
+    counterfactual: CounterfactualConfig = FIRST_RUN_ONLY,
+    store: ReferenceStore | None = None,
 ) -> Grader:
-    """A grader with small limits."""
-    config = GradingConfig(timeout_s=timeout_s, reuse_verdicts=reuse, max_parallel=parallel)
-    return Grader(backend=backend, config=config, sandbox=SandboxConfig(memory_mb=256), run_id="test")
+    """A grader with small limits; the first run decides unless counterfactual runs are asked for."""
+    config = GradingConfig(
+        timeout_s=timeout_s, reuse_verdicts=reuse, max_parallel=parallel, counterfactual=counterfactual
+    )
+    sandbox = SandboxConfig(memory_mb=256)
+    return Grader(backend=backend, config=config, sandbox=sandbox, run_id="test", store=store)

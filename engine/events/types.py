@@ -17,7 +17,14 @@ from engine.events.health import ValidationRecord
 from engine.events.record import Record, RunEvent
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.events.token_block import TokenField
-from engine.types import FindingKind, TerminationReason, TestKind, TestOutcome, Verdict
+from engine.types import (
+    CounterfactualOutcome,
+    FindingKind,
+    TerminationReason,
+    TestKind,
+    TestOutcome,
+    Verdict,
+)
 
 
 class TrajectoryRef(Record):
@@ -186,6 +193,10 @@ class TrajectoryFinished(RunEvent):
     failure: str = ""
     """Kind of the underlying sandbox failure, e.g. ``memory``; empty when there was none."""
     reused_verdict: bool = False
+    counterfactual: CounterfactualOutcome | None = None
+    """Result of grading with false tests; None where the first run of the tests decided."""
+    extra_runs: int = 0
+    """Runs of true and false tests after the first."""
     attempts: int = 1
     prompt: str = Field(default="", max_length=64)
     """Name of the prompt, version included; empty when unknown."""
@@ -209,6 +220,10 @@ class TrajectoryFinished(RunEvent):
     model_seconds: float = 0.0
     tool_seconds: float = 0.0
     grading_seconds: float = 0.0
+    graded_seconds: float = 0.0
+    """Part of ``grading_seconds`` without the wait for a place; 0 for a re-used verdict."""
+    extra_grading_seconds: float = 0.0
+    """Part of ``graded_seconds`` that extra runs and the proof of false tests took."""
     total_seconds: float = 0.0
     tokens: TokenField | None = None
     """Tokens as the model read and sampled them, in JSON one block of base64."""

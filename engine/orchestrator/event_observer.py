@@ -130,4 +130,6 @@ def _grade_fields(trajectory: Trajectory) -> dict[str, Any]:
         "test_log": clean(grade.log),
         "whole_test_log": base64.b64encode(grade.whole_log).decode(),
         "detail": clean(grade.detail),
+        "counterfactual": grade.counterfactual,
+        "extra_runs": grade.extra_runs,
     }

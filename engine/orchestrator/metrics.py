@@ -43,6 +43,8 @@ class RolloutMetrics:
         self.steps = self.prompt_tokens = self.generated_tokens = 0
         self._failures: Counter[str] = Counter()
         self._grading_seconds = Fraction()
+        self._graded_seconds = Fraction()
+        self._extra_seconds = Fraction()
         self._sums: dict[str, Fraction | int] = dict.fromkeys(_ALWAYS, 0)
         self._weights: Counter[str] = Counter()
 
@@ -75,6 +77,7 @@ class RolloutMetrics:
             "solve/all": _share([rate == 1 for rate in rates]),
             "infra/rate": self.lost / max(self.count, 1),
             "time/grading": float(self._grading_seconds),
+            "grading/extra_share": float(self._extra_seconds / (self._graded_seconds or 1)),
             **{f"failure/{kind}": n / self.count for kind, n in sorted(self._failures.items())},
         }
 
@@ -109,6 +112,8 @@ class RolloutMetrics:
 
     def _add_times(self, rollout: RolloutSummary) -> None:
         self._grading_seconds += Fraction(rollout.grading_seconds)
+        self._graded_seconds += Fraction(rollout.graded_seconds)
+        self._extra_seconds += Fraction(rollout.extra_grading_seconds)
         self._mean("time/queue_mean", rollout.queue_seconds)
         self._mean("time/pull_mean", rollout.pull_seconds)
         self._mean("time/start_mean", rollout.start_seconds)

@@ -16,6 +16,7 @@ from engine.errors import DatasetError
 from engine.events.token_block import decode, encode
 from engine.tokens import TokenRecord
 from engine.types import (
+    CounterfactualOutcome,
     FindingKind,
     Grade,
     RolloutKey,
@@ -143,4 +144,6 @@ def _grade(data: Mapping[str, Any]) -> Grade:
     )
     whole = base64.b64decode(data.get("whole_log", ""))
     rest = {"tests": tests, "whole_log": whole, "findings": _findings(data.get("findings", ()))}
+    if (checked := data.get("counterfactual")) is not None:
+        rest["counterfactual"] = CounterfactualOutcome(checked)
     return Grade(**{**data, **rest, "verdict": Verdict(data["verdict"])})

@@ -47,6 +47,8 @@ class RolloutSummary:
     model_seconds: float
     tool_seconds: float
     grading_seconds: float
+    graded_seconds: float
+    extra_grading_seconds: float
     total_seconds: float
 
     @classmethod
@@ -73,6 +75,8 @@ class RolloutSummary:
             model_seconds=timings.model,
             tool_seconds=timings.tools,
             grading_seconds=timings.grading,
+            graded_seconds=grade.seconds if grade is not None else 0.0,
+            extra_grading_seconds=grade.extra_seconds if grade is not None else 0.0,
             total_seconds=timings.total,
         )
 
@@ -104,7 +108,14 @@ RECORDED = tuple(field.name for field in fields(RolloutSummary) if field.name !=
 """Names of the fields that ``trajectory_finished`` events have too."""
 
 
-_ADDED: Mapping[str, Any] = {"unparsed_steps": 0, "forks": 0, "cached_tokens": 0, "cost": None}
+_ADDED: Mapping[str, Any] = {
+    "unparsed_steps": 0,
+    "forks": 0,
+    "cached_tokens": 0,
+    "cost": None,
+    "graded_seconds": 0.0,
+    "extra_grading_seconds": 0.0,
+}
 """Values of fields that events of earlier versions lack."""
 
 

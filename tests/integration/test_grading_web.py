@@ -194,6 +194,33 @@ def test_the_api_gives_the_same(run: Run, viewer: Client, operator: Client) -> N
     assert viewer.get(f"{api}/predictions?phase=nothing").status_code == 404
 
 
+def test_extra_runs_are_shown_and_false_assertions_only_to_readers_of_answers(
+    viewer: Client, operator: Client
+) -> None:
+    made, claim = launched(make_run())
+    secret = "t.py:7 test_mean passed with: assert mean([1]) == 2"
+    found = [*FINDINGS[:1], {"kind": "counterfactual", "detail": secret, "step": None}]
+    stream = Stream()
+    stream.started()
+    finish(
+        stream, ref(0, "a", 0), verdict="tampered", reward=0.0, findings=found, counterfactual="caught",
+        extra_runs=2, extra_grading_seconds=1.5,
+    )  # fmt: skip
+    post(claim, stream)
+    trajectory = Trajectory.objects.get(run=made)
+    pages = [
+        client.get(trajectory_url(made.pk, "train", 0, "a", 0)).content.decode()
+        for client in (viewer, operator)
+    ]
+    assert all("2 extra runs" in page and "git log --all" in page for page in pages)
+    assert ["assert mean" in page for page in pages] == [False, True]
+    api = [client.get(f"/api/v1/trajectories/{trajectory.pk}").json() for client in (viewer, operator)]
+    assert [one["findings"][1]["detail"] for one in api] == ["", secret]
+    for one in api:
+        shown = (one["counterfactual"], one["extra_runs"], one["extra_grading_seconds"])
+        assert shown == ("caught", 2, 1.5)
+
+
 def test_what_an_attempt_makes_again_takes_its_log_along(run: Run) -> None:
     removal.remove_from(run_id=run.pk, iteration=0)
     assert not TestLog.objects.exists()

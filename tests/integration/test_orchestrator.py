@@ -71,7 +71,7 @@ def iteration_metrics(run_dir: Path) -> dict[int, dict[str, float]]:
         "time/",
         "loop/",
         "sandbox/",
-        "grading/reused",
+        "grading/",
         "update/seconds",
         "update/tokens_per_s",
         "update/flops_per_s",

@@ -108,6 +108,10 @@ class TrajectoryDetail(TrajectoryOut):
     test_log: str | None
     """Test log, shortened to head and tail (complete: ``/test-log``). Null without access to answers."""
     findings: list[FindingOut]
+    """Details of the kind ``counterfactual`` are empty without access to answers: they show hidden tests."""
+    counterfactual: str
+    """Result of grading with false tests; empty where the first run of the tests decided."""
+    extra_runs: int
     detail: str
     error: str
     failure: str
@@ -120,6 +124,7 @@ class TrajectoryDetail(TrajectoryOut):
     model_seconds: float
     tool_seconds: float
     grading_seconds: float
+    extra_grading_seconds: float
     steps: list[StepOut]
     tests: list[TestOut]
 
@@ -182,8 +187,10 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
         field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
     }
     fields["has_token_ids"] = reads.num_samples(trajectory.pk) > 0
-    if not role_of_caller(request).sees_answers:
+    sees_answers = role_of_caller(request).sees_answers
+    if not sees_answers:
         fields["test_log"] = None
+    fields["findings"] = reads.findings(trajectory, with_answers=sees_answers)
     return fields | {"steps": reads.steps(trajectory.pk), "tests": reads.tests(trajectory.pk)}
 
 

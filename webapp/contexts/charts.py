@@ -71,6 +71,10 @@ RUN_CHARTS = (
             Series("time/grading", "grading, summed over rollouts", 5),
         ),
     ),
+    ChartSpec(
+        "grading_extra", "Extra runs of tests", "share of grading time",
+        (Series("grading/extra_share", "repeated and false tests", 2),), span=(0, 1),
+    ),
     ChartSpec("loss", "Loss", "", (Series("loss/value", "loss", 1),)),
     ChartSpec("entropy", "Entropy", "nats", (Series("entropy/mean", "entropy", 8),)),
     ChartSpec("grad", "Gradient norm", "", (Series("grad/norm", "norm", 6),)),

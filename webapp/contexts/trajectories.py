@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from django.urls import reverse
 
@@ -63,6 +64,7 @@ class TrajectoryContext:
     time_parts: tuple[tuple[str, str, float], ...]
     patch: Diff | None
     gold: Diff | None
+    findings: tuple[dict[str, Any], ...]
     shows_answer: bool
     """True if this person may see the gold patch and the output of the hidden tests."""
     has_repository: bool
@@ -134,6 +136,7 @@ def build_trajectory(
         time_parts=time_parts(trajectory),
         patch=patch_diff(trajectory.patch),
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,
+        findings=tuple(reads.findings(trajectory, with_answers=shows_answer)),
         shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
     )

@@ -15,7 +15,7 @@ from django.db import models
 
 from engine.events.token_block import decode
 from engine.tokens import TokenRecord
-from engine.types import TerminationReason, TestKind, TestOutcome, Verdict
+from engine.types import CounterfactualOutcome, TerminationReason, TestKind, TestOutcome, Verdict
 from webapp.models.choices import choices
 from webapp.models.datasets import Task
 from webapp.models.runs import Run
@@ -111,6 +111,12 @@ class Trajectory(models.Model):
     failure = models.CharField(max_length=32, blank=True, default="")
     """Kind of the sandbox failure that ended the rollout, see ``engine.events.failures``."""
     reused_verdict = models.BooleanField(default=False)
+    counterfactual = models.CharField(
+        max_length=16, choices=choices(CounterfactualOutcome), blank=True, default=""
+    )
+    """Result of grading with false tests; empty where the first run of the tests decided."""
+    extra_runs = models.IntegerField(default=0)
+    """Runs of true and false tests after the first."""
     attempts = models.IntegerField(default=1)
     """Sandboxes tried."""
     prompt = models.CharField(max_length=64, blank=True, default="")
@@ -137,6 +143,8 @@ class Trajectory(models.Model):
     model_seconds = models.FloatField(default=0.0)
     tool_seconds = models.FloatField(default=0.0)
     grading_seconds = models.FloatField(default=0.0)
+    extra_grading_seconds = models.FloatField(default=0.0)
+    """Part of ``grading_seconds`` that extra runs and the proof of false tests took."""
     total_seconds = models.FloatField(default=0.0)
 
     advantage = models.FloatField(null=True, blank=True)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.contrib.postgres.search import SearchQuery, SearchVector
 from django.db import connection
 from django.db.models import OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
+from engine.types import FindingKind
 from webapp.models import Run, Step, TaskAnswer, TestLog, TestResult, TokenBlob, Trajectory
 
 SEARCH_POOL = 5000
@@ -44,6 +46,14 @@ def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
         .order_by("-pk")[:limit]
     )
     return list(shown), rows.count()
+
+
+def findings(trajectory: Trajectory, *, with_answers: bool) -> list[dict[str, Any]]:
+    """Return the signs of tampering; assertions of hidden tests only to readers of answers."""
+    return [
+        found if with_answers or found["kind"] != FindingKind.COUNTERFACTUAL else {**found, "detail": ""}
+        for found in trajectory.findings
+    ]
 
 
 def steps(trajectory_id: int, *, start: int = 0) -> list[Step]:

@@ -126,6 +126,7 @@ def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
     trajectory.termination = event.termination.value
     trajectory.findings = [finding.model_dump(mode="json") for finding in event.findings]
     trajectory.verdict = event.verdict.value if event.verdict is not None else ""
+    trajectory.counterfactual = event.counterfactual or ""
     patch = event.patch.encode()
     trajectory.patch_hash = hashlib.blake2b(patch, digest_size=8).hexdigest() if patch else ""
     trajectory.num_tests = len(event.tests)
@@ -141,7 +142,8 @@ def judge(trajectory: Trajectory, member: GroupMember) -> None:
 
 
 _COPIED = (
-    "reward", "num_steps", "patch", "test_log", "detail", "error", "failure", "reused_verdict", "attempts",
+    "reward", "num_steps", "patch", "test_log", "detail", "error", "failure", "reused_verdict", "extra_runs",
+    "attempts", "extra_grading_seconds",
     "prompt", "prompt_hash", "prompt_tokens", "cached_tokens", "generated_tokens", "thinking_tokens", "cost",
     "policy_version_min", "policy_version_max", "queue_seconds", "sandbox_seconds", "pull_seconds",
     "start_seconds", "model_seconds", "tool_seconds", "grading_seconds", "total_seconds",

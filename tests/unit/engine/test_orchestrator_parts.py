@@ -24,6 +24,7 @@ from engine.orchestrator.metrics import iteration_metrics
 from engine.orchestrator.prefetch import Prefetch
 from engine.tokens import TokenRecord
 from engine.types import (
+    CounterfactualOutcome,
     Grade,
     Group,
     RolloutKey,
@@ -187,6 +188,29 @@ def test_metrics_keep_infrastructure_apart() -> None:
     assert [metrics[f"solve/{share}"] for share in ("none", "partial", "all")] == [pytest.approx(1 / 3)] * 3
     assert metrics["verdict/infra_error"] == pytest.approx(1 / 6)
     assert metrics["termination/submitted"] == 1.0
+
+
+def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> None:
+    grades = [
+        Grade(verdict=Verdict.PASSED, reward=1.0, seconds=4.0, extra_seconds=3.0),
+        Grade(verdict=Verdict.FAILED, reward=0.0, seconds=2.0),
+        Grade(verdict=Verdict.PASSED, reward=1.0, seconds=0.0, reused=True),
+    ]
+    members = tuple(replace(trajectory(index=i), grade=grade) for i, grade in enumerate(grades))
+    group = Group(iteration=0, phase="train", task=row("t").task, trajectories=members)
+    assert iteration_metrics([group])["grading/extra_share"] == 0.5
+    assert iteration_metrics([])["grading/extra_share"] == 0.0
+
+
+def test_the_event_of_a_trajectory_says_how_its_verdict_was_checked() -> None:
+    grade = Grade(
+        verdict=Verdict.PASSED, reward=1.0, counterfactual=CounterfactualOutcome.CONFIRMED, extra_runs=3,
+        seconds=4.0, extra_seconds=2.5,
+    )  # fmt: skip
+    fields = trajectory_fields(replace(trajectory(), grade=grade))
+    event = TrajectoryFinished(epoch=1, seq=1, time=0.0, **fields)
+    assert (event.counterfactual, event.extra_runs) == (CounterfactualOutcome.CONFIRMED, 3)
+    assert (event.graded_seconds, event.extra_grading_seconds) == (4.0, 2.5)
 
 
 def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:

@@ -22,6 +22,7 @@ from engine.rollout.serialise import (
 )
 from engine.tokens import TokenRecord
 from engine.types import (
+    CounterfactualOutcome,
     Grade,
     Step,
     TerminationReason,
@@ -44,7 +45,11 @@ STEPS = st.builds(
     cached_tokens=st.integers(0), thinking_tokens=st.none() | st.integers(0), cost=st.none() | FLOATS,
 )  # fmt: skip
 TESTS = st.lists(st.builds(TestResult, seconds=FLOATS), max_size=2).map(tuple)
-GRADES = st.none() | st.builds(Grade, reward=st.none() | FLOATS, tests=TESTS, log=TEXT, seconds=FLOATS)
+GRADES = st.none() | st.builds(
+    Grade, reward=st.none() | FLOATS, tests=TESTS, log=TEXT, seconds=FLOATS,
+    counterfactual=st.none() | st.sampled_from(CounterfactualOutcome), extra_runs=st.integers(0, 9),
+    extra_seconds=FLOATS,
+)  # fmt: skip
 TOKENS = st.builds(
     TokenRecord,
     ids=st.lists(st.integers(-(2**31), 2**31 - 1), min_size=3, max_size=3),
