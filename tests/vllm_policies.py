@@ -56,6 +56,8 @@ class Stamps:
     """Nothing is proven from now on."""
     during: Callable[[], Any] | None = None
     """Awaited in the midst of a publication."""
+    proving: Callable[[], Any] | None = None
+    """Awaited while servers go on and have not proven anything."""
 
     async def publish(
         self, version: int, weights: WeightSource, clients: Sequence[VllmClient]
@@ -72,6 +74,8 @@ class Stamps:
         try:
             await client.set_version(self.version)
             await client.resume()
+            if self.proving is not None:
+                await self.proving()
         except EngineError as error:
             return str(error)
         return "" if self._proves(client) else "log-probabilities of the probe differ"

@@ -140,11 +140,15 @@ class Fleet:
     def unprove(self, replicas: Sequence[Replica]) -> None:
         """Let replicas wait for the next publication: the last one was not completed.
 
-        Those that are being restarted wait for it too; no version is current until then.
+        Those that are being restarted wait for it too; no version is current until then. What they have
+        sampled and not yet returned is not accepted.
         """
         self.version = None
         for replica in replicas:
             replica.version = None
+            replica.incarnation += 1
+            replica.trusted_from = replica.incarnation
+            replica.interrupt()
             self.set_state(replica, ReplicaState.STARTING, "a publication was not completed")
 
     async def request_failed(self, replica: Replica, incarnation: int, error: EngineError) -> None:

@@ -209,6 +209,8 @@ class VllmPolicy(TrainablePolicy):
             raise _InterruptedError from None
         finally:
             replica.requests.discard(sampling)
+            if self._config.in_flight == "keep":  # frozen requests go on before the weights are proven
+                await self._open.wait()
         if incarnation < replica.trusted_from:
             raise _InterruptedError
         self._check_version(generation, replica, version)

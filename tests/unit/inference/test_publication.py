@@ -115,7 +115,8 @@ class Server:
 
     async def metrics(self) -> EngineMetrics:
         return EngineMetrics(
-            running=0, waiting=0, kv_use=0.0, cache_tokens=1000, generated_tokens=0, prompt_tokens=0,
+            running=int(self.fault == "full"), waiting=0, kv_use=0.0, cache_tokens=1000,
+            generated_tokens=0, prompt_tokens=0,
             prefix_queries=self.queries, prefix_hits=self.hits, preemptions=0,
         )  # fmt: skip
 
@@ -306,10 +307,16 @@ async def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> N
     assert await publishing.restore(cast(VllmClient, Server()))
 
 
-async def test_requests_that_are_kept_keep_their_caches(tmp_path: Path) -> None:
-    trainer, server, publishing = Trainer(), Server("busy"), publisher(tmp_path, in_flight="keep")
-    assert (await publish(publishing, 1, trainer, [server])).served
-    assert server.calls == ["pause keep", "load 1", "reset", "resume", "generate"]
+async def test_an_update_that_freezes_requests_checks_the_cache_where_there_are_none(tmp_path: Path) -> None:
+    """A pause of vLLM's drops all caches, those of the requests that it freezes too."""
+    trainer, publishing = Trainer(), publisher(tmp_path, in_flight="keep")
+    quiet, full, cached = Server(), Server("full"), Server("cached")
+    report = await publish(publishing, 1, trainer, [quiet, full, cached])
+    steps = ["pause keep", "load 1", "reset", "resume", "generate"]
+    assert quiet.calls == ["generate", *steps]
+    assert full.calls == steps, "a prompt more would wait for a place"
+    assert [one.client for one in report.replicas if one.failure] == [cached]
+    assert "its prefix cache was not reset" in report.replicas[2].failure
 
 
 @dataclass(frozen=True)

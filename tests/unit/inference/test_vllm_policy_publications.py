@@ -61,6 +61,45 @@ async def test_a_replica_that_does_not_prove_the_weights_never_samples() -> None
         await until(lambda: rig.replicas[0].is_ready)
 
 
+@pytest.mark.parametrize("cut", [False, True])
+async def test_what_an_engine_samples_while_its_proof_runs_counts_only_with_it(cut: bool) -> None:
+    async with attached(2, token_s=0.005, in_flight="keep") as rig:
+        if cut:  # the tokens of requests that fail are kept otherwise
+            rig.fakes[0].faults.append(Fault(kind="cut", after=48))
+        requests = [make_request(i, seed=3, max_tokens=60) for i in range(2)]
+        early = [asyncio.create_task(rig.policy.generate(one)) for one in requests]
+        await until(lambda: all(fake.counters["prompt_tokens"] for fake in rig.fakes))
+
+        async def ended() -> None:
+            await until(lambda: not rig.fakes[0].running)
+
+        rig.publisher.proving = ended
+        rig.publisher.unproven[rig.addresses[0]] = 1000
+        await rig.policy.publish(1, NoWeights())
+        generations = await asyncio.gather(*early)
+        assert [one.ids for one in generations] == [whole(one) for one in requests]
+        assert rig.fakes[1].prompts == [[1, 2, 3]] * 2, "what engine-0 sampled is sampled anew"
+
+
+async def test_a_publication_that_is_cut_short_leaves_no_tokens() -> None:
+    async with attached(1, token_s=0.005, in_flight="keep") as rig:
+        request = make_request(seed=3, max_tokens=60)
+        early = asyncio.create_task(rig.policy.generate(request))
+        await until(lambda: rig.fakes[0].counters["prompt_tokens"])
+
+        async def fail() -> None:
+            await until(lambda: not rig.fakes[0].running)
+            raise TrainerError("a rank ended")
+
+        rig.publisher.proving = fail
+        with pytest.raises(TrainerError, match="a rank ended"):
+            await rig.policy.publish(1, NoWeights())
+        rig.publisher.proving = None
+        await rig.policy.publish(2, NoWeights())
+        generation = await early
+        assert (set(generation.versions), generation.ids) == ({2}, whole(request))
+
+
 async def test_a_publication_that_nobody_proves_is_an_error() -> None:
     async with attached(2) as rig:
         rig.publisher.unproven = dict.fromkeys(rig.addresses, 1000)

@@ -88,7 +88,7 @@ class ServerUpdate:
 
     async def prepare(self) -> None:
         """Plant a prompt in the prefix cache and pause the server."""
-        if self._mode != "keep":  # which keeps the caches of its requests
+        if self._mode != "keep" or await self._is_idle():  # else it might wait for a place
             await self._sample()
             self._has_planted = True
         self._is_paused = True  # also when the pause is cancelled half-way
@@ -110,13 +110,7 @@ class ServerUpdate:
 
     async def finish(self) -> None:
         """Forget cached prefixes and go on."""
-        try:
-            await self.client.reset_prefix_cache()
-        except EngineError as error:
-            # Frozen requests hold their caches; prefixes of other versions are not shared with them, as
-            # requests are salted by version.
-            if self._mode != "keep" or error.kind != "refused":
-                raise
+        await self.client.reset_prefix_cache()
         if self._is_paused:
             await self.client.resume()
             self._is_paused = False
@@ -162,7 +156,7 @@ class ServerUpdate:
             NotProvenError: the server found the probe in its prefix cache.
         """
         before = await self.client.metrics()
-        if not self._has_planted or before.running or before.waiting:
+        if not self._has_planted or before.running or before.waiting:  # counters are those of all requests
             return await self._sample()
         sampled = await self._sample()
         deadline = time.monotonic() + _COUNTERS_S
@@ -176,6 +170,10 @@ class ServerUpdate:
                 "of a prompt from before the update"
             )
         return sampled
+
+    async def _is_idle(self) -> bool:
+        load = await self.client.metrics()
+        return not load.running and not load.waiting
 
     async def _sample(self) -> tuple[int, float]:
         version = self._version
