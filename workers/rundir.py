@@ -13,6 +13,8 @@ from webapp.services import places
 from webapp.services.attempts import Claim
 
 SPOOL = "events.jsonl"
+_STRUCTURE = ("event", "level", "timestamp", "exception")
+"""Fields of every record of a log."""
 
 
 def run_dir(run_id: int) -> Path:
@@ -50,7 +52,23 @@ def last_words(run_id: int) -> str:
             lines = log.read().decode(errors="replace").replace("\0", "").splitlines()
     except OSError:
         return ""
-    return next((redact(line.strip())[:500] for line in reversed(lines) if line.strip()), "")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return redact(_in_words(last))[:500]
+
+
+def _in_words(line: str) -> str:
+    """Return a line of the log for people: of a structured one the event, its fields and its exception."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return line
+    if not isinstance(record, dict) or "event" not in record:
+        return line
+    parts = [f"{name} {value}" for name, value in record.items() if name not in _STRUCTURE]
+    if exception := str(record.get("exception", "")).strip():
+        parts.append(exception.splitlines()[-1])
+    event = str(record["event"]).replace("_", " ")
+    return f"{event}: {', '.join(parts)}" if parts else event
 
 
 def spool_written_at(run_id: int) -> float:

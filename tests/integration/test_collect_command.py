@@ -13,7 +13,7 @@ from django.test import Client
 from tests.event_builders import Stream
 from tests.web_builders import launched, make_user, post
 from webapp.management.commands._runs import describe
-from webapp.models import Dataset, Run, Task
+from webapp.models import Dataset, Experiment, Run, Task
 from webapp.permissions import Role
 from webapp.services import attempts, endpoints, runs
 
@@ -147,3 +147,10 @@ def test_a_model_of_an_endpoint_calls_tools_natively() -> None:
     assert "secret-key" not in out + json.dumps(run.config)
     with pytest.raises(CommandError, match="policy.endpoint"):
         collect("--model", "org/large", "--endpoint", "absent")
+
+
+@pytest.mark.parametrize("command", [("collect", "tasks", "--model", "oracle"), ("launch", "quickstart")])
+def test_a_run_that_is_refused_leaves_no_experiment(command: tuple[str, ...]) -> None:
+    with pytest.raises(CommandError, match="seed"):
+        call_command(*command, "--experiment", "never", "--set", "seed=-1")
+    assert not Experiment.objects.filter(name="never").exists()

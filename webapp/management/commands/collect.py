@@ -6,6 +6,7 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
 
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import (
@@ -71,8 +72,9 @@ class Command(BaseCommand):
             settings=parse_overrides(options["set"]),
         )
         try:
-            run = collection.create(request, experiment=find_experiment(options["experiment"]))
-            runs.start(run=run)
+            with transaction.atomic():  # a run that is refused leaves no experiment
+                run = collection.create(request, experiment=find_experiment(options["experiment"]))
+                runs.start(run=run)
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         self.stdout.write(describe(run))

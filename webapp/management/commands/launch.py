@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import transaction
 
 from engine.config.recipes import RECIPES
 from engine.errors import TrainyardError
@@ -34,13 +35,14 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Create and queue the run; with ``--wait`` exit with code 1 unless it succeeded."""
         try:
-            run = runs.create(
-                recipe=options["recipe"],
-                overrides=parse_overrides(options["set"]),
-                experiment=find_experiment(options["experiment"]),
-            )
-            if not options["draft"]:
-                runs.start(run=run)
+            with transaction.atomic():  # a run that is refused leaves no experiment
+                run = runs.create(
+                    recipe=options["recipe"],
+                    overrides=parse_overrides(options["set"]),
+                    experiment=find_experiment(options["experiment"]),
+                )
+                if not options["draft"]:
+                    runs.start(run=run)
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         self.stdout.write(describe(run))
