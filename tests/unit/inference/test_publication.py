@@ -315,7 +315,7 @@ async def test_an_update_that_freezes_requests_checks_the_cache_where_there_are_
     steps = ["pause keep", "load 1", "reset", "resume", "generate"]
     assert quiet.calls == ["generate", *steps]
     assert full.calls == steps, "a prompt more would wait for a place"
-    assert [one.client for one in report.replicas if one.failure] == [cached]
+    assert [bool(one.failure) for one in report.replicas] == [False, False, True]
     assert "its prefix cache was not reset" in report.replicas[2].failure
 
 
