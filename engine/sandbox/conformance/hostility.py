@@ -122,6 +122,8 @@ async def killing_everything_hurts_only_the_killer(subject: Subject) -> None:
 async def a_memory_bomb_stays_inside(subject: Subject) -> None:
     """The bomb is killed or refused; a neighbour is unaffected, and the sandbox goes on."""
     async with subject.open() as neighbour, subject.open() as box:
+        victim = await box.exec("cat /proc/self/oom_score_adj", timeout_s=20)
+        assert victim.stdout == b"1000\n", "the kernel would rather kill the agent"
         code, _ = await _python(box, "blocks = []\nwhile True: blocks.append(bytearray(1 << 20))\n", 60)
         assert code not in (0, None)
         await _works(neighbour)
