@@ -13,7 +13,8 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,7 @@ from engine.processes import process_start
 from engine.sandbox.base import SandboxSpec
 
 
+@cache
 def boot_id() -> str:
     """Return the identity of the running kernel's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -81,7 +83,8 @@ class Ledger:
     def write(self, entry: LedgerEntry) -> None:
         """Add or replace an entry, atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(self._path(entry.id), json.dumps(asdict(entry)))
+        row = {column.name: getattr(entry, column.name) for column in fields(entry)}
+        atomic_write(self._path(entry.id), json.dumps(row))
 
     def started(self, entry: LedgerEntry, pid: int) -> LedgerEntry:
         """Record the sandbox's process id."""

@@ -40,6 +40,8 @@ from engine.threads import in_thread
 _START_S = 30.0
 _ATTEMPTS = 3
 _CLOSE_S = 10.0
+_STARTING_PER_CORE = 4
+"""Sandboxes that start at once: more only take turns on the processors and in the kernel, to all's delay."""
 _INODES_PER_MB = 64
 _STREAM_LIMIT = 1 << 20
 
@@ -156,7 +158,9 @@ class LocalBackend:
         """Fallback to copies of images, where overlay mounts turned out to be impossible."""
         self._base: BaseSystem | None = None
         self._spawner: SpawnClient | None = None
-        self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._spawner_lock = asyncio.Lock()
+        self._places = asyncio.Semaphore()
         self._trees: dict[tuple[object, ...], _ImageTree] = {}
 
     @contextlib.asynccontextmanager
@@ -203,6 +207,12 @@ class LocalBackend:
     async def _spawn(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
         began = time.monotonic()
         spawner = await self._live_spawner()
+        async with self._places:
+            return await self._spawn_with(spawner, spec, image, began)
+
+    async def _spawn_with(
+        self, spawner: SpawnClient, spec: SandboxSpec, image: Image, began: float
+    ) -> AgentSandbox:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
         entry = LedgerEntry.of_this_process(sandbox_id, spec, cgroups=groups)
@@ -288,9 +298,10 @@ class LocalBackend:
 
     async def _live_spawner(self) -> SpawnClient:
         loop = asyncio.get_running_loop()
-        if self._spawner_lock is None or self._spawner_lock[0] is not loop:
-            self._spawner_lock = (loop, asyncio.Lock())
-        async with self._spawner_lock[1]:
+        if self._loop is not loop:
+            self._loop, self._spawner_lock = loop, asyncio.Lock()
+            self._places = asyncio.Semaphore(_STARTING_PER_CORE * (os.cpu_count() or 1))
+        async with self._spawner_lock:
             spawner = self._spawner
             if spawner is None or not spawner.alive or spawner.loop is not loop:
                 spawner = self._spawner = await SpawnClient.start()
