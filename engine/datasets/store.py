@@ -147,14 +147,16 @@ def answer_line(row: TaskRow) -> str:
 
 
 def swap_in(staging: Path, target: Path) -> None:
-    """Replace the dataset folder by the new one; validation and decision records of the old one are kept."""
+    """Replace the dataset folder by the new one; what is known about rows of the old one is kept."""
     if not target.exists():
         staging.rename(target)
         return
     retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
     with health.locked(target):
         for name in health.KEPT:
-            if (target / name).exists():
+            if (target / name).is_dir():
+                shutil.copytree(target / name, staging / name, copy_function=os.link)
+            elif (target / name).exists():
                 shutil.copy2(target / name, staging / name)
         target.rename(retired / "old")
         staging.rename(target)

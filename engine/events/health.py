@@ -33,8 +33,10 @@ from engine.types import Task, TaskAnswer, Verdict
 FILE = "validation.jsonl"
 SOLVE_RATES_FILE = "solve_rates.json"
 """``{"format": 1, "measured_at": Unix seconds, "tasks": {task id: [solved, graded]}}``."""
-KEPT = (FILE, SOLVE_RATES_FILE)
-"""Files kept when the dataset's rows are replaced; they refer to rows by id."""
+REFERENCES_FOLDER = "references"
+"""What gradings know from runs of gold patches; as secret as ``answers.jsonl``."""
+KEPT = (FILE, SOLVE_RATES_FILE, REFERENCES_FOLDER)
+"""Files and folders kept when the dataset's rows are replaced; they refer to rows by id."""
 MAX_NAMED = 50
 """Maximum number of flaky tests named per row; the rest are counted."""
 
@@ -79,6 +81,24 @@ class Side(Record):
     """Detail of the first grading that did not end as expected."""
 
 
+class MutantCoverage(Record):
+    """Required tests of a row by the best proven way to make them false; see ``engine.grading``.
+
+    For a rule that knows no tests by name, test functions are counted.
+    """
+
+    changed: int = Field(default=0, ge=0)
+    """Tests with a changed assertion."""
+    added: int = Field(default=0, ge=0)
+    """Tests with an added false assertion only."""
+    none: int = Field(default=0, ge=0)
+    """Tests that cannot be made false."""
+    variants: int = Field(default=0, ge=0)
+    """Number of sets of false tests to draw from."""
+    note: str = Field(default="", max_length=500)
+    """Reason why there are none."""
+
+
 class ValidationRecord(Record):
     """Finding of one validation run about one row."""
 
@@ -100,6 +120,8 @@ class ValidationRecord(Record):
     """Reason of the status, one sentence; empty for a valid row."""
     quarantine: bool = True
     """Whether the run was configured to quarantine faulty rows."""
+    coverage: MutantCoverage | None = None
+    """Tests that can be made false; None where it was not tried, as for every row that is not valid."""
 
 
 class DecisionRecord(Record):

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import time
 
+from engine.config.rollout import GradingConfig
 from engine.config.run import CurateRun
 from engine.datasets.curation.curate import curate
+from engine.datasets.store import dataset_path
+from engine.grading.counterfactual.prover import Prover
+from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import RunContext, RunResult
+from engine.orchestrator.references import make_references
 from engine.orchestrator.setup import announce, open_backend, peak_memory_mb
+
+_PROOF_S = 600.0
+"""Time limit of the tests of a whole source."""
 
 
 async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
@@ -25,6 +33,16 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
             seed=config.seed,
         )
     )
+    run.progress("proving the false tests of counterfactual grading", len(dataset.rows), len(dataset.rows))
+    prover = Prover(
+        backend=backend,
+        config=GradingConfig(timeout_s=_PROOF_S, reuse_verdicts=False),
+        sandbox=config.sandbox,
+        run_id=run.run_id,
+    )
+    references = FileReferences(dataset_path(run.home, dataset.name))
+    for problem in await run.interruptible(make_references(dataset.rows, prover, references)):
+        run.alert("warning", "counterfactual_unproven", f"false tests are not proven yet: {problem}")
     splits = {row.split for row in dataset.rows}
     return RunResult(
         state="succeeded",

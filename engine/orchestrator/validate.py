@@ -1,6 +1,7 @@
 """Validation of a dataset: each row must fail without changes and pass with its gold patch, every time.
 
     rows ─▶ grader ─▶ no-op × k, gold × k ─▶ judge ─▶ validation.jsonl ─▶ task_validated, run_progress
+                                               └─ valid ─▶ prover ─▶ references/
 
 Rows are independent: at most ``grading.max_parallel`` at once, each in fresh sandboxes of whatever
 backend is configured. What is on disk is the journal: an attempt that resumes passes over the rows that
@@ -13,6 +14,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from engine.errors import DatasetError, SandboxError
 from engine.events.health import (
     FAULTS,
     MAX_NAMED,
+    MutantCoverage,
     RowStatus,
     Standing,
     ValidationRecord,
@@ -32,6 +35,9 @@ from engine.events.health import (
     standings,
 )
 from engine.events.types import TaskValidated
+from engine.grading.counterfactual.proof import coverage_of
+from engine.grading.counterfactual.prover import Prover
+from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
 from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
 from engine.orchestrator.setup import announce, open_backend
@@ -61,6 +67,15 @@ async def validate_dataset(config: ValidateRun, run: RunContext) -> RunResult:
     return validation.outcome(time.monotonic() - started)
 
 
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """Finding about one row, with the coverage of its tests by mutants where those were proven."""
+
+    row: TaskRow
+    health: HealthFinding
+    coverage: MutantCoverage | None = None
+
+
 class Validation:
     """Validation of one run's rows: known findings and remaining work.
 
@@ -76,6 +91,7 @@ class Validation:
         self._config = config
         self._run = run
         self._folder = dataset_path(run.home, config.dataset.name)
+        self._references = FileReferences(self._folder)
         rows = _configured_rows(config, run.home)
         self._contents = {row.task.id: row_content(row) for row in rows}
         records = read(self._folder)
@@ -106,7 +122,13 @@ class Validation:
             sandbox=self._config.sandbox,
             run_id=self._run.run_id,
         )
-        active: set[asyncio.Task[tuple[TaskRow, HealthFinding]]] = set()
+        prover = Prover(
+            backend=backend,
+            config=self._config.grading,
+            sandbox=self._config.sandbox,
+            run_id=self._run.run_id,
+        )
+        active: set[asyncio.Task[_Finding]] = set()
         self._report(force=True)
         try:
             while self._left or active:
@@ -116,7 +138,7 @@ class Validation:
                     await self._run.safe_point()
                     continue
                 if not paused:
-                    await self._admit(active, grader, backend)
+                    await self._admit(active, grader, prover, backend)
                 finished, active = await asyncio.wait(
                     active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -130,37 +152,56 @@ class Validation:
 
     async def _admit(
         self,
-        active: set[asyncio.Task[tuple[TaskRow, HealthFinding]]],
+        active: set[asyncio.Task[_Finding]],
         grader: Grader,
+        prover: Prover,
         backend: SandboxBackend,
     ) -> None:
         """Start as many rows as may be in flight, and let the backend prepare the next ones."""
         width = self._config.grading.max_parallel
         begun = 0
         while self._left and len(active) < width:
-            active.add(asyncio.create_task(self._check(grader, backend, self._left.popleft())))
+            row = self._left.popleft()
+            active.add(asyncio.create_task(self._check(grader, prover, backend, row)))
             begun += 1
         if begun and self._left:
             coming = islice(self._left, width)
             await backend.prepare(dict(Counter(row.task.image for row in coming)))
 
-    async def _check(
-        self, grader: Grader, backend: SandboxBackend, row: TaskRow
-    ) -> tuple[TaskRow, HealthFinding]:
+    async def _check(self, grader: Grader, prover: Prover, backend: SandboxBackend, row: TaskRow) -> _Finding:
         obstacle = row.answer.metadata.get("ungradable")
         if obstacle:
             refused = [_refused(f"it cannot be graded: {obstacle}")]
-            return row, judge(refused, refused)
+            return _Finding(row, judge(refused, refused))
         noop = await self._repeat(grader, row, "")
         if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
-            return row, judge(noop, ())
+            return _Finding(row, judge(noop, ()))
         try:
-            gold = await self._repeat(grader, row, await self._gold_patch(backend, row))
+            patch = await self._gold_patch(backend, row)
+            found = judge(noop, await self._repeat(grader, row, patch))
         except DatasetError as error:
-            gold = [_refused(str(error))]
+            return _Finding(row, judge(noop, [_refused(str(error))]))
         except SandboxError as error:
-            gold = [Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")]
-        return row, judge(noop, gold)
+            lost = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")
+            return _Finding(row, judge(noop, [lost]))
+        if found.status is not RowStatus.VALID:
+            return _Finding(row, found)
+        return _Finding(row, found, await self._prove(prover, row, patch))
+
+    async def _prove(self, prover: Prover, row: TaskRow, patch: str) -> MutantCoverage | None:
+        """Make and store the reference of a valid row; None where infrastructure failed or it wavered."""
+        for wait_s in [*self._waits(), None]:
+            try:
+                reference = await prover.prove(row, patch)
+                await self._references.save(row, reference)
+            except SandboxError:
+                if wait_s is not None:
+                    await asyncio.sleep(wait_s)
+            except DatasetError:
+                return None
+            else:
+                return coverage_of(row, reference)
+        return None
 
     async def _gold_patch(self, backend: SandboxBackend, row: TaskRow) -> str:
         timeout_s = row.answer.timeout_s or self._config.grading.timeout_s
@@ -200,19 +241,19 @@ class Validation:
         settings = self._config.validation
         return [min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**n) for n in range(settings.infra_retries)]
 
-    async def _record(self, found: Sequence[tuple[TaskRow, HealthFinding]]) -> None:
+    async def _record(self, found: Sequence[_Finding]) -> None:
         """Record a finding on disk, then as an event; the server reads the disk after a crash in between."""
         if not found:
             return
-        records = [self._record_of(row, finding) for row, finding in found]
+        records = [self._record_of(finding) for finding in found]
         await asyncio.to_thread(append, self._folder, records)
         for record in records:
             self._records[record.task_id] = record
             self._run.sink.emit(TaskValidated, record=record)
         self._report()
 
-    def _record_of(self, row: TaskRow, finding: HealthFinding) -> ValidationRecord:
-        task_id = row.task.id
+    def _record_of(self, found: _Finding) -> ValidationRecord:
+        task_id, finding = found.row.task.id, found.health
         return ValidationRecord(
             id=f"{self._run.run_id}/{task_id}",
             task_id=task_id,
@@ -227,6 +268,7 @@ class Validation:
             num_flaky_tests=len(finding.flaky_tests),
             reason=finding.reason[:_REASON_CHARS],
             quarantine=self._config.validation.quarantine,
+            coverage=found.coverage,
         )
 
     def _counts(self) -> dict[RowStatus, int]:
@@ -266,9 +308,19 @@ class Validation:
                 "quarantined": sum(
                     standing.get(task_id, Standing()).quarantined for task_id in self._records
                 ),
+                **self._tests(),
                 "seconds": round(seconds, 1),
             },
         )
+
+    def _tests(self) -> dict[str, int]:
+        """Return the numbers of tests of valid rows by the best proven way to make them false."""
+        covered = [record.coverage for record in self._records.values() if record.coverage is not None]
+        return {
+            "tests_changed": sum(coverage.changed for coverage in covered),
+            "tests_added": sum(coverage.added for coverage in covered),
+            "tests_without_mutant": sum(coverage.none for coverage in covered),
+        }
 
 
 def _configured_rows(config: ValidateRun, home: Path) -> Sequence[TaskRow]:

@@ -24,7 +24,8 @@ from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
 from engine.datasets.testing.testrun import driver_command
 from engine.errors import DatasetError, SandboxStartError
-from engine.events.health import RowStatus, ValidationRecord, append, read
+from engine.events.health import MutantCoverage, RowStatus, ValidationRecord, append, read
+from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.selection import run_rows
@@ -117,7 +118,7 @@ async def test_every_kind_of_row_is_told_apart(home: Path, dataset: str) -> None
         progress = [event for event in events(run.run_dir) if event["type"] == "run_progress"]
     assert outcome.summary | {"seconds": 0} == {
         "dataset": dataset, "rows": 11, "valid": 2, "noop_passes": 1, "gold_fails": 6, "flaky": 1, "infra": 1,
-        "quarantined": 8, "seconds": 0,
+        "quarantined": 8, "tests_changed": 8, "tests_added": 0, "tests_without_mutant": 0, "seconds": 0,
     }  # fmt: skip
     records = found(home, dataset)
     assert {name: record.status for name, record in records.items()} == {
@@ -125,6 +126,14 @@ async def test_every_kind_of_row_is_told_apart(home: Path, dataset: str) -> None
     }
     assert len(records["valid"].noop.seconds) == len(records["valid"].gold.seconds) == 2
     assert min(records["valid"].gold.seconds) > 0
+    covered = MutantCoverage(changed=4, added=0, none=0, variants=3)
+    assert {name: record.coverage for name, record in records.items() if record.coverage} == {
+        "valid": covered, "valid-script": covered,
+    }  # fmt: skip
+    rows = {row.task.instance_id: row for row in load_dataset(home, dataset).rows}
+    references = FileReferences(dataset_path(home, dataset))
+    stored = {name for name, row in rows.items() if await references.load(row) is not None}
+    assert stored == {"valid", "valid-script"}
     assert "test_clamp" in records["gold_fails"].reason
     assert "does not apply" in records["gold_fails-apply"].reason
     assert records["gold_fails-none"].reason.endswith("the row has no gold patch")

@@ -7,12 +7,12 @@ row from runs of its gold patch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from engine.types import Grade, TaskRow, TestOutcome
+from engine.types import TaskRow, TestOutcome
 
 
 class MutantKind(StrEnum):
@@ -75,36 +75,17 @@ class Reference:
     """Reason why there are no variants; empty where there are some."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GoldRun:
-    """Result of one run of a row's tests under its gold patch."""
-
-    grade: Grade
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    """True contents of the row's test files, read after the tests; empty for a run with an overlay."""
-
-
-class GoldRunner(Protocol):
-    """Runs of one row's tests under its gold patch."""
-
-    async def __call__(self, overlay: Mapping[str, bytes]) -> GoldRun:
-        """Run the tests once in a fresh sandbox, with the files of ``overlay`` in place when they start.
-
-        An infrastructure failure is a verdict of the grade.
-
-        Raises:
-            DatasetError: the row cannot be graded.
-        """
-        ...
-
-
 class Mutator(Protocol):
     """Finds the mutants of one language's test files."""
 
-    def mutants(self, source: bytes, path: str) -> Sequence[Mutant]:
-        """Return every sound mutant of a test file, in the order of preference within each function.
+    def mutants(self, source: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
+        """Return sound mutants of a test file, in the order of preference within each function.
 
-        Empty where the source cannot be parsed.
+        Args:
+            names: names of the functions wanted, without their classes; None for all.
+
+        Returns:
+            Nothing where the source cannot be parsed.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from engine.grading.counterfactual.base import Mutant
 from engine.grading.counterfactual.python.added import added_mutants
@@ -14,13 +14,14 @@ from engine.grading.counterfactual.python.source import PythonSource
 class PythonMutator:
     """Finds the mutants of a Python test file."""
 
-    def mutants(self, source: bytes, path: str) -> Sequence[Mutant]:
-        """Return the mutants of every test function; changed assertions come before added ones."""
+    def mutants(self, source: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
+        """Return the mutants of test functions; within each, changed assertions come before added ones."""
         try:
             parsed = PythonSource(source, path)
             return [
                 mutant
                 for function in test_functions(parsed.tree)
+                if names is None or function.node.name in names
                 for find in (changed_mutants, added_mutants)
                 for mutant in find(parsed, function)
             ]

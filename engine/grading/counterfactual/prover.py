@@ -1,0 +1,67 @@
+"""Makes references of rows: runs their gold patches in sandboxes and proves their false tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.curation.solution import gold_patch
+from engine.grading.counterfactual.base import Reference
+from engine.grading.counterfactual.proof import prove
+from engine.grading.counterfactual.test_files import read_test_files
+from engine.grading.execution import RunExecutor, RunResult
+from engine.sandbox.base import Sandbox, SandboxBackend
+from engine.types import TaskRow
+
+
+class Prover:
+    """Makes references of rows.
+
+    Args:
+        backend: the sandboxes in which tests run.
+        config: time limits and settings of the rules.
+        sandbox: limits of the sandboxes.
+        run_id: the run that owns the sandboxes.
+    """
+
+    def __init__(
+        self, *, backend: SandboxBackend, config: GradingConfig, sandbox: SandboxConfig, run_id: str
+    ) -> None:
+        self._backend = backend
+        self._config = config
+        self._sandbox = sandbox
+        self._run_id = run_id
+        self._runs = RunExecutor(backend=backend, config=config, sandbox=sandbox, run_id=run_id)
+
+    async def __call__(self, row: TaskRow) -> Reference:
+        """Return the reference of a row, made with its gold patch or solution script.
+
+        Raises:
+            DatasetError: the row has no gold patch, or does not pass with it.
+            SandboxError: infrastructure failed.
+        """
+        patch = await gold_patch(
+            row,
+            backend=self._backend,
+            sandbox=self._sandbox,
+            run_id=self._run_id,
+            timeout_s=self._timeout_s(row),
+        )
+        return await self.prove(row, patch)
+
+    async def prove(self, row: TaskRow, patch: str) -> Reference:
+        """Return the reference of a row, made with the given gold patch. Raises as ``__call__`` does."""
+        files: dict[str, bytes] = {}
+
+        async def inspect(box: Sandbox) -> None:
+            files.update(await read_test_files(box, row))
+
+        async def execute(overlay: Mapping[str, bytes]) -> RunResult:
+            return await self._runs.execute(row, patch, timeout_s=self._timeout_s(row), overlay=overlay)
+
+        true_run = await self._runs.execute(row, patch, timeout_s=self._timeout_s(row), inspect=inspect)
+        return await prove(row, true_run, files, execute)
+
+    def _timeout_s(self, row: TaskRow) -> float:
+        return row.answer.timeout_s or self._config.timeout_s

@@ -1,0 +1,83 @@
+"""References on disk: ``<dataset folder>/references/<hash of the task's id>.json.gz``, one file per row.
+
+As secret as the hidden tests: readable by the owner only, never in an agent's sandbox, an export or a page.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import gzip
+import hashlib
+import json
+import os
+import tempfile
+import zlib
+from dataclasses import asdict
+from pathlib import Path
+
+import structlog
+from pydantic import TypeAdapter, ValidationError
+
+from engine.datasets.health import row_content
+from engine.events.health import REFERENCES_FOLDER
+from engine.grading.counterfactual.base import Reference
+from engine.types import TaskRow
+
+_log = structlog.get_logger(__name__)
+_REFERENCE: TypeAdapter[Reference] = TypeAdapter(Reference)
+
+
+class FileReferences:
+    """References in a dataset's folder.
+
+    Args:
+        folder: the dataset's.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / REFERENCES_FOLDER
+
+    async def load(self, row: TaskRow) -> Reference | None:
+        """Return the reference of a row; None when there is none, it is damaged or the row has changed."""
+        return await asyncio.to_thread(self._load, row)
+
+    async def save(self, row: TaskRow, reference: Reference) -> None:
+        """Store the reference of a row in place of an older one. Raises OSError where that fails."""
+        await asyncio.to_thread(self._save, row, reference)
+
+    def _path(self, row: TaskRow) -> Path:
+        return self._folder / f"{hashlib.sha256(row.task.id.encode()).hexdigest()[:32]}.json.gz"
+
+    def _load(self, row: TaskRow) -> Reference | None:
+        path = self._path(row)
+        try:
+            reference = _unpacked(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except (OSError, EOFError, ValueError, KeyError, zlib.error, ValidationError) as error:
+            _log.warning("a reference cannot be read", path=str(path), error=str(error)[:200])
+            return None
+        return reference if reference.content == row_content(row) else None
+
+    def _save(self, row: TaskRow, reference: Reference) -> None:
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor, temporary = tempfile.mkstemp(dir=self._folder, prefix=".", suffix=".tmp")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(_packed(reference))
+            Path(temporary).replace(self._path(row))
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+def _packed(reference: Reference) -> bytes:
+    files = {path: base64.b64encode(content).decode() for path, content in reference.files.items()}
+    return gzip.compress(json.dumps({**asdict(reference), "files": files}).encode(), compresslevel=6)
+
+
+def _unpacked(data: bytes) -> Reference:
+    content = json.loads(gzip.decompress(data))
+    files = {path: base64.b64decode(text, validate=True) for path, text in content["files"].items()}
+    return _REFERENCE.validate_python({**content, "files": files})

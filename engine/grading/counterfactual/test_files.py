@@ -1,0 +1,83 @@
+"""Test files of a row: read from a sandbox in which its tests ran, by names in its answer."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from engine.errors import PatchError
+from engine.grading.counterfactual.languages import MUTATORS
+from engine.grading.evidence import required
+from engine.patches.apply import touched
+from engine.sandbox.base import Sandbox
+from engine.types import TaskAnswer, TaskRow
+
+_MAX_NAMES = 1000
+_MAX_FILES = 300
+_MAX_FILE_BYTES = 2 << 20
+_MAX_BYTES = 32 << 20
+_FIND_S = 60.0
+_PATH = re.compile(r"(?<![\w./-])(?:[\w.-]+(?:/[\w.-]+)+/?|[\w-]+\.\w+|\w*tests?\w*/?(?![\w./-]))")
+"""What looks like a relative path in a test command."""
+
+
+async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:
+    """Return path → content of the row's test files in languages with a mutator.
+
+    Paths are as the answer names them: relative to the workdir, or absolute.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    names = list(dict.fromkeys(_names(row.answer)))[:_MAX_NAMES]
+    endings = [part for ending in MUTATORS for part in ("-o", "-name", f"*{ending}")][1:]
+    # Folders and links are followed: the tests of some images are linked into the workdir.
+    command = ["find", "-L", *names, "-type", "f", "(", *endings, ")"]
+    found = await box.exec(command, timeout_s=_FIND_S, cwd=row.task.workdir)
+    paths = [path for path in found.stdout.decode("utf-8", "replace").split("\n") if path]
+    files: dict[str, bytes] = {}
+    size = 0
+    for path in map(posixpath.normpath, dict.fromkeys(paths)):
+        try:
+            place = posixpath.join(row.task.workdir, path)
+            content = await box.read_file(place, max_bytes=_MAX_FILE_BYTES)
+        except (OSError, ValueError):
+            continue
+        size += len(content)
+        if size > _MAX_BYTES or len(files) == _MAX_FILES:
+            break
+        files[path] = content
+    return files
+
+
+def _names(answer: TaskAnswer) -> Iterator[str]:
+    """Yield names of files and folders that may hold tests, the likeliest first."""
+    yield from _safe(answer.test_files)
+    with suppress(PatchError):  # the tests' names and the command are left
+        yield from _safe(touched(answer.test_patch))
+    for test, _ in required(answer):
+        yield from _safe(_paths_of(test))
+    yield from _safe(answer.hidden_paths)
+    yield from _safe(found[0] for found in _PATH.finditer(answer.test_command))
+
+
+def _paths_of(test: str) -> Iterator[str]:
+    """Yield the paths that a test's name may mean: ``a/b.py::T::test``, ``test (a.b.T)``, ``a.b.T.test``."""
+    file, separator, _ = test.partition("::")
+    if separator or "/" in file:
+        yield file
+        return
+    found = re.search(r"\(([\w.]+)\)", test)
+    parts = (found[1] if found else test.partition("[")[0].partition(" ")[0]).split(".")
+    for count in range(1, len(parts) + 1):
+        module = "/".join(parts[:count])
+        yield f"{module}.py"
+        yield f"tests/{module}.py"
+
+
+def _safe(names: Iterable[str]) -> Iterator[str]:
+    for name in names:
+        if name.strip("./") and "\0" not in name and ".." not in name.split("/"):
+            yield name if name.startswith("/") else f"./{name}"

@@ -1,0 +1,93 @@
+"""References of curated tasks: one proof per source, shared by its tasks.
+
+With their gold patches, all tasks of a source are the same tree with the same tests. So the false tests of
+all of them are proven together, in a few runs of the source's tests, and each task gets those of its own.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from engine.datasets.health import row_content
+from engine.datasets.testing.toolchain import DRIVER
+from engine.errors import DatasetError, SandboxError
+from engine.grading.counterfactual.base import Reference, ReferenceStore, Variant
+from engine.grading.counterfactual.prover import Prover
+from engine.grading.counterfactual.selection import tests_by_function
+from engine.types import TaskRow
+
+_OPTIONS_END = " -- "
+"""What separates the driver's options from its tests."""
+
+
+async def make_references(rows: Sequence[TaskRow], prover: Prover, store: ReferenceStore) -> list[str]:
+    """Make and store the references that curated tasks lack.
+
+    Returns:
+        A sentence per source or task whose false tests could not be proven; they are proven at first use.
+    """
+    sources: defaultdict[tuple[str, ...], list[TaskRow]] = defaultdict(list)
+    for row in rows:
+        if await store.load(row) is None:
+            sources[_source(row)].append(row)
+    problems = []
+    for siblings in sources.values():
+        whole = siblings[0] if len(siblings) == 1 else _merged(siblings)
+        try:
+            reference = await prover(whole)
+        except (DatasetError, SandboxError) as error:
+            problems.append(f"{siblings[0].task.instance_id}: {error}")
+            continue
+        for row in siblings:
+            await store.save(row, _restricted(reference, row))
+    return problems
+
+
+def _source(row: TaskRow) -> tuple[str, ...]:
+    """Return what rows with the same intact tree and the same runner have in common."""
+    task, answer = row.task, row.answer
+    options, separator, _ = answer.test_command.partition(_OPTIONS_END)
+    if not separator or DRIVER not in options or answer.test_files or answer.setup_patch:
+        return (task.id,)
+    return (str(task.metadata.get("source")), task.repo, task.base_commit, task.workdir, options)
+
+
+def _merged(rows: Sequence[TaskRow]) -> TaskRow:
+    """Return a task that requires the tests of all rows; it runs whole files, to keep the command short."""
+    tests = _unique(test for row in rows for test in (*row.answer.fail_to_pass, *row.answer.pass_to_pass))
+    files = _unique(test.partition("::")[0] for test in tests)
+    first = rows[0]
+    options = first.answer.test_command.partition(_OPTIONS_END)[0]
+    command = f"{options}{_OPTIONS_END}{' '.join(shlex.quote(file) for file in files)}"
+    answer = replace(first.answer, fail_to_pass=tests, pass_to_pass=(), test_command=command)
+    return replace(first, answer=answer)
+
+
+def _unique(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))
+
+
+def _restricted(reference: Reference, row: TaskRow) -> Reference:
+    """Return the part of a reference that concerns a row's tests."""
+    own = {*row.answer.fail_to_pass, *row.answer.pass_to_pass}
+    variants = [variant for variant in (_part(one, own) for one in reference.variants) if variant.mutants]
+    paths = {mutant.path for variant in variants for mutant in variant.mutants}
+    return replace(
+        reference,
+        content=row_content(row),
+        outcomes={test: outcome for test, outcome in reference.outcomes.items() if test in own},
+        files={path: content for path, content in reference.files.items() if path in paths},
+        variants=tuple(variants),
+        coverage={test: kind for test, kind in reference.coverage.items() if test in own},
+        note=reference.note if variants else reference.note or "none of the row's tests can be made false",
+    )
+
+
+def _part(variant: Variant, own: set[str]) -> Variant:
+    must_fail = [test for test in variant.must_fail if test in own]
+    functions = tests_by_function([(mutant.path, mutant.function) for mutant in variant.mutants], must_fail)
+    mutants = tuple(mutant for mutant in variant.mutants if (mutant.path, mutant.function) in functions)
+    return replace(variant, mutants=mutants, must_fail=tuple(must_fail))

@@ -1,0 +1,219 @@
+"""References of rows, proven in real sandboxes under every grade rule, and kept beside the rows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.store import dataset_path, save_dataset, with_content_id
+from engine.errors import DatasetError
+from engine.grading.counterfactual.base import MutantKind, Reference, variant_files
+from engine.grading.counterfactual.prover import Prover
+from engine.grading.counterfactual.store import FileReferences
+from engine.grading.execution import RunExecutor
+from engine.orchestrator.references import make_references
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import TaskRow, Verdict
+from tests.dataset_builders import NUMBERS, patched, toolchain_or_skip
+from tests.integration.adversary.frame import RULES, toy_row, under
+
+TESTS = "tests/test_numbers.py"
+NAMED = {"signed", "log", "map", "junit"}
+"""Rules that know tests by name."""
+REFERENCE_TESTS = '''"""Methods of unittest, and a test that is expected to fail."""
+import unittest
+
+import pytest
+
+from toy.numbers import clamp, mean
+
+
+class ClampTest(unittest.TestCase):
+    def test_high(self):
+        self.assertEqual(clamp(11, 0, 10), 10)
+
+    def test_raises(self):
+        with self.assertRaises(ZeroDivisionError):
+            mean([])
+
+
+@pytest.mark.xfail(strict=True)
+def test_wrong():
+    assert clamp(1, 0, 10) == 2
+
+
+def test_nothing():
+    for value in mean, clamp:
+        value.__name__
+'''
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("proof")
+    toolchain_or_skip(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def row(home: Path) -> TaskRow:
+    return toy_row(home)
+
+
+SETTINGS = GradingConfig(timeout_s=60.0)
+
+
+def prover(home: Path) -> Prover:
+    return Prover(
+        backend=LocalBackend(home), config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t"
+    )
+
+
+async def false_runs(
+    home: Path, row: TaskRow, reference: Reference, patch: str
+) -> list[tuple[Verdict, set[str]]]:
+    """Return verdict and passed tests of a run of every variant."""
+    runs = RunExecutor(
+        backend=LocalBackend(home), config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t"
+    )
+    results = [
+        await runs.execute(row, patch, timeout_s=60.0, overlay=variant_files(reference, variant))
+        for variant in reference.variants
+    ]
+    return [
+        (run.verdict, {test.test_id for test in run.judgement.tests if test.outcome == "passed"})
+        for run in results
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES)
+async def test_every_rule_has_three_variants_that_other_honest_solutions_fail(
+    home: Path, row: TaskRow, rule: str
+) -> None:
+    row = under(row, rule)
+    reference = await prover(home)(row)
+
+    assert len(reference.variants) == 3
+    assert set(reference.files) == {TESTS}
+    assert reference.note == ""
+    kinds = [{mutant.kind for mutant in variant.mutants} for variant in reference.variants]
+    assert kinds == [{MutantKind.CHANGED}, {MutantKind.ADDED}, {MutantKind.CHANGED}]
+    assert len({tuple(variant_files(reference, variant).values()) for variant in reference.variants}) == 3
+    must_fail = [set(variant.must_fail) for variant in reference.variants]
+    assert all(must_fail) if rule in NAMED else not any(must_fail)
+    assert set(reference.coverage.values()) == {MutantKind.CHANGED}
+
+    other = patched(
+        NUMBERS.replace(
+            "    if value > high:\n        return high\n    return value", "    return min(value, high)"
+        )
+    )
+    for (verdict, passed), expected in zip(
+        await false_runs(home, row, reference, other), must_fail, strict=True
+    ):
+        assert verdict is Verdict.FAILED
+        assert not passed & expected
+
+
+async def test_methods_of_unittest_expected_failures_and_what_cannot_be_changed(
+    home: Path, row: TaskRow
+) -> None:
+    path = "tests/test_more.py"
+    names = ("ClampTest::test_high", "ClampTest::test_raises", "test_wrong", "test_nothing")
+    tests = tuple(f"{path}::{name}" for name in names)
+    command = row.answer.test_command.replace(TESTS, path)
+    answer = replace(
+        row.answer,
+        test_files={path: REFERENCE_TESTS},
+        fail_to_pass=tests[:1],
+        pass_to_pass=(tests[1], tests[3]),
+        test_command=command,
+    )
+    reference = await prover(home)(replace(row, answer=answer))
+
+    assert reference.coverage == {
+        tests[0]: MutantKind.CHANGED, tests[1]: MutantKind.CHANGED, tests[3]: MutantKind.ADDED,
+    }  # fmt: skip
+
+
+async def test_a_row_whose_gold_patch_does_not_pass_has_no_reference(home: Path, row: TaskRow) -> None:
+    wrong = replace(row, answer=replace(row.answer, gold_patch=patched("value = 1\n")))
+    with pytest.raises(DatasetError, match="does not pass with its gold patch"):
+        await prover(home)(wrong)
+
+
+async def test_tests_that_another_language_runs_have_no_mutants(home: Path, row: TaskRow) -> None:
+    answer = replace(
+        under(row, "exit code").answer,
+        fail_to_pass=(),
+        pass_to_pass=(),
+        test_command="grep -q 'value > high' toy/numbers.py",
+    )
+    reference = await prover(home)(replace(row, answer=answer))
+    assert reference.variants == ()
+    assert "no test file in a known language" in reference.note
+
+
+async def test_references_are_kept_for_unchanged_rows_when_a_dataset_is_replaced(
+    home: Path, row: TaskRow
+) -> None:
+    reference = await prover(home)(row)
+    save_dataset(home, "kept", [row], {})
+    folder = dataset_path(home, "kept")
+    await FileReferences(folder).save(row, reference)
+    save_dataset(home, "kept", [row], {"imported": "again"})
+
+    assert await FileReferences(folder).load(row) == reference
+    changed = replace(row, answer=replace(row.answer, timeout_s=9.0))
+    assert await FileReferences(folder).load(changed) is None
+    (file,) = (folder / "references").iterdir()
+    assert file.stat().st_mode & 0o077 == 0
+    file.write_bytes(file.read_bytes()[:100])
+    assert await FileReferences(folder).load(row) is None
+
+
+class CountingBackend(LocalBackend):
+    """Counts the sandboxes that were opened."""
+
+    opened = 0
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.opened += 1
+        async with super().open(spec) as box:
+            yield box
+
+
+async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -> None:
+    mean, positives = row.answer.pass_to_pass
+    rows = [
+        with_content_id(replace(row, answer=replace(row.answer, pass_to_pass=passing)))
+        for passing in ((mean,), (positives,))
+    ]
+    save_dataset(
+        home, "shared", [replace(one, task=replace(one.task, instance_id=one.task.id)) for one in rows], {}
+    )
+    backend = CountingBackend(home)
+    shared = Prover(backend=backend, config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t")
+    store = FileReferences(dataset_path(home, "shared"))
+
+    assert await make_references(rows, shared, store) == []
+    assert backend.opened == 4, "one true run, and one for each variant"
+    for one, other in zip(rows, reversed(rows), strict=True):
+        reference = await store.load(one)
+        assert reference is not None
+        assert len(reference.variants) == 3
+        for variant in reference.variants:
+            assert set(variant.must_fail) == {*one.answer.fail_to_pass, *one.answer.pass_to_pass}
+            assert not set(variant.must_fail) & set(other.answer.pass_to_pass)
+            assert len(variant.mutants) == 2
+
+    assert await make_references(rows, shared, store) == []
+    assert backend.opened == 4, "what is known is not proven again"
