@@ -82,6 +82,35 @@ class SideOut(Schema):
     detail: str
 
 
+class CoverageOut(Schema):
+    """Required tests by the best proven way to make them false."""
+
+    changed: int
+    """Tests with a changed assertion."""
+    added: int
+    """Tests with an added false assertion only."""
+    none: int
+    """Tests that cannot be made false."""
+
+
+class TaskCoverageOut(CoverageOut):
+    """Required tests of a task by the best proven way to make them false."""
+
+    variants: int
+    """Number of sets of false tests to draw from."""
+    note: str
+    """Reason why there are none."""
+
+
+class DatasetCoverageOut(CoverageOut):
+    """Required tests of a dataset by the best proven way to make them false."""
+
+    tasks: int
+    """Tasks for which it was tried."""
+    tasks_without: int
+    """Tasks graded without counterfactual runs, as none of their tests can be made false."""
+
+
 class ValidationOut(Schema):
     """Result of one validation of a task."""
 
@@ -93,6 +122,7 @@ class ValidationOut(Schema):
     repeats: int
     flaky_tests: list[str]
     num_flaky_tests: int
+    coverage: TaskCoverageOut | None
     sides: dict[str, SideOut]
 
 
@@ -131,6 +161,7 @@ class HealthOut(Schema):
     solved: dict[str, int]
     """Number of tasks by class of measured difficulty."""
     attempts: int
+    mutants: DatasetCoverageOut | None
 
 
 class ValidationIn(Schema):
@@ -273,6 +304,7 @@ def get_health(request: HttpRequest, name: str) -> HealthOut:
         status = count.health or reads.UNVALIDATED
         statuses[status] = statuses.get(status, 0) + count.tasks
     profile = difficulty.profile(dataset)
+    mutants = health.mutant_counts(dataset)
     return HealthOut(
         dataset=dataset.name,
         num_tasks=dataset.num_tasks,
@@ -281,6 +313,7 @@ def get_health(request: HttpRequest, name: str) -> HealthOut:
         statuses=statuses,
         solved=profile.classes,
         attempts=profile.attempts,
+        mutants=DatasetCoverageOut.from_orm(mutants) if mutants is not None else None,
     )
 
 

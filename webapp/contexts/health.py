@@ -15,7 +15,7 @@ from webapp.contexts.runs import page_number
 from webapp.models import Dataset, Run, Task
 from webapp.selectors import difficulty
 from webapp.selectors import health as reads
-from webapp.selectors.health import NO_TIMES, SECOND_BOUNDS, GradingTimes, OutcomeCount
+from webapp.selectors.health import NO_TIMES, SECOND_BOUNDS, GradingTimes, MutantCounts, OutcomeCount
 from webapp.selectors.paging import Page
 
 LOOKS = {
@@ -110,6 +110,7 @@ class HealthContext:
     solve_bins: tuple[Bin, ...]
     attempts: int
     """Graded rollouts behind the solve rates."""
+    mutants: MutantCounts | None
     runs: tuple[RunLine, ...]
     active: Run | None
     params: Mapping[str, str]
@@ -146,6 +147,7 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
         solved=_solved(profile.classes, url),
         solve_bins=_solve_bins(profile.bins) if profile.attempts else (),
         attempts=profile.attempts,
+        mutants=reads.mutant_counts(dataset),
         runs=tuple(_run_line(run) for run in runs),
         active=active,
         params=dict(params),

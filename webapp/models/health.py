@@ -37,6 +37,10 @@ class Validation(models.Model):
     reason = models.TextField(blank=True, default="")
     quarantine = models.BooleanField(default=True)
     """True if the run was configured to quarantine faulty rows."""
+    coverage: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
+        null=True, blank=True
+    )
+    """Tests that can be made false, see ``engine.events.health.MutantCoverage``; None if not tried."""
     sides: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """``{"noop": {...}, "gold": {...}}`` with every verdict and time, see ``engine.events.health.Side``."""
 

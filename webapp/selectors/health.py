@@ -111,6 +111,38 @@ def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class MutantCounts:
+    """Required tests of validated tasks by the best proven way to make them false."""
+
+    changed: int
+    added: int
+    none: int
+    tasks: int
+    """Tasks for which it was tried."""
+    tasks_without: int
+    """Tasks none of whose tests can be made false: they are graded without counterfactual runs."""
+
+    @property
+    def tests(self) -> int:
+        """Return the number of tests."""
+        return self.changed + self.added + self.none
+
+
+def mutant_counts(dataset: Dataset) -> MutantCounts | None:
+    """Return the tests that can be made false; None while no validation has tried it."""
+    sums = ", ".join(
+        f"coalesce(sum((v.coverage->>'{kind}')::int), 0)" for kind in ("changed", "added", "none")
+    )
+    without = "count(*) FILTER (WHERE (v.coverage->>'variants')::int = 0)"
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {sums}, count(*), {without} {_TIMED} AND v.coverage IS NOT NULL", {"dataset": dataset.pk}
+        )
+        counts = MutantCounts(*(cursor.fetchone() or (0, 0, 0, 0, 0)))
+    return counts if counts.tasks else None
+
+
 def validation_runs(dataset: Dataset, limit: int = 10) -> list[Run]:
     """Return runs that validated the dataset, newest first."""
     runs = Run.objects.filter(dataset=dataset, kind=RunKind.VALIDATE)

@@ -135,6 +135,7 @@ def _validation(task_id: int, record: ValidationRecord, runs: dict[str, int]) ->
         noop_seconds=_mean_seconds(record.noop), gold_seconds=_mean_seconds(record.gold),
         flaky_tests=without_nul(record.flaky_tests), num_flaky_tests=record.num_flaky_tests,
         reason=without_nul(record.reason), quarantine=record.quarantine,
+        coverage=record.coverage.model_dump(mode="json") if record.coverage is not None else None,
         sides=without_nul({side: getattr(record, side).model_dump(mode="json") for side in ("noop", "gold")}),
     )  # fmt: skip
 

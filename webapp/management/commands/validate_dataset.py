@@ -17,7 +17,8 @@ from webapp.models import Run
 from webapp.services import datasets, validations
 
 SUMMARY_KEYS = (
-    "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined", "seconds",
+    "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined",
+    "tests_changed", "tests_added", "tests_without_mutant", "seconds",
 )  # fmt: skip
 
 
