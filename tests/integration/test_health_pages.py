@@ -11,7 +11,7 @@ from django.test import Client
 
 from engine.datasets.health import row_standings
 from engine.datasets.store import save_dataset
-from engine.events.health import RowStatus, Side, SideOutcome, append
+from engine.events.health import MutantCoverage, RowStatus, Side, SideOutcome, append
 from engine.types import TaskRow, Verdict
 from tests.event_builders import Stream, ref
 from tests.html_regions import inner_html, links, tight
@@ -90,6 +90,35 @@ def test_the_page_counts_every_task(rows: list[TaskRow]) -> None:
     assert [task.instance_id for task in context["quarantined"].rows] == ["row-2", "row-3", "row-4"]
     assert [bin.amounts for bin in context["time_bins"]] == [(6, 6)]
     assert context["times"][0][1].median == pytest.approx(0.6)
+
+
+def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[TaskRow], tmp_path: Path) -> None:
+    viewer = client(Role.VIEWER)
+    assert viewer.get("/datasets/d/health/").context["mutants"] is None
+    coverage = (
+        MutantCoverage(changed=1200, added=30, none=4, variants=3),
+        MutantCoverage(none=5, note="no test file in a known language was found"),
+    )
+    found = [
+        record(row, RowStatus.VALID, coverage=one, run="9", time=2.0)
+        for row, one in zip(rows, coverage, strict=False)
+    ]
+    append(tmp_path / "datasets" / "d", found)
+    datasets.sync(name="d")
+
+    token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
+    api = Client(headers={"Authorization": f"Bearer {token}"})
+    counts = {"changed": 1200, "added": 30, "none": 9, "tasks": 2, "tasks_without": 1}
+    assert api.get("/api/v1/datasets/d/health").json()["mutants"] == counts
+    shown = tight(inner_html(text(viewer, "/datasets/d/health/"), "health-body"))
+    assert "1,239 required tests of 2 valid tasks" in shown.replace("\u202f", ",")
+    assert "graded without counterfactual runs" in shown
+    page = text(viewer, f"/datasets/d/tasks/{rows[1].task.id}/")
+    assert "0 changed, 0 added, 5 none" in page
+    assert "no test file in a known language was found" in page
+    told = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
+    assert told["validations"][0]["coverage"] == coverage[0].model_dump()
+    assert told["validations"][1]["coverage"] is None
 
 
 def test_the_list_says_how_much_of_each_dataset_is_known(rows: list[TaskRow], tmp_path: Path) -> None:
