@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0024_evaluation_metrics'),
+        ('webapp', '0025_trajectory_counterfactual'),
     ]
 
     operations = [
