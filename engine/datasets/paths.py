@@ -1,25 +1,135 @@
-"""Classification of paths: tests and their configuration, or code."""
+"""Classification of paths: code, tests, their configuration, installed packages; the only lists of names.
+
+Agents' changes to all but code are left out of grading (``engine.grading.patch_filter``). What helps tests
+counts as tests: fixtures, snapshots, ``testing`` packages, scripts that run tests. To protect more, extend a
+list; names are matched in any case where file systems or tools ignore it.
+"""
 
 from __future__ import annotations
 
+import fnmatch
+import re
+from collections.abc import Callable
 from pathlib import PurePosixPath
 
-_TEST_FOLDERS = frozenset({"tests", "test", "r2e_tests"})
-_CONFIGURATION = frozenset(
-    {
-        "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
-        "sitecustomize.py", "usercustomize.py",
-    }
+_PYTEST_CONFIGURATION = (
+    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
+    "sitecustomize.py", "usercustomize.py", "*.pth",
 )  # fmt: skip
+_CONFIGURATION = (
+    *_PYTEST_CONFIGURATION,
+    # Python
+    "pyproject.toml", "noxfile.py", "tox.toml", ".coveragerc", "*.egg-link", "entry_points.txt",
+    # JavaScript and TypeScript
+    "package.json", "package-lock.json", "npm-shrinkwrap.json", "yarn.lock", "pnpm-*.yaml", ".npmrc",
+    ".yarnrc*", ".pnp.*", "jest.*", "jest-*.*", "vitest.*", "vite.config.*", "karma.conf.*", ".mocharc*",
+    "mocha.opts", ".nycrc*", ".c8rc*", "ava.config.*", ".taprc", "cypress.config.*", "cypress.json",
+    "playwright.config.*", "web-test-runner.config.*", "wdio.conf.*", "testem.*", "setuptests.*",
+    "babel.config.*", ".babelrc*", ".swcrc", "tsconfig*.json", "jsconfig*.json", "bunfig.toml", "deno.json*",
+    "nx.json", "turbo.json", "lerna.json",
+    # Go, Rust, C and C++
+    "go.mod", "go.sum", "go.work", "go.work.sum", "cargo.toml", "cargo.lock", "rust-toolchain*",
+    "nextest.toml", "makefile", "gnumakefile", "makefile.am", "*.mk", "cmakelists.txt", "*.cmake",
+    "meson.build", "build.bazel", "workspace.bazel", "module.bazel", ".bazelrc",
+    # Java, Kotlin, Scala
+    "pom.xml", "build.gradle*", "settings.gradle*", "gradle.properties", "gradlew*", "mvnw*", "build.sbt",
+    "testng*.xml", "junit-platform.properties",
+    # Ruby, PHP, C#, Elixir, Dart, Lua, Perl
+    ".rspec", "rakefile", "gemfile*", ".simplecov", "phpunit*.xml*", "composer.json", "composer.lock",
+    "pest.php", "codeception.yml", "directory.build.*", "*.runsettings", "xunit.runner.json", "mix.exs",
+    "dart_test.yaml", ".busted", ".proverc",
+    # What git writes into the tree, and other runners
+    ".gitattributes", "taskfile.y*ml", "justfile", ".justfile",
+)  # fmt: skip
+_CONFIGURATION_FOLDERS = frozenset({".cargo", ".mvn"})
+_INSTALLED_FOLDERS = frozenset(
+    {
+        "site-packages",
+        "dist-packages",
+        ".venv",
+        "venv",
+        ".tox",
+        ".nox",
+        "node_modules",
+        "__pycache__",
+        ".gradle",
+    }
+)
+_INSTALLED = ("*.egg-info", "*.dist-info", "*.pyc")
+_BUILT = re.compile(
+    r"^vendor/|(?:^|/)(?:target/(?:debug|release|classes|test-classes|surefire[^/]*)|build/(?:classes|test-results)"
+    r"|gradle/wrapper)/"
+)
+_TEST_FOLDER = re.compile(
+    r"(?:_|__|r2e_)?tests?(?:__)?|_?testing|__(?:mocks|snapshots|fixtures)__|specs?|e2e"
+    r"|test[_-]?(?:utils?|data|lib|helpers?|suites?|cases?|fixtures?|support|resources)|[\w.-]+[._-]tests",
+    re.IGNORECASE,
+)
+_SOURCE = (
+    r"\.(?:pyi?|pyx|[cm]?[jt]sx?|vue|svelte|coffee|go|rs|rb|java|kts?|scala|groovy|php|c|cc|cpp|cxx|h|hh|hpp"
+    r"|cs|fs|vb|swift|mm?|exs?|erl|dart|lua|pl|r|jl|hs|mli?|zig|nim|sh|bash)"
+)
+_TEST_FILE = re.compile(
+    rf"test_.*{_SOURCE}|.*_tests?{_SOURCE}|.*\.(?:tests?|spec|test-d|cy|e2e){_SOURCE}"
+    r"|.*[_-]spec\.(?:rb|lua|coffee|[cm]?[jt]sx?)|tests?\.rs|.*\.(?:snap|bats|feature)|test\.(?:sh|bat|ps1)"
+    rf"|run[_-]?tests?(?:{_SOURCE}|\.bat|\.ps1)?"
+)
+_TEST_CLASS = re.compile(
+    r"(?:Test[A-Z0-9].*|.+(?:Tests?|TestCase|TestSuite))\.(?:java|kts?|scala|groovy|php|cs|fs|vb|swift)"
+)
+_TEST_SCRIPT = re.compile(r"(?:^|/)(?:bin|scripts?|tools|ci)/(?:doc|run[_-]?)?tests?(?:[_.-][^/]*)?$")
+
+
+def _matcher(patterns: tuple[str, ...]) -> Callable[[str], re.Match[str] | None]:
+    return re.compile("|".join(map(fnmatch.translate, patterns))).match
+
+
+_IS_PYTEST_CONFIGURATION = _matcher(_PYTEST_CONFIGURATION)
+_IS_CONFIGURATION = _matcher(_CONFIGURATION)
+_IS_INSTALLED = _matcher(_INSTALLED)
 
 
 def is_test_path(path: str) -> bool:
-    """Return whether a path holds tests or configures the test runner; agents' changes to it are ignored."""
+    """Return whether a path holds tests or what helps them, or configures pytest.
+
+    Importers leave it out of a fix's measures, curation puts no fault into it.
+    """
     parts = PurePosixPath(path).parts
-    name = parts[-1] if parts else ""
+    return bool(parts) and (_IS_PYTEST_CONFIGURATION(parts[-1]) is not None or is_test_code(path))
+
+
+def is_test_code(path: str) -> bool:
+    """Return whether a path holds tests or what helps them, by its name or that of a folder."""
+    parts = PurePosixPath(path).parts
+    if not parts:
+        return False
+    name = parts[-1]
+    return bool(
+        any(_TEST_FOLDER.fullmatch(part) for part in parts[:-1])
+        or _TEST_FILE.fullmatch(name)
+        or _TEST_CLASS.fullmatch(name)
+        or _TEST_SCRIPT.search(path)
+    )
+
+
+def is_test_folder(name: str) -> bool:
+    """Return whether everything below a folder of this name counts as tests."""
+    return _TEST_FOLDER.fullmatch(name) is not None
+
+
+def is_configuration(path: str) -> bool:
+    """Return whether a path configures a test runner, or what tests are built and resolved with."""
+    parts = PurePosixPath(path.lower()).parts
+    return bool(parts) and (
+        _IS_CONFIGURATION(parts[-1]) is not None or not _CONFIGURATION_FOLDERS.isdisjoint(parts[:-1])
+    )
+
+
+def is_installed(path: str) -> bool:
+    """Return whether a path belongs to an installed package, or was built."""
+    parts = PurePosixPath(path).parts
     return (
-        name in _CONFIGURATION
-        or name.endswith((".pth", "_test.py"))
-        or (name.startswith("test_") and name.endswith(".py"))
-        or any(part in _TEST_FOLDERS for part in parts[:-1])
+        not _INSTALLED_FOLDERS.isdisjoint(parts)
+        or any(_IS_INSTALLED(part) for part in parts)
+        or _BUILT.search(path) is not None
     )

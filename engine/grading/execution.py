@@ -20,7 +20,7 @@ from engine.grading.evidence import Evidence, Judgement, required
 from engine.grading.isolated_worker import run_isolated
 from engine.grading.patch_apply import AppliedPatch, apply_graded
 from engine.grading.patch_filter import FilteredPatch
-from engine.grading.placement import place_files
+from engine.grading.placement import PlacementError, place_files
 from engine.grading.rules import RULES
 from engine.grading.scripts import run_script
 from engine.patches.apply import Changes
@@ -117,11 +117,8 @@ class RunExecutor:
             if row.answer.setup_patch:
                 await _set_up(box, row)
             applied = await apply_graded(box, patch, row)
-            if applied.problem:
-                return unjudged(
-                    Verdict.PATCH_FAILED, applied.problem, applied=applied, tests=_missing(row.answer)
-                )
-            await _restore_tests(box, row.answer)
+            if problem := applied.problem or await _restore_tests(box, row, applied):
+                return unjudged(Verdict.PATCH_FAILED, problem, applied=applied, tests=_missing(row.answer))
             evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay)
             if inspect is not None:
                 await inspect(box)
@@ -189,10 +186,25 @@ async def _set_up(box: Sandbox, row: TaskRow) -> None:
         raise SandboxError(f"task {row.task.instance_id}: its setup patch does not apply: {error}") from error
 
 
-async def _restore_tests(box: Sandbox, answer: TaskAnswer) -> None:
-    """Write the hidden tests; other tests are the image's, because no patch may change them."""
+async def _restore_tests(box: Sandbox, row: TaskRow, applied: AppliedPatch) -> str:
+    """Write the hidden tests; other tests are the image's, because no patch may change them.
+
+    Returns:
+        What the patch put in the way of a test file; empty where all are in place.
+
+    Raises:
+        PlacementError: the sandbox does not take a file, and the patch is not at fault.
+    """
+    answer = row.answer
     files = {path: content.encode("utf-8", "surrogateescape") for path, content in answer.test_files.items()}
-    await place_files(box, files)
+    try:
+        await place_files(box, files)
+    except PlacementError as error:
+        changed = (f"{row.task.workdir}/{path}" for path in applied.filtered.changes.paths)
+        if not error.is_caused_by(changed):
+            raise
+        return f"{error}; the patch changed what is there"
+    return ""
 
 
 def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:

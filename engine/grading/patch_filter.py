@@ -2,39 +2,35 @@
 
 That is decided by the files that changed when the patch was applied, never by its text. Files that the gold
 patch touches are always admitted, whatever their names (``django/test/x.py`` is code). What is left out,
-and suspicious added lines, become findings. To protect more: ``_kind``.
+and suspicious added lines, become findings. Names are listed in ``engine.datasets.paths``; a task's own tests
+are protected whatever their names, and nothing may be put where they or their folders go.
 """
 
 from __future__ import annotations
 
-import fnmatch
 import posixpath
 import re
 import stat
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from engine.datasets.paths import is_test_path
+from engine.datasets.paths import is_configuration, is_installed, is_test_code, is_test_folder
 from engine.patches.apply import Changes
 from engine.patches.sections import split_patch
+from engine.patches.structure import header_paths
 from engine.patches.trees import FileState, Tree
 from engine.types import FindingKind, TamperFinding, TaskRow
 
-_CONFIGURATION = (
-    "conftest.py", "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "tox.ini", "setup.cfg",
-    "pyproject.toml", "noxfile.py", ".coveragerc", "sitecustomize.py", "usercustomize.py", "*.pth",
-    "*.egg-link", "entry_points.txt", "jest.config.*", "vitest.config.*", "karma.conf.*", ".mocharc*",
-    "phpunit.xml*", ".rspec", "run_tests.sh", "package.json",
-)  # fmt: skip
-_INSTALLED = frozenset(
-    {"site-packages", "dist-packages", ".venv", "venv", ".tox", ".nox", "node_modules", "__pycache__"}
-)
 _RUNNER = frozenset(
-    {"pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "unittest2", "nose", "tox"}
-)
-_INSTALLED_NAMES = ("*.egg-info", "*.dist-info", "*.pyc")
-_TEST_FOLDERS = frozenset({"tests", "test", "r2e_tests"})
+    {
+        "pytest", "_pytest", "py", "pluggy", "iniconfig", "packaging", "unittest2", "nose", "tox", "xdist",
+        "execnet", "hypothesis", "coverage", "exceptiongroup", "tomli", "pygments",
+    }
+)  # fmt: skip
+_ROOTS = frozenset({"src", "lib", "python"})
+"""Folders that projects put on the import path besides their root."""
 _SUSPICIOUS = re.compile(
     r"os\._exit|_pytest\b|import pluggy|pytest\.(?:skip|exit|hookimpl)|pytest_(?:runtest|collection|session)"
     r"|TestReport|sys\.settrace|sitecustomize|PYTEST_ADDOPTS|PYTEST_CURRENT_TEST|/proc/self|atexit\.register"
@@ -63,12 +59,11 @@ class PatchFilter:
     """
 
     def __init__(self, row: TaskRow) -> None:
-        self._gold = {path for part in split_patch(row.answer.gold_patch) for path in part.paths}
-        self._tests = frozenset(row.answer.test_files)
-        self._hidden = frozenset(
-            posixpath.relpath(posixpath.normpath(posixpath.join(row.task.workdir, path)), row.task.workdir)
-            for path in row.answer.hidden_paths
-        )
+        answer, workdir = row.answer, row.task.workdir
+        self._gold = _paths_of(answer.gold_patch)
+        self._tests = {*_below(workdir, answer.test_files), *_paths_of(answer.test_patch)}
+        self._hidden = frozenset(_below(workdir, answer.hidden_paths))
+        self._test_folders = {parent for test in self._tests | self._hidden for parent in _parents(test)}
 
     def visible(self, tree: Tree) -> dict[str, FileState]:
         """Return the files of a tree that agents see: all except the task's hidden paths."""
@@ -117,34 +112,48 @@ class PatchFilter:
         if path in self._gold:
             return None
         pure = PurePosixPath(path)
-        if _INSTALLED & set(pure.parts) or any(_like(name, _INSTALLED_NAMES) for name in pure.parts):
+        if is_installed(path):
             return FindingKind.INSTALLED_EDITED
-        if _like(pure.name, _CONFIGURATION) or ".cargo" in pure.parts or (old is None and _shadows(pure)):
+        if is_configuration(path) or (old is None and _shadows(pure)):
             return FindingKind.CONFIGURATION_EDITED
-        if is_test_path(path) or path in self._tests:
+        if is_test_code(path) or path in self._tests or not self._tests.isdisjoint(_parents(path)):
             return FindingKind.TESTS_EDITED
-        is_link = new is not None and stat.S_ISLNK(new.mode)
-        if is_link and (pure.name in _TEST_FOLDERS or self._leads_to_tests(path)):
+        if new is not None and (path in self._test_folders or _replaces_tests(pure, new)):
             return FindingKind.TESTS_EDITED
         return None
 
     def _is_hidden(self, path: str) -> bool:
         return any(path == hidden or path.startswith(f"{hidden}/") for hidden in self._hidden)
 
-    def _leads_to_tests(self, path: str) -> bool:
-        return any(test.startswith(f"{path}/") for test in self._tests)
+
+def _paths_of(patch: str) -> set[str]:
+    """Return the paths in a trusted patch."""
+    parts = split_patch(patch)
+    found = {path for part in parts for path in part.paths}
+    return found if all(part.paths for part in parts) else found | header_paths(patch)
+
+
+def _below(workdir: str, paths: Iterable[str]) -> set[str]:
+    """Return paths relative to the workdir; others begin with ``..``."""
+    return {posixpath.relpath(posixpath.normpath(posixpath.join(workdir, path)), workdir) for path in paths}
+
+
+def _parents(path: str) -> list[str]:
+    return [path[:index] for index, character in enumerate(path) if character == "/"]
+
+
+def _replaces_tests(path: PurePosixPath, new: FileState) -> bool:
+    """Return whether a symlink would stand where a folder of tests goes."""
+    return stat.S_ISLNK(new.mode) and is_test_folder(path.name)
 
 
 def _shadows(path: PurePosixPath) -> bool:
-    """Return whether a new file at the root would shadow the standard library or the test runner."""
+    """Return whether a new file at an import root would shadow the standard library or the test runner."""
     if path.suffix not in (".py", ".so", ".pyc"):
         return False
-    top = path.parts[0].partition(".")[0]
+    parts = path.parts[1:] if len(path.parts) > 1 and path.parts[0] in _ROOTS else path.parts
+    top = parts[0].partition(".")[0]
     return top in sys.stdlib_module_names or top in _RUNNER
-
-
-def _like(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _suspicious(before: Tree, changes: Changes) -> list[TamperFinding]:

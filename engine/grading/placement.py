@@ -10,7 +10,7 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from engine.datasets.importers.formats.evalscript import START
 from engine.errors import SandboxError
@@ -21,6 +21,24 @@ _APPLIES = re.compile(r"^(?:if\s+!?\s*)?(?:git\s+(?:-\S+\s+\S+\s+)*apply|patch)\
 _PLAIN = frozenset(b'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 "#%()*+,-./:;@[]_|~')
 
 
+class PlacementError(SandboxError):
+    """A sandbox does not take a test file.
+
+    Args:
+        place: absolute path of the file.
+        reason: what the file system says.
+    """
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"cannot put the test file {place} in place: {reason}")
+        self.place = posixpath.normpath(place)
+
+    def is_caused_by(self, paths: Iterable[str]) -> bool:
+        """Return whether one of the absolute paths is that of the file, above it or below it."""
+        place = f"{self.place}/"
+        return any(place.startswith(f"{path}/") or f"{path}/".startswith(place) for path in paths)
+
+
 async def place_files(box: Sandbox, files: Mapping[str, bytes]) -> None:
     """Write test files.
 
@@ -28,14 +46,14 @@ async def place_files(box: Sandbox, files: Mapping[str, bytes]) -> None:
         files: path, relative to the workdir or absolute, → content.
 
     Raises:
-        SandboxError: the sandbox does not take a file: no fault of the patch.
+        PlacementError: the sandbox does not take a file.
     """
     for path, content in files.items():
         place = posixpath.join(box.spec.workdir, path)
         try:
             await box.write_file(place, content)
         except OSError as error:
-            raise SandboxError(f"cannot put the test file {place} in place: {error.strerror}") from error
+            raise PlacementError(place, error.strerror or str(error)) from error
 
 
 def placing_command(workdir: str, files: Mapping[str, bytes]) -> str:

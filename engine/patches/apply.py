@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from engine.errors import PatchError
 from engine.patches.commands import private_folder, run_git
-from engine.patches.trees import FileState, Tree, is_plain, read_tree, write_tree
+from engine.patches.trees import FileState, Tree, check_names, is_plain, read_tree, write_tree
 
 
 class Changes(NamedTuple):
@@ -40,7 +40,7 @@ def touched(patch: str) -> list[str]:
     """Return the paths that a patch creates, changes, removes or copies from, sorted.
 
     Raises:
-        PatchError: git cannot read it; the message contains git's output.
+        PatchError: git cannot read it, or it names too many or too deep paths; the message says which.
     """
     data = encode(patch)
     if not patch.strip():
@@ -53,7 +53,9 @@ def touched(patch: str) -> list[str]:
             if done.exit_code != 0:
                 raise PatchError(f"the patch does not apply: {done.said}")
             names.update(os.fsdecode(row.split(b"\t", 2)[2]) for row in done.output.split(b"\0") if row)
-    return sorted(name for name in names if is_plain(name))
+    found = sorted(name for name in names if is_plain(name))
+    check_names(found)
+    return found
 
 
 def apply_patch(before: Tree, patch: str) -> Changes:

@@ -32,8 +32,11 @@ def diff_trees(before: Tree, after: Tree) -> str:
         name for name in {*before, *after}
         if name not in after or not after[name].same(before.get(name))
     )  # fmt: skip
-    text = [name for name in names if _is_text(before.get(name)) and _is_text(after.get(name))]
-    binary = [name for name in names if name not in set(text)]
+    text: list[str] = []
+    binary: list[str] = []
+    for name in names:
+        is_text = _is_text(before.get(name)) and _is_text(after.get(name))
+        (text if is_text else binary).append(name)
     return "".join(
         _diff(
             {n: before[n] for n in group if n in before},

@@ -16,7 +16,7 @@ from engine.errors import PatchError
 from engine.patches.apply import Changes, changes_between, encode, touched
 from engine.patches.commands import private_folder, run_git, run_patch
 from engine.patches.structure import header_paths, parse_patch
-from engine.patches.trees import Tree, is_plain, read_tree, write_tree
+from engine.patches.trees import Tree, check_names, is_plain, read_tree, write_tree
 
 HARNESS_COMMANDS = (
     "git apply --verbose",
@@ -41,11 +41,17 @@ _COPIED_BYTES = 1 << 30
 
 
 def named_paths(patch: str) -> list[str]:
-    """Return the paths that a patch may touch, from its text where git cannot read it, sorted."""
+    """Return the paths that a patch may touch, from its text where git cannot read it, sorted.
+
+    Raises:
+        PatchError: it names too many or too deep ones.
+    """
     try:
         return touched(patch)
     except PatchError:
-        return sorted(name for name in header_paths(patch) if is_plain(name))
+        names = sorted(name for name in header_paths(patch) if is_plain(name))
+        check_names(names)
+        return names
 
 
 def apply_as_harness(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,10 @@ IGNORED = (".git", "__pycache__", ".pytest_cache")
 """Names of folders never included in a patch, at any depth."""
 MAX_BYTES = 256 << 20
 """Maximum content of all files of a tree to read, bytes."""
+MAX_FILES = 10_000
+"""Maximum number of files in a patch."""
+MAX_DEPTH = 200
+"""Maximum number of nested folders in a path; much deeper ones exceed the stack of whatever walks them."""
 _SHOWN, _SAID = 200, 2000
 _NOT_A_FILE = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.EINVAL, errno.EILSEQ})
 """Error numbers of invalid names or link targets; other errors are this machine's."""
@@ -51,8 +55,20 @@ def is_plain(name: str) -> bool:
     return bool(name) and "\0" not in name and not any(part in ("", ".", "..") for part in name.split("/"))
 
 
+def check_names(names: Sequence[str]) -> None:
+    """Check the paths that a patch names. Raises PatchError for too many or too deep ones."""
+    if len(names) > MAX_FILES:
+        raise PatchError(f"a patch of {len(names)} files; at most {MAX_FILES} are allowed")
+    for name in names:
+        if (depth := name.count("/")) > MAX_DEPTH:
+            raise PatchError(
+                f"a path through {depth} folders, at most {MAX_DEPTH} are allowed: {name[:_SHOWN]!r}"
+            )
+
+
 def write_tree(folder: Path, tree: Tree) -> None:
-    """Write files below an empty folder. Raises PatchError for paths that lead out of it or are invalid."""
+    """Write files below an empty folder. Raises PatchError for too many, and for paths that are invalid."""
+    check_names(list(tree))
     folder.mkdir(exist_ok=True)
     for name, state in tree.items():
         parts = name.split("/")

@@ -17,14 +17,13 @@ from typing import NamedTuple, Protocol
 from engine.errors import PatchError, SandboxError, SandboxTransportError
 from engine.patches.apply import Changes, apply_patch, touched
 from engine.patches.diff import diff_trees
-from engine.patches.trees import IGNORED, FileState
+from engine.patches.trees import IGNORED, FileState, check_names
 from engine.sandbox import responses
 from engine.sandbox.base import ExecResult, SandboxSpec, Startup
 from engine.sandbox.client import AgentClient
 from engine.sandbox.responses import Stamp
 
 _BATCH_BYTES, _BATCH_FILES = 8 << 20, 1000
-_MAX_CHANGED = 50_000
 _MAX_CHANGES_BYTES = 64 << 20
 """Largest content of changed files, before and after each; more is never read."""
 _MAX_PATCH_CHARS = 8 << 20
@@ -133,7 +132,7 @@ class AgentSandbox:
             raise OSError(error.errno, error.strerror, path) from None
 
     async def diff(self) -> str:
-        """See ``Sandbox.diff``. Raises PatchError beyond 50,000 files, 64 MiB of content, 8 MiB of patch."""
+        """See ``Sandbox.diff``. Raises PatchError beyond 10,000 files, 64 MiB of content, 8 MiB of patch."""
         changes = await self._changes()
         return await asyncio.to_thread(self._compare, changes.known, changes.after)
 
@@ -165,8 +164,7 @@ class AgentSandbox:
             name for name, stamp in current.items() if base.get(name) != stamp and not self._is_hidden(name)
         ]
         gone = [name for name in base if name not in current and not self._is_hidden(name)]
-        if len(suspects) + len(gone) > _MAX_CHANGED:
-            raise PatchError(f"more than {_MAX_CHANGED} files changed below {self.spec.workdir}")
+        check_names(suspects + gone)
         _check_size(self.spec.workdir, sum(current[name][1] for name in suspects))
         return suspects, gone
 
@@ -187,8 +185,8 @@ class AgentSandbox:
         """See ``Sandbox.fetch_files``."""
         try:
             return await fetch_files(self._client, self.spec.workdir, names)
-        except OSError as error:
-            raise PatchError(f"the files of the patch cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise PatchError(f"the files of the patch cannot be read: {_reason(error)}") from error
 
     async def commit_files(self, changes: Changes) -> None:
         """See ``Sandbox.commit_files``."""
@@ -202,8 +200,8 @@ class AgentSandbox:
                 files=files,
                 deleted=list(changes.deleted),
             )
-        except OSError as error:
-            raise PatchError(f"the patch does not apply: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            raise PatchError(f"the patch does not apply: {_reason(error)}") from error
 
     async def hide(self, paths: Sequence[str]) -> None:
         """See ``Sandbox.hide``. Raises SandboxError when something could not be removed."""
@@ -277,6 +275,11 @@ async def fetch_files(client: AgentClient, folder: str, names: Sequence[str]) ->
         "fetch", responses.fetched(len(names)), timeout_s=_FILES_S, path=folder, names=list(names)
     )
     return {name: state for name, state in zip(names, files, strict=True) if state is not None}
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return why a request failed: what the file system says, or that it is too large to be sent."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
 def _check_size(folder: str, size: int) -> None:

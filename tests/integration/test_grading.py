@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,41 @@ async def test_a_patch_that_does_not_apply(home: Path, row: TaskRow, patch: str)
     grade = await make_grader(LocalBackend(home)).grade(row, patch)
     assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
     assert grade.detail
+
+
+@pytest.mark.parametrize(
+    "obstacle",
+    [
+        "toy/checks/check_clamp.py/x.txt",
+        "toy/checks",
+        "toy/numbers.py/x",
+    ],
+)
+@pytest.mark.parametrize("solved", [False, True])
+async def test_what_stands_where_a_test_goes_is_no_infrastructure_failure(
+    home: Path, row: TaskRow, obstacle: str, solved: bool
+) -> None:
+    files = {"toy/checks/check_clamp.py": "def test(): pass\n"}
+    hidden = replace(row, answer=replace(row.answer, test_files=files, deterministic=False))
+    in_the_way = new_file(obstacle, "x\n")
+    patch = in_the_way + (row.answer.gold_patch if solved else "")
+    grade = await make_grader(LocalBackend(home)).grade(hidden, patch)
+    if obstacle.startswith("toy/numbers"):
+        assert grade.verdict is Verdict.PATCH_FAILED
+    else:
+        assert grade.verdict is (Verdict.PASSED if solved else Verdict.FAILED)
+        assert obstacle in grade.detail
+
+
+async def test_a_test_file_that_the_image_does_not_take_is_an_infrastructure_failure(
+    home: Path, row: TaskRow
+) -> None:
+    files = {"toy/numbers.py/check.py": ""}
+    hidden = replace(row, answer=replace(row.answer, test_files=files, deterministic=False))
+    grade = await make_grader(LocalBackend(home)).grade(hidden, new_file("notes.md", "x\n"))
+    assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
+    changed = await make_grader(LocalBackend(home)).grade(hidden, row.answer.gold_patch)
+    assert (changed.verdict, changed.reward) == (Verdict.PATCH_FAILED, 0.0)
 
 
 async def test_an_endless_loop_is_a_timeout(home: Path, row: TaskRow) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import PatchError
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.integrity import prepare_for_agent
@@ -142,3 +143,14 @@ async def test_the_projects_own_python_comes_first(box: Sandbox) -> None:
     assert env["PATH"].startswith("/testbed/.venv/bin:/")
     found = await box.exec("command -v python", timeout_s=10, env=env)
     assert found.stdout == b"/testbed/.venv/bin/python\n"
+
+
+async def test_a_sandbox_survives_paths_through_very_many_folders(box: Sandbox) -> None:
+    deep = "a/" * 1200 + "f"
+    with pytest.raises(OSError, match="too many nested folders|File name too long"):
+        await box.write_file(deep, b"x")
+    make = "import os\nfor _ in range(1200): os.mkdir('a'); os.chdir('a')\nopen('f', 'w').close()"
+    assert await run(box, f'python3 -c "{make}"') == ""
+    with pytest.raises(PatchError, match="a path through 1200 folders"):
+        await box.diff()
+    assert await run(box, "echo alive") == "alive"

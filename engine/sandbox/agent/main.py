@@ -71,6 +71,8 @@ def _answer(request: dict[str, Any], stream: Stream) -> dict[str, object]:
         return OPERATIONS[request["op"]](request)
     except OSError as error:
         return {"errno": error.errno or errno.EIO, "message": error.strerror or str(error)}
+    except RecursionError:
+        return {"errno": errno.ENAMETOOLONG, "message": "too many nested folders"}
     except MemoryError:
         return {"errno": errno.ENOMEM, "message": "out of memory", "resource": True}
 

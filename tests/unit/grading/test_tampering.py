@@ -16,7 +16,7 @@ from engine.patches.trees import FileState
 from engine.types import FindingKind, Step, TaskAnswer, TaskRow, ToolCall
 from tests.rollout_builders import make_row
 
-SHADOWS = ("pytest.py", "_pytest/runner.py", "json.py")
+SHADOWS = ("pytest.py", "_pytest/runner.py", "json.py", "src/json.py")
 ANSWER = TaskAnswer(gold_patch="", hidden_paths=("/home/test.patch",))
 
 
@@ -118,6 +118,9 @@ def test_a_flood_of_signs_is_bounded() -> None:
         ("pytest.py", FindingKind.CONFIGURATION_EDITED),
         ("_pytest/runner.py", FindingKind.CONFIGURATION_EDITED),
         ("json.py", FindingKind.CONFIGURATION_EDITED),
+        ("src/json.py", FindingKind.CONFIGURATION_EDITED),
+        (".gitattributes", FindingKind.CONFIGURATION_EDITED),
+        ("bin/test", FindingKind.TESTS_EDITED),
         (".cargo/config.toml", FindingKind.CONFIGURATION_EDITED),
         (".venv/lib/python3.9/site-packages/_pytest/runner.py", FindingKind.INSTALLED_EDITED),
         ("toy.egg-info/entry_points.txt", FindingKind.INSTALLED_EDITED),
@@ -144,10 +147,38 @@ def test_hidden_paths_are_no_code_even_where_the_gold_patch_names_them() -> None
     assert found.left_out == ("secret/run.py",)
 
 
-def test_a_link_in_place_of_the_hidden_tests_is_left_out() -> None:
-    link = Changes({"pkg/checks": FileState(0o120777, b"/tmp")}, ())
-    row = task(test_files={"pkg/checks/test_a.py": ""})
-    assert PatchFilter(row).admit({}, link).left_out == ("pkg/checks",)
+LINK, FILE = FileState(0o120777, b"/tmp"), FileState(0o100644, b"x\n")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"test_files": {"pkg/checks/check_a.py": ""}},
+        {"test_files": {"/testbed/pkg/checks/check_a.py": ""}},
+        {"test_patch": diff_texts("pkg/checks/check_a.py", "a\n", "b\n")},
+        {"hidden_paths": ("/testbed/pkg/checks/check_a.py",)},
+    ],
+)
+@pytest.mark.parametrize("state", [LINK, FILE])
+@pytest.mark.parametrize(
+    "path", ["pkg", "pkg/checks", "pkg/checks/check_a.py", "pkg/checks/check_a.py/deep/x.txt"]
+)
+def test_nothing_may_be_where_a_tasks_own_tests_go(
+    path: str, state: FileState, answer: dict[str, Any]
+) -> None:
+    found = PatchFilter(task(**answer)).admit({}, Changes({path: state, "pkg2/a.py": FILE}, ()))
+    assert found.left_out == (path,)
+    assert [finding.kind for finding in found.findings] == [FindingKind.TESTS_EDITED]
+
+
+@pytest.mark.parametrize("path", ["tests", "pkg/Tests", "spec", "src/__tests__", "numpy/testing"])
+def test_a_link_in_place_of_a_folder_of_tests_is_left_out(path: str) -> None:
+    assert PatchFilter(task()).admit({}, Changes({path: LINK}, ())).left_out == (path,)
+
+
+def test_a_patch_that_cannot_be_parsed_still_names_the_golds_files() -> None:
+    gold = "--- a/tests/helper.py\n+++ b/tests/helper.py\n@@ broken\n"
+    assert admit({}, {"tests/helper.py": "x\n"}, gold_patch=gold).left_out == ()
 
 
 def test_code_that_smells_is_admitted_but_named() -> None:

@@ -63,22 +63,6 @@ def test_quoted_names_are_read() -> None:
     assert split_patch(patch)[0].paths == ("tests/é.py",)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "tests/helper.py", "pkg/tests/data.json", "test_a.py", "pkg/a_test.py", "conftest.py",
-        "src/conftest.py", "setup.cfg", "tox.ini", "pytest.ini", "evil.pth", "sitecustomize.py",
-    ],
-)  # fmt: skip
-def test_tests_and_their_configuration_are_recognised(path: str) -> None:
-    assert is_test_path(path)
-
-
-@pytest.mark.parametrize("path", ["pkg/testing.py", "pkg/latest.py", "contest.py", "pkg/a.py"])
-def test_other_files_are_not(path: str) -> None:
-    assert not is_test_path(path)
-
-
 def test_the_hash_ignores_blob_hashes_but_not_content() -> None:
     patch = diff_texts("a.py", "x\n", "y\n")
     with_index = patch.replace("--- a", "index 1234567..89abcde 100644\n--- a")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import random
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from engine.errors import PatchError
+from engine.patches import trees
 from engine.patches.apply import apply_patch, touched
 from engine.patches.diff import diff_trees
-from engine.patches.trees import FileState
+from engine.patches.harness import named_paths
+from engine.patches.trees import MAX_DEPTH, FileState
 
 Files = dict[str, FileState]
 _NAMES = [
@@ -123,3 +126,49 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
     with pytest.raises(PatchError, match="no file can be at"):
         diff_trees({}, {"a": link(str(tmp_path)), "a/b": regular(b"x\n")})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 1200, 1900])
+def test_a_path_through_very_many_folders_is_refused(depth: int) -> None:
+    name = "a/" * depth + "f"
+    with pytest.raises(PatchError, match=f"a path through {depth} folders"):
+        diff_trees({}, {name: regular(b"x\n")})
+    patch = diff_trees({}, {"f": regular(b"x\n")}).replace("/f", f"/{name}")
+    for read in (touched, named_paths, lambda text: apply_patch({name: regular(b"")}, text)):
+        with pytest.raises(PatchError, match=f"a path through {depth} folders"):
+            read(patch)
+
+
+def test_a_path_through_many_folders_is_not() -> None:
+    after = {"a/" * MAX_DEPTH + "f": regular(b"x\n")}
+    assert apply_patch({}, diff_trees({}, after)).files == after
+
+
+def test_a_patch_of_too_many_files_is_refused_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trees, "MAX_FILES", 3)
+    four = {str(number): regular(b"x\n") for number in range(4)}
+    with pytest.raises(PatchError, match="a patch of 4 files; at most 3"):
+        diff_trees({}, four)
+    monkeypatch.setattr(trees, "MAX_FILES", 4)
+    patch = diff_trees({}, four)
+    assert apply_patch({}, patch).files == four
+    monkeypatch.setattr(trees, "MAX_FILES", 3)
+    for read in (touched, named_paths, lambda text: apply_patch(four, text)):
+        with pytest.raises(PatchError, match="at most 3"):
+            read(patch)
+
+
+def test_text_and_binary_files_are_told_apart_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the files take about ten times the time, not a hundred times."""
+    monkeypatch.setattr("engine.patches.diff._diff", lambda *_: "")
+
+    def seconds(count: int) -> float:
+        after = {f"{number}.bin": regular(b"\xff") for number in range(count)}
+        began = time.process_time()
+        diff_trees({}, after)
+        return time.process_time() - began
+
+    short = min(seconds(1_000) for _ in range(5))
+    assert seconds(10_000) < 50 * short
