@@ -35,6 +35,8 @@ class Evidence:
     """Reason why there are no outcomes; empty when there may be some."""
     forged: bool = False
     """Output that imitates the grader's was found."""
+    disk_full: bool = False
+    """The sandbox had no room left when the tests ended, so that reports may be missing or cut off."""
     signed: TestRun | None = None
     """The driver's signed report, where the command runs the driver."""
     record_wanted: bool = False
@@ -44,6 +46,12 @@ class Evidence:
     """Cases of the JUnit report that the script was told to write."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Rewards in the verifier's reward file."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """Return whether a report is missing, damaged or not the grader's."""
+        without_record = self.record_wanted and self.record is None
+        return bool(self.forged or self.problem or without_record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

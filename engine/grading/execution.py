@@ -7,6 +7,8 @@ image + setup patch + patch (without tests, their configuration, installed packa
 from __future__ import annotations
 
 import asyncio
+import errno
+import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -17,6 +19,8 @@ from engine.datasets.testing.testrun import run_tests
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, required
+from engine.grading.guarded_files import GuardedFiles
+from engine.grading.image_answers import remove_answers
 from engine.grading.isolated_worker import run_isolated
 from engine.grading.patch_apply import AppliedPatch, apply_graded
 from engine.grading.patch_filter import FilteredPatch
@@ -30,6 +34,7 @@ from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult, Verdict
 
 NO_OVERLAY: Mapping[str, bytes] = MappingProxyType({})
 _START_ALLOWANCE_S = 60.0
+_PROBE_BYTES = 64 << 10
 Inspection = Callable[[Sandbox], Awaitable[None]]
 
 
@@ -117,9 +122,13 @@ class RunExecutor:
             if row.answer.setup_patch:
                 await _set_up(box, row)
             applied = await apply_graded(box, patch, row)
+            if not applied.problem:
+                await remove_answers(box, row)
             if problem := applied.problem or await _restore_tests(box, row, applied):
                 return unjudged(Verdict.PATCH_FAILED, problem, applied=applied, tests=_missing(row.answer))
             evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay)
+            if evidence.is_incomplete:
+                evidence = replace(evidence, disk_full=await _has_full_disk(box))
             if inspect is not None:
                 await inspect(box)
         judgement = await judge(row, evidence, self._config)
@@ -155,8 +164,9 @@ async def gather(
     if DRIVER not in answer.test_command:
         return await run_script(box, answer, timeout_s=timeout_s, overlay=overlay)
     await place_files(box, overlay)
+    guarded = await GuardedFiles.hashed(box, answer, overlay=overlay)
     run = await run_tests(box, answer.test_command, timeout_s=timeout_s)
-    return Evidence(
+    evidence = Evidence(
         log=run.log,
         shown=run.log,
         seconds=run.seconds,
@@ -165,6 +175,7 @@ async def gather(
         forged=run.forged,
         signed=run,
     )
+    return evidence if run.timed_out or run.forged else await guarded.checked(box, evidence)
 
 
 async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
@@ -210,11 +221,24 @@ async def _restore_tests(box: Sandbox, row: TaskRow, applied: AppliedPatch) -> s
 def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
     if evidence.timed_out:
         return Verdict.TEST_TIMEOUT, evidence.problem
+    if evidence.disk_full:
+        reason = "the sandbox's disk was full when the tests ended (sandbox.disk_mb limits it)"
+        parts = (reason, evidence.problem, judgement.detail)
+        return Verdict.FAILED, ": ".join(part for part in parts if part)
     if evidence.forged or judgement.tampered:
         return Verdict.TAMPERED, evidence.problem or judgement.detail
     if judgement.passed and not evidence.problem:
         return Verdict.PASSED, ""
     return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)
+
+
+async def _has_full_disk(box: Sandbox) -> bool:
+    """Return whether a small file can no longer be written where reports go."""
+    try:
+        await box.write_file(f"/tmp/trainyard-{secrets.token_hex(8)}", bytes(_PROBE_BYTES))  # noqa: S108
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False
 
 
 def unjudged(

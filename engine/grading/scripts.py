@@ -7,6 +7,8 @@
 - Where the script runs pytest, ``pytest_recorder`` records it; the keys of its records come
   into being where the tests begin, after everything that builds or installs the project.
 - Reports and rewards are read as files, after every process of the script has been killed.
+- A script that it runs with bash is sourced instead: so bash reads the whole file at once, and changes to it
+  while it runs have no effect. Changed test files and scripts are found afterwards: ``guarded_files``.
 - Test files given as an overlay are put in place where the tests start: at the start marker, after everything
   that builds the project or places tests itself; without markers before the script.
 """
@@ -28,8 +30,9 @@ from engine.datasets.testing import pytest_recorder
 from engine.datasets.testing.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
 from engine.grading import swebench
 from engine.grading.evidence import SEVERITY, Evidence
+from engine.grading.guarded_files import GuardedFiles
 from engine.grading.placement import commands, place_files, placed_in, placing_command
-from engine.grading.rules.reward_file import parse_rewards
+from engine.grading.rules.reward_file import parse_rewards, reward_of
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import GradeRule, TaskAnswer
 
@@ -38,6 +41,8 @@ JUNIT = "{junit}"
 _PYTEST = re.compile(r"(?<![\w./-])(?:py\.test|pytest)(?![\w.-])|/(?:py\.test|pytest)(?=\s)|-m\s+pytest\b")
 _TOX = re.compile(r"(?<![\w./-])(?:tox|nox)(?![\w.-])")
 _SCRIPT = re.compile(r"(?<![\w$])/[\w./-]+\.sh\b")
+_RUNS_SCRIPT = re.compile(r"^((?:exec +)?)bash +(/[\w./-]+\.sh)(?=\s|$)")
+_SOURCED = """\\1bash -c 'source "$0" "$@"' \\2"""
 _INSTALLING = re.compile(r"\b(?:pip|conda|uv|apt-get) +(?:\w+ +)?install\b")
 _LOOP = re.compile(r"^(?:for|while|until)\b|\bxargs\b")
 _MAX_KEYS = 32
@@ -89,6 +94,8 @@ async def run_script(
                 await box.write_file(posixpath.join(box.spec.workdir, path), extended.encode())
     command = await _with_overlay(box, answer, overlay)
     script = prepare(command, nonces)
+    read_only = [*_SCRIPT.findall(answer.test_command), f"{nonces.folder}/trainyard_recorder.py"]
+    guarded = await GuardedFiles.hashed(box, answer, scripts=read_only, overlay=overlay)
     result = await box.exec(
         ["/bin/bash", "-c", 'eval "$(cat)"'],
         timeout_s=timeout_s,
@@ -98,7 +105,7 @@ async def run_script(
     evidence = await asyncio.to_thread(read_log, result, nonces, marked=_marked(answer.test_command))
     if result.timed_out or evidence.problem:
         return evidence
-    return await _with_reports(box, answer, nonces, evidence)
+    return await guarded.checked(box, await _with_reports(box, answer, nonces, evidence))
 
 
 async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, bytes]) -> str:
@@ -176,7 +183,7 @@ def prepare(command: str, nonces: _Nonces) -> str:
         elif END in line:
             lines.append(finish)
         else:
-            lines.append(line)
+            lines.append(_RUNS_SCRIPT.sub(_SOURCED, line))
     return "\n".join(lines) + "\n"
 
 
@@ -326,11 +333,17 @@ async def _cases(box: Sandbox, path: str) -> Mapping[tuple[str, str], TestCase]:
 
 
 async def _rewards(box: Sandbox, answer: TaskAnswer) -> Mapping[str, float]:
-    paths = answer.metadata.get("reward_files") or REWARD_FILES
-    for path in map(str, paths):
+    """Return the rewards in the verifier's reward file; of several files the one with the lowest counts.
+
+    None where one is there that cannot be read: what a verifier could not write is not what it meant.
+    """
+    found: list[Mapping[str, float]] = []
+    for path in map(str, answer.metadata.get("reward_files") or REWARD_FILES):
         try:
             data = await box.read_file(path, max_bytes=_SMALL)
-            return await asyncio.to_thread(parse_rewards, path, data.decode("utf-8", "replace"))
-        except (OSError, ValueError, TypeError):
+            found.append(await asyncio.to_thread(parse_rewards, path, data.decode("utf-8", "replace")))
+        except FileNotFoundError:
             continue
-    return {}
+        except (OSError, ValueError, TypeError):
+            return {}
+    return min(found, key=reward_of, default={})

@@ -1,9 +1,14 @@
-"""Preparation of a sandbox for an agent: task set up, hidden tests removed, git history replaced.
+"""Preparation of a sandbox for an agent or for grading: hidden files removed, git history replaced.
 
 The history is replaced by one synthetic commit of the tree as it is. A new repository is packed from that
 commit alone, so neither refs, tags, remotes, reflogs, stashes, worktrees, alternates, hooks nor unreachable
 objects of the old one are left; the index keeps its file stamps, so that ``git status`` stays fast and clean.
 Where git is missing or the repository is broken, all of it is removed. To hide more: ``_SCRUB``.
+
+Test scripts name commits, and builds name versions after tags. So grading keeps, under their own names, the
+commits that a script names: those that were there when the task began (the base commit and its ancestors) as
+parents of the synthetic one, without their own history; of a later commit only the files that a script takes
+out of it. It keeps the nearest tag, too.
 """
 
 from __future__ import annotations
@@ -17,12 +22,32 @@ from engine.sandbox.base import Sandbox
 
 _SCRUB_S = 300.0
 _SCRUB = r"""
-hidden=$1 changed=$2; shift 2
+hidden=$1 changed=$2 kept=$3; shift 3
 export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0 GIT_OPTIONAL_LOCKS=0
 export GIT_AUTHOR_NAME=base GIT_AUTHOR_EMAIL=base@localhost GIT_AUTHOR_DATE='2000-01-01T00:00:00Z'
 export GIT_COMMITTER_NAME=base GIT_COMMITTER_EMAIL=base@localhost GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
 new=.trainyard-git
+keep() {  # with: whole yes or no, commits, files of later commits
+  whole=$1 commits=$2 names=; shift 2
+  tag=$(g describe --tags --abbrev=0 HEAD 2>/dev/null)
+  for name in $commits; do
+    old_commit=$(g rev-parse -q --verify "$name^{commit}" 2>/dev/null) || continue
+    case " $shallow " in *" $old_commit "*) continue ;; esac
+    shallow="$shallow $old_commit"
+    if [ "$whole" = yes ] && g merge-base --is-ancestor "$old_commit" HEAD; then
+      names="$names $old_commit" parents="$parents -p $old_commit"
+    else
+      g rev-list --objects --no-walk --filter=blob:none "$old_commit" >>"$new/more" || return 1
+      [ $# = 0 ] || g ls-tree -r "$old_commit" -- "$@" | cut -f1 | cut -d' ' -f3 >>"$new/more" || return 1
+    fi
+  done
+  # An empty commit on top: `git show` in a script prints no tree.
+  if [ -z "$parents" ]; then parents="-p $commit" names=$commit; fi
+  commit=$(g commit-tree -m base $parents "$tree") && names="$names $commit"
+}
 scrub() {
+  rm -rf "$new" && mkdir -p "$new/objects/pack" "$new/objects/info" "$new/refs/heads" "$new/refs/tags" &&
+    mkdir "$new/info" || return 1
   old=$(g rev-parse --absolute-git-dir) && common=$(cd "$(g rev-parse --git-common-dir)" && pwd) || return 1
   g update-index -q --no-split-index || return 1
   while [ "$hidden" -gt 0 ]; do
@@ -37,11 +62,17 @@ scrub() {
     fi
     shift; changed=$((changed - 1))
   done
-  commit=$(g commit-tree -m base "$(g write-tree)") || return 1
-  rm -rf "$new" && mkdir -p "$new/objects/pack" "$new/objects/info" "$new/refs/heads" "$new/refs/tags" &&
-    mkdir "$new/info" || return 1
-  pack="pack-objects -q --revs --window=0 --delta-base-offset $new/objects/pack/pack"  # no search for deltas
-  echo "$commit" | g $pack >/dev/null || return 1
+  tree=$(g write-tree) && commit=$(g commit-tree -m base "$tree") || return 1
+  names=$commit parents= shallow= tag=
+  [ "$kept" = no ] || keep "$@" || return 1
+  pack="pack-objects -q --window=0 --delta-base-offset $new/objects/pack/pack"  # no search for deltas
+  { g rev-list --objects --no-walk $names || echo failed; [ ! -s "$new/more" ] || cat "$new/more"; } |
+    cut -d' ' -f1 | g $pack >/dev/null || return 1
+  rm -f "$new/more"
+  [ -z "$shallow" ] || printf '%s\n' $shallow >"$new/shallow" || return 1
+  if [ -n "$tag" ]; then
+    mkdir -p "$(dirname "$new/refs/tags/$tag")" && echo "${parents##* }" >"$new/refs/tags/$tag" || return 1
+  fi
   echo "$commit" >"$new/refs/heads/main" && echo 'ref: refs/heads/main' >"$new/HEAD" || return 1
   printf '[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = false\n' >"$new/config"
   printf '[gc]\n\tauto = 0\n[user]\n\tname = agent\n\temail = agent@localhost\n' >>"$new/config"
@@ -58,7 +89,7 @@ if [ -e .git ] && command -v git >/dev/null 2>&1 && scrub "$@"; then ok=yes; fi
 rm -rf .git || exit 1
 if [ "$ok" = yes ]; then mv "$new" .git || exit 1; else rm -rf "$new"; fi
 find . -mindepth 2 -name .git -prune -exec rm -rf {} + || exit 1
-[ "$ok" = no ] || [ "$(g rev-list --all --reflog --count)" = 1 ] || exit 1
+[ "$ok" = no ] || [ "$kept" = yes ] || [ "$(g rev-list --all --reflog --count)" = 1 ] || exit 1
 for folder in "$PWD/.venv/bin" /root/.venv/bin /opt/miniconda3/envs/testbed/bin; do
   if [ -x "$folder/python" ]; then printf '%s' "$folder:$PATH"; break; fi
 done
@@ -109,8 +140,31 @@ async def scrub_history(box: Sandbox, *, changed: Sequence[str] = (), hidden: Se
     inside = [
         path for path in (_below(workdir, path) for path in hidden) if path and not path.startswith("../")
     ]
-    arguments = [str(len(inside)), str(len(changed)), *inside, *changed]
-    result = await box.exec(["/bin/sh", "-c", _SCRUB, "scrub", *arguments], timeout_s=_SCRUB_S, cwd=workdir)
+    return await _scrub(box, [str(len(inside)), str(len(changed)), "no", *inside, *changed])
+
+
+async def prepare_for_grading(
+    box: Sandbox, *, commits: Sequence[str] = (), files: Sequence[str] = (), setup_patch: str = ""
+) -> None:
+    """Remove the git history that began after the task, and repositories nested in the workdir.
+
+    Args:
+        commits: names of commits that the test script may use; others are not kept, unknown ones are ignored.
+        files: paths that the script takes out of commits made later than the task.
+        setup_patch: what made the image the task. The image's own commits are the task's future then, and
+            nothing but ``files`` is kept of them.
+
+    Raises:
+        SandboxError: something of the old history may be left.
+    """
+    changed = touched(setup_patch)
+    whole = "no" if setup_patch else "yes"
+    await _scrub(box, ["0", str(len(changed)), "yes", *changed, whole, " ".join(commits), *files])
+
+
+async def _scrub(box: Sandbox, arguments: Sequence[str]) -> str:
+    command = ["/bin/sh", "-c", _SCRUB, "scrub", *arguments]
+    result = await box.exec(command, timeout_s=_SCRUB_S, cwd=box.spec.workdir)
     if result.exit_code != 0:
         said = result.stderr.decode(errors="replace").strip()[-500:]
         raise SandboxError(f"the git history could not be removed: {said or 'no reason was given'}")

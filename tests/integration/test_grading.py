@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
+import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,8 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing import testrun
 from engine.errors import DatasetError, SandboxStartError
+from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
@@ -129,6 +135,50 @@ async def test_a_test_file_that_the_image_does_not_take_is_an_infrastructure_fai
     assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
     changed = await make_grader(LocalBackend(home)).grade(hidden, row.answer.gold_patch)
     assert (changed.verdict, changed.reward) == (Verdict.PATCH_FAILED, 0.0)
+
+
+FILL = """
+import os
+try:
+    with open('/tmp/fill', 'wb', buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 14))
+except OSError:
+    pass
+"""
+
+
+async def test_a_full_disk_is_named_as_such(home: Path, row: TaskRow) -> None:
+    """The recorder finds no room for its report: that is no sign of tampering."""
+    grader = Grader(
+        backend=LocalBackend(home),
+        config=GradingConfig(),
+        sandbox=SandboxConfig(memory_mb=256, disk_mb=16),
+        run_id="test",
+    )
+    grade = await grader.grade(row, patched(FILL + NUMBERS))
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+    assert grade.detail.startswith("the sandbox's disk was full when the tests ended (sandbox.disk_mb")
+
+
+async def test_a_small_patch_of_very_large_files_does_not_apply(home: Path, row: TaskRow) -> None:
+    """What it unpacks to is more than a sandbox is sent at once."""
+    packed = zlib.compress(bytes(30 << 20), 9)
+    lines = [packed[at : at + 52] for at in range(0, len(packed), 52)]
+    text = "".join(
+        chr(ord("A") + len(line) - 1 if len(line) <= 26 else ord("a") + len(line) - 27)
+        + base64.b85encode(line + b"\0" * (-len(line) % 4)).decode()
+        + "\n"
+        for line in lines
+    )
+    head = (
+        "diff --git a/{0} b/{0}\nnew file mode 100644\nindex {1}..{2}\nGIT binary patch\nliteral {3}\n{4}\n"
+    )
+    blob = hashlib.sha1(b"blob %d\0" % (30 << 20) + bytes(30 << 20)).hexdigest()
+    files = [head.format(name, "0" * 40, blob, 30 << 20, text) for name in ("a", "b", "c")]
+    grade = await make_grader(LocalBackend(home)).grade(row, "".join(files) + row.answer.gold_patch)
+    assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
+    assert "larger than" in grade.detail
 
 
 async def test_an_endless_loop_is_a_timeout(home: Path, row: TaskRow) -> None:

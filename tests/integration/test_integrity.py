@@ -12,7 +12,7 @@ import pytest
 from engine.errors import PatchError
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import Sandbox, SandboxSpec
-from engine.sandbox.integrity import prepare_for_agent
+from engine.sandbox.integrity import prepare_for_agent, prepare_for_grading
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.preflight import preflight
@@ -92,6 +92,66 @@ async def test_one_commit_is_left_and_nothing_else(box: Sandbox, home: Path) -> 
     assert await run(box, "grep -rl 'return 1' .git; ls .git/hooks .git/logs 2>/dev/null") == ""
     assert await run(box, "find . -name .git") == "./.git"
     assert await run(box, "git log -1 --format='%an %s %aI'") == "base base 2000-01-01T00:00:00+00:00"
+
+
+async def test_grading_keeps_the_base_commit_and_nothing_that_came_later(box: Sandbox, home: Path) -> None:
+    fix, base = git(home / "tree", "rev-parse", "fixed"), git(home / "tree", "rev-parse", "HEAD")
+    await prepare_for_grading(box, commits=[base[:12], "0123456789abcdef"])
+    assert await run(box, "git fsck --unreachable --no-reflogs") == ""
+    assert (
+        await run(box, "git branch -r; git stash list; git reflog; git remote; find . -name .git") == "./.git"
+    )
+    assert await run(box, "git log --all --format=%s") == "base\nold"
+    assert await run(box, f"git rev-parse HEAD~1; git show --format= HEAD; git diff {base}") == base
+    assert "fatal" in await run(box, f"git show {fix}")
+    assert await run(box, "git cat-file --batch-all-objects --batch | grep -c 'return 1'") == "0"
+    await run(box, f"echo broken > tests/test_hidden.py; git checkout -q {base} -- tests")
+    assert await run(box, "cat tests/test_hidden.py; git status --porcelain") == "SECRET = 1"
+    assert await box.diff() == ""
+
+
+async def test_grading_keeps_of_a_later_commit_only_the_files_that_the_script_takes(
+    box: Sandbox, home: Path
+) -> None:
+    fix = git(home / "tree", "rev-parse", "fixed")
+    await prepare_for_grading(box, commits=[fix], files=["tests/test_hidden.py"])
+    await run(box, "rm tests/test_hidden.py")
+    assert (
+        await run(box, f"git checkout {fix} -- tests/test_hidden.py && cat tests/test_hidden.py")
+        == "SECRET = 1"
+    )
+    assert await run(box, "git log --all --format=%s") == "base\nbase"
+    assert "return 1" not in await run(
+        box, f"git show {fix}:code.py; git checkout {fix} -- code.py; cat code.py"
+    )
+
+
+async def test_grading_keeps_nothing_of_an_image_that_holds_the_intact_code(box: Sandbox, home: Path) -> None:
+    """The image's commit is the solution where a setup patch made the task."""
+    base = git(home / "tree", "rev-parse", "HEAD")
+    bug = diff_texts("code.py", BUGGY, "def f():\n    return None\n")
+    await box.apply_patch(bug)
+    await prepare_for_grading(box, commits=[base], setup_patch=bug)
+    assert await run(box, "git show HEAD:code.py; git status --porcelain") == "def f():\n    return None"
+    assert await run(box, "git cat-file --batch-all-objects --batch | grep -c 'return 0'") == "0"
+    assert "return 0" not in await run(box, f"git show {base}:code.py")
+
+
+async def test_grading_keeps_the_nearest_tag_for_builds_that_ask_for_a_version(
+    box: Sandbox, home: Path
+) -> None:
+    await run(box, "git tag v1.2 HEAD && git tag v9 fixed")
+    await prepare_for_grading(box)
+    assert await run(box, "git describe --tags --abbrev=0; git tag") == "v1.2\nv1.2"
+    assert await run(box, "git fsck --unreachable --no-reflogs") == ""
+
+
+async def test_grading_without_a_repository_and_with_a_broken_one(home: Path, box: Sandbox) -> None:
+    async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
+        await prepare_for_grading(broken, commits=["0123456789"])
+        assert await run(broken, "ls -A") == "code.py"
+        await prepare_for_grading(broken, commits=["0123456789"])
+        assert await run(broken, "ls -A") == "code.py"
 
 
 async def test_the_repository_still_works_and_the_diff_is_unmoved(box: Sandbox) -> None:

@@ -2,7 +2,7 @@
 
 Of several numbers ``reward`` counts where it is there, else their mean. It passed at 1; what is below is the
 reward, within 0 and 1. Where the script ran pytest, a full reward over failed tests, or any over none, is not
-believed.
+believed; nor is the reward of a verifier that somebody stopped.
 """
 
 from __future__ import annotations
@@ -17,13 +17,16 @@ from engine.config.rollout import GradingConfig
 from engine.grading.evidence import Evidence, Judgement, recorded_tests, unconfirmed_success
 from engine.types import TaskRow
 
+_ENDED_FROM_OUTSIDE = frozenset({129, 130, 131, 137, 143})
+"""Exit codes of a shell that SIGHUP, SIGINT, SIGQUIT, SIGKILL or SIGTERM ended."""
+
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """Apply the rule described in the module's docstring."""
     tests = recorded_tests(evidence)
     if not evidence.rewards:
         return Judgement(passed=False, tests=tests, detail="the verifier wrote no reward")
-    value = evidence.rewards.get("reward", fmean(evidence.rewards.values()))
+    value = reward_of(evidence.rewards)
     if not math.isfinite(value):
         return Judgement(passed=False, tests=tests, detail=f"the verifier's reward is {value}")
     reward = min(max(value, 0.0), 1.0)
@@ -31,8 +34,19 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     partial = reward < 1 and evidence.record is not None and bool(evidence.record.outcomes)
     if reward > 0 and doubt and not partial:
         return Judgement(passed=False, tests=tests, tampered=True, detail=doubt)
+    if reward > 0 and evidence.exit_code in _ENDED_FROM_OUTSIDE:
+        detail = f"the verifier was stopped by a signal (exit code {evidence.exit_code})"
+        return Judgement(passed=False, tests=tests, detail=detail)
     detail = "" if reward >= 1 else f"the verifier's reward is {value:g}"
     return Judgement(passed=reward >= 1, tests=tests, detail=detail, reward=reward)
+
+
+def reward_of(rewards: Mapping[str, float]) -> float:
+    """Return the reward of a file with at least one number; infinite where their mean is."""
+    try:
+        return rewards.get("reward", fmean(rewards.values()))
+    except OverflowError:
+        return math.inf
 
 
 def parse_rewards(name: str, text: str) -> Mapping[str, float]:
@@ -48,6 +62,6 @@ def parse_rewards(name: str, text: str) -> Mapping[str, float]:
 def _numbers(found: Any) -> Mapping[str, float]:
     if isinstance(found, int | float) and not isinstance(found, bool):
         return {"reward": float(found)}
-    if not isinstance(found, dict):
+    if not isinstance(found, dict) or not found:
         raise ValueError("neither a number nor an object of numbers")
     return {str(key): float(value) for key, value in found.items() if not isinstance(value, bool)}

@@ -9,13 +9,14 @@ import pytest
 from engine.types import TaskRow
 from tests.dataset_builders import toolchain_or_skip
 from tests.integration.adversary.frame import toy_row
+from tests.integration.adversary.git import build_images
 
 
 @pytest.fixture(scope="session")
 def adversary_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the test toolchain."""
+    """A data folder with the test toolchain, and images that hold the solution."""
     folder = tmp_path_factory.mktemp("adversary")
-    toolchain_or_skip(folder)
+    build_images(folder, toolchain_or_skip(folder))
     return folder
 
 

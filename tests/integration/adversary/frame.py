@@ -38,7 +38,9 @@ from tests.dataset_builders import (
     write_toy,
 )
 
-FAMILIES = ("honest", "output", "exits", "files", "reports")
+FAMILIES = (
+    "honest", "output", "exits", "files", "reports", "patches", "helpers", "changes", "resources", "git",
+)  # fmt: skip
 """Modules of this package that hold a ``FAMILY``."""
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)

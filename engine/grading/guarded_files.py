@@ -1,0 +1,140 @@
+"""Comparison of test files before and after a run: what changed meanwhile was changed by the code under test.
+
+Guarded are the answer's test files, the files of its test patch, the files of required tests, every
+``conftest.py`` above them, and scripts. A script may put tests in place itself, so a file may also end as the
+test patch or the overlay makes it, and be gone. Only source text counts: tests write data beside themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from engine.errors import PatchError
+from engine.grading.evidence import Evidence, named
+from engine.patches.apply import apply_patch, touched
+from engine.patches.trees import MAX_FILES, is_plain
+from engine.sandbox.base import Sandbox
+from engine.types import TaskAnswer
+
+_SOURCE = frozenset(
+    {
+        ".py", ".sh", ".js", ".jsx", ".ts", ".tsx", ".mjs", ".cjs", ".go", ".rs", ".java", ".kt", ".scala",
+        ".rb", ".php", ".c", ".cc", ".cpp", ".h", ".hpp", ".cs", ".swift", ".ini", ".cfg", ".toml", ".exs",
+    }
+)  # fmt: skip
+_MAX_BYTES = 16 << 20
+_ABSENT = ""
+
+
+class GuardedFiles:
+    """Hashes of test files at the start of a run.
+
+    Args:
+        names: guarded paths below the workdir.
+        outside: guarded absolute paths.
+        allowed: path → hashes of the contents that it may end with.
+    """
+
+    def __init__(self, names: Sequence[str], outside: Sequence[str], allowed: Mapping[str, set[str]]) -> None:
+        self._names = names
+        self._outside = outside
+        self._allowed = allowed
+
+    @classmethod
+    async def hashed(
+        cls, box: Sandbox, answer: TaskAnswer, *, scripts: Iterable[str] = (), overlay: Mapping[str, bytes]
+    ) -> GuardedFiles:
+        """Hash the test files of a sandbox right before its tests run.
+
+        Args:
+            scripts: absolute paths of scripts that run the tests.
+            overlay: test files that a command puts in place later.
+        """
+        workdir = box.spec.workdir
+        patched = await _patched(box, answer.test_patch)
+        given = {_key(workdir, path) for path in [*answer.test_files, *scripts, *overlay]}
+        guarded = {
+            path for path in {*given, *patched, *_files_of(answer)} if PurePosixPath(path).suffix in _SOURCE
+        }
+        names = sorted(path for path in guarded if is_plain(path))[:MAX_FILES]
+        outside = sorted(path for path in guarded if not is_plain(path))
+        found = await _hashes(box, names, outside)
+        allowed = {path: {found[path], _ABSENT} for path in found}
+        for path, content in overlay.items():
+            allowed.setdefault(_key(workdir, path), set()).add(_hash(content))
+        for path, content in patched.items():
+            allowed.setdefault(path, set()).add(_hash(content))
+        # What was absent may only come to be as the test patch or the overlay makes it.
+        return cls(names, outside, allowed)
+
+    async def checked(self, box: Sandbox, evidence: Evidence) -> Evidence:
+        """Return the evidence of the run, as forged where one of its test files was altered."""
+        altered = await self.altered(box)
+        if not altered:
+            return evidence
+        problem = f"test files were changed while the tests ran: {named(altered)}"
+        return replace(evidence, forged=True, problem=problem)
+
+    async def altered(self, box: Sandbox) -> list[str]:
+        """Return the paths whose content is none that the run itself put there, sorted.
+
+        Files that can no longer be read count as altered.
+        """
+        try:
+            found = await _hashes(box, self._names, self._outside)
+        except PatchError as error:
+            return [str(error)]
+        return sorted(path for path, digest in found.items() if digest not in self._allowed[path])
+
+
+async def _hashes(box: Sandbox, names: Sequence[str], outside: Sequence[str]) -> dict[str, str]:
+    """Return path → hash, empty for absent files. Raises PatchError for files that cannot be read."""
+    states = await box.fetch_files(names)
+    found = {name: _hash(states[name].data) if name in states else _ABSENT for name in names}
+    for path in outside:
+        try:
+            found[path] = _hash(await box.read_file(path, max_bytes=_MAX_BYTES))
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            found[path] = _ABSENT
+        except (OSError, ValueError) as error:
+            raise PatchError(f"{path} cannot be read: {error}") from error
+    return found
+
+
+async def _patched(box: Sandbox, test_patch: str) -> dict[str, bytes]:
+    """Return the test patch's files as it makes them; none where it does not apply to the tree as it is."""
+    if not test_patch.strip():
+        return {}
+    try:
+        before = await box.fetch_files(await asyncio.to_thread(touched, test_patch))
+        changes = await asyncio.to_thread(apply_patch, before, test_patch)
+    except PatchError:
+        return {}
+    return {path: state.data for path, state in changes.files.items()}
+
+
+def _files_of(answer: TaskAnswer) -> set[str]:
+    """Return the files in the names of required tests, and every possible ``conftest.py`` above them."""
+    found: set[str] = set()
+    for test in (*answer.fail_to_pass, *answer.pass_to_pass):
+        path, separator, _ = test.partition("::")
+        if separator and PurePosixPath(path).suffix in _SOURCE and is_plain(path):
+            found.add(path)
+            found.update(f"{parent}/conftest.py".removeprefix("./") for parent in PurePosixPath(path).parents)
+    return found
+
+
+def _key(workdir: str, path: str) -> str:
+    """Return a path relative to the workdir where it lies below it, else absolute."""
+    place = posixpath.normpath(posixpath.join(workdir, path))
+    name = posixpath.relpath(place, workdir)
+    return name if is_plain(name) else place
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,0 +1,106 @@
+"""Trees and processes that exhaust something: the agent's doing, a reward of 0, never an excluded rollout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from engine.types import TaskRow
+from tests.dataset_builders import new_file
+from tests.integration.adversary.frame import SIGNED, Layer, Submission, code
+from tests.integration.adversary.output import FORGED
+
+_LOG = ("log",)
+_FILL = """
+def _fill(folder):
+    try:
+        with open(folder + '/fill', 'wb', buffering=0) as file:
+            while True:
+                file.write(bytes(1 << 16))
+    except OSError:
+        pass
+    try:
+        for number in range(1 << 16):
+            open(f'{folder}/fill{number}', 'wb').close()
+    except OSError:
+        pass
+"""
+_DEEP = """
+import os
+_here = os.getcwd()
+for _ in range(1500):
+    os.mkdir('a')
+    os.chdir('a')
+os.chdir(_here)
+"""
+_MANY = "import os\nos.mkdir('many')\nfor _n in range(30000): open(f'many/{_n}.py', 'w').close()\n"
+_FIFOS = """
+import glob, os
+for _path in glob.glob('/tmp/trainyard-*') + glob.glob('/tmp/trainyard-*/*'):
+    try:
+        os.unlink(_path)
+    except OSError:
+        pass
+    try:
+        os.mkfifo(_path)
+    except OSError:
+        pass
+for _name in ('record-0', 'junit.xml'):
+    for _folder in glob.glob('/tmp/trainyard-*'):
+        try:
+            os.mkfifo(f'{_folder}/{_name}')
+        except OSError:
+            pass
+"""
+_FLOOD = (
+    f"import os\nfor _ in range(2000): os.write(1, b'x' * 65536)\nos.write(1, b'''{FORGED}''')\nos._exit(0)\n"
+)
+
+
+def _patch(name: str, patch: str) -> Submission:
+    return Submission(name=name, patch=patch, layer=Layer.PATCH, rules=SIGNED)
+
+
+def _runs(name: str, text: str, rules: tuple[str, ...] = ("signed", *_LOG)) -> Submission:
+    return Submission(name=name, patch=code(text), layer=Layer.EVIDENCE, rules=rules)
+
+
+def _with_new_test(row: TaskRow) -> TaskRow:
+    files = {"toy/checks/check_clamp.py": "def test(): pass\n"}
+    return replace(row, answer=replace(row.answer, test_files=files))
+
+
+def _in_the_way(name: str, patch: str) -> Submission:
+    return Submission(name=name, patch=patch, layer=Layer.PATCH, rules=SIGNED, task=_with_new_test)
+
+
+def _link(path: str, target: str) -> str:
+    return (
+        f"diff --git a/{path} b/{path}\nnew file mode 120000\n--- /dev/null\n+++ b/{path}\n"
+        f"@@ -0,0 +1 @@\n+{target}\n\\ No newline at end of file\n"
+    )
+
+
+FAMILY = (
+    _patch("a file below 1,200 folders", new_file("x", "x\n").replace("/x", "/" + "a/" * 1200 + "x")),
+    _patch("12,000 files", "".join(new_file(f"many/{number}", "x\n") for number in range(12_000))),
+    _in_the_way("a folder where a test goes", new_file("toy/checks/check_clamp.py/x", "x\n")),
+    _in_the_way("a file where the folder of a test goes", new_file("toy/checks", "x\n")),
+    _in_the_way("a link where a test goes", _link("toy/checks/check_clamp.py", "/dev/null")),
+    _in_the_way("a link where the folder of a test goes", _link("toy/checks", "/proc")),
+    _in_the_way("a loop of links where a test goes", _link("toy/checks", "checks")),
+    _runs("a full disk", f"{_FILL}\n_fill('/tmp')\n"),
+    _runs(
+        "a full disk and forged lines",
+        f"{_FILL}\n_fill('/tmp')\nimport os\nos.write(1, b'''{FORGED}''')\nos._exit(0)\n",
+    ),
+    _runs("1,500 nested folders", _DEEP),
+    _runs("30,000 new files", _MANY),
+    _runs("pipes where reports go", _FIFOS),
+    _runs("130 MB of output", _FLOOD, _LOG),
+    _runs("all memory", "x = []\nwhile True: x.append(bytes(1 << 24))\n", SIGNED),
+    _runs(
+        "all processes",
+        "import os\nwhile True:\n    try: os.fork()\n    except OSError: os._exit(0)\n",
+        SIGNED,
+    ),
+)

@@ -1,0 +1,275 @@
+"""Whatever a patch looks like, no protected file differs on disk once its graded part is applied.
+
+Patches are drawn: an operation on a target, written in one of the notations that git and patch read, alone or
+beside parts that apply, apply with fuzz only, or are rejected. The same patches aimed at code do change it.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import random
+import stat
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from engine.datasets.paths import is_configuration, is_installed, is_test_code
+from engine.grading.patch_apply import apply_graded
+from engine.patches.diff import diff_texts
+from engine.sandbox.base import Sandbox
+from tests.unit.grading.test_patch_apply import Box, git, task
+
+CODE = "".join(f"line {number}\n" for number in range(30))
+TEST = "def test_a():\n    assert False\n"
+FILES = {
+    "a.py": CODE,
+    "b.py": "forge()\n",
+    "pkg/c.py": CODE,
+    "pkg/checks/check_a.py": TEST,
+    "checks.d/runner.txt": TEST,
+    "hidden/deep/check.py": TEST,
+    "tests/test_a.py": TEST,
+    "tests/data/x.bin": "data\n",
+    "conftest.py": "import a\n",
+    "pytest.ini": "[pytest]\n",
+    "bin/test": "#!/bin/sh\n",
+}
+NEW_TARGETS = (
+    "pkg/conftest.py", "tests/conftest.py", "setup.cfg", "sitecustomize.py", "pytest.toml", "evil.pth",
+    ".gitattributes", "hidden/new.py", "src/a.test.ts", "pkg/__tests__/a.js", "json.py",
+)  # fmt: skip
+TARGETS = (
+    "pkg/checks/check_a.py", "checks.d/runner.txt", "hidden/deep/check.py", "tests/test_a.py",
+    "tests/data/x.bin", "conftest.py", "pytest.ini", "bin/test", *NEW_TARGETS,
+)  # fmt: skip
+ROW = task(
+    hidden_paths=("/w/hidden",),
+    test_files={"/w/pkg/checks/check_a.py": TEST},
+    test_patch=diff_texts("checks.d/runner.txt", "", TEST),
+)
+PATCHES_PER_SEED = 60
+
+
+def quoted(name: str) -> str:
+    return '"' + "".join(f"\\{ord(character):03o}" for character in name) + '"'
+
+
+def half_quoted(name: str) -> str:
+    return f'"{name[:-1]}\\{ord(name[-1]):03o}"'
+
+
+DATES = ("", "\t2020-01-01", " 2020-01-01 00:00:00.000000000 +0000", "\t(revision 1)", " ", "\t", "\r")
+NAMES: tuple[Callable[[str, str], str], ...] = (
+    lambda side, name: f"{side}/{name}",
+    lambda side, name: f"{side}/{name}",
+    lambda side, name: f"{side}/{name}",
+    lambda _, name: name,
+    lambda _, name: f"./{name}",
+    lambda side, name: f"{side}//{name}",
+    lambda side, name: f"{side}/./{name}",
+    lambda side, name: f"{side}/x/../{name}",
+    lambda side, name: f"x/{side}/{name}",
+    lambda side, name: quoted(f"{side}/{name}"),
+    lambda side, name: half_quoted(f"{side}/{name}"),
+    lambda _, name: f"/w/{name}",
+    lambda _, name: f"i/{name}",
+)
+
+
+def hunk(generator: random.Random, old: str, new: str) -> str:
+    """One hunk for the whole file, sometimes with counts, places or context that are not right."""
+    before, after = old.splitlines(), new.splitlines()
+    start = generator.choice([1, 1, 1, 5]) if before else 0
+    if before and generator.random() < 0.2:
+        before[0] = f"{before[0]} "
+    body = "".join(f"-{line}\n" for line in before) + "".join(f"+{line}\n" for line in after)
+    counts = f"-{start},{len(before)} +{1 if after else 0},{len(after)}"
+    if generator.random() < 0.1:
+        counts = f"-{start},{len(before) + 1} +1,{len(after) + 1}"
+    end = "\\ No newline at end of file\n" if generator.random() < 0.1 else ""
+    return f"@@ {counts} @@\n{body}{end}"
+
+
+def binary(data: bytes) -> str:
+    packed = zlib.compress(data)
+    padded = base64.b85encode(packed + b"\0" * (-len(packed) % 4)).decode()
+    mark = chr(ord("A") + len(packed) - 1)
+    return f"GIT binary patch\nliteral {len(data)}\n{mark}{padded}\n\nliteral 0\nHcmV?d00001\n\n"
+
+
+def header(generator: random.Random, source: str, target: str, *, new: bool, gone: bool) -> str:
+    """The two lines before hunks, in some notation, for a file that is called so on both sides."""
+    name = generator.choice(NAMES)
+    old_line = "/dev/null" if new and generator.random() < 0.8 else name("a", source)
+    new_line = "/dev/null" if gone and generator.random() < 0.8 else name("b", target)
+    dates = [generator.choice(DATES) if generator.random() < 0.4 else "" for _ in range(2)]
+    lines = [f"--- {old_line}{dates[0]}\n", f"+++ {new_line}{dates[1]}\n"]
+    first = [
+        "",
+        f"diff --git {name('a', source)} {name('b', target)}\n",
+        f"diff --git a/{source} b/{target}\n",
+        f"diff --git a/a.py b/{target}\n",
+        "diff --git a/a.py b/a.py\n",
+        f"Index: {target}\n" + "=" * 67 + "\n",
+        f"diff -urN {source} {target}\n",
+    ]
+    begin = generator.choice(first)
+    mode = ""
+    if begin.startswith("diff --git"):
+        if new:
+            mode = generator.choice(
+                ["", f"new file mode {generator.choice(['100644', '100755', '120000'])}\n"]
+            )
+        elif gone:
+            mode = generator.choice(["", "deleted file mode 100644\n"])
+        if generator.random() < 0.3:
+            mode += "index 1111111..2222222 100644\n"
+    kept = lines if generator.random() < 0.9 else generator.sample(lines, 1)
+    return begin + mode + "".join(kept)
+
+
+def part(generator: random.Random, target: str) -> str:
+    """A patch that creates, changes, removes, moves, copies, links or replaces the target."""
+    old = FILES.get(target, "")
+    above = target.rpartition("/")[0] or target
+    link = "@@ -0,0 +1 @@\n+/tmp\n\\ No newline at end of file\n"
+    git_header = f"diff --git a/{target} b/{target}\n"
+    match generator.randrange(14):
+        case 0 | 1 | 2:
+            return header(generator, target, target, new=not old, gone=False) + hunk(
+                generator, old, "forge()\n"
+            )
+        case 3:
+            return header(generator, target, target, new=False, gone=True) + hunk(generator, old, "")
+        case 4:
+            word = generator.choice(["rename", "copy"])
+            return (
+                f"diff --git a/b.py b/{target}\nsimilarity index 100%\n{word} from b.py\n{word} to {target}\n"
+            )
+        case 5:
+            return (
+                f"diff --git a/{target} b/moved.py\nsimilarity index 100%\n"
+                f"rename from {target}\nrename to moved.py\n"
+            )
+        case 6:
+            return f"{git_header}old mode 100644\nnew mode 100755\n"
+        case 7:
+            gone = f"{git_header}deleted file mode 100644\n--- a/{target}\n+++ /dev/null\n"
+            remove = gone + hunk(random.Random(0), old, "") if old else ""
+            return f"{remove}{git_header}new file mode 120000\n--- /dev/null\n+++ b/{target}\n{link}"
+        case 8:
+            return (
+                f"diff --git a/{above} b/{above}\nnew file mode 120000\n--- /dev/null\n+++ b/{above}\n{link}"
+            )
+        case 9:
+            place = generator.choice([target, above])
+            return (
+                f"diff --git a/{place} b/{place}\nnew file mode 160000\nindex 0000000..{'1' * 40}\n"
+                f"--- /dev/null\n+++ b/{place}\n@@ -0,0 +1 @@\n+Subproject commit {'1' * 40}\n"
+            )
+        case 10:
+            kind = generator.choice(["new file mode 100644\n", ""])
+            return f"{git_header}{kind}index {'0' * 40}..{'2' * 40}\n{binary(b'forge()')}"
+        case 11:
+            inner = f"{target}/x.py"
+            return header(generator, inner, inner, new=True, gone=False) + hunk(generator, "", "x\n")
+        case 12:
+            return header(generator, "a.py", target, new=False, gone=False) + hunk(
+                generator, CODE, "forge()\n"
+            )
+        case _:
+            return f"*** a/{target}\n--- b/{target}\n***************\n*** 0 ****\n--- 1 ----\n+ forge()\n"
+
+
+GOOD = diff_texts("a.py", CODE, CODE.replace("line 3\n", "better\n"))
+FUZZY = GOOD.replace(" line 2\n", " other 2\n")
+REJECTED = diff_texts("pkg/c.py", "nothing like it\n", "new\n")
+
+
+def some_patch(generator: random.Random, target: str) -> str:
+    parts = [part(generator, target) for _ in range(generator.choice([1, 1, 2]))]
+    parts += generator.sample(
+        [GOOD, FUZZY, FUZZY, REJECTED, "1a\nforge()\n.\nw\n"], generator.choice([0, 1, 1, 2])
+    )
+    generator.shuffle(parts)
+    patch = "".join(parts)
+    if generator.random() < 0.1:
+        patch = patch.replace("\n", "\r\n")
+    if generator.random() < 0.1:
+        patch = patch.rstrip("\n")
+    if generator.random() < 0.1:
+        patch = f"Here is the fix:\n\n{patch}\n-- \n2.39.5\n"
+    return patch
+
+
+def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Everything on disk outside of the repository: kind and execute bit, content or target."""
+    found = {}
+    for parent, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name != ".git"]
+        for name in [*names, *(each for each in folders if Path(parent, each).is_symlink())]:
+            path = Path(parent, name)
+            mode = path.lstat().st_mode
+            data = os.fsencode(path.readlink()) if stat.S_ISLNK(mode) else path.read_bytes()
+            found[path.relative_to(folder).as_posix()] = (stat.S_IFMT(mode) | mode & 0o100, data)
+    return found
+
+
+def is_protected(path: str) -> bool:
+    own = ("pkg/checks/check_a.py", "checks.d/runner.txt", "hidden", "json.py")
+    mine = any(path == name or path.startswith(f"{name}/") for name in own)
+    return mine or is_test_code(path) or is_configuration(path) or is_installed(path)
+
+
+def make(folder: Path) -> Box:
+    for path, content in FILES.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content)
+    if not (folder / ".git").exists():
+        git(folder, "init", "-q")
+        git(folder, "add", "-A")
+        git(folder, "commit", "-q", "-m", "x")
+    return Box(folder)
+
+
+def reset(folder: Path) -> None:
+    git(folder, "reset", "-q", "--hard")
+    git(folder, "clean", "-qfdx")
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_protected_files_are_the_same_after_any_patch(tmp_path: Path, seed: int) -> None:
+    generator = random.Random(seed)
+    box = make(tmp_path)
+    truth = {path: state for path, state in contents(tmp_path).items() if is_protected(path)}
+    assert set(truth) > {"conftest.py", "hidden/deep/check.py", "bin/test", "tests/test_a.py"}
+    ends = {"left out": 0, "refused": 0, "nothing": 0}
+    for _ in range(PATCHES_PER_SEED):
+        patch = some_patch(generator, generator.choice(TARGETS))
+        found = await apply_graded(cast(Sandbox, box), patch, ROW)
+        after = contents(tmp_path)
+        assert {path: state for path, state in after.items() if is_protected(path)} == truth, patch
+        ends["refused" if found.problem else "left out" if found.filtered.left_out else "nothing"] += 1
+        reset(tmp_path)
+    assert ends["left out"] >= PATCHES_PER_SEED / 10, ends
+    assert ends["refused"], ends
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_same_patches_change_code(tmp_path: Path, seed: int) -> None:
+    """The patches are worth something: aimed at code, a good part of them changes it."""
+    generator = random.Random(seed)
+    box = make(tmp_path)
+    changed = 0
+    for _ in range(PATCHES_PER_SEED):
+        target = generator.choice(["pkg/c.py", "pkg/d.py"])
+        before = contents(tmp_path)
+        await apply_graded(cast(Sandbox, box), some_patch(generator, target), ROW)
+        after = contents(tmp_path)
+        changed += any(before.get(path) != after.get(path) for path in ("pkg/c.py", "pkg/d.py", "pkg"))
+        reset(tmp_path)
+    assert changed >= PATCHES_PER_SEED / 8
