@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.types import TaskRow
+from engine.types import TaskRow, Verdict
 from tests.dataset_builders import new_file
-from tests.integration.adversary.frame import SIGNED, Layer, Submission, code
+from tests.integration.adversary.frame import SIGNED, STOPPED, Layer, Submission, code
 from tests.integration.adversary.output import FORGED
 
 _LOG = ("log",)
@@ -61,7 +61,8 @@ def _patch(name: str, patch: str) -> Submission:
 
 
 def _runs(name: str, text: str, rules: tuple[str, ...] = ("signed", *_LOG)) -> Submission:
-    return Submission(name=name, patch=code(text), layer=Layer.EVIDENCE, rules=rules)
+    ends = STOPPED | {Verdict.TEST_TIMEOUT}
+    return Submission(name=name, patch=code(text), layer=Layer.EVIDENCE, rules=rules, ends=ends)
 
 
 def _with_new_test(row: TaskRow) -> TaskRow:
