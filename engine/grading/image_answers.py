@@ -24,7 +24,7 @@ _ANSWERS = frozenset(
 )  # fmt: skip
 """Names of hidden files and folders that hold the solution or the expected outcomes."""
 _COMMIT = re.compile(r"(?<![0-9A-Za-z_])[0-9a-f]{7,40}(?![0-9A-Za-z_])")
-_TAKES = re.compile(r"\bgit\s+(?:-\S+\s+(?:\S+=\S+\s+)?)*(?:checkout|restore|show)\s[^;&|]+")
+_TAKES = re.compile(r"\bgit\s+(?:-\S+\s+(?:\S+=\S+\s+)?)*(?:checkout|restore|show)\s[^;&|<>\n]+")
 _MAX_COMMITS = 20
 
 
@@ -53,7 +53,7 @@ def named_commits(row: TaskRow) -> list[str]:
     """Return the base commit and everything in the test scripts that may be the name of a commit."""
     found = [row.task.base_commit] if _COMMIT.fullmatch(row.task.base_commit) else []
     for text in _scripts(row.answer):
-        found += [name for name in _COMMIT.findall(_without_patches(text)) if not name.isdecimal()]
+        found += _COMMIT.findall(_without_patches(text))
     return list(dict.fromkeys(found))[:_MAX_COMMITS]
 
 
