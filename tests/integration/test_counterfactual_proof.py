@@ -11,18 +11,20 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.store import dataset_path, save_dataset, with_content_id
+from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
 from engine.errors import DatasetError
 from engine.grading.counterfactual.base import MutantKind, Reference, variant_files
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
 from engine.grading.execution import RunExecutor
+from engine.orchestrator.curate import make_dataset
 from engine.orchestrator.references import make_references
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
-from tests.dataset_builders import NUMBERS, patched, toolchain_or_skip
+from tests.dataset_builders import NUMBERS, patched, toolchain_or_skip, write_toy
 from tests.integration.adversary.frame import RULES, toy_row, under
+from tests.integration.toy_yard import curation, open_context
 
 TESTS = "tests/test_numbers.py"
 NAMED = {"signed", "log", "map", "junit"}
@@ -217,3 +219,18 @@ async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -
 
     assert await make_references(rows, shared, store) == []
     assert backend.opened == 4, "what is known is not proven again"
+
+
+async def test_curated_tasks_have_references_from_the_start(home: Path) -> None:
+    settings = curation(write_toy(home / "curated"))
+    with open_context(home, "curate", settings) as run:
+        await make_dataset(settings, run)
+
+    rows = load_dataset(home, settings.curation.output).rows
+    store = FileReferences(dataset_path(home, settings.curation.output))
+    assert len(rows) == 3
+    for one in rows:
+        reference = await store.load(one)
+        assert reference is not None
+        assert len(reference.variants) == 3
+        assert set(one.answer.fail_to_pass) <= set(reference.variants[0].must_fail)
