@@ -59,12 +59,10 @@ def servers(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     found = [VllmServer(command(QUICKSTART, vllm_python), log=folder / f"{n}.log") for n in range(2)]
 
     async def start() -> None:
-        for server in found:
-            await server.start()
+        await asyncio.gather(*(server.start() for server in found))
 
     async def stop() -> None:
-        for server in found:
-            await server.stop()
+        await asyncio.gather(*(server.stop() for server in found))
 
     try:
         asyncio.run(start())
@@ -75,6 +73,9 @@ def servers(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 @pytest.fixture
 async def clients(servers: list[VllmServer]) -> AsyncIterator[list[VllmClient]]:
+    for server in servers:
+        if not server.is_alive():  # stopped by a test that failed before it started it again
+            await server.start()
     found = [server.client() for server in servers]
     for one in found:
         await one.check()
