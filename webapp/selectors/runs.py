@@ -143,8 +143,8 @@ def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> l
 
 
 def rollouts_kept(run: Run) -> int | None:
-    """Return the number of finished rollouts that the newest attempt found; None if it started over."""
-    begun = _events(run, "run_started").order_by("-seq").first()
+    """Return how many finished rollouts the current attempt found; None if it started over or is to begin."""
+    begun = _events(run, "run_started").filter(epoch=run.epoch).order_by("-seq").first()
     return begun.payload.get("rollouts_kept") if begun is not None else None
 
 

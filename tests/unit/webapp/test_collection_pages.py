@@ -92,6 +92,8 @@ def test_a_resumed_collection_says_where(operator: Client) -> None:
     run, claim, stream = going(made(), done=412, total=1000)
     assert "resumed at" not in text_of(operator, run)
     newer = relaunched(run, claim)
+    run.refresh_from_db()
+    assert "resumed at" not in text_of(operator, run), "the new attempt has yet to look"
     again = Stream(epoch=newer.epoch, first_seq=len(stream.lines) + 1)
     again.add("run_started", host="h", pid=2, rollouts_kept=412, total_iterations=1)
     post(newer, again)
