@@ -21,7 +21,8 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
-from engine.grading.counterfactual.references import Prove, References
+from engine.grading.counterfactual.prover import Prover
+from engine.grading.counterfactual.references import References
 from engine.grading.counterfactual.runs import Confirmation, confirm, draw_runs
 from engine.grading.excuses import excused, unexpected
 from engine.grading.execution import NO_OVERLAY, RunExecutor, RunResult
@@ -54,8 +55,8 @@ class Grader:
         config: time limits, parallelism, re-use of verdicts, counterfactual runs.
         sandbox: limits of the grading sandboxes.
         run_id: the run that owns the sandboxes.
-        store: references of the rows; None where there are none yet.
-        prove: makes missing references; None makes none.
+        store: references of validated rows, where those made at first use are kept too; None keeps them
+            in memory.
     """
 
     def __init__(
@@ -66,14 +67,14 @@ class Grader:
         sandbox: SandboxConfig,
         run_id: str,
         store: ReferenceStore | None = None,
-        prove: Prove | None = None,
     ) -> None:
         self._config = config
         self._runs = RunExecutor(backend=backend, config=config, sandbox=sandbox, run_id=run_id)
         self._permits = asyncio.Semaphore(config.max_parallel)
         self._verdicts: dict[tuple[object, ...], asyncio.Future[Grade]] = {}
         first_use = config.counterfactual.prove == "first_use"
-        self._references = References(store=store, prove=prove if first_use else None)
+        prover = Prover(backend=backend, config=config, sandbox=sandbox, run_id=run_id)
+        self._references = References(store=store, prove=prover if first_use else None)
 
     async def grade(
         self, row: TaskRow, patch: str, *, evaluation: bool = False, trusted: bool = False

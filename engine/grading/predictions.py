@@ -27,6 +27,7 @@ from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError, HostileInputError
 from engine.events.harness import Prediction
 from engine.grading import swebench
+from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
 from engine.grading.isolated_worker import run_isolated
 from engine.grading.reports import GOLD, InstanceResult, read_predictions, run_report
@@ -78,7 +79,13 @@ async def grade_predictions(
     backend = make_backend(settings.sandbox, home)
     await require(backend)
     pool = SandboxPool(backend, settings.sandbox)
-    grader = Grader(backend=pool, config=settings.grading, sandbox=settings.sandbox, run_id=assignment.run_id)
+    grader = Grader(
+        backend=pool,
+        config=settings.grading,
+        sandbox=settings.sandbox,
+        run_id=assignment.run_id,
+        store=FileReferences(dataset_path(home, assignment.dataset)),
+    )
     verdicts: Counter[str] = Counter()
     try:
         results = await asyncio.gather(
@@ -131,14 +138,14 @@ async def _grade(
     patch = prediction.model_patch or ""
     await asyncio.to_thread(_write, folder / "patch.diff", patch.encode("utf-8", "surrogatepass"))
     try:
-        grade = await grader.grade(row, patch)
+        grade = await grader.grade(row, patch, evaluation=True)
     except DatasetError as error:
         verdicts["ungradable"] += 1
         return InstanceResult(instance_id=name, report=None, failure=await _failure(str(error)))
     verdicts[grade.verdict] += 1
     log = await asyncio.to_thread(_whole_log, grade)
     if grade.verdict is Verdict.TEST_TIMEOUT:
-        log += f"\n\nTimeout error: {grader.timeout_s(row):.0f} seconds exceeded."
+        log += f"\n\nTimeout error: {grader.timeout_s(row, evaluation=True):.0f} seconds exceeded."
     await asyncio.to_thread(_write, folder / "test_output.txt", log.encode("utf-8", "replace"))
     if grade.verdict in _WITHOUT_REPORT:
         failure = await _failure(f"{log}\n{grade.detail}")

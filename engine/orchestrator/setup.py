@@ -25,6 +25,7 @@ from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
 from engine.errors import RolloutsLostError
 from engine.events.types import RunStarted
+from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
 from engine.inference.base import Policy, SamplingParams
 from engine.inference.endpoint.messages import configured_sampling
@@ -106,9 +107,16 @@ async def open_environments(config: ActingRun, run: RunContext) -> EnvironmentFa
     if isinstance(config.environment, FrozenLakeConfig):
         return FrozenLakeEnvironments(agent=config.agent)
     pool = await open_backend(config.sandbox, run)
+    grader = Grader(
+        backend=pool,
+        config=config.grading,
+        sandbox=config.sandbox,
+        run_id=run.run_id,
+        store=FileReferences(dataset_path(run.home, config.dataset.name)),
+    )
     return SweEnvironments(
         pool=pool,
-        grader=Grader(backend=pool, config=config.grading, sandbox=config.sandbox, run_id=run.run_id),
+        grader=grader,
         agent=config.agent,
         sandbox=config.sandbox,
         run_id=run.run_id,

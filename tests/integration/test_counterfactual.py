@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -243,3 +244,26 @@ async def test_skips_and_expected_failures_count_only_where_the_gold_patch_has_t
 
 def test_evaluations_run_the_tests_more_often() -> None:
     assert (ALWAYS.training, ALWAYS.evaluation) == (ExtraRuns(), EvaluationExtraRuns())
+
+
+async def test_concurrent_gradings_prove_a_row_once_and_keep_its_reference(home: Path, row: TaskRow) -> None:
+    backend, store = CountingBackend(home), MemoryStore()
+    grader = make_grader(backend, counterfactual=CounterfactualConfig(), store=store)
+    grades = await asyncio.gather(*(grader.grade(row, row.answer.gold_patch) for _ in range(2)))
+    assert {grade.counterfactual for grade in grades} == {CounterfactualOutcome.CONFIRMED}
+    reference = store.kept[row.task.id]
+    proof = 1 + len(reference.variants)
+    assert backend.opened >= proof + 2 * 2
+    assert max(grade.extra_runs for grade in grades) == 2, "the first run had no overlay: it is repeated"
+    backend.opened = 0
+    assert (await grader.grade(row, ANYTHING)).counterfactual is CounterfactualOutcome.CAUGHT
+    assert backend.opened == 2
+
+
+async def test_a_row_without_a_gold_patch_is_graded_without(home: Path, row: TaskRow) -> None:
+    backend = CountingBackend(home)
+    without = replace(row, answer=replace(row.answer, gold_patch=""))
+    grader = make_grader(backend, counterfactual=CounterfactualConfig())
+    grades = [await grader.grade(without, row.answer.gold_patch) for _ in range(2)]
+    assert [grade.counterfactual for grade in grades] == [CounterfactualOutcome.NO_MUTANTS] * 2
+    assert backend.opened == 2
