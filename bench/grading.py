@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,23 @@ def rows(home: Path) -> dict[str, TaskRow]:
     """Return the toy's task as a row of each kind."""
     row = without_reuse(broken_task(home, write_toy(home / "source")))
     patch = diff_texts(FILE, TEST_NUMBERS, TEST_NUMBERS + NEW_TEST)
-    parts = {"workdir": row.task.workdir, "base_commit": ""}
-    bench = make_script(**parts, test_patch=patch, test=[f"{PYTEST} -rA {FILE}"])
-    smith = make_script(**parts, test_patch="", test=[f"{PYTEST} --verbose --tb=no {FILE}"])
-    answer = row.answer
-    tests = (f"{FILE}::test_clamp_within", *answer.fail_to_pass)
-    as_bench = {"test_command": bench, "log_parser": "parse_log_pytest", "fail_to_pass": tests}
-    as_smith = {"test_command": smith, "log_parser": "swesmith_pytest"}
+    answer, script = row.answer, partial(make_script, workdir=row.task.workdir, base_commit="")
+    as_bench = replace(
+        answer,
+        test_patch=patch,
+        test_command=script(test_patch=patch, test=[f"{PYTEST} -rA {FILE}"]),
+        log_parser="parse_log_pytest",
+        fail_to_pass=(f"{FILE}::test_clamp_within", *answer.fail_to_pass),
+    )
+    as_smith = replace(
+        answer,
+        test_command=script(test_patch="", test=[f"{PYTEST} --verbose --tb=no {FILE}"]),
+        log_parser="swesmith_pytest",
+    )
     return {
         "quickstart": row,
-        "SWE-bench": replace(row, answer=replace(answer, test_patch=patch, **as_bench)),
-        "SWE-smith": replace(row, answer=replace(answer, **as_smith)),
+        "SWE-bench": replace(row, answer=as_bench),
+        "SWE-smith": replace(row, answer=as_smith),
     }
 
 

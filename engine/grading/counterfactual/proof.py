@@ -143,7 +143,9 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
         if own:
             kept.append(mutant)
             must_fail.update(dict.fromkeys(own))
-    return Variant(mutants=tuple(kept), must_fail=tuple(must_fail), score=run.score) if kept else None
+    # The score of all chosen mutants says nothing of fewer: then names and the rule alone decide.
+    score = run.score if len(kept) == len(chosen) else subject.true_run.score
+    return Variant(mutants=tuple(kept), must_fail=tuple(must_fail), score=score) if kept else None
 
 
 def _reference(subject: _Subject, variants: Sequence[Variant]) -> Reference:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
@@ -11,6 +12,7 @@ from engine.grading.counterfactual.base import Reference
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import RunExecutor, RunResult
+from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow
 
@@ -55,7 +57,7 @@ class Prover:
         files: dict[str, bytes] = {}
 
         async def inspect(box: Sandbox) -> None:
-            files.update(await read_test_files(box, row))
+            files.update(without_changed(await read_test_files(box, row), patch, row.task.workdir))
 
         async def execute(overlay: Mapping[str, bytes]) -> RunResult:
             return await self._runs.execute(row, patch, timeout_s=self._timeout_s(row), overlay=overlay)
@@ -65,3 +67,13 @@ class Prover:
 
     def _timeout_s(self, row: TaskRow) -> float:
         return row.answer.timeout_s or self._config.timeout_s
+
+
+def without_changed(files: Mapping[str, bytes], patch: str, workdir: str) -> dict[str, bytes]:
+    """Return the test files that a patch leaves alone: solutions bring their own version of the others."""
+    changed = {posixpath.normpath(posixpath.join(workdir, path)) for path in touched(patch)}
+    return {
+        path: content
+        for path, content in files.items()
+        if posixpath.normpath(posixpath.join(workdir, path)) not in changed
+    }

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.config.rollout import ExtraRuns
-from engine.grading.counterfactual.base import Mutant, Reference, Variant, variant_files
+from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant, variant_files
 from engine.grading.evidence import named
 from engine.grading.execution import RunResult
 from engine.types import CounterfactualOutcome, FindingKind, TamperFinding, TestOutcome, Verdict
@@ -56,15 +56,19 @@ def draw_runs(
 ) -> list[Variant | None]:
     """Return the extra runs in random order: a variant for a false run, None for a true one.
 
-    Variants are drawn without repetition as far as there are enough.
+    Variants are drawn without repetition as far as there are enough, those with changed assertions first:
+    they catch whoever an added assertion catches, and values made to fit.
 
     Args:
         draw: source of randomness; None for the operating system's, which no seed of a run predicts.
     """
     draw = draw or secrets.SystemRandom()
+    changed = [one for one in variants if any(it.kind is MutantKind.CHANGED for it in one.mutants)]
+    others = [one for one in variants if one not in changed]
     false: list[Variant] = []
     while len(false) < extra.false_runs:
-        false += draw.sample(variants, min(len(variants), extra.false_runs - len(false)))
+        shuffled = draw.sample(changed, len(changed)) + draw.sample(others, len(others))
+        false += shuffled[: extra.false_runs - len(false)]
     runs: list[Variant | None] = [*false, *[None] * extra.true_runs]
     draw.shuffle(runs)
     return runs

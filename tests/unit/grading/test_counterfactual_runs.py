@@ -120,12 +120,14 @@ async def test_a_partial_reward_is_compared_with_the_first_run() -> None:
 
 
 def test_runs_are_drawn_in_every_order_and_variants_without_repetition() -> None:
-    variants = [Variant(mutants=(MUTANT,)), Variant(mutants=(OTHER,)), VARIANT]
+    added = Variant(mutants=(OTHER,))
+    variants = [Variant(mutants=(MUTANT,)), added, VARIANT]
     draw = random.Random(4)
     extra = ExtraRuns(true_runs=1, false_runs=2)
     drawn = [draw_runs(extra, variants, draw=draw) for _ in range(400)]
     assert {runs.index(None) for runs in drawn} == {0, 1, 2}
     assert all(len({id(one) for one in runs}) == 3 for runs in drawn)
+    assert not any(added in runs for runs in drawn), "changed assertions catch more"
     more = draw_runs(ExtraRuns(false_runs=5), variants)
     assert [sum(one is variant for one in more) >= 1 for variant in variants] == [True] * 3
     assert len(more) == 5
