@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 
+from engine.errors import PatchError
 from engine.grading.patch_apply import MAX_FILES, AppliedPatch, apply_graded
 from engine.patches.apply import Changes
 from engine.patches.diff import diff_texts, diff_trees
@@ -51,9 +52,12 @@ class Box:
         return {name: state for name, state in read_tree(self.folder).items() if name in names}
 
     async def commit_files(self, changes: Changes) -> None:
-        for name in changes.deleted:
-            (self.folder / name).unlink()
-        write_tree(self.folder, changes.files)
+        try:
+            for name in (*changes.deleted, *changes.files):
+                (self.folder / name).unlink(missing_ok=name in changes.files)
+            write_tree(self.folder, changes.files)
+        except OSError as error:
+            raise PatchError(f"the patch does not apply: {error.strerror}") from error
 
 
 def git(folder: Path, *arguments: str) -> None:
