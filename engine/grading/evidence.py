@@ -121,7 +121,7 @@ def unconfirmed_success(evidence: Evidence) -> str:
     """Return the reason to distrust a success without test names; empty when it is confirmed."""
     if not evidence.record_wanted:
         return ""
-    if evidence.record is None:
+    if evidence.record is None or evidence.record.exit_status < 0:
         return "the script succeeded, but pytest did not come to its end"
     outcomes = evidence.record.outcomes.values()
     if not any(outcome in _PASSING for outcome in outcomes):

@@ -4,8 +4,9 @@
   command line holds it.
 - The constant markers around the tests are replaced by lines with a nonce of this grading; each must come
   exactly once. The exit code of the tests follows the end marker.
-- Where the script runs pytest, ``pytest_recorder`` records it; the keys of its records come
-  into being where the tests begin, after everything that builds or installs the project.
+- Where the script runs pytest, ``pytest_recorder`` records it, and ``pytest_witness`` is the parent of the
+  script's shell: it alone holds the key of the record, and it accepts recorders from where the tests begin,
+  after everything that builds or installs the project.
 - Reports and rewards are read as files, after every process of the script has been killed.
 - A script that it runs with bash is sourced instead: so bash reads the whole file at once, and changes to it
   while it runs have no effect. Changed test files and scripts are found afterwards: ``guarded_files``.
@@ -23,16 +24,16 @@ import re
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testing import pytest_recorder
 from engine.datasets.testing.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
+from engine.datasets.testing.toolchain import recorder_scripts
 from engine.grading import swebench
 from engine.grading.evidence import SEVERITY, Evidence
 from engine.grading.guarded_files import GuardedFiles
 from engine.grading.placement import commands, place_files, placed_in, placing_command
 from engine.grading.rules.reward_file import parse_rewards, reward_of
+from engine.sandbox.agent.interpreters import launcher
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import GradeRule, TaskAnswer
 
@@ -44,10 +45,12 @@ _SCRIPT = re.compile(r"(?<![\w$])/[\w./-]+\.sh\b")
 _RUNS_SCRIPT = re.compile(r"^((?:exec +)?)bash +(/[\w./-]+\.sh)(?=\s|$)")
 _SOURCED = """\\1bash -c 'source "$0" "$@"' \\2"""
 _INSTALLING = re.compile(r"\b(?:pip|conda|uv|apt-get) +(?:\w+ +)?install\b")
-_LOOP = re.compile(r"^(?:for|while|until)\b|\bxargs\b")
-_MAX_KEYS = 32
 _REPORT_BYTES = 64 << 20
 _SMALL = 1 << 20
+_SHELL = 'eval "$(cat)"'
+_WITNESS = (
+    "sys.argv[1:] = ['{folder}']; sys.path.insert(0, '{folder}'); import trainyard_witness as it; it.main()"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,10 @@ class _Nonces:
     end: str
     folder: str
     """Folder of the recorder and reports inside the sandbox."""
-    keys: tuple[bytes, ...]
-    """Keys of the records; empty where the script does not run pytest."""
+    key: str = ""
+    """Key of the record; empty where the script does not run pytest."""
+    token: str = ""
+    """What the script writes to ``begin`` when its tests begin."""
 
     @property
     def junit(self) -> str:
@@ -79,16 +84,17 @@ async def run_script(
     Raises:
         SandboxError: the sandbox failed; failing, hanging and vanishing tests are evidence.
     """
-    sessions = await _sessions(box, answer.test_command)
+    recorded = await _runs_pytest(box, answer.test_command)
     nonces = _Nonces(
         start=f"trainyard-{secrets.token_hex(16)}",
         end=f"trainyard-{secrets.token_hex(16)}",
         folder=f"/tmp/trainyard-{secrets.token_hex(8)}",  # noqa: S108  inside the sandbox
-        keys=tuple(secrets.token_hex(24).encode() for _ in range(sessions)),
+        key=secrets.token_hex(24) if recorded else "",
+        token=secrets.token_hex(24) if recorded else "",
     )
-    if nonces.keys:
-        recorder = Path(pytest_recorder.__file__).read_bytes()
-        await box.write_file(f"{nonces.folder}/trainyard_recorder.py", recorder)
+    if nonces.key:
+        for name, source in recorder_scripts().items():
+            await box.write_file(f"{nonces.folder}/{name}", source)
         for path, content in answer.test_files.items():
             if path.endswith(".sh") and (extended := _extended(content, nonces.folder)) != content:
                 await box.write_file(posixpath.join(box.spec.workdir, path), extended.encode())
@@ -97,9 +103,11 @@ async def run_script(
     read_only = [*_SCRIPT.findall(answer.test_command), f"{nonces.folder}/trainyard_recorder.py"]
     guarded = await GuardedFiles.hashed(box, answer, scripts=read_only, overlay=overlay)
     result = await box.exec(
-        ["/bin/bash", "-c", 'eval "$(cat)"'],
+        launcher(_WITNESS.format(folder=nonces.folder)) if nonces.key else ["/bin/bash", "-c", _SHELL],
         timeout_s=timeout_s,
-        stdin=script.encode("utf-8", "surrogateescape"),
+        stdin=(f"{nonces.key}\n{nonces.token}\n{script}" if nonces.key else script).encode(
+            "utf-8", "surrogateescape"
+        ),
         output_cap=LOG_BYTES,
     )
     evidence = await asyncio.to_thread(read_log, result, nonces, marked=_marked(answer.test_command))
@@ -131,8 +139,8 @@ async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, 
     return answer.test_command
 
 
-async def _sessions(box: Sandbox, command: str) -> int:
-    """Return the number of pytest sessions of the command that must be recorded, estimated from its text."""
+async def _runs_pytest(box: Sandbox, command: str) -> bool:
+    """Return whether the command runs pytest in a way that can be recorded, judged by its text."""
     text = command
     for path in dict.fromkeys(_SCRIPT.findall(command)):
         if not path.endswith("/run_tests.sh"):
@@ -143,12 +151,8 @@ async def _sessions(box: Sandbox, command: str) -> int:
             continue
         break
     if _TOX.search(text):
-        return 0  # tox and nox pass no environment on
-    commands = _commands(text)
-    sessions = sum(len(_PYTEST.findall(line)) for line in commands)
-    if sessions and any(_LOOP.search(line) for line in commands):
-        return _MAX_KEYS
-    return min(_MAX_KEYS, sessions)
+        return False  # tox and nox pass no environment on
+    return any(_PYTEST.search(line) for line in _commands(text))
 
 
 def _commands(text: str) -> list[str]:
@@ -162,14 +166,13 @@ def _marked(command: str) -> bool:
 
 
 def prepare(command: str, nonces: _Nonces) -> str:
-    """Return the script to run: unique markers, unique report path, the recorder and its keys."""
-    keys = "\\n".join(f"{number}:{key.decode()}" for number, key in enumerate(nonces.keys))
-    hand_over = f"printf '{keys}' > {nonces.folder}/key; " if keys else ""
+    """Return the script to run: unique markers, unique report path, the recorder."""
+    hand_over = f"printf {nonces.token} > {nonces.folder}/begin; " if nonces.key else ""
     # Braces with their own stderr keep the shell's trace (set -x) out of the log.
     begin = f"{{ {hand_over}printf '\\n%s\\n' {nonces.start}; }} 2>/dev/null"
     finish = f"{{ TRAINYARD_CODE=$?; printf '\\n%s %s\\n' {nonces.end} \"$TRAINYARD_CODE\"; }} 2>/dev/null"
     lines = ["exec 2>&1"]
-    if nonces.keys:
+    if nonces.key:
         lines += [
             f"export PYTHONPATH={nonces.folder}${{PYTHONPATH:+:$PYTHONPATH}}",
             'export PYTEST_ADDOPTS="-p trainyard_recorder${PYTEST_ADDOPTS:+ $PYTEST_ADDOPTS}"',
@@ -282,7 +285,7 @@ async def _with_reports(box: Sandbox, answer: TaskAnswer, nonces: _Nonces, evide
         evidence,
         problem=problem,
         forged=evidence.forged or forged or bool(altered),
-        record_wanted=bool(nonces.keys),
+        record_wanted=bool(nonces.key),
         record=record,
         cases=cases,
         rewards=rewards,
@@ -290,38 +293,42 @@ async def _with_reports(box: Sandbox, answer: TaskAnswer, nonces: _Nonces, evide
 
 
 async def _record(box: Sandbox, nonces: _Nonces) -> tuple[Record | None, bool]:
-    """Return the sealed records of all sessions merged, and whether any of them is not sealed."""
-    records: list[Record] = []
-    for number, key in enumerate(nonces.keys):
-        try:
-            data = await box.read_file(f"{nonces.folder}/record-{number}", max_bytes=_REPORT_BYTES)
-            records.append(await asyncio.to_thread(_unsealed, data, key))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError):
-            return None, True
-    return (await asyncio.to_thread(_merged, records) if records else None), False
+    """Return the sealed record, and whether there is one that is not sealed."""
+    if not nonces.key:
+        return None, False
+    try:
+        data = await box.read_file(f"{nonces.folder}/record", max_bytes=_REPORT_BYTES)
+        return await asyncio.to_thread(_unsealed, data, nonces.key.encode()), False
+    except FileNotFoundError:
+        return None, False
+    except (OSError, ValueError):
+        return None, True
 
 
-def _unsealed(data: bytes, key: bytes) -> Record:
+def _unsealed(data: bytes, key: bytes) -> Record | None:
     """Return the content of a record. Raises ValueError when it is not sealed with the key."""
     signature, _, payload = data.partition(b"\n")
     if not hmac.compare_digest(signature, hmac.new(key, payload, hashlib.sha256).hexdigest().encode()):
         raise ValueError("the seal is broken")
-    return read_record(payload)
+    return _merged([read_record(part) for part in payload.split(b"\n\n") if part])
 
 
-def _merged(records: Sequence[Record]) -> Record:
-    """Return several sessions merged into one; of several outcomes of a test the worst counts."""
+def _merged(records: Sequence[Record]) -> Record | None:
+    """Return several sessions merged into one; of several outcomes of a test the worst counts.
+
+    The outcomes of a session that did not come to its end count for nothing; None where none did.
+    """
+    ended = [record for record in records if record.exit_status >= 0]
     outcomes: dict[str, str] = {}
-    for record in records:
+    for record in ended:
         for name, outcome in record.outcomes.items():
             outcomes[name] = max(outcomes.get(name, outcome), outcome, key=SEVERITY.index)
-    return Record(
-        exit_status=max(record.exit_status for record in records),
-        altered=tuple(name for record in records for name in record.altered),
-        outcomes=outcomes,
-    )
+    altered = tuple(name for record in records for name in record.altered)
+    if not ended and not altered:
+        return None
+    complete = len(ended) == len(records)
+    status = max(record.exit_status for record in ended) if complete else -1
+    return Record(exit_status=status, altered=altered, outcomes=outcomes)
 
 
 async def _cases(box: Sandbox, path: str) -> Mapping[tuple[str, str], TestCase]:

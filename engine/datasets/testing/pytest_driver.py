@@ -1,32 +1,37 @@
 """Runs pytest inside a sandbox and signs its report. A plain script: standard library and pytest only.
 
-It is copied with its recorder into the toolchain folder, which sandboxes see read-only, and started as
-``python3 -S -P -B DRIVER --junit PATH [options] NODE_ID…`` in the workdir with a secret on stdin.
+It is copied with the recorder's scripts into the toolchain folder, which sandboxes see read-only, and started
+as ``python3 -S -P -B DRIVER --junit PATH [options] NODE_ID…`` in the workdir with a secret on stdin.
 
+- Two processes: the child runs pytest; the parent holds the secret, receives what ``pytest_recorder`` saw and
+  writes the report with an HMAC over it. The child can read neither the parent's memory nor its descriptors.
 - The code under test comes last on ``sys.path``: it cannot shadow pytest or the standard library.
 - The project's pytest configuration is ignored, so a patch cannot configure the runner.
-- The report is written outside the workdir with an HMAC over it. A process that ends early, or code
-  that writes a report of its own, leaves no valid one.
-- Beside pytest's JUnit report it holds what ``pytest_recorder`` saw, and which functions
-  of the runner were replaced while the tests ran.
+- The report is written outside the workdir. A process that ends early, or code that writes a report of its
+  own, leaves no valid one.
+- It holds pytest's JUnit report, the outcomes that the recorder sent, and what ``pytest_guard`` noticed.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib
 import json
 import os
+import select
 import sys
 import tempfile
+import traceback
 import types
+from _socket import socketpair
 from pathlib import Path
 from typing import Any
 
 TOOLCHAIN = Path(__file__).resolve().parent
 MAX_TRACED_CALLS = 60
 """Calls of one function in one test after which its lines are no longer recorded."""
+
+_PATIENCE_MS = 20
+"""Time after which the parent looks whether the child has died."""
 
 
 class Tracer:
@@ -81,29 +86,21 @@ class Collector:
         self.ids.append(nodeid)
 
 
-def run(options: argparse.Namespace, secret: bytes) -> int:
-    """Run the tests, write the signed report and return pytest's exit code."""
+def run(options: argparse.Namespace, connection: Any) -> int:
+    """Run the tests, tell the witness and return pytest's exit code."""
     here = str(Path.cwd())
-    trusted = [path for path in sys.path if path and not path.startswith((here, str(TOOLCHAIN)))]
-    sys.path[:] = [str(TOOLCHAIN), *trusted]
-    import pytest
-    from trainyard_recorder import (  # type: ignore[import-not-found]
-        WATCHED,
-        Guard,
-        Recorder,
-        Seal,
-    )
+    from trainyard_guard import Guard  # type: ignore[import-not-found]
+    from trainyard_recorder import Recorder, channel  # type: ignore[import-not-found]
 
-    for name in WATCHED:
-        with contextlib.suppress(ImportError):  # not every version has all
-            importlib.import_module(name)
-    seal, encode = Seal(secret), json.JSONEncoder().encode
-    del secret
     roots = [str(Path(root).resolve()) for root in options.root]
+    private = Path(tempfile.mkdtemp(prefix="trainyard-"))
+    encode = json.JSONEncoder().encode
+    recorder = Recorder(Guard(here), channel(connection))
+    import pytest
+
     sys.path += roots
     os.environ["PYTHONPATH"] = os.pathsep.join([*roots, str(TOOLCHAIN)])
-    private = Path(tempfile.mkdtemp(prefix="trainyard-"))
-    tracer, collector, recorder = Tracer(options.trace_root), Collector(), Recorder(Guard(here, strict=True))
+    tracer, collector = Tracer(options.trace_root), Collector()
     arguments = [
         "-q", "--tb=line", "-p", "no:cacheprovider", "-p", "no:faulthandler", "--import-mode=append",
         f"--rootdir={Path.cwd()}", "-c", str(TOOLCHAIN / "pytest.ini"),
@@ -112,31 +109,73 @@ def run(options: argparse.Namespace, secret: bytes) -> int:
     plugins = [collector, recorder, tracer] if options.trace else [collector, recorder]
     code = int(pytest.main(arguments, plugins=plugins))
     report = private / "report.xml"
-    body = report.read_bytes() if report.exists() else b""
-    envelope = {"exit_code": code, "ids": collector.ids, "lines": tracer.lines}
-    record = recorder.payload(code).decode()
-    payload = encode({**envelope, "record": record, "junit": body.decode("utf-8", "replace")}).encode()
-    Path(options.junit).write_bytes(seal.sign(payload) + b"\n" + payload)
+    junit = report.read_bytes().decode("utf-8", "replace") if report.exists() else ""
+    recorder.finish(code, encode({"ids": collector.ids, "lines": tracer.lines, "junit": junit}))
     return code
 
 
-def main() -> None:
-    """Run the driver; exit without running exit handlers of the code under test."""
+def witness(session: Any, child: int) -> int:
+    """Receive what the child's recorder sends until either has ended; return the exit code."""
+    poller = select.poll()
+    poller.register(session.connection.fileno(), select.POLLIN)
+    while not session.ending:
+        if poller.poll(_PATIENCE_MS) and session.receive():
+            continue
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            session.drain()
+            return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    return int(session.ending.partition(b" ")[0])
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Run tests and sign the report.")
     parser.add_argument("--junit", required=True, help="where to write the report")
     parser.add_argument("--root", action="append", default=[], help="import root of the code under test")
     parser.add_argument("--trace", action="store_true", help="record executed lines per test")
     parser.add_argument("--trace-root", action="append", default=[], help="folder whose lines are recorded")
     parser.add_argument("tests", nargs="*", help="node ids, or @file")
-    options = parser.parse_args()
-    sys.argv = ["pytest"]
+    return parser.parse_args()
+
+
+def _child(options: argparse.Namespace, connection: Any) -> None:
+    """Run the tests; exit without running exit handlers of the code under test."""
     code = 1
     try:
-        code = run(options, sys.stdin.buffer.readline().strip())
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)  # the secret comes through stdin
+        os.close(nothing)
+        code = run(options, connection)
+    except Exception:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def main() -> None:
+    """Run the driver in two processes; see the module's docstring."""
+    options = _options()
+    sys.argv = ["pytest"]
+    here = str(Path.cwd())
+    trusted = [path for path in sys.path if path and not path.startswith((here, str(TOOLCHAIN)))]
+    sys.path[:] = [str(TOOLCHAIN), *trusted]
+    from trainyard_witness import Seal, Session, protect  # type: ignore[import-not-found]
+
+    ours, theirs = socketpair()
+    child = os.fork()
+    if child == 0:
+        ours.close()
+        _child(options, theirs)
+    protect()
+    theirs.close()
+    seal, session = Seal(sys.stdin.buffer.readline().strip()), Session(ours)
+    code = witness(session, child)
+    if session.ending:
+        report = session.ending.partition(b" ")[2]
+        Path(options.junit).write_bytes(seal.sign(session.payload() + b"\n\n" + report))
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ SEVERITY = (
 )  # fmt: skip
 _WORDS = {outcome.upper().encode(): outcome.upper() for outcome in SEVERITY}
 """Outcome words in a record."""
+_RANKS = {outcome.upper(): rank for rank, outcome in enumerate(SEVERITY)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,14 +162,16 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
     expected = hmac.new(secret.encode(), payload, hashlib.sha256).hexdigest()
     if not hmac.compare_digest(signature, expected.encode()):
         return TestRun(forged=True, problem="the report is not the test runner's", log=log, seconds=seconds)
-    envelope: dict[str, Any] = json.loads(payload)
-    problem = "" if envelope["junit"] else f"the tests did not run (exit code {envelope['exit_code']})"
-    cases = parse_junit(envelope["junit"]) if envelope["junit"] else {}
-    altered = _alterations(envelope, cases)
+    recorded, _, escaped = payload.partition(b"\n\n")
+    record = read_record(recorded)
+    report: dict[str, Any] = json.loads(escaped.decode("unicode_escape"))
+    problem = "" if report["junit"] else f"the tests did not run (exit code {record.exit_status})"
+    cases = parse_junit(report["junit"]) if report["junit"] else {}
+    altered = _alterations(record, cases)
     return TestRun(
         cases=cases,
-        ids=tuple(envelope["ids"]),
-        lines=envelope["lines"],
+        ids=tuple(report["ids"]),
+        lines=report["lines"],
         forged=bool(altered),
         problem=f"the test runner was altered while it ran: {', '.join(altered[:3])}" if altered else problem,
         log=log,
@@ -176,9 +179,8 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
     )
 
 
-def _alterations(envelope: Mapping[str, Any], cases: Mapping[tuple[str, str], TestCase]) -> list[str]:
-    """Return the driver's findings, and tests that passed in only one of its two reports."""
-    record = read_record(envelope["record"].encode())
+def _alterations(record: Record, cases: Mapping[tuple[str, str], TestCase]) -> list[str]:
+    """Return the recorder's findings, and tests that passed according to the JUnit report only."""
     seen: dict[tuple[str, str], bool] = {}
     for node_id, status in record.outcomes.items():
         address = junit_address(node_id)
@@ -190,17 +192,20 @@ def _alterations(envelope: Mapping[str, Any], cases: Mapping[tuple[str, str], Te
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """Record of one pytest session, written by ``engine.datasets.testing.pytest_recorder``."""
+    """Record of pytest sessions, sent by ``pytest_recorder`` and sealed by ``pytest_witness``."""
 
     exit_status: int
+    """-1 where a session did not come to its end."""
     altered: tuple[str, ...]
-    """Functions, hooks and tests that were replaced."""
+    """Changes to the test runner."""
     outcomes: Mapping[str, str]
     """Node id → PASSED, FAILED, ERROR, SKIPPED, XFAIL or XPASS."""
 
 
 def read_record(payload: bytes) -> Record:
-    """Parse a record whose signature was checked. Raises ValueError when it is malformed all the same.
+    """Parse the record of one session, whose signature was checked. Raises ValueError when it is malformed.
+
+    Of several outcomes of a test, one for each phase that has one, the worst counts.
 
     Line by line: a million tests are read in a second or two, without holding up other threads.
     """
@@ -211,7 +216,7 @@ def read_record(payload: bytes) -> Record:
         word, _, escaped = line.partition(b" ")
         name = escaped.decode("unicode_escape")
         if word in _WORDS:
-            outcomes[name] = _WORDS[word]
+            outcomes[name] = max(outcomes.get(name, _WORDS[word]), _WORDS[word], key=_RANKS.__getitem__)
         elif word == b"ALTERED":
             altered.append(name)
         else:

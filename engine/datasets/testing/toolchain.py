@@ -6,15 +6,15 @@ whose image names it, at ``MOUNT``.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from engine.datasets.sources.downloads import run_pip_files, unpack
-from engine.datasets.testing import pytest_driver, pytest_recorder
 
 PYTEST = "pytest==9.1.0"
 MOUNT = "/opt/trainyard"
@@ -57,9 +57,16 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
     return target
 
 
-def runner_scripts() -> dict[str, bytes]:
+def runner_scripts() -> Mapping[str, bytes]:
     """Return the engine's own files of a toolchain."""
-    return {
-        "trainyard_driver.py": Path(pytest_driver.__file__).read_bytes(),
-        "trainyard_recorder.py": Path(pytest_recorder.__file__).read_bytes(),
-    }
+    return {"trainyard_driver.py": _source("driver"), **recorder_scripts()}
+
+
+@functools.cache
+def recorder_scripts() -> Mapping[str, bytes]:
+    """Return the files that record a pytest session, by the names under which they import each other."""
+    return {f"trainyard_{name}.py": _source(name) for name in ("recorder", "guard", "witness")}
+
+
+def _source(name: str) -> bytes:
+    return (Path(__file__).parent / f"pytest_{name}.py").read_bytes()

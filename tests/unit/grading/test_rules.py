@@ -6,15 +6,14 @@ import ast
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testing import pytest_recorder
 from engine.datasets.testing.testrun import Record, parse_junit
+from engine.datasets.testing.toolchain import recorder_scripts
 from engine.errors import DatasetError, PreflightError
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.parsers import parse_log, parser_names
@@ -22,7 +21,7 @@ from engine.grading.rules import RULES
 from engine.grading.rules.map_equal import differences
 from engine.grading.rules.multi_swe import problem_of
 from engine.grading.rules.reward_file import parse_rewards
-from engine.grading.scripts import _Nonces, _sessions, prepare, read_log
+from engine.grading.scripts import _Nonces, _runs_pytest, prepare, read_log
 from engine.sandbox.base import ExecResult
 from engine.types import GradeRule, TaskAnswer, TestOutcome
 from tests.rollout_builders import make_row
@@ -196,7 +195,7 @@ def test_a_full_reward_over_failed_tests_is_not_believed() -> None:
     assert (found.passed, found.tampered, found.reward) == (False, False, 0.5)
 
 
-NONCES = _Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", keys=(b"k",))
+NONCES = _Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
 
 
 def result(text: str, exit_code: int | None = 0) -> ExecResult:
@@ -204,13 +203,13 @@ def result(text: str, exit_code: int | None = 0) -> ExecResult:
     return ExecResult(exit_code=exit_code, stdout=text.encode(), stderr=b"", timed_out=timed_out, seconds=1.0)
 
 
-def test_the_script_gets_own_markers_and_keys_where_its_tests_begin() -> None:
+def test_the_script_gets_own_markers_and_the_token_where_its_tests_begin() -> None:
     script = prepare(f"setup\n: '{START}'\nPYTHONPATH=src pytest {{junit}}\n: '{END}'\nreset", NONCES)
     assert START not in script
     assert END not in script
     setup, begin, test, finish, reset = script.strip().split("\n")[-5:]
     assert (setup, reset) == ("setup", "reset")
-    assert begin.index("/tmp/f/key") < begin.index("trainyard-s")
+    assert begin.index("printf t > /tmp/f/begin") < begin.index("trainyard-s")
     assert test == "PYTHONPATH=/tmp/f:src pytest /tmp/f/junit.xml"
     assert finish.startswith("{ TRAINYARD_CODE=$?;")
 
@@ -228,30 +227,30 @@ class Files:
 
 
 @pytest.mark.parametrize(
-    ("command", "sessions"),
+    ("command", "due"),
     [
-        ("pytest -rA tests", 1),
-        ("python -m pytest a && /opt/env/bin/pytest b", 2),
-        ("pip install pytest\n# pytest\n./runtests.py", 0),
-        ("git apply - <<'EOF'\n+import pytest\nEOF\npytest x", 1),
-        ("pytest -c /x/pytest.ini --cov=pytest.x tests/pytest_plugin.py", 1),
-        ("for f in a b; do\n  pytest $f\ndone", 32),
-        ("tox -epy39 -- pytest tests", 0),
-        ("go test ./...", 0),
-        ("bash /root/run_tests.sh || pytest", 1),
-        ("bash /root/none/run_tests.sh\nexec pytest", 1),
-        ("bash /home/run_tests.sh || pytest", 0),
+        ("pytest -rA tests", True),
+        ("python -m pytest a && /opt/env/bin/pytest b", True),
+        ("pip install pytest\n# pytest\n./runtests.py", False),
+        ("git apply - <<'EOF'\n+import pytest\nEOF\npytest x", True),
+        ("pytest -c /x/pytest.ini --cov=pytest.x tests/pytest_plugin.py", True),
+        ("for f in a b; do\n  pytest $f\ndone", True),
+        ("tox -epy39 -- pytest tests", False),
+        ("go test ./...", False),
+        ("bash /root/run_tests.sh || pytest", True),
+        ("bash /root/none/run_tests.sh\nexec pytest", True),
+        ("bash /home/run_tests.sh || pytest", False),
     ],
 )
-async def test_a_record_is_due_where_pytest_is_run(command: str, sessions: int) -> None:
+async def test_a_record_is_due_where_pytest_is_run(command: str, due: bool) -> None:
     files = {"/root/run_tests.sh": ".venv/bin/python -W ignore -m pytest -rA r2e_tests"}
     files["/home/run_tests.sh"] = "python r2e_tests/tornado_unittest_runner.py"
-    assert await _sessions(Files(files), command) == sessions  # type: ignore[arg-type]
+    assert await _runs_pytest(Files(files), command) == due  # type: ignore[arg-type]
 
 
-def test_the_recorder_runs_on_old_pythons() -> None:
-    source = Path(pytest_recorder.__file__).read_text()
-    assert ast.parse(source, feature_version=(3, 6))
+@pytest.mark.parametrize("name", recorder_scripts())
+def test_the_recorder_runs_on_old_pythons(name: str) -> None:
+    assert ast.parse(recorder_scripts()[name], feature_version=(3, 6))
 
 
 LOG = f"built\ntrainyard-s\nPASSED a::b\n{END}\ntrainyard-e 3\nHEAD is now\n"

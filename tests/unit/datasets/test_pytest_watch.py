@@ -1,0 +1,199 @@
+"""The witness, the recorder and the guard around a real pytest: honest projects leave clean records."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine.datasets.testing.testrun import Record
+from engine.datasets.testing.toolchain import recorder_scripts
+from engine.grading.scripts import _unsealed
+from engine.sandbox.agent.interpreters import launcher
+
+KEY, TOKEN = "k" * 48, "t" * 48
+WITNESS = "sys.argv[1:] = ['{0}']; sys.path.insert(0, '{0}'); import trainyard_witness as it; it.main()"
+PASSES = "from lib import double\n\ndef test_double():\n    assert double(2) == 4\n"
+DOUBLE = "def double(x):\n    return 2 * x\n"
+WRONG = "def double(x):\n    return 5\n"
+
+
+def run(
+    tmp_path: Path, files: dict[str, str], command: str = "python -m pytest -q tests", begin: str = ""
+) -> Record | None:
+    """Run a command in a project below the witness and return its record."""
+    folder, project = tmp_path / "nonce", tmp_path / "project"
+    folder.mkdir()
+    for name, source in recorder_scripts().items():
+        (folder / name).write_bytes(source)
+    for name, text in {
+        "lib.py": DOUBLE,
+        "tests/test_lib.py": PASSES,
+        "pytest.ini": "[pytest]\n",
+        **files,
+    }.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text)
+    script = f"{begin or f'printf {TOKEN} > {folder}/begin'}\n{command}\n"
+    environment = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{folder}:{project}",
+        "PYTEST_ADDOPTS": "-p trainyard_recorder -p no:cacheprovider",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    subprocess.run(
+        launcher(WITNESS.format(folder)),
+        cwd=project,
+        env=environment,
+        input=f"{KEY}\n{TOKEN}\n{script}".encode(),
+        capture_output=True,
+        timeout=300,
+    )
+    return _unsealed((folder / "record").read_bytes(), KEY.encode())
+
+
+CONFTEST = """
+import sys
+import pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item, call):
+    outcome = yield
+    outcome.get_result().sections.append(("note", "seen"))
+
+def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: item.name)
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+"""
+FROZEN = """
+import datetime, time, sys
+class Fake(datetime.datetime):
+    @classmethod
+    def now(cls, tz=None):
+        return cls(2020, 1, 1)
+def freeze():
+    saved = []
+    for module in list(sys.modules.values()):
+        for name, value in list(getattr(module, "__dict__", {}).items()):
+            if value is datetime.datetime and module is not datetime:
+                saved.append((module, name, value))
+                setattr(module, name, Fake)
+    return saved
+def thaw(saved):
+    for module, name, value in saved:
+        setattr(module, name, value)
+"""
+TRACED = """
+import sys
+from lib import double
+class Tracer:
+    def __call__(self, frame, event, arg):
+        return self
+def test_double():
+    before = sys.gettrace()
+    sys.settrace(Tracer())
+    try:
+        assert double(2) == 4
+    finally:
+        sys.settrace(before)
+"""
+UNITTEST = """
+import unittest
+from lib import double
+unittest.TestCase.assertItemsEqual = unittest.TestCase.assertCountEqual
+unittest.TestCase.maxDiff = None
+class TestDouble(unittest.TestCase):
+    def assertDoubled(self, value): self.assertEqual(double(value), 2 * value)
+    def test_double(self): self.assertDoubled(2); self.assertItemsEqual([1], [1])
+    @unittest.expectedFailure
+    def test_expected(self): self.assertEqual(double(2), 5)
+"""
+PLUGIN = """
+import _pytest.runner, _pytest.unittest, pytest
+_old = _pytest.runner.call_runtest_hook if hasattr(_pytest.runner, "call_runtest_hook") else None
+def check_interactive_exception(call, report):
+    return False
+_pytest.runner.check_interactive_exception = check_interactive_exception
+def pytest_runtest_setup(item): pass
+"""
+HONEST = {
+    "plain": {},
+    "hooks in conftest": {"conftest.py": CONFTEST, "tests/conftest.py": CONFTEST},
+    "a frozen clock": {
+        "tests/frozen.py": FROZEN,
+        "tests/conftest.py": "import pytest\nfrom frozen import freeze, thaw\n@pytest.fixture(autouse=True)\n"
+        "def frozen():\n    saved = freeze()\n    yield\n    thaw(saved)\n",
+    },
+    "a tracer of a test": {"tests/test_lib.py": TRACED},
+    "helpers of unittest": {"tests/test_lib.py": UNITTEST},
+    "skips": {"tests/test_other.py": "import pytest\npytest.importorskip('no_such_module')\n"},
+    "a mocked library": {
+        "tests/test_lib.py": "from unittest import mock\nimport lib\ndef test_double():\n"
+        "    with mock.patch('lib.double', return_value=4), mock.patch('builtins.open'):\n"
+        "        assert lib.double(2) == 4\n"
+    },
+    "names added to builtins": {
+        "lib.py": f"import builtins\nbuiltins._ = str\nbuiltins.profile = print\n{DOUBLE}"
+    },
+    "an import hook": {
+        "lib.py": "import sys\nclass Finder:\n    def find_spec(self, *_): return None\n"
+        f"sys.meta_path.insert(0, Finder())\n{DOUBLE}"
+    },
+    "a test that forks": {
+        "tests/test_lib.py": "import os\nfrom lib import double\ndef test_double():\n    pid = os.fork()\n"
+        "    if not pid: os._exit(0)\n    os.waitpid(pid, 0)\n    assert double(2) == 4\n"
+    },
+    "pytest in a test": {
+        "tests/test_lib.py": "import subprocess, sys\nfrom lib import double\ndef test_double(tmp_path):\n"
+        "    (tmp_path / 'test_x.py').write_text('def test_x(): assert 0')\n"
+        "    assert subprocess.run([sys.executable, '-m', 'pytest', str(tmp_path)]).returncode == 1\n"
+        "    assert double(2) == 4\n"
+    },
+    "pytester": {
+        "tests/conftest.py": "pytest_plugins = ['pytester']\n",
+        "tests/test_lib.py": "def test_inner(pytester):\n    pytester.makepyfile('def test_x(): assert 0')\n"
+        "    pytester.runpytest_inprocess().assert_outcomes(failed=1)\n",
+    },
+}
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_honest_projects_are_clean(tmp_path: Path, name: str) -> None:
+    record = run(tmp_path, HONEST[name])
+    assert record is not None
+    assert (record.altered, record.exit_status) == ((), 0)
+    assert "PASSED" in record.outcomes.values()
+
+
+def test_a_plugin_that_changes_the_runner_is_clean_where_it_is_installed(tmp_path: Path) -> None:
+    plugin = "lib/python3/site-packages/pytest_changes.py"
+    command = f"PYTHONPATH=$PYTHONPATH:{Path(plugin).parent} python -m pytest -q -p pytest_changes tests"
+    record = run(tmp_path, {plugin: PLUGIN}, command)
+    assert record is not None
+    assert (record.altered, list(record.outcomes.values())) == ((), ["PASSED"])
+
+
+def test_tests_on_several_workers_are_recorded_once(tmp_path: Path) -> None:
+    record = run(tmp_path, {"tests/test_more.py": PASSES}, "python -m pytest -q -p xdist.plugin -n 2 tests")
+    assert record is not None
+    assert (record.altered, list(record.outcomes.values())) == ((), ["PASSED", "PASSED"])
+
+
+def test_sessions_before_the_tests_begin_do_not_count(tmp_path: Path) -> None:
+    assert run(tmp_path, {}, begin="printf guessed > ../nonce/begin") is None
+
+
+def test_of_several_sessions_one_that_did_not_end_is_told(tmp_path: Path) -> None:
+    files = {"tests/test_dies.py": "import os\ndef test_dies(): os._exit(0)\n"}
+    record = run(
+        tmp_path, files, "python -m pytest -q tests/test_dies.py; python -m pytest -q tests/test_lib.py"
+    )
+    assert record is not None
+    assert (record.exit_status, list(record.outcomes.values())) == (-1, ["PASSED"])
