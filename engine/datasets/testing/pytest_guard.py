@@ -48,7 +48,8 @@ _BUILTINS = (
     "isinstance", "issubclass", "getattr", "hasattr", "setattr", "callable", "repr", "len", "all", "any",
     "sorted", "sum", "max", "min", "compile", "exec", "eval", "abs", "zip", "iter", "next", "__build_class__",
 )  # fmt: skip
-_RUNNER = ("pytest", "_pytest", "pluggy", "unittest", "None")
+_RUNNER = ("pytest", "_pytest", "pluggy", "unittest", "builtins", "None")
+"""Where the runner's own values say that they come from; the classes of outcomes name ``builtins``."""
 _DEPTH = 6
 _MISSING = object()
 
@@ -245,7 +246,7 @@ class Guard:
     def _watch_module(self, name: str, module: "types.ModuleType") -> None:
         self._watch(name, vars(module))
         for key, value in list(vars(module).items()):
-            if isinstance(value, type) and value.__module__ == name:
+            if isinstance(value, type) and not _is_native(value) and value.__module__ in (name, "builtins"):
                 self._watch("%s.%s" % (name, key), vars(value))
 
     def _watch(self, label: str, names: "Any") -> None:

@@ -22,24 +22,27 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from engine.config.rollout import CounterfactualConfig, GradingConfig
+from engine.config.sandbox import SandboxConfig
 from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testing.toolchain import MOUNT
+from engine.grading.grader import Grader
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, GradeRule, TaskRow, Verdict
 from tests.dataset_builders import (
     BROKEN,
     NUMBERS,
     broken_task,
-    make_grader,
     patched,
     without_reuse,
     write_toy,
 )
 
 FAMILIES = (
-    "honest", "output", "exits", "files", "reports", "patches", "helpers", "changes", "resources", "git",
+    "honest", "output", "exits", "files", "reports", "runner", "theft", "equality", "patches", "helpers",
+    "changes", "resources", "git",
 )  # fmt: skip
 """Modules of this package that hold a ``FAMILY``."""
 
@@ -146,7 +149,9 @@ async def grade(backend: SandboxBackend, row: TaskRow, submission: Submission, r
     row = under(row, rule)
     if submission.task is not None:
         row = submission.task(row)
-    grader = make_grader(backend, timeout_s=60.0)
+    mode: Literal["always", "off"] = "always" if submission.layer is Layer.COUNTERFACTUAL else "off"
+    config = GradingConfig(timeout_s=60.0, counterfactual=CounterfactualConfig(mode=mode))
+    grader = Grader(backend=backend, config=config, sandbox=SandboxConfig(memory_mb=256), run_id="adversary")
     return await grader.grade(row, submission.patch)
 
 
