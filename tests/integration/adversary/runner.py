@@ -64,14 +64,12 @@ _ALTERED = {
     "the run of unittest": "import unittest.case as c\nc.TestCase.run = lambda s, r=None: r.addSuccess(s)\n",
     "a module in the place of another": "import sys, types, _pytest.runner as r\n"
     "n = types.ModuleType('_pytest.runner')\nn.__dict__.update(vars(r))\nsys.modules['_pytest.runner'] = n\n",
-    "exceptions without a trace": "import _pytest._code.code as c\n"
-    "c.ExceptionInfo.from_current = classmethod(lambda cls, *a: None)\n",
 }
 _IN_TESTS = {
     "a profile function": "import sys\nsys.setprofile(lambda f, e, a: None)\n",
     "a trace function": "import sys\ndef _t(f, e, a): return _t\nsys.settrace(_t)\n",
     "a tracer object": "import sys\nclass T:\n    def __call__(s, f, e, a): return s\nsys.settrace(T())\n",
-    "a tests's own code": "import sys\nf = sys._getframe(1)\n"
+    "a test's own code": "import sys\nf = sys._getframe(1)\n"
     "import gc\nfor g in gc.get_referrers(f.f_code):\n"
     "    if type(g).__name__ == 'function': g.__code__ = (lambda value, expected: None).__code__\n",
     "the runner during a call": "import _pytest.runner as r\n"
