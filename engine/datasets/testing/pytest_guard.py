@@ -22,14 +22,15 @@ import types
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Any
 
 WATCHED = (
     "pytest", "_pytest.runner", "_pytest.reports", "_pytest.junitxml", "_pytest.main", "_pytest.python",
     "_pytest.unittest", "_pytest.outcomes", "_pytest.nodes", "_pytest.skipping", "_pytest.subtests",
     "_pytest.raises", "_pytest.python_api", "_pytest.recwarn", "_pytest.warnings", "_pytest.compat",
-    "_pytest.terminal", "_pytest.fixtures", "_pytest.assertion.rewrite", "_pytest._code.code",
+    "_pytest.terminal", "_pytest.fixtures", "_pytest.logging", "_pytest.assertion.rewrite",
+    "_pytest._code.code",
     "unittest.case", "unittest.result", "unittest.suite", "unittest.runner",
 )  # fmt: skip
 HOOKS = (
@@ -65,7 +66,7 @@ class Trust:
         self._root = os.path.realpath(workdir) + os.sep
         self._since = time.time()
         self._known: dict[int, tuple[types.CodeType, bool]] = {}
-        self._files: dict[str, list[types.CodeType]] = {}
+        self._files: dict[str, dict[str, list[types.CodeType]]] = {"_plain": {}, "_rewritten": {}}
         self._config: Any = None
         self._places: tuple[str, ...] = (self._root,)
 
@@ -136,38 +137,43 @@ class Trust:
 
     def _is_compiled(self, code: types.CodeType) -> bool:
         path = os.path.realpath(code.co_filename)
-        if path not in self._files:
-            self._files[path] = list(self._codes(path))
-        return any(_same(code, other) for other in self._files[path])
+        for compiled in (self._plain, self._rewritten):  # the second takes longer
+            if path not in self._files[compiled.__name__]:
+                self._files[compiled.__name__][path] = list(self._codes(path, compiled))
+            if any(_same(code, other) for other in self._files[compiled.__name__][path]):
+                return True
+        return False
 
-    def _codes(self, path: str) -> "Iterator[types.CodeType]":
-        """Yield the code objects of an old file, compiled by Python and by pytest."""
+    def _codes(self, path: str, compiled: "Callable[[str, bytes], Any]") -> "Iterator[types.CodeType]":
+        """Yield the code objects of a file that is older than the session."""
         try:
             if os.stat(path).st_ctime >= self._since:
                 return
             with open(path, "rb") as file:
                 source = file.read()
-            yield from _nested(compile(source, path, "exec", dont_inherit=True))
-            for module in _rewritten(path, source, self._config):
-                yield from _nested(module)
+            yield from _nested(compiled(path, source))
         except (OSError, SyntaxError, ValueError):
             return
 
+    def _plain(self, path: str, source: bytes) -> types.CodeType:
+        code: types.CodeType = compile(source, path, "exec", dont_inherit=True)
+        return code
 
-def _rewritten(path: str, source: bytes, config: "Any") -> "Iterator[types.CodeType]":
-    """Yield the code of a module whose assertions pytest rewrote."""
-    import ast
+    def _rewritten(self, path: str, source: bytes) -> types.CodeType:
+        """Compile a module as pytest does, with its assertions rewritten."""
+        import ast
 
-    from _pytest.assertion.rewrite import rewrite_asserts
+        from _pytest.assertion.rewrite import rewrite_asserts
 
-    for arguments in ((source, path, config), (path, config), ()):
-        try:
-            tree = ast.parse(source, path)
-            rewrite_asserts(tree, *arguments)
-            yield compile(tree, path, "exec", dont_inherit=True)
-            return
-        except (TypeError, AttributeError):  # another version of pytest
-            continue
+        for arguments in ((source, path, self._config), (path, self._config), ()):
+            try:
+                tree = ast.parse(source, path)
+                rewrite_asserts(tree, *arguments)
+                break
+            except (TypeError, AttributeError):  # another version of pytest
+                continue
+        code: types.CodeType = compile(tree, path, "exec", dont_inherit=True)
+        return code
 
 
 def _nested(code: types.CodeType) -> "Iterator[types.CodeType]":
@@ -239,6 +245,7 @@ class Guard:
             for name, value in vars(builtins).items()
             if isinstance(value, type) or name in _BUILTINS
         }
+        self.trust.accept(self._codes)
         self._base = getattr(
             getattr(self._modules.get("_pytest.main"), "wrap_session", None), "__code__", None
         )
