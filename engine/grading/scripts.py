@@ -100,7 +100,8 @@ async def run_script(
                 await box.write_file(posixpath.join(box.spec.workdir, path), extended.encode())
     command = await _with_overlay(box, answer, overlay)
     script = prepare(command, nonces)
-    read_only = [*_SCRIPT.findall(answer.test_command), f"{nonces.folder}/trainyard_recorder.py"]
+    recorder = [f"{nonces.folder}/{name}" for name in recorder_scripts()]
+    read_only = [*_SCRIPT.findall(answer.test_command), *recorder]
     guarded = await GuardedFiles.hashed(box, answer, scripts=read_only, overlay=overlay)
     result = await box.exec(
         launcher(_WITNESS.format(folder=nonces.folder)) if nonces.key else ["/bin/bash", "-c", _SHELL],

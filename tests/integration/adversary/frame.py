@@ -41,7 +41,7 @@ from tests.dataset_builders import (
 )
 
 FAMILIES = (
-    "honest", "output", "exits", "files", "reports", "runner", "theft", "equality", "patches", "helpers",
+    "honest", "output", "exits", "files", "reports", "runner", "theft", "patches", "helpers",
     "changes", "resources", "git",
 )  # fmt: skip
 """Modules of this package that hold a ``FAMILY``."""
