@@ -103,7 +103,8 @@ async def measure(home: Path, row: TaskRow, gradings: int) -> dict[str, Any]:
                 began = time.perf_counter()
                 jobs = (grader.grade(row, patch, evaluation=mode == "evaluation") for _ in range(gradings))
                 grades = await asyncio.gather(*jobs)
-                assert {grade.verdict for grade in grades} == {verdict}
+                wrong = [f"{grade.verdict}: {grade.detail}" for grade in grades if grade.verdict != verdict]
+                assert not wrong, f"{what} patch, {mode}: {wrong[0]}"
                 rates[mode].append(gradings / (time.perf_counter() - began) / (os.cpu_count() or 1))
         per_core = {mode: statistics.median(values) for mode, values in rates.items()}
         found[what] = {
