@@ -145,6 +145,8 @@ class TaskAnswer:
     test_patch: str = ""
     test_files: Mapping[str, str] = field(default_factory=dict)
     """Path, relative to the workdir or absolute, → content, written over the graded tree."""
+    binary_files: Mapping[str, str] = field(default_factory=dict)
+    """Path → content in base64: further test files, which are not UTF-8 text."""
     fail_to_pass: tuple[str, ...] = ()
     pass_to_pass: tuple[str, ...] = ()
     test_command: str = ""

@@ -23,7 +23,9 @@ from engine.events import health
 from engine.types import Task, TaskAnswer, TaskRow
 
 FORMAT = 1
-_ADDED_TO_ANSWER = frozenset({"log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch"})
+_ADDED_TO_ANSWER = frozenset(
+    {"log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch", "binary_files"}
+)
 T = TypeVar("T")
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)
 _ANSWER: TypeAdapter[TaskAnswer] = TypeAdapter(TaskAnswer)

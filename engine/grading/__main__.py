@@ -21,7 +21,8 @@ from engine.config.base import config_error, parse_settings
 from engine.config.run import with_overrides
 from engine.errors import TrainyardError
 from engine.grading.isolated_worker import run_isolated
-from engine.grading.reports import GOLD, regrade_files
+from engine.grading.prediction_files import GOLD
+from engine.grading.reports import regrade_files
 
 
 def grade_log(options: argparse.Namespace) -> None:

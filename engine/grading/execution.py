@@ -15,6 +15,7 @@ from types import MappingProxyType
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.answer_files import contents_of
 from engine.datasets.testing.testrun import run_tests
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import HostileInputError, PatchError, SandboxError
@@ -206,10 +207,8 @@ async def _restore_tests(box: Sandbox, row: TaskRow, applied: AppliedPatch) -> s
     Raises:
         PlacementError: the sandbox does not take a file, and the patch is not at fault.
     """
-    answer = row.answer
-    files = {path: content.encode("utf-8", "surrogateescape") for path, content in answer.test_files.items()}
     try:
-        await place_files(box, files)
+        await place_files(box, contents_of(row.answer))
     except PlacementError as error:
         changed = (f"{row.task.workdir}/{path}" for path in applied.filtered.changes.paths)
         if not error.is_caused_by(changed):

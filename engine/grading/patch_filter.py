@@ -61,7 +61,11 @@ class PatchFilter:
     def __init__(self, row: TaskRow) -> None:
         answer, workdir = row.answer, row.task.workdir
         self._gold = _paths_of(answer.gold_patch)
-        self._tests = {*_below(workdir, answer.test_files), *_paths_of(answer.test_patch)}
+        self._tests = {
+            *_below(workdir, answer.test_files),
+            *_below(workdir, answer.binary_files),
+            *_paths_of(answer.test_patch),
+        }
         self._hidden = frozenset(_below(workdir, answer.hidden_paths))
         self._test_folders = {parent for test in self._tests | self._hidden for parent in _parents(test)}
 

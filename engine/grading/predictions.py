@@ -23,14 +23,17 @@ from typing import Any
 from engine.config.base import Section
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.importers.rejects import FIRST_REJECTS
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError, HostileInputError
+from engine.events import harness
 from engine.events.harness import Prediction
-from engine.grading import swebench
+from engine.grading import multi_swe_reports, swebench
 from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
 from engine.grading.isolated_worker import run_isolated
-from engine.grading.reports import GOLD, InstanceResult, read_predictions, run_report
+from engine.grading.prediction_files import GOLD, read_predictions
+from engine.grading.reports import InstanceResult, run_report
 from engine.grading.rules.f2p_p2p import official_report
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
@@ -75,7 +78,7 @@ async def grade_predictions(
         PreflightError: the machine lacks something.
     """
     rows = _rows(home, assignment)
-    predictions = _predictions(rows, assignment.predictions)
+    predictions, rejected = _predictions(rows, assignment.predictions)
     backend = make_backend(settings.sandbox, home)
     await require(backend)
     pool = SandboxPool(backend, settings.sandbox)
@@ -98,7 +101,7 @@ async def grade_predictions(
     finally:
         await pool.close()
     report = run_report(list(rows), predictions, {result.instance_id: result for result in results})
-    return _written(report, predictions, verdicts, assignment)
+    return {**_written(report, rows, predictions, verdicts, assignment), **_rejected(rejected)}
 
 
 def _rows(home: Path, assignment: Assignment) -> dict[str, TaskRow]:
@@ -109,21 +112,20 @@ def _rows(home: Path, assignment: Assignment) -> dict[str, TaskRow]:
     return {row.task.instance_id: row for row in rows}
 
 
-def _predictions(rows: Mapping[str, TaskRow], source: str) -> dict[str, Prediction]:
+def _predictions(rows: Mapping[str, TaskRow], source: str) -> tuple[dict[str, Prediction], tuple[str, ...]]:
+    """Return the predictions by instance, and the reasons why others were rejected."""
     if source == GOLD:
-        return {
+        gold = {
             name: Prediction(instance_id=name, model_name_or_path=GOLD, model_patch=row.answer.gold_patch)
             for name, row in rows.items()
         }
-    predictions = {prediction.instance_id: prediction for prediction in read_predictions(Path(source))}
-    if not predictions:
-        raise DatasetError(f"{source} holds no predictions")
-    if unknown := sorted(set(predictions) - set(rows)):
-        named = ", ".join(unknown[:3])
-        raise DatasetError(
-            f"{len(unknown)} predictions are for instances that are not in the dataset: {named}"
-        )
-    return predictions
+        return gold, ()
+    found = read_predictions(Path(source), rows)
+    return {prediction.instance_id: prediction for prediction in found.predictions}, found.rejected
+
+
+def _rejected(rejected: Sequence[str]) -> dict[str, Any]:
+    return {"rejected": len(rejected), "first_rejects": list(rejected[:FIRST_REJECTS])}
 
 
 async def _grade(
@@ -136,7 +138,7 @@ async def _grade(
         report, log = known
         return InstanceResult(instance_id=name, report=report, failure=await _failure(log))
     patch = prediction.model_patch or ""
-    await asyncio.to_thread(_write, folder / "patch.diff", patch.encode("utf-8", "surrogatepass"))
+    await asyncio.to_thread(_write, folder / "patch.diff", patch.encode("utf-8", "surrogateescape"))
     try:
         grade = await grader.grade(row, patch, evaluation=True)
     except DatasetError as error:
@@ -153,7 +155,19 @@ async def _grade(
     report = await _report(row, grade, log)
     text = json.dumps({name: report}, indent=4)
     await asyncio.to_thread(_write, folder / "report.json", text.encode())
+    if multi_swe_reports.is_multi_swe(row):
+        await _write_multi_swe(folder / "multi_swe_report.json", row, grade, log)
     return InstanceResult(instance_id=name, report=report, failure=await _failure(log))
+
+
+async def _write_multi_swe(path: Path, row: TaskRow, grade: Grade, log: str) -> None:
+    """Write the report of Multi-SWE's own harness beside the official one; a log beyond limits has none."""
+    grade = replace(grade, log="", whole_log=b"")
+    try:
+        report = await run_isolated(multi_swe_reports.instance_report, row, grade, log)
+    except HostileInputError:
+        return
+    await asyncio.to_thread(_write, path, json.dumps(report).encode())
 
 
 async def _failure(log: str) -> tuple[str, str] | None:
@@ -238,6 +252,7 @@ def _folder(assignment: Assignment, prediction: Prediction) -> Path:
 
 def _written(
     report: Mapping[str, Any],
+    rows: Mapping[str, TaskRow],
     predictions: Mapping[str, Prediction],
     verdicts: Mapping[str, int],
     assignment: Assignment,
@@ -246,6 +261,10 @@ def _written(
     path = assignment.output / f"{_plain(model)}.{assignment.run_id}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(report, indent=4), encoding="utf-8")
+    if all(map(multi_swe_reports.is_multi_swe, rows.values())):
+        ids = {name: report[f"{name}_ids"] for name in harness.OUTCOMES}
+        final = json.dumps(multi_swe_reports.final_report(rows, ids), indent=4)
+        path.with_suffix(".final_report.json").write_text(final, encoding="utf-8")
     names: Sequence[str] = ("submitted", "completed", "resolved", "unresolved", "empty_patch", "error")
     return {
         "dataset": assignment.dataset,

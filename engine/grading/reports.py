@@ -20,10 +20,6 @@ from engine.events.harness import Prediction
 from engine.grading import swebench
 from engine.grading.parsers import find_parser
 
-GOLD = "gold"
-"""Name that stands for each row's own gold patch instead of a predictions file."""
-_MODEL = "None"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceResult:
@@ -129,49 +125,6 @@ def _test_names(fields: Mapping[str, Any], name: str) -> list[str]:
     if not isinstance(value, list | tuple) or not all(isinstance(test, str) for test in value):
         raise DatasetError(f"field '{name.upper()}' is not a list of test names")
     return list(value)
-
-
-def read_predictions(path: Path) -> list[Prediction]:
-    """Read a ``.jsonl`` file, or a ``.json`` file with a list or a map by instance, into predictions.
-
-    Raises:
-        DatasetError: the file is missing or malformed, or two predictions are for one instance; says which.
-    """
-    try:
-        text = path.read_text(encoding="utf-8")
-        if path.suffix == ".jsonl":
-            found: Any = [json.loads(line) for line in text.split("\n") if line.strip()]
-        elif path.suffix == ".json":
-            found = json.loads(text)
-        else:
-            raise DatasetError(f"{path.name}: predictions are .jsonl or .json files, or the word '{GOLD}'")
-    except FileNotFoundError:
-        raise DatasetError(f"there is no file {path}") from None
-    except (ValueError, RecursionError) as error:
-        raise DatasetError(f"{path.name} is not JSON: {error}") from error
-    rows = list(found.values()) if isinstance(found, dict) else found
-    if not isinstance(rows, list):
-        raise DatasetError(f"{path.name} holds neither a list nor a map of predictions")
-    predictions = [_prediction(row, number, path.name) for number, row in enumerate(rows)]
-    seen: set[str] = set()
-    for number, prediction in enumerate(predictions):
-        if prediction.instance_id in seen:
-            raise DatasetError(f"{path.name} predicts '{prediction.instance_id}' twice", row=number)
-        seen.add(prediction.instance_id)
-    return predictions
-
-
-def _prediction(row: Any, number: int, name: str) -> Prediction:
-    if not isinstance(row, dict) or not isinstance(row.get("instance_id"), str):
-        raise DatasetError(f"{name}: a prediction is an object with an 'instance_id'", row=number)
-    patch = row.get("model_patch")
-    if patch is not None and not isinstance(patch, str):
-        raise DatasetError(f"{name}: the patch is not text", row=number, field="model_patch")
-    return Prediction(
-        instance_id=row["instance_id"],
-        model_name_or_path=str(row.get("model_name_or_path") or _MODEL),
-        model_patch=patch,
-    )
 
 
 def write_predictions(path: Path, predictions: Iterable[Prediction]) -> int:

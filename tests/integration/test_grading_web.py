@@ -17,7 +17,7 @@ from django.core.management import call_command
 from django.test import Client
 
 import webapp
-from engine.grading.reports import read_predictions
+from engine.grading.prediction_files import read_predictions
 from tests.event_builders import Stream, ref
 from tests.web_builders import launched, make_run, make_user, post
 from webapp.contexts.frame import trajectory_url
@@ -145,7 +145,7 @@ def test_signs_of_tampering_are_shown_escaped_counted_and_searchable(run: Run, v
 def test_predictions_and_report_for_the_official_harness(run: Run, viewer: Client, tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
     path.write_bytes(viewer.get(f"/runs/{run.pk}/predictions.jsonl").content)
-    found = read_predictions(path)
+    found = read_predictions(path).predictions
     assert [(p.instance_id, p.model_patch) for p in found] == [
         ("i-a", "diff\n"), ("i-b", "diff\n"), ("i-c", "diff\n"), ("i-d", "diff\n"), ("i-e", ""),
     ]  # fmt: skip
@@ -174,7 +174,7 @@ def test_the_command_writes_both_files(run: Run, tmp_path: Path) -> None:
     call_command("export_predictions", run.pk, stdout=out, **files)
     counts = json.loads(out.getvalue().strip().split("\n")[-1])
     assert counts == {"run": run.pk, "phase": "eval:heldout", "iteration": 1, "predictions": 5, "resolved": 1}
-    assert len(read_predictions(files["output"])) == 5
+    assert len(read_predictions(files["output"]).predictions) == 5
     assert json.loads(files["report"].read_text())["resolved_ids"] == ["i-a"]
 
 

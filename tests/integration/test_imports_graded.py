@@ -230,12 +230,15 @@ async def test_swe_bench_pro(home: Path) -> None:
 
 
 async def test_harbor(home: Path) -> None:
+    changes: dict[str, Any]
     toml = folders.HARBOR_TOML.replace("acme/clamp:1", "local:broken").replace('"/work"', '"/testbed"')
     script = (
         f"{PYTEST} /tests/test_secret_upper.py\n"
         "if [ $? -eq 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
     )
+    script = f"cmp -s /tests/data.bin <(printf '\\000\\377') || exit 1\n{script}"
     changes = {"task.toml": toml, "tests/test.sh": script, "tests/test_secret_upper.py": NEW_TEST}
+    changes |= {"tests/data.bin": b"\0\xff"}
     task = imported(home, "harbor", folders.harbor_task(home / "harbor", **changes).parent)
     task = relocated(home, task, {"/logs/verifier": "/tmp/verifier", "/tests/": "/tmp/tests/"})
     assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]

@@ -16,7 +16,7 @@ from engine.datasets.store import save_dataset, with_content_id
 from engine.grading.reports import regrade
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
-from engine.types import TaskRow, Verdict
+from engine.types import GradeRule, TaskRow, Verdict
 from tests.dataset_builders import (
     BROKEN,
     NUMBERS,
@@ -101,6 +101,30 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
     again, _ = grade(home, tmp_path, "--predictions", str(file), "--run-id", "r1")
     assert again["verdicts"] == {"known": 3, "patch_failed": 1}
     assert again["resolved"] == counts["resolved"] == 2
+
+
+def test_predictions_of_multi_swe_become_its_reports(home: Path, row: TaskRow, tmp_path: Path) -> None:
+    log_row = under(row, "log")
+    before = {"run_result": {}, "test_patch_result": {}, "n2p_tests": list(row.answer.fail_to_pass)}
+    answer = replace(log_row.answer, grade_rule=GradeRule.MULTI_SWE, metadata=before)
+    task = replace(row.task, instance_id="acme__toy-7", repo="acme/toy")
+    save_dataset(
+        home, "multi", [with_content_id(replace(log_row, task=task, answer=answer))], {"sources": []}
+    )
+    fix = {"org": "acme", "repo": "toy", "number": "7", "fix_patch": row.answer.gold_patch}
+    file = tmp_path / "predictions.jsonl"
+    file.write_text(f"{{broken\n{json.dumps(fix)}\n{json.dumps({**fix, 'number': 8})}\n")
+    counts, said = grade(home, tmp_path, "--predictions", str(file), "--dataset", "multi", "--run-id", "m")
+    assert counts, said
+    assert (counts["resolved"], counts["rejected"]) == (1, 2)
+    assert counts["first_rejects"][0].startswith("line 1: not JSON")
+    assert counts["first_rejects"][1] == "line 3: the instance is not in the dataset: acme__toy-8"
+    final = json.loads((tmp_path / "None.m.final_report.json").read_text())
+    assert (final["total_instances"], final["resolved_ids"]) == (1, ["acme/toy:pr-7"])
+    folder = tmp_path / "logs" / "run_evaluation" / "m" / "None" / "acme__toy-7"
+    report = json.loads((folder / "multi_swe_report.json").read_text())
+    assert (report["number"], report["valid"]) == (7, True)
+    assert set(row.answer.fail_to_pass) <= set(report["n2p_tests"])
 
 
 @pytest.mark.parametrize(

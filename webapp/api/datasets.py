@@ -57,6 +57,8 @@ class AnswerOut(Schema):
     pass_to_pass: list[str]
     test_command: str
     test_files: dict[str, str]
+    binary_files: dict[str, str]
+    """Path → content in base64."""
     grade_rule: str
     log_parser: str
     expected: dict[str, str]

@@ -196,7 +196,7 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
         metadata=flat_facts(task.metadata),
         answer=answer,
         gold=patch_diff(answer.gold_patch) if answer else None,
-        test_files=tuple(sorted(answer.test_files)) if answer else (),
+        test_files=tuple(sorted([*answer.test_files, *answer.binary_files])) if answer else (),
         must_pass=tuple(answer.fail_to_pass[:MAX_EXPECTED]) if answer else (),
         expected=tuple(sorted(answer.expected.items())[:MAX_EXPECTED]) if answer else (),
         shows_answer=shows_answer,

@@ -100,6 +100,10 @@ class TaskAnswer(models.Model):
     gold_patch = models.TextField(blank=True, default="")
     test_patch = models.TextField(blank=True, default="")
     test_files: models.JSONField[dict[str, str], dict[str, str]] = models.JSONField(default=dict, blank=True)
+    binary_files: models.JSONField[dict[str, str], dict[str, str]] = models.JSONField(
+        default=dict, blank=True
+    )
+    """Path → content in base64."""
     fail_to_pass: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
     pass_to_pass: models.JSONField[list[str], list[str]] = models.JSONField(default=list, blank=True)
     test_command = models.TextField(blank=True, default="")

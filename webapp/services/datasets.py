@@ -35,9 +35,9 @@ _TASK_FIELDS = (
     "difficulty", "metadata", "active", "content",
 )  # fmt: skip
 _ANSWER_FIELDS = (
-    "gold_patch", "test_patch", "test_files", "fail_to_pass", "pass_to_pass", "test_command",
-    "grade_rule", "log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch", "deterministic",
-    "metadata",
+    "gold_patch", "test_patch", "test_files", "binary_files", "fail_to_pass", "pass_to_pass",
+    "test_command", "grade_rule", "log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch",
+    "deterministic", "metadata",
 )  # fmt: skip
 _BATCH = 500
 _LINES_A_PART = 50

@@ -143,9 +143,9 @@ def task_folders(source: Path, marker: str) -> list[Path]:
     """Return the folders that hold ``marker``, in a stable order. Raises DatasetError when there are none."""
     if not source.is_dir():
         raise DatasetError(f"there is no folder {source}")
-    found = sorted(path.parent for path in source.rglob(marker))
+    found = {path.parent for path in source.rglob(marker)}
     # A task's own tests may hold a task of their own; only the outermost count.
-    outer = [folder for folder in found if not any(other in folder.parents for other in found)]
+    outer = sorted(folder for folder in found if found.isdisjoint(folder.parents))
     if not outer:
         raise DatasetError(f"no task in {source}: no folder below it has a {marker}")
     return outer

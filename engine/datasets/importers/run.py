@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.importing import ImportConfig
+from engine.datasets.answer_files import contents_of
 from engine.datasets.importers.base import Format, Imported
 from engine.datasets.importers.decontamination import Decontamination
 from engine.datasets.importers.filters import Exclusion, Filters
@@ -255,6 +256,7 @@ class _Import:
             raise DatasetError("no finite number", field="difficulty")
         check_text(task)
         check_text(answer)
+        contents_of(answer)
         return with_content_id(TaskRow(task=task, answer=answer, split=split))
 
     def _reject(self, item: Item, where: str, reason: str) -> None:

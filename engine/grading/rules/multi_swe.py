@@ -24,21 +24,23 @@ from engine.grading.evidence import (
 from engine.types import TaskAnswer, TaskRow, TestResult
 
 PASS, FAIL, SKIP, NONE = "PASS", "FAIL", "SKIP", "NONE"
-_WORDS = {"PASSED": PASS, "XFAIL": PASS, "FAILED": FAIL, "ERROR": FAIL, "SKIPPED": SKIP}
-_BEFORE = {"p2p_tests": PASS, "f2p_tests": FAIL, "s2p_tests": SKIP, "n2p_tests": NONE}
+STATES = {"PASSED": PASS, "XFAIL": PASS, "FAILED": FAIL, "ERROR": FAIL, "SKIPPED": SKIP}
+"""Status of a log parser → state."""
+EXPECTED_BEFORE = {"p2p_tests": PASS, "f2p_tests": FAIL, "s2p_tests": SKIP, "n2p_tests": NONE}
+"""Kind of transition to PASS → state before."""
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
     """Apply the rule described in the module's docstring."""
     answer = row.answer
     statuses = statuses_of(row, evidence.shown)
-    fix = {test: _WORDS[status] for test, status in statuses.items()}
+    fix = {test: STATES[status] for test, status in statuses.items()}
     tests = tuple(
         TestResult(test_id=test, kind=kind, outcome=outcome_of(statuses.get(test)))
         for test, kind in required(answer)
     )
     run, test_run = (_states(answer, name) for name in ("run_result", "test_patch_result"))
-    expected = {kind: list(answer.metadata.get(kind) or ()) for kind in _BEFORE}
+    expected = {kind: list(answer.metadata.get(kind) or ()) for kind in EXPECTED_BEFORE}
     if problem := problem_of(run, test_run, fix, expected):
         return Judgement(passed=False, tests=tests, detail=problem)
     claimed = [test for test, _ in required(answer) if fix.get(test) == PASS]
@@ -82,7 +84,7 @@ def problem_of(
         return describe(dict.fromkeys(sorted(odd), "failed, passed without patches"))
     missing = [
         name
-        for kind, before in _BEFORE.items()
+        for kind, before in EXPECTED_BEFORE.items()
         for name in expected.get(kind, ())
         if (test.get(name, NONE), fix.get(name, NONE)) != (before, PASS)
     ]

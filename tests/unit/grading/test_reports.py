@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,13 @@ import pytest
 
 from engine.errors import DatasetError
 from engine.events.harness import Prediction
-from engine.grading import isolated_worker
+from engine.grading import isolated_worker, multi_swe_reports
 from engine.grading.__main__ import main as grading_command
-from engine.grading.reports import (
-    InstanceResult,
-    read_predictions,
-    regrade,
-    run_report,
-    write_predictions,
-)
+from engine.grading.prediction_files import PredictionFile, read_predictions
+from engine.grading.reports import InstanceResult, regrade, run_report, write_predictions
 from engine.grading.swebench import classify_failure
+from engine.types import Grade, GradeRule, TaskAnswer, TaskRow, Verdict
+from tests.rollout_builders import make_row
 
 PUBLISHED = Path(__file__).resolve().parents[4] / "shared" / "data" / "swe_smith_logs"
 START, END = ">>>>> Start Test Output", ">>>>> End Test Output"
@@ -231,27 +229,110 @@ TWO = ('{"instance_id": "a", "model_patch": "x"}', '{"instance_id": "b", "model_
 )
 def test_predictions_are_read_from_each_format(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    assert read_predictions(tmp_path / name) == [
-        Prediction(instance_id="a", model_name_or_path="None", model_patch="x"),
-        Prediction(instance_id="b", model_name_or_path="m", model_patch=None),
-    ]
+    assert read_predictions(tmp_path / name) == PredictionFile(
+        predictions=(
+            Prediction(instance_id="a", model_name_or_path="None", model_patch="x"),
+            Prediction(instance_id="b", model_name_or_path="m", model_patch=None),
+        )
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("p.txt", "", "are .jsonl or .json"),
-        ("p.json", "3", "neither a list nor a map"),
+        ("p.json", "3", "neither a list of rows nor columns"),
         ("p.json", "{", "is not JSON"),
-        ("p.jsonl", '{"model_patch": ""}', r"'instance_id' \(row 0\)"),
-        ("p.jsonl", '{"instance_id": "a", "model_patch": 3}', r"\(row 0, field 'model_patch'\)"),
-        ("p.jsonl", '{"instance_id": "a"}\n{"instance_id": "a"}', r"'a' twice \(row 1\)"),
+        ("p.jsonl", "", "holds no predictions"),
+        ("p.jsonl", '{"model_patch": ""}', "line 1, field 'instance_id': missing"),
+        (
+            "p.jsonl",
+            '{"instance_id": "a", "model_patch": 3}',
+            "line 1, field 'model_patch': the patch is not text",
+        ),
+        (
+            "p.jsonl",
+            '{"org": "a", "repo": "b", "number": "x", "fix_patch": ""}',
+            "field 'number': not a number",
+        ),
     ],
 )
 def test_bad_predictions_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DatasetError, match=message):
         read_predictions(tmp_path / name)
+
+
+def test_a_bad_prediction_costs_one_prediction_and_is_named(tmp_path: Path) -> None:
+    lines = [
+        TWO[0], "{broken", '{"instance_id": "a", "model_patch": "again"}', "",
+        '{"instance_id": "other", "model_patch": "x"}', '{"instance_id": "b", "model_patch": "\\ud800"}',
+        '{"instance_id": "b", "model_patch": "latin \\udce9"}', "[1]",
+    ]  # fmt: skip
+    (tmp_path / "p.jsonl").write_bytes("\n".join(lines).encode() + b'\n{"instance_id": "\xff"}')
+    found = read_predictions(tmp_path / "p.jsonl", known={"a", "b"})
+    assert [(one.instance_id, one.model_patch) for one in found.predictions] == [
+        ("a", "x"),
+        ("b", "latin \udce9"),
+    ]
+    assert [reason.split(": ")[0] for reason in found.rejected] == [
+        "line 2", "line 3", "line 5", "line 6, field 'model_patch'", "line 8", "line 9",
+    ]  # fmt: skip
+    with pytest.raises(DatasetError, match="not in the dataset: a"):
+        read_predictions(tmp_path / "p.jsonl", known={"c"})
+
+
+def test_predictions_of_multi_swe_are_read(tmp_path: Path) -> None:
+    given = {"org": "zeromicro", "repo": "go-zero", "number": "2787", "fix_patch": "diff"}
+    (tmp_path / "p.jsonl").write_text(f"{json.dumps(given)}\n{json.dumps({**given, 'number': 3})}\n")
+    assert read_predictions(tmp_path / "p.jsonl").predictions == (
+        Prediction(instance_id="zeromicro__go-zero-2787", model_name_or_path="None", model_patch="diff"),
+        Prediction(instance_id="zeromicro__go-zero-3", model_name_or_path="None", model_patch="diff"),
+    )
+
+
+MULTI_LOG = "\n".join(
+    ["=== short test summary info ===", "PASSED a", "PASSED b", "FAILED c", "PASSED d", "SKIPPED e"]
+)
+
+
+def multi_swe_row() -> TaskRow:
+    answer = TaskAnswer(
+        gold_patch="", grade_rule=GradeRule.MULTI_SWE, log_parser="parse_log_pytest",
+        metadata={"run_result": {"a": "PASS"}, "test_patch_result": {"a": "PASS", "b": "FAIL", "c": "FAIL"}},
+    )  # fmt: skip
+    return replace(make_row(), task=replace(make_row().task, repo="o/r", instance_id="o__r-7"), answer=answer)
+
+
+@pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.FAILED])
+def test_reports_of_multi_swe(verdict: Verdict) -> None:
+    grade = Grade(verdict=verdict, reward=1.0, detail="why")
+    found = multi_swe_reports.instance_report(multi_swe_row(), grade, MULTI_LOG)
+    assert (found["org"], found["repo"], found["number"]) == ("o", "r", 7)
+    assert (found["valid"], found["error_msg"]) == (
+        (True, "") if verdict is Verdict.PASSED else (False, "why")
+    )
+    kinds = ("fixed_tests", "p2p_tests", "f2p_tests", "s2p_tests", "n2p_tests")
+    assert [sorted(found[kind]) for kind in kinds] == [["b", "d"], ["a"], ["b"], [], ["d"]]
+    assert found["f2p_tests"]["b"] == {"run": "NONE", "test": "FAIL", "fix": "PASS"}
+    assert found["fix_patch_result"] == {
+        "passed_count": 3, "failed_count": 1, "skipped_count": 1,
+        "passed_tests": ["a", "b", "d"], "failed_tests": ["c"], "skipped_tests": ["e"],
+    }  # fmt: skip
+
+
+def test_the_final_report_of_multi_swe_counts_what_was_submitted() -> None:
+    rows = {name: replace(multi_swe_row(), task=replace(make_row().task, repo="o/r", instance_id=name))
+            for name in ("o__r-1", "o__r-2", "o__r-3", "o__r-4")}  # fmt: skip
+    ids = {
+        "submitted": ["o__r-1", "o__r-2", "o__r-3"],
+        "completed": ["o__r-1", "o__r-2"],
+        "resolved": ["o__r-1"],
+    }
+    found = multi_swe_reports.final_report(rows, {**ids, "unresolved": ["o__r-2"], "error": ["o__r-3"]})
+    assert (found["total_instances"], found["incomplete_instances"], found["error_instances"]) == (3, 1, 1)
+    assert found["resolved_ids"] == ["o/r:pr-1"]
+    assert found["error_ids"] == found["incomplete_ids"] == ["o/r:pr-3"]
 
 
 def test_the_run_report_counts_as_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -291,4 +372,4 @@ def test_the_run_report_counts_as_the_harness(tmp_path: Path, monkeypatch: pytes
 def test_written_predictions_are_read_back(tmp_path: Path) -> None:
     predictions = [Prediction(instance_id="a", model_name_or_path="m", model_patch="ü\n")]
     assert write_predictions(tmp_path / "p.jsonl", predictions) == 1
-    assert read_predictions(tmp_path / "p.jsonl") == predictions
+    assert read_predictions(tmp_path / "p.jsonl").predictions == tuple(predictions)

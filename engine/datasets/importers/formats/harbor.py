@@ -8,12 +8,14 @@ alone, that needs compose, several steps or a verifier environment of its own is
 
 from __future__ import annotations
 
+import re
 import shlex
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.datasets.answer_files import split_contents
 from engine.datasets.importers.base import Imported, with_difficulty
 from engine.datasets.importers.fields import Row, number, optional_mapping, optional_text, plain, text
 from engine.errors import DatasetError
@@ -23,6 +25,8 @@ MARKER = "task.toml"
 REWARD_FILES = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
 _WORKDIR = "/app"
 _MAX_FILE = 4 << 20
+_VARIABLE = re.compile(r"[A-Za-z_]\w*")
+_TEMPLATE = re.compile(r"\$\{\w+(?::-(.*))?\}")
 _DIFFICULTIES = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
 
 
@@ -54,7 +58,7 @@ def convert(row: Row) -> Imported:
     environment, verifier = optional_mapping(config, "environment"), optional_mapping(config, "verifier")
     name = str(package.get("name") or row["name"])
     workdir = str(environment.get("workdir") or _WORKDIR)
-    tests: Mapping[str, str] = row["tests"]
+    texts, binaries = split_contents({f"/tests/{path}": data for path, data in row["tests"].items()})
     ungradable = _obstacle(row, config, environment, verifier)
     task = Task(
         id="",
@@ -69,7 +73,8 @@ def convert(row: Row) -> Imported:
     )
     answer = TaskAnswer(
         gold_patch="",
-        test_files={f"/tests/{path}": content for path, content in tests.items()},
+        test_files=texts,
+        binary_files=binaries,
         test_command=_script(verifier, workdir),
         grade_rule=GradeRule.REWARD_FILE,
         hidden_paths=("/tests", "/solution", "/logs/verifier"),
@@ -105,14 +110,16 @@ def _obstacle(
         return f"it needs the system {environment['os']}"
     if "test.sh" not in row["tests"]:
         raise DatasetError("missing", field="tests/test.sh")
+    wanted = [name for name, value in _variables(verifier).items() if value is None]
+    if wanted:
+        return f"its verifier takes {', '.join(wanted)} from the machine that grades"
     return ""
 
 
 def _script(verifier: Mapping[str, Any], workdir: str) -> str:
-    variables = verifier.get("env")
-    exports = []
-    for name, value in sorted(variables.items()) if isinstance(variables, dict) else ():
-        exports.append(f"export {name}={shlex.quote(str(value))}")
+    exports = [
+        f"export {name}={shlex.quote(value or '')}" for name, value in sorted(_variables(verifier).items())
+    ]
     return (
         "\n".join(
             [
@@ -128,21 +135,40 @@ def _script(verifier: Mapping[str, Any], workdir: str) -> str:
     )
 
 
-def _files(folder: Path) -> dict[str, str]:
+def _variables(verifier: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return the verifier's variables; None for one that Harbor takes from the machine (``${NAME}``).
+
+    Nothing of this machine goes to a verifier: of ``${NAME:-default}`` the default counts.
+    """
+    given = verifier.get("env")
+    found: dict[str, str | None] = {}
+    for name, value in given.items() if isinstance(given, dict) else ():
+        if not _VARIABLE.fullmatch(name):
+            raise DatasetError(f"{name!r} is no name of a variable", field="task.toml: verifier.env")
+        template = _TEMPLATE.fullmatch(str(value))
+        found[name] = template[1] if template else str(value)
+    return found
+
+
+def _files(folder: Path) -> dict[str, bytes]:
     """Return relative path → content of every file below a folder."""
     found = {}
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if not path.is_file():
             continue
         name = path.relative_to(folder).as_posix()
-        found[name] = _text(path, f"tests/{name}")
+        found[name] = _content(path, f"tests/{name}")
     return found
 
 
-def _text(path: Path, field: str) -> str:
+def _content(path: Path, field: str) -> bytes:
     if path.stat().st_size > _MAX_FILE:
         raise DatasetError(f"larger than {_MAX_FILE >> 20} MiB", field=field)
+    return path.read_bytes()
+
+
+def _text(path: Path, field: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise DatasetError("not UTF-8 text: binary files cannot be imported", field=field) from None
+        return _content(path, field).decode()
+    except UnicodeDecodeError as error:
+        raise DatasetError(f"not UTF-8: {error}", field=field) from None

@@ -15,15 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.agent.prompts import load_prompt
+from engine.datasets.answer_files import contents_of
 from engine.datasets.importers.base import Imported
 from engine.datasets.importers.registry import FORMATS
-from engine.datasets.store import with_content_id
+from engine.datasets.importers.run import import_dataset
+from engine.datasets.store import load_dataset, with_content_id
 from engine.errors import DatasetError
 from engine.patches.apply import apply_patch
 from engine.patches.trees import FileState
 from engine.sandbox.base import SandboxSpec
 from engine.types import GradeRule, TaskRow
 from tests.unit.datasets.importers import folders, rows
+from tests.unit.datasets.importers.builders import config, records, write_lines
 
 R2E_FILE = Path(__file__).resolve().parents[5] / "shared" / "data" / "r2e_gym" / "trajectories.jsonl"
 
@@ -320,6 +323,9 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
     obstacles = {
         "no docker_image": {"task.toml": '[environment]\nworkdir = "/w"\n'},
         "several containers": {"environment/docker-compose.yaml": "services: {}\n"},
+        "takes API_KEY from the machine": {
+            "task.toml": folders.HARBOR_TOML.replace("MODE =", 'API_KEY = "${API_KEY}", MODE =')
+        },
         "several steps": {"task.toml": '[[steps]]\nname = "a"\n'},
         "of its own": {
             "task.toml": folders.HARBOR_TOML.replace(
@@ -330,6 +336,42 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
     for number, (reason, changes) in enumerate(obstacles.items()):
         made = convert("harbor", read(folders.harbor_task(tmp_path / str(number), **changes)))
         assert reason in made.ungradable, made.ungradable
+
+
+def test_harbor_tests_may_be_binary_and_variables_templates(tmp_path: Path) -> None:
+    read = FORMATS["harbor"].read_folder
+    assert read is not None
+    toml = folders.HARBOR_TOML.replace("MODE =", 'KEY = "${KEY:-}", TIMES = "${TIMES:-1}", MODE =')
+    content = bytes(range(256))
+    files: dict[str, Any] = {"tests/data.bin": content, "tests/nul.txt": "a\0b", "task.toml": toml}
+    imported = convert("harbor", read(folders.harbor_task(tmp_path, **files)))
+    answer = imported.answer
+    assert imported.ungradable == ""
+    assert set(answer.binary_files) == {"/tests/data.bin", "/tests/nul.txt"}
+    assert contents_of(answer)["/tests/data.bin"] == content
+    assert contents_of(answer)["/tests/nul.txt"] == b"a\0b"
+    assert "/tests/test.sh" in contents_of(answer)
+    assert "export KEY=''\n" in answer.test_command
+    assert "export TIMES=1\n" in answer.test_command
+
+
+def test_binary_files_survive_an_export_and_must_be_base64(tmp_path: Path) -> None:
+    row = asdict(convert("swe-rebench", rows.swe_rebench()).answer)
+    task = asdict(convert("swe-rebench", rows.swe_rebench()).task)
+    lines = [
+        {
+            "task": {**task, "instance_id": name},
+            "answer": {**row, "binary_files": {"t/x.bin": encoded}},
+            "split": "train",
+        }
+        for name, encoded in (("good", "AP8="), ("bad", "no base64!"))
+    ]
+    source = write_lines(tmp_path / "export.jsonl", lines)
+    result = import_dataset(config(source, format="trainyard"), home=tmp_path)
+    assert (result.imported, result.rejected) == (1, 1)
+    assert records(tmp_path, "rejects.jsonl")[0]["field"] == "binary_files.t/x.bin"
+    (stored,) = load_dataset(tmp_path, "d").rows
+    assert contents_of(stored.answer)["t/x.bin"] == b"\x00\xff"
 
 
 def test_our_own_export_is_the_same_row() -> None:
@@ -413,7 +455,7 @@ BROKEN_FOLDERS: list[tuple[str, Any, dict[str, Any], str]] = [
     ("harbor", folders.harbor_task, {"instruction.md": b"\xff"}, "instruction.md"),
     ("harbor", folders.harbor_task, {"solution/solve.sh": b"\xff"}, "solution/solve.sh"),
     ("harbor", folders.harbor_task, {"task.toml": "x ="}, "task.toml"),
-    ("harbor", folders.harbor_task, {"tests/data.bin": b"\xff\xfe\x00"}, "tests/data.bin"),
+    ("harbor", folders.harbor_task, {"tests/data.bin": b"\xff" * ((4 << 20) + 1)}, "tests/data.bin"),
     ("harbor", folders.harbor_task, {"tests/test.sh": None}, "tests/test.sh"),
 ]
 
