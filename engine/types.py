@@ -129,7 +129,8 @@ class Task:
     base_commit: str
     problem_statement: str
     image: str
-    """Image of the sandboxes; ``local:<name>`` for a folder under the dataset's ``images/``."""
+    """Image of the sandboxes; ``local:<name>`` for a folder under the dataset's ``images/``;
+    ``dockerfile:<hash>`` for one to build (``engine.build_contexts``)."""
     workdir: str = "/testbed"
     difficulty: Mapping[str, float] = field(default_factory=dict)
     """Proxies such as ``function_lines``, ``num_tests``, ``patch_lines``."""

@@ -41,6 +41,15 @@ class DockerConfig(Section):
     """Maximum number of concurrent image pulls."""
     registry_config: Annotated[str, Granted()] = ""
     """Docker ``config.json`` with registry credentials; empty uses that of the user."""
+    build_network: Annotated[str, Granted()] = ""
+    """Network of builds of images that a dataset brings as a Dockerfile: ``none``, or a network of the
+    daemon; empty refuses to build."""
+    build_timeout_s: float = Field(default=600.0, gt=0)
+    """Maximum time of a build, and of any of its steps without output, seconds."""
+    build_memory_mb: int = Field(default=4096, ge=64)
+    """Memory limit of a build's steps, MiB."""
+    build_disk_mb: int = Field(default=10_240, ge=16)
+    """Maximum size of a built image, MiB; a larger one is removed."""
     image_budget_gb: float = Field(default=0.0, ge=0)
     """Disk budget of pulled images, GB; beyond it the least recently used are removed; 0 sets no limit."""
 

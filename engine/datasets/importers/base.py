@@ -29,6 +29,8 @@ class Imported:
     answer: TaskAnswer
     split: str = ""
     """Split named by the row itself; empty when it names none."""
+    context: bytes = b""
+    """Build context of the task's image, where that is to be built; see ``engine.build_contexts``."""
     ungradable: str = ""
     """Reason why patches for the row cannot be graded on this installation; empty when they can."""
 

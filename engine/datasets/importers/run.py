@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from engine.build_contexts import PREFIX, store_context
 from engine.config.importing import ImportConfig
 from engine.datasets.answer_files import contents_of
 from engine.datasets.importers.base import Format, Imported
@@ -34,6 +35,7 @@ from engine.types import TaskRow
 
 COMMIT_ROWS = 500
 COMMIT_S = 2.0
+_NOT_OF_A_REGISTRY = ("local:", PREFIX)
 _LONGEST = {"instance_id": 300, "repo": 300, "base_commit": 100, "image": 500, "workdir": 300, "split": 64}
 """Maximum length of a task's fields in the tables, characters."""
 _LONGEST_TEST_S = 86_400.0
@@ -113,7 +115,7 @@ def import_dataset(
     fingerprint = fingerprint_of(config, source, form, existing)
     with Staging(home, config.output, fingerprint) as staging:
         resumed = staging.resumed
-        work = _Import(config, form, source, staging, _decontamination(config), gradable)
+        work = _Import(config, form, source, staging, _decontamination(config), gradable, home)
         if not resumed and config.mode == "append" and existing is not None:
             staging.seed()
         work.run(report, must_end)
@@ -151,8 +153,10 @@ class _Import:
         staging: Staging,
         decontamination: Decontamination,
         gradable: Gradable | None,
+        home: Path,
     ) -> None:
         self._config = config
+        self._home = home
         self._form = form
         self._source = source
         self._staging = staging
@@ -215,6 +219,8 @@ class _Import:
             return
         self._instances[row.task.instance_id] = len(self._ids)
         self._ids.add(row.task.id)
+        if imported.context:
+            store_context(self._home, imported.context)
         self._staging.add(row)
         progress.count("imported")
         if imported.ungradable:
@@ -239,7 +245,7 @@ class _Import:
 
     def _row(self, imported: Imported, item: Item) -> TaskRow:
         task, answer = imported.task, imported.answer
-        if self._config.image_prefix and task.image and not task.image.startswith("local:"):
+        if self._config.image_prefix and task.image and not task.image.startswith(_NOT_OF_A_REGISTRY):
             task = replace(task, image=f"{self._config.image_prefix.rstrip('/')}/{task.image}")
         if imported.ungradable:
             answer = replace(answer, metadata={**answer.metadata, "ungradable": imported.ungradable})

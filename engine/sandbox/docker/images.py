@@ -3,7 +3,7 @@
 Every caller of the same image waits for one pull. When each image was last used is written next to the
 ledger, so that processes share the knowledge; beyond the budget the longest unused that Trainyard brought
 in are removed, never one that a container uses. An image named ``local:…`` is one of this machine's, see
-``local_images``.
+``local_images``; one named ``dockerfile:…`` is built, see ``builds``.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ import docker
 import docker.errors
 import structlog
 
+from engine.build_contexts import PREFIX
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError, SandboxError, SandboxStartError
 from engine.files import atomic_write
+from engine.sandbox.docker.builds import build
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.image import DockerImage
 from engine.sandbox.docker.local_images import import_local
@@ -90,6 +92,12 @@ class Images:
         if name.startswith(_LOCAL):
             image = await asyncio.to_thread(import_local, self._daemon, self._home, name)
             self._brought(image)
+        elif name.startswith(PREFIX):
+            async with self._places:
+                built = await asyncio.to_thread(build, self._daemon, self._home, name, self._config)
+            image = DockerImage(id=built, name=name)
+            self._brought(image)
+            await self._keep_within_budget()
         else:
             found = await self._daemon.call(lambda client: _inspect(client, name))
             image = DockerImage(id=found or await self._pull(name), name=name)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.build_contexts import PREFIX
 from engine.errors import ImageError
 
 BASE_FOLDERS = frozenset(
@@ -63,6 +64,11 @@ class Image:
 
 def image_folder(home: Path, name: str) -> Path:
     """Return the folder of the image ``name`` (with or without ``local:``)."""
+    if name.startswith(PREFIX):
+        raise ImageError(
+            f"image '{name}' is built from a Dockerfile, which only the Docker backend does: set "
+            "sandbox.backend=docker and sandbox.docker.build_network"
+        )
     name = name.removeprefix(_PREFIX)
     if not name or name.startswith(".") or "/" in name:
         raise ImageError(f"'{name}' is not an image name: one path component that does not begin with a dot")

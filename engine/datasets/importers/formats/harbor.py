@@ -2,7 +2,8 @@
 
 The verifier writes ``/logs/verifier/reward.txt`` (a number) or ``reward.json`` (names → numbers). The
 solution is a script, not a patch: it is kept with the answer's metadata. A task whose image is a Dockerfile
-alone, that needs compose, several steps or a verifier environment of its own is named as ungradable. Schema
+alone brings its build context. One that needs compose, several steps or a verifier environment of its own is
+named as ungradable. Schema
 1.4: ``harbor.models.task`` of harbor 0.25.
 """
 
@@ -15,6 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from engine.build_contexts import image_of, pack_context
 from engine.datasets.answer_files import split_contents
 from engine.datasets.importers.base import Imported, with_difficulty
 from engine.datasets.importers.fields import Row, number, optional_mapping, optional_text, plain, text
@@ -24,7 +26,7 @@ from engine.types import GradeRule, Task, TaskAnswer
 MARKER = "task.toml"
 REWARD_FILES = ("/logs/verifier/reward.txt", "/logs/verifier/reward.json")
 _WORKDIR = "/app"
-_MAX_FILE = 4 << 20
+_MAX_FILE, _MAX_CONTEXT = 4 << 20, 256 << 20
 _VARIABLE = re.compile(r"[A-Za-z_]\w*")
 _TEMPLATE = re.compile(r"\$\{\w+(?::-(.*))?\}")
 _DIFFICULTIES = {"easy": 1.0, "medium": 2.0, "hard": 3.0}
@@ -48,6 +50,7 @@ def read_folder(folder: Path) -> Row:
         "tests": _files(folder / "tests"),
         "solution": _text(solution, "solution/solve.sh") if solution.is_file() else "",
         "compose": compose,
+        "context": _context(folder / "environment"),
     }
 
 
@@ -59,6 +62,7 @@ def convert(row: Row) -> Imported:
     name = str(package.get("name") or row["name"])
     workdir = str(environment.get("workdir") or _WORKDIR)
     texts, binaries = split_contents({f"/tests/{path}": data for path, data in row["tests"].items()})
+    context: bytes = b"" if environment.get("docker_image") else row["context"]
     ungradable = _obstacle(row, config, environment, verifier)
     task = Task(
         id="",
@@ -66,7 +70,7 @@ def convert(row: Row) -> Imported:
         repo=str(package.get("source") or meta.get("repo") or name.partition("/")[0]),
         base_commit=str(meta.get("base_commit") or ""),
         problem_statement=text(row, "instruction"),
-        image=str(environment.get("docker_image") or ""),
+        image=str(environment.get("docker_image") or (image_of(context) if context else "")),
         workdir=workdir,
         difficulty={"num_tests": 1, "num_fail_to_pass": 1},
         metadata={"format": "harbor", "language": str(meta.get("language") or "").lower(), **_visible(meta)},
@@ -81,7 +85,7 @@ def convert(row: Row) -> Imported:
         timeout_s=number(verifier, "timeout_sec") or 600.0,
         metadata=plain({"reward_files": list(REWARD_FILES), "solution": optional_text(row, "solution")}),
     )
-    imported = Imported(task=task, answer=answer, ungradable=ungradable)
+    imported = Imported(task=task, answer=answer, context=context, ungradable=ungradable)
     numbers = {
         "memory_mb": number(environment, "memory_mb"),
         "cpus": number(environment, "cpus"),
@@ -100,8 +104,8 @@ def _obstacle(
     """Return the reason why the task cannot be graded on this installation; empty when it can."""
     if config.get("steps"):
         return "tasks of several steps are not supported"
-    if not environment.get("docker_image"):
-        return "task.toml names no docker_image; build environment/Dockerfile and name the image there"
+    if not environment.get("docker_image") and not row["context"]:
+        return "task.toml names no docker_image and there is no environment/Dockerfile"
     if row["compose"]:
         return f"it needs several containers ({', '.join(row['compose'])})"
     if verifier.get("environment_mode") == "separate" or verifier.get("environment"):
@@ -159,6 +163,16 @@ def _files(folder: Path) -> dict[str, bytes]:
         name = path.relative_to(folder).as_posix()
         found[name] = _content(path, f"tests/{name}")
     return found
+
+
+def _context(folder: Path) -> bytes:
+    """Return the build context of a task; empty where it has no Dockerfile."""
+    if not (folder / "Dockerfile").is_file():
+        return b""
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    if size > _MAX_CONTEXT:
+        raise DatasetError(f"{size >> 20} MiB, more than {_MAX_CONTEXT >> 20} MiB", field="environment")
+    return pack_context(folder)
 
 
 def _content(path: Path, field: str) -> bytes:

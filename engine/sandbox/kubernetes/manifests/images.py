@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from engine.build_contexts import PREFIX
 from engine.config.kubernetes import KubernetesConfig
 from engine.errors import ImageError
 
@@ -20,6 +21,11 @@ def resolve_image(config: KubernetesConfig, image: str) -> str:
         raise ImageError(
             f"image '{image}' exists only on this machine: push it to a registry that the cluster can reach "
             "and use its reference there"
+        )
+    if image.startswith(PREFIX):
+        raise ImageError(
+            f"image '{image}' is built from a Dockerfile, which only the Docker backend does: build it, push "
+            "it to a registry and name it in the task"
         )
     if config.require_digest and "@sha256:" not in image:
         raise ImageError(

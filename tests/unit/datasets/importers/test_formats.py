@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -15,15 +16,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.agent.prompts import load_prompt
+from engine.build_contexts import context_path, image_of
+from engine.config.kubernetes import KubernetesConfig
 from engine.datasets.answer_files import contents_of
 from engine.datasets.importers.base import Imported
 from engine.datasets.importers.registry import FORMATS
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset, with_content_id
-from engine.errors import DatasetError
+from engine.errors import DatasetError, ImageError
+from engine.orchestrator.importing import obstacle
 from engine.patches.apply import apply_patch
 from engine.patches.trees import FileState
 from engine.sandbox.base import SandboxSpec
+from engine.sandbox.kubernetes.manifests.images import resolve_image
+from engine.sandbox.local.images import image_folder
 from engine.types import GradeRule, TaskRow
 from tests.unit.datasets.importers import folders, rows
 from tests.unit.datasets.importers.builders import config, records, write_lines
@@ -320,8 +326,11 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
     assert set(answer.test_files) == {"/tests/test.sh", "/tests/test_secret_upper.py"}
     assert answer.metadata["solution"].startswith("sed")
     assert task.difficulty["memory_mb"] == 2048
-    obstacles = {
-        "no docker_image": {"task.toml": '[environment]\nworkdir = "/w"\n'},
+    obstacles: dict[str, dict[str, Any]] = {
+        "no docker_image": {
+            "task.toml": '[environment]\nworkdir = "/w"\n',
+            "environment/Dockerfile": None,
+        },
         "several containers": {"environment/docker-compose.yaml": "services: {}\n"},
         "takes API_KEY from the machine": {
             "task.toml": folders.HARBOR_TOML.replace("MODE =", 'API_KEY = "${API_KEY}", MODE =')
@@ -336,6 +345,28 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
     for number, (reason, changes) in enumerate(obstacles.items()):
         made = convert("harbor", read(folders.harbor_task(tmp_path / str(number), **changes)))
         assert reason in made.ungradable, made.ungradable
+
+
+def test_a_harbor_task_with_a_dockerfile_alone_brings_its_build_context(tmp_path: Path) -> None:
+    toml = folders.HARBOR_TOML.replace('docker_image = "acme/clamp:1"\n', "")
+    folders.harbor_task(tmp_path / "set", **{"task.toml": toml, "environment/data/x.txt": "x"})
+    import_dataset(
+        config(tmp_path / "set", format="harbor", image_prefix="mirror.example"),
+        home=tmp_path,
+        gradable=obstacle,
+    )
+    (row,) = load_dataset(tmp_path, "d").rows
+    assert "ungradable" not in row.answer.metadata
+    packed = context_path(tmp_path, row.task.image)
+    assert row.task.image == image_of(packed.read_bytes())
+    with tarfile.open(packed) as tar:
+        assert tar.getnames() == ["Dockerfile", "data/x.txt"]
+    for backend in (
+        lambda: image_folder(tmp_path, row.task.image),
+        lambda: resolve_image(KubernetesConfig(), row.task.image),
+    ):
+        with pytest.raises(ImageError, match="only the Docker backend"):
+            backend()
 
 
 def test_harbor_tests_may_be_binary_and_variables_templates(tmp_path: Path) -> None:

@@ -1,0 +1,104 @@
+"""Images built from a dataset's Dockerfile, where the administrator has granted a network for builds.
+
+A Dockerfile is a stranger's code. Its commands run in containers of the daemon with the granted network
+(``none`` has no access), limited memory and a deadline, without build arguments, secrets or proxies of this
+machine. The daemon limits no disk during a build: a result that is too large is removed.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.errors
+import requests
+import urllib3.exceptions
+
+from engine.build_contexts import PREFIX, context_path
+from engine.config.sandbox import DockerConfig
+from engine.errors import ImageError
+from engine.sandbox.docker.daemon import Daemon
+
+REPOSITORY = "trainyard/built"
+_TAIL = 2_000
+
+
+def build(daemon: Daemon, home: Path, name: str, config: DockerConfig) -> str:
+    """Return the id of the image ``dockerfile:<hash>``, built if it is missing; blocks.
+
+    Raises:
+        ImageError: builds are not granted, the context is missing, or the build failed, took too long or
+            became too large; says which, with the end of its output.
+    """
+    try:
+        path = context_path(home, name)
+    except ValueError as error:
+        raise ImageError(str(error)) from None
+    tag = f"{REPOSITORY}:{name.removeprefix(PREFIX)}"
+    return daemon.do(lambda client: _present(client, tag) or _build(client, path, name, tag, config))
+
+
+def _present(client: docker.APIClient, tag: str) -> str:
+    try:
+        return str(client.inspect_image(tag)["Id"])
+    except docker.errors.ImageNotFound:
+        return ""
+
+
+def _build(client: docker.APIClient, path: Path, name: str, tag: str, config: DockerConfig) -> str:
+    if not config.build_network:
+        raise ImageError(
+            f"image '{name}' must be built from the Dockerfile of its task, and builds are off: have the "
+            "administrator grant sandbox.docker.build_network ('none' for builds without network) and set it"
+        )
+    try:
+        context = path.read_bytes()
+    except FileNotFoundError:
+        raise ImageError(f"image '{name}' has no build context {path}: import its dataset again") from None
+    memory = config.build_memory_mb << 20
+    events = client.build(
+        fileobj=io.BytesIO(context),
+        custom_context=True,
+        encoding="gzip",
+        tag=tag,
+        rm=True,
+        forcerm=True,
+        decode=True,
+        network_mode=config.build_network,
+        container_limits={"memory": memory, "memswap": memory},
+        timeout=config.build_timeout_s,
+        use_config_proxy=False,
+    )
+    _follow(events, name, config.build_timeout_s)
+    image = client.inspect_image(tag)
+    size_mb = image["Size"] >> 20
+    if size_mb >= config.build_disk_mb:
+        client.remove_image(tag, force=True)
+        raise ImageError(
+            f"image '{name}' has {size_mb} MiB when built; allowed are {config.build_disk_mb} MiB "
+            "(sandbox.docker.build_disk_mb)"
+        )
+    return str(image["Id"])
+
+
+def _follow(events: Any, name: str, timeout_s: float) -> None:
+    """Read a build's events to their end. Raises ImageError when it fails or exceeds its time."""
+    deadline = time.monotonic() + timeout_s
+    tail = ""
+    too_long = f"building image '{name}' took more than {timeout_s:g} s (sandbox.docker.build_timeout_s)"
+    try:
+        for event in events:
+            tail = f"{tail}{event.get('stream', '')}"[-_TAIL:]
+            if "error" in event:
+                raise ImageError(f"building image '{name}' failed: {event['error']}\n{tail}")
+            if time.monotonic() > deadline:
+                raise ImageError(f"{too_long}\n{tail}")
+    except (requests.exceptions.RequestException, urllib3.exceptions.TimeoutError):
+        if time.monotonic() < deadline:
+            raise
+        raise ImageError(f"{too_long}\n{tail}") from None
+    finally:
+        events.close()  # ends a build that still runs

@@ -1,0 +1,126 @@
+"""Images that a dataset brings as a Dockerfile, built by a real daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import re
+import secrets
+import subprocess
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.build_contexts import PREFIX, image_of, pack_context, store_context
+from engine.config.sandbox import DockerConfig
+from engine.errors import ImageError
+from engine.sandbox.docker.builds import REPOSITORY
+from engine.sandbox.docker.daemon import Daemon, find_daemon
+from engine.sandbox.docker.images import Images
+from tests.docker_daemon import docker_host, one_at_a_time
+
+pytestmark = one_at_a_time
+BASE = "trainyard/test-builds"
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    daemon = Daemon(find_daemon(docker_host(), tmp_path_factory.mktemp("home")), 60)
+    yield daemon
+    daemon.close()
+
+
+def context(home: Path, dockerfile: str, **files: str) -> str:
+    """Store a context and return the image's name; every call makes another image."""
+    folder = home / secrets.token_hex(4)
+    folder.mkdir()
+    (folder / "Dockerfile").write_text(dockerfile)
+    for name, content in {**files, "salt": secrets.token_hex(8)}.items():
+        (folder / name).write_text(content)
+    packed = pack_context(folder)
+    assert pack_context(folder) == packed
+    store_context(home, packed)
+    return image_of(packed)
+
+
+def images(daemon: Daemon, home: Path, **settings: Any) -> Images:
+    return Images(daemon, DockerConfig(**{"build_network": "none", **settings}), home)
+
+
+def remove(daemon: Daemon, name: str) -> None:
+    daemon.client.remove_image(f"{REPOSITORY}:{name.removeprefix(PREFIX)}", force=True)
+
+
+async def test_an_image_is_built_once_and_only_where_that_is_granted(daemon: Daemon, tmp_path: Path) -> None:
+    name = context(tmp_path, "FROM scratch\nCOPY data.txt /data.txt\nLABEL of=test\n", **{"data.txt": "x"})
+    with pytest.raises(ImageError, match="administrator grant sandbox.docker.build_network"):
+        await images(daemon, tmp_path, build_network="").ensure(name)
+    image, _ = await images(daemon, tmp_path).ensure(name)
+    try:
+        assert daemon.client.inspect_image(image.id)["Config"]["Labels"] == {"of": "test"}
+        again, _ = await images(daemon, tmp_path, build_network="").ensure(name)
+        assert again.id == image.id
+    finally:
+        remove(daemon, name)
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "settings", "message"),
+    [
+        ("FROM scratch\nCOPY gone /\n", {}, "failed: COPY failed"),
+        ("FROM scratch\nRUN true\n", {}, "failed: "),
+        ("FROM scratch\nCOPY big /big\n", {"build_disk_mb": 16}, "has 17 MiB when built; allowed are 16"),
+    ],
+)
+async def test_a_build_that_fails_says_why_and_leaves_no_image(
+    daemon: Daemon, tmp_path: Path, dockerfile: str, settings: dict[str, Any], message: str
+) -> None:
+    files = {"big": "x" * (17 << 20)} if "big" in dockerfile else {}
+    name = context(tmp_path, dockerfile, **files)
+    with pytest.raises(ImageError, match=message):
+        await images(daemon, tmp_path, **settings).ensure(name)
+    with pytest.raises(ImageError, match="administrator"):
+        await images(daemon, tmp_path, build_network="").ensure(name)
+
+
+async def test_a_context_that_is_gone_and_a_name_that_is_none_are_named(
+    daemon: Daemon, tmp_path: Path
+) -> None:
+    with pytest.raises(ImageError, match="import its dataset again"):
+        await images(daemon, tmp_path).ensure(f"{PREFIX}{'0' * 24}")
+    with pytest.raises(ImageError, match="is not the name of an image"):
+        await images(daemon, tmp_path).ensure(f"{PREFIX}../../etc/passwd")
+
+
+@pytest.fixture(scope="module")
+def base(daemon: Daemon) -> str:
+    """An image of the host's shell and ``sleep``."""
+    programs = ("/bin/sh", "/bin/sleep")
+    listed = subprocess.run(["ldd", *programs], check=True, capture_output=True, text=True).stdout
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        for path in sorted({*programs, *re.findall(r"/[\w./+-]+", listed)}):
+            tar.add(Path(path).resolve(), path.lstrip("/"))
+    daemon.client.import_image_from_data(archive.getvalue(), repository=BASE, tag="latest")
+    return f"{BASE}:latest"
+
+
+async def test_steps_have_no_network(daemon: Daemon, tmp_path: Path, base: str) -> None:
+    count = "n=0; while read -r line; do n=$((n+1)); done < /proc/net/dev; test $n -eq 3"
+    name = context(tmp_path, f"FROM {base}\nRUN {count}\n")
+    await images(daemon, tmp_path).ensure(name)
+    remove(daemon, name)
+
+
+async def test_a_build_beyond_its_time_is_ended(daemon: Daemon, tmp_path: Path, base: str) -> None:
+    name = context(tmp_path, f"FROM {base}\nRUN sleep 600\n")
+    with pytest.raises(ImageError, match="took more than 3 s"):
+        await images(daemon, tmp_path, build_timeout_s=3.0).ensure(name)
+    give_up = time.monotonic() + 120
+    while any("sleep 600" in row["Command"] for row in daemon.client.containers()):
+        assert time.monotonic() < give_up, "the step still runs"
+        await asyncio.sleep(0.2)
