@@ -57,7 +57,9 @@ class GuardedFiles:
         """
         workdir = box.spec.workdir
         patched = await _patched(box, answer.test_patch)
-        given = {_key(workdir, path) for path in [*answer.test_files, *scripts, *overlay]}
+        given = {
+            _key(workdir, path) for path in [*answer.test_files, *answer.binary_files, *scripts, *overlay]
+        }
         guarded = {
             path for path in {*given, *patched, *_files_of(answer)} if PurePosixPath(path).suffix in _SOURCE
         }
