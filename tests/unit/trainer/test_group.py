@@ -153,6 +153,7 @@ def test_a_rank_that_fails_or_dies_ends_the_group(policy: Path) -> None:
 
 def test_a_rank_that_hangs_is_named(policy: Path) -> None:
     with group(policy, None) as ranks:
+        assert ranks._watch is not None
         ranks._watch._timeout_s = 20  # only now: a rank may take longer to start on a busy machine
         os.kill(ranks._processes[1].pid, signal.SIGSTOP)
         with pytest.raises(TrainerError, match="rank 1 of the trainer gave no sign of life for 20 s"):
