@@ -2,8 +2,9 @@
 
 Multi-turn rollouts of the shipped quickstart model, 1 to 64 at once: each turn samples a fixed number of
 tokens and an observation of random tokens follows. vLLM's offline engine (``LLM.generate`` in its own
-environment) is given the very prompts of each turn, all at once. The three take turns, after one warming
-round. Without vLLM's environment (``make vllm``) only the built-in sampler is measured.
+environment, with the settings of the server) is given the very prompts and seeds of each turn, all at once,
+and should sample the same tokens ("alike"). The three take turns, after one warming round. Without vLLM's
+environment (``make vllm``) only the built-in sampler is measured.
 Run: ``python -m bench.inference [--quick]``; results go to ``bench/results/inference.json``.
 """
 
@@ -55,6 +56,8 @@ class Measured:
     builtin: list[float] = field(default_factory=list)
     vllm: list[float] = field(default_factory=list)
     offline: list[float] = field(default_factory=list)
+    alike: list[float] = field(default_factory=list)
+    """Shares of the responses that the server and the offline engine sampled alike."""
     hits: int = 0
     queries: int = 0
 
@@ -68,14 +71,22 @@ class Rollouts:
         self.seed = seed
         self.prompts = [self._ids(PROMPT) for _ in range(number)]
         self.history: list[list[list[int]]] = []
+        """Prompts of each turn."""
+        self.responses: list[list[list[int]]] = []
+        """Responses of each turn."""
 
     async def turn(self, policy: TokenPolicy, number: int) -> None:
         """Sample one turn of all rollouts at once, and append observations."""
         self.history.append([list(prompt) for prompt in self.prompts])
         sampling = (policy.generate(self._request(i, number)) for i in range(len(self.prompts)))
-        for prompt, generation in zip(self.prompts, await asyncio.gather(*sampling), strict=True):
-            assert len(generation.ids) == SAMPLED
-            prompt += [*generation.ids, *self._ids(OBSERVED)]
+        self.responses.append([list(generation.ids) for generation in await asyncio.gather(*sampling)])
+        for prompt, response in zip(self.prompts, self.responses[-1], strict=True):
+            assert len(response) == SAMPLED
+            prompt += [*response, *self._ids(OBSERVED)]
+
+    def seed_of(self, index: int) -> int:
+        """Return the seed of a rollout's requests."""
+        return 1000 * self.seed + index
 
     def release(self, policy: TokenPolicy) -> None:
         """End all rollouts."""
@@ -93,45 +104,47 @@ class Rollouts:
         return GenerationRequest(
             prompt_ids=self.prompts[index],
             sampling=SamplingParams(max_tokens=SAMPLED),
-            seed=1000 * self.seed + index,
+            seed=self.seed_of(index),
             stop_ids=frozenset(),
             context=GenerationContext(key=self._key(index), row=make_row(), steps=steps),
         )
 
 
 class Offline:
-    """vLLM's ``LLM`` in a process of its own environment."""
+    """vLLM's ``LLM`` in a process of its own environment, with the settings of a server."""
 
-    def __init__(self, python: Path, folder: Path) -> None:
+    def __init__(self, command: ServerCommand) -> None:
         script = Path(__file__).with_name("inference_offline.py")
-        shape = [str(MAX_CONTEXT), str(MAX_BATCH), f"{CACHE_GIB:g}", "float32"]
-        fixed = {
-            "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-            "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1",
-            "PATH": f"{python.parent}{os.pathsep}{os.environ['PATH']}",
-        }  # fmt: skip
+        arguments = command.arguments(port=0)
+        settings = arguments[next(i for i, one in enumerate(arguments) if one.startswith("--")) :]
         self._process = subprocess.Popen(
-            [str(python), str(script), str(folder), *shape],
+            [str(command.python), str(script), *settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env={**os.environ, **fixed},
+            env=command.environment(key=""),
         )
         self._read()
 
-    def rate(self, rollouts: Rollouts) -> float:
-        """Return the tokens per second over the turns of a round, given their prompts at once."""
-        seconds, tokens = 0.0, 0
-        for number, prompts in enumerate(rollouts.history):
-            job = {"prompts": prompts, "max_tokens": SAMPLED, "seed": rollouts.seed, "forget": number == 0}
+    def rate(self, rollouts: Rollouts) -> tuple[float, float]:
+        """Sample the turns of a round, each given its prompts at once.
+
+        Returns:
+            Tokens per second, and the share of responses that are those of the round.
+        """
+        seconds, alike = 0.0, 0
+        seeds = [rollouts.seed_of(index) for index in range(len(rollouts.prompts))]
+        for number, (prompts, responses) in enumerate(zip(rollouts.history, rollouts.responses, strict=True)):
+            job = {"prompts": prompts, "seeds": seeds, "max_tokens": SAMPLED, "forget": number == 0}
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(job) + "\n")
             self._process.stdin.flush()
             answer = self._read()
             seconds += answer["seconds"]
-            tokens += answer["tokens"]
-        return tokens / seconds
+            alike += sum(a == b for a, b in zip(answer["responses"], responses, strict=True))
+        number = len(seeds) * len(rollouts.history)
+        return number * SAMPLED / seconds, alike / number
 
     def close(self) -> None:
         """End the process."""
@@ -155,14 +168,13 @@ async def sampled(policy: TokenPolicy, rollouts: Rollouts) -> float:
     return len(rollouts.prompts) * TURNS * SAMPLED / seconds
 
 
-async def open_vllm(opened: OpenedModel, folder: Path, python: Path, out: Path) -> VllmPolicy:
+async def open_vllm(opened: OpenedModel, command: ServerCommand, out: Path) -> VllmPolicy:
     """Start one server with a proven model."""
-    command = ServerCommand(
-        model=folder, python=python, max_context=MAX_CONTEXT, dtype="float32", cpu_cache_gib=CACHE_GIB,
-        max_batch=MAX_BATCH,
-    )  # fmt: skip
     served = ServedModel(
-        vocabulary=opened.model.vocab_size, max_context=MAX_CONTEXT, dtype=torch.float32, base=str(folder)
+        vocabulary=opened.model.vocab_size,
+        max_context=MAX_CONTEXT,
+        dtype=torch.float32,
+        base=str(command.model),
     )
     config = VllmConfig()
     policy = VllmPolicy(
@@ -204,9 +216,13 @@ async def measure(concurrent: Sequence[int], rounds: int, python: Path | None) -
         stack.push_async_callback(builtin.close)
         vllm, offline = None, None
         if python is not None:
-            vllm = await open_vllm(opened, folder, python, out)
+            command = ServerCommand(
+                model=folder, python=python, max_context=MAX_CONTEXT, max_batch=MAX_BATCH, dtype="float32",
+                cpu_cache_gib=CACHE_GIB,
+            )  # fmt: skip
+            vllm = await open_vllm(opened, command, out)
             stack.push_async_callback(vllm.close)
-            offline = await asyncio.to_thread(Offline, python, folder)
+            offline = await asyncio.to_thread(Offline, command)
             stack.callback(offline.close)
         for turn in range(rounds + 1):
             for number, measured in found.items():
@@ -232,7 +248,9 @@ async def _round(
             rates.append(await sampled(vllm, rollouts))
         else:
             measured.hits, measured.queries = await count_hits(vllm, rollouts)
-        rates.append(await asyncio.to_thread(offline.rate, rollouts))
+        rate, alike = await asyncio.to_thread(offline.rate, rollouts)
+        rates.append(rate)
+        measured.alike.append(alike)
     if turn:
         for kept, rate in zip((measured.builtin, measured.vllm, measured.offline), rates, strict=False):
             kept.append(rate)
@@ -240,7 +258,8 @@ async def _round(
 
 def report(found: dict[int, Measured]) -> None:
     """Print the table."""
-    print(f"{'concurrent':>10} {'builtin':>9} {'vLLM':>9} {'offline':>9} {'share':>7} {'prefix hits':>12}")
+    names = ("concurrent", "builtin", "vLLM", "offline", "share", "alike", "prefix hits")
+    print(" ".join(f"{name:>{width}}" for name, width in zip(names, (10, 9, 9, 9, 7, 6, 12), strict=True)))
     for number, one in found.items():
         if not one.vllm:
             print(f"{number:>10} {median(one.builtin):>9,.0f}")
@@ -248,7 +267,8 @@ def report(found: dict[int, Measured]) -> None:
         share = median(vllm / offline for vllm, offline in zip(one.vllm, one.offline, strict=True))
         print(
             f"{number:>10} {median(one.builtin):>9,.0f} {median(one.vllm):>9,.0f} "
-            f"{median(one.offline):>9,.0f} {share:>7.0%} {one.hits / max(one.queries, 1):>12.1%}"
+            f"{median(one.offline):>9,.0f} {share:>7.0%} {median(one.alike):>6.0%} "
+            f"{one.hits / max(one.queries, 1):>12.1%}"
         )
     print(f"tokens/s, medians; bars: share ≥ {SHARE_BAR:.0%}, prefix hits from turn 2 on ≥ {HIT_BAR:.0%}")
 

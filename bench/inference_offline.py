@@ -1,7 +1,9 @@
 """vLLM's own offline throughput: a child of ``bench.inference`` in vLLM's environment, without our packages.
 
-Reads one JSON line per job from standard input, ``{"prompts": [[ids]], "max_tokens": n, "seed": s}``, and
-answers each with ``{"seconds": s, "tokens": n}``. The first line answers nothing: the engine is ready.
+Takes the command line of the server that it is compared with, and reads it as the server does: both engines
+have the same settings. Reads one JSON line per job from standard input, ``{"prompts": [[ids]], "seeds": [s],
+"max_tokens": n, "forget": bool}``, and answers each with ``{"seconds": s, "responses": [[ids]]}``. The first
+line answers nothing: the engine is ready.
 """
 
 import json
@@ -12,45 +14,35 @@ import time
 
 def main() -> None:
     """Serve jobs until standard input ends."""
-    model, max_context, max_batch, cache_gib, dtype = sys.argv[1:]
-    os.environ["VLLM_CPU_KVCACHE_SPACE"] = cache_gib
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # vLLM prints to standard output
-    from vllm import LLM, SamplingParams  # type: ignore[import-not-found, unused-ignore]
-
-    engine = LLM(
-        model=model,
-        dtype=dtype,
-        max_model_len=int(max_context),
-        max_num_seqs=int(max_batch),
-        enforce_eager=True,
-        block_size=32,  # as our servers
-        enable_chunked_prefill=False,
-        max_num_batched_tokens=2048,
-        skip_tokenizer_init=True,
-        logprobs_mode="processed_logprobs",
-        disable_log_stats=True,
+    from vllm import LLM, EngineArgs, SamplingParams  # type: ignore[import-not-found, unused-ignore]
+    from vllm.entrypoints.launchers.cli_args import (  # type: ignore[import-not-found, unused-ignore]
+        make_arg_parser,
     )
+    from vllm.utils.argparse_utils import (  # type: ignore[import-not-found, unused-ignore]
+        FlexibleArgumentParser,
+    )
+
+    settings = EngineArgs.from_cli_args(make_arg_parser(FlexibleArgumentParser()).parse_args(sys.argv[1:]))
+    settings.disable_log_stats = True  # as offline engines do by default
+    engine = LLM.from_engine_args(settings)
     print(json.dumps({"ready": True}), file=answers)
     for line in sys.stdin:
         job = json.loads(line)
-        if job.get("forget"):
+        if job["forget"]:
             engine.reset_prefix_cache()
         params = [
             SamplingParams(
-                max_tokens=job["max_tokens"],
-                ignore_eos=True,
-                logprobs=0,
-                seed=job["seed"] + i,
-                detokenize=False,
+                max_tokens=job["max_tokens"], ignore_eos=True, logprobs=0, seed=seed, detokenize=False
             )
-            for i in range(len(job["prompts"]))
+            for seed in job["seeds"]
         ]
         began = time.perf_counter()
         found = engine.generate([{"prompt_token_ids": ids} for ids in job["prompts"]], params, use_tqdm=False)
         seconds = time.perf_counter() - began
-        tokens = sum(len(one.outputs[0].token_ids) for one in found)
-        print(json.dumps({"seconds": seconds, "tokens": tokens}), file=answers)
+        responses = [list(one.outputs[0].token_ids) for one in found]
+        print(json.dumps({"seconds": seconds, "responses": responses}), file=answers)
 
 
 if __name__ == "__main__":
