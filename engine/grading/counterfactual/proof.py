@@ -32,6 +32,7 @@ Execute = Callable[[Mapping[str, bytes]], Awaitable[RunResult]]
 KINDS = (MutantKind.CHANGED, MutantKind.ADDED, MutantKind.CHANGED)
 """Preferred kind of the mutants of each variant."""
 _MAX_PASS_TO_PASS = 20
+_NOT_RUN = frozenset({TestOutcome.MISSING, TestOutcome.ERROR})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,7 +136,12 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
     if not subject.outcomes:
         proven = run.score < subject.true_run.score
         return Variant(mutants=tuple(chosen), score=run.score) if proven else None
-    failed = {test.test_id for test in run.judgement.tests if test.outcome is TestOutcome.FAILED}
+    outcomes = {test.test_id: test.outcome for test in run.judgement.tests}
+    own_tests = {test for mutant in chosen for test in subject.tests[mutant.path, mutant.function]}
+    true_passes = {test for test, how in subject.outcomes.items() if how is TestOutcome.PASSED}
+    if any(outcomes.get(test, TestOutcome.MISSING) in _NOT_RUN for test in true_passes - own_tests):
+        return None  # the files are not those of the true run
+    failed = {test for test, how in outcomes.items() if how is TestOutcome.FAILED}
     kept: list[Mutant] = []
     must_fail: dict[str, None] = {}
     for mutant in chosen:

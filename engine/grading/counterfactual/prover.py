@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from dataclasses import replace
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.solution import gold_patch
+from engine.datasets.importers.formats.evalscript import END
 from engine.grading.counterfactual.base import Reference
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
@@ -62,11 +64,19 @@ class Prover:
         async def execute(overlay: Mapping[str, bytes]) -> RunResult:
             return await self._runs.execute(row, patch, timeout_s=self._timeout_s(row), overlay=overlay)
 
-        true_run = await self._runs.execute(row, patch, timeout_s=self._timeout_s(row), inspect=inspect)
+        ending = _ending_with_tests(row)
+        true_run = await self._runs.execute(ending, patch, timeout_s=self._timeout_s(row), inspect=inspect)
         return await prove(row, true_run, files, execute)
 
     def _timeout_s(self, row: TaskRow) -> float:
         return row.answer.timeout_s or self._config.timeout_s
+
+
+def _ending_with_tests(row: TaskRow) -> TaskRow:
+    """Return the row without commands after its tests: those that put the original tests back, for one."""
+    lines = row.answer.test_command.split("\n")
+    last = next((number for number, line in enumerate(lines) if END in line), len(lines) - 1)
+    return replace(row, answer=replace(row.answer, test_command="\n".join(lines[: last + 1])))
 
 
 def without_changed(files: Mapping[str, bytes], patch: str, workdir: str) -> dict[str, bytes]:
