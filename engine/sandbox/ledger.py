@@ -13,8 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -23,7 +22,6 @@ from engine.processes import process_start
 from engine.sandbox.base import SandboxSpec
 
 
-@cache
 def boot_id() -> str:
     """Return the identity of the running kernel's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -44,7 +42,7 @@ class LedgerEntry:
     """Monotonic seconds after which any reaper may remove the sandbox."""
     cgroups: tuple[str, ...] = ()
     pid: int = 0
-    """Process id of the monitor; 0 before it is known."""
+    """Process id of bubblewrap; 0 before it is known."""
     pid_start: int = 0
 
     @classmethod
@@ -70,7 +68,7 @@ class LedgerEntry:
         )
 
     def alive(self) -> bool:
-        """Return whether the sandbox's monitor still runs."""
+        """Return whether the sandbox's bubblewrap process still runs."""
         return self.pid > 0 and self.boot == boot_id() and process_start(self.pid) == self.pid_start
 
 
@@ -83,8 +81,7 @@ class Ledger:
     def write(self, entry: LedgerEntry) -> None:
         """Add or replace an entry, atomically."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        row = {column.name: getattr(entry, column.name) for column in fields(entry)}
-        atomic_write(self._path(entry.id), json.dumps(row))
+        atomic_write(self._path(entry.id), json.dumps(asdict(entry)))
 
     def started(self, entry: LedgerEntry, pid: int) -> LedgerEntry:
         """Record the sandbox's process id."""

@@ -76,7 +76,6 @@ async def test_conformance(
         image="local:reference",
         secret_file=home / "secret",
         own_root=True,
-        own_limits=False,
         disk="layer" if quota else "watched",
     )
     await check(subject)
@@ -126,7 +125,6 @@ async def test_conformance_of_an_image_that_belongs_to_root(
         secret_file=home / "secret",
         uid=0,
         own_root=True,
-        own_limits=False,
         disk="layer" if quota else "watched",
     )
     await check(subject)

@@ -71,12 +71,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def subject(home: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
     monkeypatch.setenv("HOST_SECRET", SECRET)
-    return Subject(
-        backend=LocalBackend(home),
-        image="local:reference",
-        secret_file=home / "secret",
-        own_limits=os.geteuid() == 0,
-    )
+    return Subject(backend=LocalBackend(home), image="local:reference", secret_file=home / "secret")
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

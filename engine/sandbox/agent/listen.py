@@ -12,8 +12,8 @@ import os
 import socket
 import time
 
-from .children import harden
 from .main import main as serve
+from .processes import harden
 from .wire import decode
 
 TOKEN_VARIABLE = "TRAINYARD_TOKEN"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import errno
 import os
 
-from .children import OutOfMemoryScore, harden, sweep
 from .files import OPERATIONS
-from .processes import Command
+from .processes import Command, harden, sweep
 from .wire import MAX_FRAME, decode, frame
 
 TYPE_CHECKING = False
@@ -28,7 +27,6 @@ class Stream:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         os.close(null)
-        self.score = OutOfMemoryScore()
 
     def read_frame(self) -> dict[str, Any]:
         """Read the next frame. Raises EOFError at the end of the stream, ValueError on malformed input."""
@@ -58,7 +56,7 @@ class Stream:
 
 def _execute(request: dict[str, Any], stream: Stream) -> dict[str, object]:
     try:
-        command = Command(request, stream.score, stream.fd_in, stream.read_frame)
+        command = Command(request, stream.fd_in, stream.read_frame)
     except OSError as error:
         return {"errno": error.errno, "message": "no process could be started", "resource": True}
     return command.run()

@@ -39,8 +39,6 @@ class Subject:
         disk: what holds a box that writes too much. ``shared``: everything writable has one limit on bytes
             and files. ``layer``: the container's layer has one on bytes alone, ``/dev/shm`` its own.
             ``watched``: no write is refused; the box is ended soon after it is over.
-        own_limits: the kernel counts file watches and pending signals of each sandbox by itself, not of all
-            that have the same user outside.
     """
 
     backend: SandboxBackend
@@ -50,7 +48,6 @@ class Subject:
     uid: int = 1000
     own_root: bool = False
     disk: Literal["shared", "layer", "watched"] = "shared"
-    own_limits: bool = True
     limits: SandboxLimits = _SMALL
 
     def open(

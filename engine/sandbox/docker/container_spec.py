@@ -37,7 +37,7 @@ OWNER = f"{DOMAIN}/owner"
 ROLE = f"{DOMAIN}/role"
 SANDBOX, PRISTINE = "sandbox", "pristine"
 
-_MODULES = ("wire", "limits", "children", "processes", "files", "main")
+_MODULES = ("wire", "limits", "processes", "files", "main")
 _BOOT = (
     "import types; read = lambda size, data=b'': data if len(data) == size else "
     "read(size, data + (os.read(0, min(size - len(data), 65536)) or sys.exit('no agent came'))); "

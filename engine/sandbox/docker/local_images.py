@@ -21,7 +21,7 @@ import docker.utils
 from engine.errors import ImageError
 from engine.sandbox.docker.daemon import Daemon
 from engine.sandbox.docker.image import DockerImage
-from engine.sandbox.local.base_system import HOME, BaseSystem, prepare
+from engine.sandbox.local.base_system import AGENT, HOME, BaseSystem, prepare
 from engine.sandbox.local.images import Image, load_image
 
 REPOSITORY = "trainyard/local"
@@ -46,7 +46,7 @@ def import_local(daemon: Daemon, home: Path, name: str) -> DockerImage:
     image = load_image(home, name)
     base = prepare(home / "sandboxes")
     etc = next(source for source, target in base.binds if target == "/etc")
-    binds = [(source, target) for source, target in base.binds if target != "/etc"]
+    binds = [(source, target) for source, target in base.binds if target not in ("/etc", AGENT)]
     binds += [(source, target) for target, source in image.binds.items()]
     tag = f"{REPOSITORY}:{_version(image, base)}"
     image_id = daemon.do(lambda client: _import(client, tag, image, base, Path(etc), binds))

@@ -1,4 +1,4 @@
-"""The local backend: sandboxes of namespaces on this machine, no container engine, no privileges needed.
+"""The local backend: bubblewrap sandboxes on this machine, no container engine, no privileges needed.
 
 A sandbox is an overlay of the image over a size-limited tmpfs, with its own user, process, network, mount,
 IPC and UTS namespaces, no capabilities and no network; its init is the agent. A ledger file exists from
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import shutil
 import socket
 import stat
 import time
@@ -30,18 +31,16 @@ from engine.sandbox.client import AgentClient
 from engine.sandbox.ledger import Ledger, LedgerEntry
 from engine.sandbox.local import cgroups
 from engine.sandbox.local.base_system import HOME, WRITABLE, BaseSystem, prepare
-from engine.sandbox.local.containment import NO_OVERLAY
 from engine.sandbox.local.images import Image, load_image
 from engine.sandbox.local.reaper import reap
 from engine.sandbox.local.spawn_client import SpawnClient
+from engine.sandbox.local.spawn_server import NO_OVERLAY
 from engine.sandbox.responses import Stamp
 from engine.threads import in_thread
 
 _START_S = 30.0
 _ATTEMPTS = 3
 _CLOSE_S = 10.0
-_STARTING_PER_CORE = 4
-"""Sandboxes that start at once: more only take turns on the processors and in the kernel, to all's delay."""
 _INODES_PER_MB = 64
 _STREAM_LIMIT = 1 << 20
 
@@ -69,7 +68,7 @@ class _Processes:
         return self.stderr()
 
     def stderr(self) -> str:
-        """Return the error output of the monitor and the agent so far."""
+        """Return the error output of bubblewrap and the agent so far."""
         try:
             return os.read(self.errors, 4096).decode(errors="replace").strip()
         except (BlockingIOError, OSError):
@@ -142,7 +141,7 @@ class _ImageTree:
 
 
 class LocalBackend:
-    """Backend for sandboxes on this machine, without a container engine.
+    """Backend for bubblewrap sandboxes on this machine.
 
     Args:
         home: the data folder; images below ``images/``, ledger and base files below ``sandboxes/``.
@@ -158,9 +157,7 @@ class LocalBackend:
         """Fallback to copies of images, where overlay mounts turned out to be impossible."""
         self._base: BaseSystem | None = None
         self._spawner: SpawnClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._spawner_lock = asyncio.Lock()
-        self._places = asyncio.Semaphore()
+        self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._trees: dict[tuple[object, ...], _ImageTree] = {}
 
     @contextlib.asynccontextmanager
@@ -207,12 +204,6 @@ class LocalBackend:
     async def _spawn(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
         began = time.monotonic()
         spawner = await self._live_spawner()
-        async with self._places:
-            return await self._spawn_with(spawner, spec, image, began)
-
-    async def _spawn_with(
-        self, spawner: SpawnClient, spec: SandboxSpec, image: Image, began: float
-    ) -> AgentSandbox:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
         entry = LedgerEntry.of_this_process(sandbox_id, spec, cgroups=groups)
@@ -281,6 +272,7 @@ class LocalBackend:
         rlimits = {} if self.groups else {"TRAINYARD_RLIMITS": f"{limits.memory_mb << 20},{limits.processes}"}
         return {
             "id": entry.id,
+            "bwrap": shutil.which("bwrap") or "/usr/bin/bwrap",
             "rootfs": str(image.rootfs),
             "layers": image.layers,
             "copy": self.copies,
@@ -294,14 +286,14 @@ class LocalBackend:
             "cgroups": entry.cgroups,
             "seccomp": base.seccomp,
             "env": rlimits,
+            "argv": base.agent_argv,
         }
 
     async def _live_spawner(self) -> SpawnClient:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._spawner_lock = loop, asyncio.Lock()
-            self._places = asyncio.Semaphore(_STARTING_PER_CORE * (os.cpu_count() or 1))
-        async with self._spawner_lock:
+        if self._spawner_lock is None or self._spawner_lock[0] is not loop:
+            self._spawner_lock = (loop, asyncio.Lock())
+        async with self._spawner_lock[1]:
             spawner = self._spawner
             if spawner is None or not spawner.alive or spawner.loop is not loop:
                 spawner = self._spawner = await SpawnClient.start()

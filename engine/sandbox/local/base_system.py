@@ -1,4 +1,4 @@
-"""The base system of local sandboxes: the host's programs, a small ``/etc`` and Python.
+"""The base system of local sandboxes: the host's programs, a small ``/etc``, Python and the agent.
 
 The host's own root is never shared: only the folders named here, read-only, and files made here. To give
 sandboxes another system folder, add it to ``_FOLDERS``; to give them another ``/etc`` file, add it to
@@ -7,19 +7,23 @@ sandboxes another system folder, add it to ``_FOLDERS``; to give them another ``
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
+import py_compile
 import shutil
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import engine.sandbox.agent
 from engine.sandbox.seccomp.bpf import native_program
 
 _FOLDERS = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 _COPIED = ("alternatives", "ld.so.cache", "localtime")
 HOME = "/home/agent"
+AGENT = "/run/trainyard"
 _SECCOMP = "seccomp.bpf"
 WRITABLE = ("/tmp", HOME)
 _ETC = {
@@ -47,12 +51,18 @@ class BaseSystem:
     seccomp: str
     """File on this machine with the filter of system calls."""
 
+    @property
+    def agent_argv(self) -> list[str]:
+        """Return the command line that starts the agent inside the sandbox."""
+        code = f"import sys; sys.path[:0] = ['{AGENT}']; from agent.main import main; main()"
+        return [self.python, "-I", "-S", "-B", "-c", code]
+
 
 def prepare(folder: Path) -> BaseSystem:
     """Create the files below ``folder`` once and return the base system. Raises PreflightError."""
     prefix = os.path.realpath(sys.base_prefix)
     shared = _shared(folder)
-    binds = [("/usr", "/usr"), (str(shared / "etc"), "/etc")]
+    binds = [("/usr", "/usr"), (str(shared / "etc"), "/etc"), (str(shared / "run"), AGENT)]
     links = []
     for name in _FOLDERS:
         path = f"/{name}"
@@ -74,15 +84,18 @@ def prepare(folder: Path) -> BaseSystem:
 
 
 def _shared(folder: Path) -> Path:
-    """Return the folder with ``etc`` and the filter, named by content so that old sandboxes keep theirs."""
+    """Return the folder with ``etc`` and the agent, named by content so that old sandboxes keep theirs."""
+    source = Path(engine.sandbox.agent.__file__).parent
     digest = hashlib.sha256(repr((sys.version, sorted(_ETC.items()))).encode() + native_program())
+    for path in sorted(source.glob("*.py")):
+        digest.update(path.read_bytes())
     final = folder / f"base-{digest.hexdigest()[:16]}"
     if final.is_dir():
         return final
     folder.mkdir(parents=True, exist_ok=True)
     staging = Path(tempfile.mkdtemp(prefix=".base-", dir=folder))
     try:
-        _fill(staging)
+        _fill(staging, source)
         staging.rename(final)
     except OSError:
         if not final.is_dir():  # otherwise another process was faster
@@ -92,10 +105,11 @@ def _shared(folder: Path) -> Path:
     return final
 
 
-def _fill(staging: Path) -> None:
+def _fill(staging: Path, source: Path) -> None:
     staging.chmod(0o755)
-    etc = staging / "etc"
+    etc, agent = staging / "etc", staging / "run" / "agent"
     etc.mkdir()
+    agent.mkdir(parents=True)
     (staging / _SECCOMP).write_bytes(native_program())
     for name, text in _ETC.items():
         (etc / name).write_text(text)
@@ -105,6 +119,10 @@ def _fill(staging: Path) -> None:
             shutil.copytree(path, etc / name, symlinks=True)
         elif path.exists():
             shutil.copyfile(path, etc / name)
+    for path in source.glob("*.py"):
+        shutil.copyfile(path, agent / path.name)
+    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    compileall.compile_dir(agent, quiet=2, invalidation_mode=mode)
     for parent, folders, names in os.walk(staging):
         for name in folders + names:
             path = Path(parent, name)

@@ -16,7 +16,7 @@ from engine.sandbox.base import SandboxLimits
 
 _PERIOD_US = 100_000
 _OVERHEAD_PROCESSES = 2
-"""Monitor and agent, which count against the group's limit."""
+"""Processes of bubblewrap and the agent, which count against the group's limit."""
 _ABANDONED_S = 600.0
 
 

@@ -17,10 +17,7 @@ from typing import Any
 
 from engine.errors import SandboxStartError
 
-_SOURCE = Path(__file__).parents[3]
-_CODE = (
-    "import sys; sys.path[:0] = [sys.argv.pop()]; from engine.sandbox.local.spawn_server import main; main()"
-)
+_SCRIPT = Path(__file__).with_name("spawn_server.py")
 _REPLY_S = 30.0
 
 
@@ -39,8 +36,7 @@ class SpawnClient:
     async def start(cls) -> SpawnClient:
         """Start the process; it ends by itself when this process or the socket does."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        arguments = (str(os.getpid()), str(theirs.fileno()), str(_SOURCE))
-        argv = [sys.executable, "-I", "-S", "-c", _CODE, *arguments]
+        argv = [sys.executable, "-I", "-S", str(_SCRIPT), str(os.getpid()), str(theirs.fileno())]
         try:
             await asyncio.to_thread(
                 subprocess.run, argv, pass_fds=[theirs.fileno()], check=True, stdin=subprocess.DEVNULL, env={}

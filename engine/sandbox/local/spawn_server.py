@@ -1,16 +1,16 @@
-"""Helper process that starts local sandboxes on request; one per backend.
+"""Helper process that starts bubblewrap sandboxes on request; run as a script, one per backend.
 
-It exists for three reasons: forking it costs little, whereas the owner may hold gigabytes of model, and a
-fork of it is an agent that has nothing left to import; parent-death signals are bound to a thread, and this
-process has exactly one, which lives as long as its owner does (a pidfd tells); and a sandbox's mounts live in
-a private mount namespace that only a single-threaded process can enter. Requests and events are JSON messages
-on a SOCK_SEQPACKET socket; a spawn request carries two descriptors: the agent's stream and its error output.
-The host side is ``engine.sandbox.local.spawn_client``; ``containment`` is what a fork becomes.
+It exists for three reasons: the sandbox's mounts live in a private mount namespace that only a small
+single-threaded process can make cheaply; ``--die-with-parent`` is bound to a thread, and this process has
+exactly one, which lives as long as its owner does (a pidfd tells); and forking it costs nothing, whereas the
+owner may hold gigabytes of model. Requests and events are JSON messages on a SOCK_SEQPACKET socket; a spawn
+request carries two descriptors: the agent's stream and its error output. The host side is
+``engine.sandbox.local.spawn_client``. To give sandboxes another mount, add it to ``_populate``.
 """
 
 from __future__ import annotations
 
-import gc
+import ctypes
 import json
 import os
 import select
@@ -19,8 +19,160 @@ import socket
 import sys
 from typing import Any
 
-from engine.sandbox.local import kernel
-from engine.sandbox.local.containment import become_sandbox
+_MS_NOSUID, _MS_NODEV, _MS_BIND, _MS_REC, _MS_PRIVATE = 2, 4, 4096, 16384, 1 << 18
+_CLONE_NEWNS, _CLONE_NEWUSER = 0x00020000, 0x10000000
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_STAGES = ("/mnt", "/media", "/srv", "/opt", "/tmp")
+_SECCOMP_FD = 3
+_libc = ctypes.CDLL(None, use_errno=True)
+
+NO_OVERLAY = 97
+"""Exit status of a sandbox whose image could not be overlaid; the request's ``copy`` avoids overlays."""
+
+
+class _OverlayError(OSError):
+    """Overlay mounts are not possible here."""
+
+
+def _check(result: int, what: str) -> None:
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode())
+    _check(result, f"mount {kind or 'bind'} {source} on {target}")
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def _escape(path: str) -> str:
+    return "".join("\\" + char if char in ":,\\" else char for char in path)
+
+
+def _enter_namespaces() -> bool:
+    """Enter private mounts; return True if an unprivileged user namespace was needed for them."""
+    uid, gid = os.geteuid(), os.getegid()
+    ordinary = uid != 0
+    _check(_libc.unshare(_CLONE_NEWNS | (_CLONE_NEWUSER if ordinary else 0)), "unshare")
+    if ordinary:
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{uid} {uid} 1")
+        _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    _mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+    return ordinary
+
+
+def _writable(path: str, mode: int, request: dict[str, Any]) -> None:
+    os.makedirs(path, exist_ok=True)
+    if os.geteuid() == 0:
+        os.chown(path, request["uid"], request["gid"])
+    os.chmod(path, mode)
+
+
+def _layer(request: dict[str, Any], stage: str, name: str, *, ordinary: bool) -> None:
+    """Make the image's top-level folder ``name`` writable by an overlay, or by a copy."""
+    lower = os.path.join(request["rootfs"], name)
+    merged, upper, work = (f"{stage}/{part}/{name}" for part in ("root", "upper", "work"))
+    mode = os.stat(lower).st_mode & 0o7777
+    os.makedirs(work)
+    _writable(merged, mode, request)
+    _writable(upper, mode, request)
+    if not request["copy"]:
+        options = f"lowerdir={_escape(lower)},upperdir={upper},workdir={work},volatile"
+        flags = _MS_NODEV | _MS_NOSUID
+        try:
+            _mount("overlay", merged, "overlay", flags, options + (",userxattr" if ordinary else ""))
+        except OSError as error:
+            raise _OverlayError(error.errno, error.strerror) from error
+        return
+    code = os.spawnv(os.P_WAIT, "/bin/cp", ["cp", "-a", lower + "/.", merged])
+    if code != 0:
+        raise OSError(code, f"copying {lower} into the sandbox failed (is disk_mb too small?)")
+
+
+def _populate(request: dict[str, Any], stage: str, *, ordinary: bool) -> None:
+    size, inodes = request["disk_bytes"], request["inodes"]
+    _mount("tmpfs", stage, "tmpfs", _MS_NODEV | _MS_NOSUID, f"size={size},nr_inodes={inodes},mode=755")
+    root = f"{stage}/root"
+    for folder in ("", "/dev", "/proc", "/sys", "/run", "/var"):
+        os.mkdir(root + folder)
+    os.symlink("../tmp", f"{root}/var/tmp")
+    for path in request["writable"]:
+        os.makedirs(root + path, exist_ok=True)
+        _writable(f"{stage}/rw{path}", 0o1777, request)
+    for name, target in request["links"]:
+        os.symlink(target, root + name)
+    for name in request["layers"]:
+        _layer(request, stage, name, ordinary=ordinary)
+    for source, target in request["binds"]:
+        os.makedirs(root + target, exist_ok=True)
+        _mount(source, root + target, "", _MS_BIND | _MS_REC)
+
+
+def _arguments(request: dict[str, Any], stage: str) -> list[str]:
+    root = f"{stage}/root"
+    arguments = [request["bwrap"], "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
+    arguments += ["--uid", "1000", "--gid", "1000", "--hostname", "sandbox"]
+    arguments += ["--die-with-parent", "--as-pid-1", "--new-session", "--ro-bind", root, "/"]
+    for name in request["layers"]:
+        arguments += ["--bind", f"{root}/{name}", f"/{name}"]
+    for path in request["writable"]:
+        arguments += ["--bind", f"{stage}/rw{path}", path]
+    arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
+    arguments += ["--bind", f"{stage}/rw/tmp", "/dev/shm", "--clearenv", "--seccomp", str(_SECCOMP_FD)]
+    for key, value in request["env"].items():
+        arguments += ["--setenv", key, value]
+    return [*arguments, "--chdir", "/", "--", *request["argv"]]
+
+
+def _stage_for(request: dict[str, Any]) -> str:
+    """Return a standard folder to mount over in our own namespace that hides no mount source."""
+    sources = [request["rootfs"], *(source for source, _ in request["binds"])]
+    for stage in _STAGES:
+        if os.path.isdir(stage) and not any(f"{source}/".startswith(f"{stage}/") for source in sources):
+            return stage
+    raise OSError(f"none of {', '.join(_STAGES)} can serve as mount point")
+
+
+def _become_sandbox(request: dict[str, Any], fds: list[int], spawner: int) -> None:
+    """Build the file system in the forked child and execute bubblewrap."""
+    stream, errors = fds
+    status = 1
+    try:
+        os.dup2(errors, 2)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != spawner:
+            os._exit(1)
+        for folder in request["cgroups"]:
+            _write(f"{folder}/cgroup.procs", str(os.getpid()))
+        seccomp = os.open(request["seccomp"], os.O_RDONLY)
+        ordinary = _enter_namespaces()
+        stage = _stage_for(request)
+        _populate(request, stage, ordinary=ordinary)
+        if os.geteuid() == 0 and request["uid"] != 0:
+            os.setgroups([])
+            os.setgid(request["gid"])
+            os.setuid(request["uid"])
+            _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
+        for target, fd in ((0, stream), (1, stream), (_SECCOMP_FD, seccomp)):
+            os.dup2(fd, target)
+        os.closerange(_SECCOMP_FD + 1, os.sysconf("SC_OPEN_MAX"))
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.execve(request["bwrap"], _arguments(request, stage), {})
+    except BaseException as error:
+        status = NO_OVERLAY if isinstance(error, _OverlayError) else 1
+        os.write(2, f"{type(error).__name__}: {error}\n".encode())
+    finally:
+        os._exit(status)
 
 
 class SpawnServer:
@@ -76,8 +228,7 @@ class SpawnServer:
             self._send({"id": request["id"], "event": "gone", "status": 1})
         else:
             if pid == 0:
-                stream, errors = fds
-                become_sandbox(request, stream, errors, spawner)
+                _become_sandbox(request, fds, spawner)
             self.ids[pid] = request["id"]
             self.children[request["id"]] = pid
             self._send({"id": request["id"], "event": "started", "pid": pid})
@@ -142,6 +293,9 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
-    kernel.adopt_orphans()
-    gc.freeze()  # a collection in a fork would copy every page
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     SpawnServer(socket.socket(fileno=control), owner).serve()
+
+
+if __name__ == "__main__":
+    main()
