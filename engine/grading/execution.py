@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -127,7 +127,8 @@ class RunExecutor:
                 await remove_answers(box, row)
             if problem := applied.problem or await _restore_tests(box, row, applied):
                 return unjudged(Verdict.PATCH_FAILED, problem, applied=applied, tests=_missing(row.answer))
-            evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay)
+            changed = applied.filtered.changes.paths
+            evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
             if evidence.is_incomplete:
                 evidence = replace(evidence, disk_full=await _has_full_disk(box))
             if inspect is not None:
@@ -155,15 +156,23 @@ class RunExecutor:
 
 
 async def gather(
-    box: Sandbox, answer: TaskAnswer, *, timeout_s: float, overlay: Mapping[str, bytes] = NO_OVERLAY
+    box: Sandbox,
+    answer: TaskAnswer,
+    *,
+    timeout_s: float,
+    overlay: Mapping[str, bytes],
+    changed: Iterable[str],
 ) -> Evidence:
     """Run an answer's tests on the current tree and return the evidence.
+
+    Args:
+        changed: paths, relative to the workdir, that the graded patch changed.
 
     Raises:
         SandboxError: the sandbox failed; failures of the tests are evidence.
     """
     if DRIVER not in answer.test_command:
-        return await run_script(box, answer, timeout_s=timeout_s, overlay=overlay)
+        return await run_script(box, answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
     await place_files(box, overlay)
     guarded = await GuardedFiles.hashed(box, answer, overlay=overlay)
     run = await run_tests(box, answer.test_command, timeout_s=timeout_s)

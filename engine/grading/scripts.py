@@ -19,10 +19,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import os
 import posixpath
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.datasets.importers.formats.evalscript import END, START
@@ -73,11 +74,17 @@ class _Nonces:
 
 
 async def run_script(
-    box: Sandbox, answer: TaskAnswer, *, timeout_s: float, overlay: Mapping[str, bytes]
+    box: Sandbox,
+    answer: TaskAnswer,
+    *,
+    timeout_s: float,
+    overlay: Mapping[str, bytes],
+    changed: Iterable[str],
 ) -> Evidence:
     """Run an answer's test command in the sandbox's workdir.
 
     Args:
+        changed: paths, relative to the workdir, that the graded patch changed.
         overlay: path, relative to the workdir or absolute, → content of test files that are in place when
             the tests start.
 
@@ -95,12 +102,14 @@ async def run_script(
     if nonces.key:
         for name, source in recorder_scripts().items():
             await box.write_file(f"{nonces.folder}/{name}", source)
+        places = [box.spec.workdir, *(posixpath.join(box.spec.workdir, path) for path in changed)]
+        await box.write_file(f"{nonces.folder}/submission", b"\0".join(map(os.fsencode, places)))
         for path, content in answer.test_files.items():
             if path.endswith(".sh") and (extended := _extended(content, nonces.folder)) != content:
                 await box.write_file(posixpath.join(box.spec.workdir, path), extended.encode())
     command = await _with_overlay(box, answer, overlay)
     script = prepare(command, nonces)
-    recorder = [f"{nonces.folder}/{name}" for name in recorder_scripts()]
+    recorder = [f"{nonces.folder}/{name}" for name in (*recorder_scripts(), "submission")]
     read_only = [*_SCRIPT.findall(answer.test_command), *recorder]
     guarded = await GuardedFiles.hashed(box, answer, scripts=read_only, overlay=overlay)
     result = await box.exec(

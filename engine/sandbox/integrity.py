@@ -84,8 +84,15 @@ scrub() {
   done
 }
 g() { git -c safe.directory='*' -c core.hooksPath=/dev/null -c gc.auto=0 -c core.fsmonitor=false "$@"; }
-ok=no
-if [ -e .git ] && command -v git >/dev/null 2>&1 && scrub "$@"; then ok=yes; fi
+ok=no sound=no
+if [ -e .git ] && command -v git >/dev/null 2>&1; then
+  [ "$kept" = no ] || ! g rev-parse -q --verify 'HEAD^{commit}' >/dev/null 2>&1 || sound=yes
+  if scrub "$@"; then ok=yes; fi
+fi
+if [ "$ok$sound" = noyes ]; then
+  echo 'a sound repository could not be copied: sandbox.disk_mb may be too small' >&2
+  exit 1
+fi
 rm -rf .git || exit 1
 if [ "$ok" = yes ]; then mv "$new" .git || exit 1; else rm -rf "$new"; fi
 find . -mindepth 2 -name .git -prune -exec rm -rf {} + || exit 1

@@ -111,7 +111,7 @@ def result(run_dir: Path) -> dict[str, Any]:
     found["metrics"] = {
         name: value
         for name, value in found["metrics"].items()
-        if not name.startswith(("time/", "loop/", "sandbox/", "grading/reused"))
+        if not name.startswith(("time/", "loop/", "sandbox/", "grading/"))
     }
     return {name: value for name, value in found.items() if name not in ("seq", "epoch", "time")}
 

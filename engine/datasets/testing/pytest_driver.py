@@ -110,6 +110,8 @@ def run(options: argparse.Namespace, connection: Any) -> int:
     code = int(pytest.main(arguments, plugins=plugins))
     report = private / "report.xml"
     junit = report.read_bytes().decode("utf-8", "replace") if report.exists() else ""
+    sys.stdout.flush()  # the parent ends everything when it has the report
+    sys.stderr.flush()
     recorder.finish(code, encode({"ids": collector.ids, "lines": tracer.lines, "junit": junit}))
     return code
 

@@ -60,10 +60,13 @@ class Trust:
 
     Args:
         workdir: the project; code there counts as the project's, unless it is a test or installed.
+        changed: files of the submission that is tested, where they are known: then code of other files that
+            are older than the session is as trustworthy as the tests.
     """
 
-    def __init__(self, workdir: str) -> None:
+    def __init__(self, workdir: str, changed: "Iterable[str] | None" = None) -> None:
         self._root = os.path.realpath(workdir) + os.sep
+        self._changed = None if changed is None else {os.path.realpath(path) for path in changed}
         self._since = time.time()
         self._known: dict[int, tuple[types.CodeType, bool]] = {}
         self._files: dict[str, dict[str, list[types.CodeType]]] = {"_plain": {}, "_rewritten": {}}
@@ -83,7 +86,12 @@ class Trust:
     def project(self, code: types.CodeType) -> bool:
         """Return whether code says that it is the project's, or comes from no file."""
         path = os.path.realpath(code.co_filename)
-        if not path.startswith(self._root) or _INSTALLED.search(path):
+        if self._changed is not None:
+            if path in self._changed:
+                return True
+            if self._is_older(path):
+                return False
+        if not self.holds(path):
             return False
         parts = path[len(self._root) :].split(os.sep)
         name = parts[-1]
@@ -93,6 +101,18 @@ class Trust:
             or name.endswith(("_test.py", "_tests.py"))
             or any(part in _TEST_FOLDERS for part in parts[:-1])
         )
+
+    def holds(self, path: str) -> bool:
+        """Return whether a file is the project's own, not an installed one."""
+        path = os.path.realpath(path)
+        return path.startswith(self._root) and not _INSTALLED.search(path)
+
+    def _is_older(self, path: str) -> bool:
+        """Return whether there is such a file, and has been since before the session."""
+        try:
+            return os.stat(path).st_ctime < self._since
+        except OSError:
+            return False
 
     def accept(self, codes: "Iterable[types.CodeType]") -> None:
         """Trust these very code objects."""
@@ -147,7 +167,7 @@ class Trust:
     def _codes(self, path: str, compiled: "Callable[[str, bytes], Any]") -> "Iterator[types.CodeType]":
         """Yield the code objects of a file that is older than the session."""
         try:
-            if os.stat(path).st_ctime >= self._since:
+            if not self._is_older(path):
                 return
             with open(path, "rb") as file:
                 source = file.read()
@@ -218,13 +238,15 @@ class Guard:
     """Compares the test runner with what it was when the guard was made, before any code of the project ran.
 
     Args:
-        workdir: see ``Trust``.
+        workdir, changed: see ``Trust``.
     """
 
-    def __init__(self, workdir: str) -> None:
-        self.trust = Trust(workdir)
+    def __init__(self, workdir: str, changed: "Iterable[str] | None" = None) -> None:
+        self.trust = Trust(workdir, changed)
         self.found: set[str] = set()
         """Findings, one short phrase each."""
+        # Where the project is pytest itself there is nothing that it may not do: the rest is counterfactual.
+        self._is_subject = self.trust.holds(str(importlib.import_module("_pytest").__file__))
         self._modules: dict[str, types.ModuleType] = {}
         self._spaces: list[_Space] = []
         self._functions: list[Any] = []
@@ -275,6 +297,8 @@ class Guard:
 
     def check(self) -> None:
         """Compare the runner's names, functions and builtins, and what traces this thread."""
+        if self._is_subject:
+            return
         for space in self._spaces:
             if space.changed():
                 self._compare(space)
@@ -283,7 +307,8 @@ class Guard:
                 if function.__code__ is not code and not self.trust.patch(function):
                     self.found.add("%s has other code" % label)
         for name, value in self._builtins.items():
-            if vars(builtins).get(name) is not value:
+            now = vars(builtins).get(name, _MISSING)
+            if now is not value and not self.trust.patch(now):
                 self.found.add("builtins.%s was replaced" % name)
         for name, module in self._modules.items():
             if sys.modules.get(name, module) is not module:
@@ -328,6 +353,8 @@ class Guard:
 
     def check_all(self, config: "Any") -> None:
         """Compare the hooks and the collected tests too."""
+        if self._is_subject:
+            return
         self.check()
         for item, collected in self._items:
             for name in _REPLACED:
@@ -341,12 +368,12 @@ class Guard:
 
     def check_caller(self) -> None:
         """Note where the project's code called the recorder, instead of pytest's session."""
-        frame = sys._getframe(1)
+        frame = None if self._is_subject else sys._getframe(1)
         while frame is not None and frame.f_code is not self._base:
             if self.trust.project(frame.f_code):
                 self.found.add("%s called pytest's hooks" % frame.f_code.co_name)
                 return
-            frame = frame.f_back  # type: ignore[assignment]
+            frame = frame.f_back
 
 
 class _Space:

@@ -136,9 +136,12 @@ def _begin() -> "Recorder | None":
     if "PYTEST_XDIST_WORKER" in os.environ or not _LISTING.isdisjoint(sys.argv):
         return None
     connection = Socket(AF_UNIX, SOCK_STREAM)
+    folder = os.path.dirname(os.path.abspath(__file__))
     try:
-        connection.connect(os.path.join(os.path.dirname(os.path.abspath(__file__)), "witness"))
-        return Recorder(Guard(os.getcwd()), channel(connection))
+        connection.connect(os.path.join(folder, "witness"))
+        with open(os.path.join(folder, "submission"), "rb") as file:
+            workdir, *changed = map(os.fsdecode, file.read().split(b"\0"))
+        return Recorder(Guard(workdir, changed), channel(connection))
     except OSError:
         return None
 

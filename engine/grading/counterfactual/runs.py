@@ -95,7 +95,7 @@ async def confirm(
             how = f"{run.verdict}: {run.detail}" if run.detail else run.verdict
             detail = f"flaky: the same tests passed at first, then ended with {how}"
             return Confirmation(outcome=CounterfactualOutcome.FLAKY, runs=number, deciding=run, detail=detail)
-        if variant is not None and (problem := forgery(variant, run)):
+        if variant is not None and (problem := forgery(variant, run, first.score)):
             return _tampered(number, run, problem, tuple(_findings(variant, run)))
     return Confirmation(outcome=CounterfactualOutcome.CONFIRMED, runs=len(runs))
 
@@ -106,16 +106,20 @@ def _tampered(number: int, run: RunResult, detail: str, findings: tuple[TamperFi
     )
 
 
-def forgery(variant: Variant, run: RunResult) -> str:
+def forgery(variant: Variant, run: RunResult, true_score: float) -> str:
     """Return the sign of forgery in a false run; empty when it ended as it must.
 
-    Every solution of the true tests fails those of ``must_fail`` and gets at most the score of the proof.
+    Every solution of the true tests fails those of ``must_fail``. One that is better than the gold patch may
+    get more than the score of the proof, but less than in its own true run.
+
+    Args:
+        true_score: score of the submission's first, true run.
     """
     if run.verdict is Verdict.PASSED:
         return "it passed the tests also after they were made false"
     if passed := _false_passes(variant, run):
         return f"{len(passed)} tests passed although they were made false: {named(passed)}"
-    if run.score > variant.score + _SCORE_TOLERANCE:
+    if run.score > variant.score + _SCORE_TOLERANCE and run.score >= true_score - _SCORE_TOLERANCE:
         return f"false tests gave a reward of {run.score:g}, of {variant.score:g} that any solution can get"
     return ""
 

@@ -22,9 +22,17 @@ WRONG = "def double(x):\n    return 5\n"
 
 
 def run(
-    tmp_path: Path, files: dict[str, str], command: str = "python -m pytest -q tests", begin: str = ""
+    tmp_path: Path,
+    files: dict[str, str],
+    command: str = "python -m pytest -q tests",
+    begin: str = "",
+    changed: tuple[str, ...] = ("lib.py",),
 ) -> Record | None:
-    """Run a command in a project below the witness and return its record."""
+    """Run a command in a project below the witness and return its record.
+
+    Args:
+        changed: files of the submission.
+    """
     folder, project = tmp_path / "nonce", tmp_path / "project"
     folder.mkdir()
     for name, source in recorder_scripts().items():
@@ -37,6 +45,8 @@ def run(
     }.items():
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text(text)
+    submission = [str(project), *(str(project / name) for name in changed)]
+    (folder / "submission").write_text("\0".join(submission))
     script = f"{begin or f'printf {TOKEN} > {folder}/begin'}\n{command}\n"
     environment = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
@@ -178,6 +188,36 @@ def test_a_plugin_that_changes_the_runner_is_clean_where_it_is_installed(tmp_pat
     record = run(tmp_path, {plugin: PLUGIN}, command)
     assert record is not None
     assert (record.altered, list(record.outcomes.values())) == ((), ["PASSED"])
+
+
+PLUGIN_OF_PROJECT = """
+import pytest
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_pyfunc_call(pyfuncitem):
+    obj = pyfuncitem.obj
+    pyfuncitem.obj = lambda *args, **kwargs: obj(*args, **kwargs)
+    yield
+
+def make():
+    def pytest_runtest_setup(item):
+        item.started = True
+    return pytest_runtest_setup
+"""
+USES_PLUGIN = "from aio import pytest_plugin\npytest_plugins = ['aio.pytest_plugin']\n" + (
+    "pytest_runtest_setup = pytest_plugin.make()\n"
+)
+OWN_PLUGIN = {"aio/pytest_plugin.py": PLUGIN_OF_PROJECT, "conftest.py": USES_PLUGIN, "aio/__init__.py": ""}
+
+
+@pytest.mark.parametrize("command", ["python -m pytest -q tests", "cd tests && python -m pytest -q ."])
+def test_a_plugin_of_the_project_counts_where_the_submission_changed_it(tmp_path: Path, command: str) -> None:
+    for name, changed in (("other", "lib.py"), ("plugin", "aio/pytest_plugin.py")):
+        (tmp_path / name).mkdir()
+        record = run(tmp_path / name, OWN_PLUGIN, command, changed=(changed,))
+        assert record is not None
+        assert list(record.outcomes.values()) == ["PASSED"]
+        assert bool(record.altered) is (name == "plugin")
 
 
 def test_tests_on_several_workers_are_recorded_once(tmp_path: Path) -> None:

@@ -106,7 +106,12 @@ async def test_a_true_run_that_does_not_pass_is_flaky_and_a_forged_one_is_caught
     ],
 )
 def test_signs_of_forgery(variant: Variant, result: RunResult, caught: bool) -> None:
-    assert bool(forgery(variant, result)) is caught
+    assert bool(forgery(variant, result, result.score)) is caught
+
+
+def test_a_solution_better_than_the_gold_patch_is_none() -> None:
+    variant = Variant(mutants=(OTHER,), score=0.5)
+    assert forgery(variant, run(Verdict.FAILED, reward=0.6), 0.9) == ""
 
 
 async def test_a_partial_reward_is_compared_with_the_first_run() -> None:
