@@ -34,7 +34,7 @@ FILE = "validation.jsonl"
 SOLVE_RATES_FILE = "solve_rates.json"
 """``{"format": 1, "measured_at": Unix seconds, "tasks": {task id: [solved, graded]}}``."""
 REFERENCES_FOLDER = "references"
-"""What gradings know from runs of gold patches; as secret as ``answers.jsonl``."""
+"""Folder of the references, made by runs of gold patches; as secret as ``answers.jsonl``."""
 KEPT = (FILE, SOLVE_RATES_FILE, REFERENCES_FOLDER)
 """Files and folders kept when the dataset's rows are replaced; they refer to rows by id."""
 MAX_NAMED = 50

@@ -65,7 +65,7 @@ class _Nonces:
     key: str = ""
     """Key of the record; empty where the script does not run pytest."""
     token: str = ""
-    """What the script writes to ``begin`` when its tests begin."""
+    """Text that the script writes to ``begin`` when its tests begin."""
 
     @property
     def junit(self) -> str:

@@ -20,7 +20,7 @@ from engine.grading.counterfactual.selection import tests_by_function
 from engine.types import TaskRow
 
 _OPTIONS_END = " -- "
-"""What separates the driver's options from its tests."""
+"""Separator of the driver's options from its tests."""
 
 
 async def make_references(rows: Sequence[TaskRow], prover: Prover, store: ReferenceStore) -> list[str]:

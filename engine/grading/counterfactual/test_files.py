@@ -20,7 +20,7 @@ _MAX_FILE_BYTES = 2 << 20
 _MAX_BYTES = 32 << 20
 _FIND_S = 60.0
 _PATH = re.compile(r"(?<![\w./-])(?:[\w.-]+(?:/[\w.-]+)+/?|[\w-]+\.\w+|\w*tests?\w*/?(?![\w./-]))")
-"""What looks like a relative path in a test command."""
+"""Words of a test command that look like relative paths."""
 
 
 async def read_test_files(box: Sandbox, row: TaskRow) -> dict[str, bytes]:

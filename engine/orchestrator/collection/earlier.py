@@ -56,7 +56,7 @@ class EarlierSamples:
 
 
 class _Record:
-    """What one run has of one iteration and phase."""
+    """Samples that one run has of one iteration and phase."""
 
     def __init__(self) -> None:
         self.indices: defaultdict[str, int] = defaultdict(int)

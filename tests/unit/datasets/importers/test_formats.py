@@ -56,9 +56,6 @@ def every_import(tmp_path: Path) -> dict[str, Imported]:
     return made
 
 
-# --- no answer for agents ---------------------------------------------------------------------------
-
-
 def test_every_format_has_a_row_here(tmp_path: Path) -> None:
     assert set(FORMATS) <= set(every_import(tmp_path))
 
@@ -100,9 +97,6 @@ def test_ids_are_the_same_every_time_and_tell_rows_apart(tmp_path: Path) -> None
     assert ids() == ids()
     # Our own export of a row is that row.
     assert len(set(ids())) == len(ids()) - 1
-
-
-# --- what rows become -------------------------------------------------------------------------------
 
 
 def test_a_classic_row_gets_image_script_and_parser_of_its_version() -> None:
@@ -413,9 +407,6 @@ def test_our_own_export_is_the_same_row() -> None:
     )
     again = convert("trainyard", line)
     assert (again.task, again.answer, again.split) == (row.task, replace(row.answer), "train")
-
-
-# --- malformed rows ---------------------------------------------------------------------------------
 
 
 def without(row: dict[str, Any], *names: str) -> dict[str, Any]:
