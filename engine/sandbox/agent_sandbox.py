@@ -137,7 +137,7 @@ class AgentSandbox:
         return await asyncio.to_thread(self._compare, changes.known, changes.after)
 
     async def adopt(self) -> None:
-        """See ``Sandbox.adopt``. Raises PatchError beyond 50,000 files or 64 MiB of content."""
+        """See ``Sandbox.adopt``. Raises PatchError beyond 64 MiB of content."""
         self._base_tree = _AdoptedTree(self._base_tree, await self._changes())
 
     async def _changes(self) -> _Changes:
