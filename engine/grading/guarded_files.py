@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 
-from engine.errors import PatchError
+from engine.errors import PatchError, SandboxError
 from engine.grading.evidence import Evidence, named
 from engine.patches.apply import apply_patch, touched
 from engine.patches.trees import MAX_FILES, is_plain
@@ -54,6 +54,9 @@ class GuardedFiles:
         Args:
             scripts: absolute paths of scripts that run the tests.
             overlay: test files that a command puts in place later.
+
+        Raises:
+            SandboxError: the files cannot be read; no test has run yet.
         """
         workdir = box.spec.workdir
         patched = await _patched(box, answer.test_patch)
@@ -65,7 +68,10 @@ class GuardedFiles:
         }
         names = sorted(path for path in guarded if is_plain(path))[:MAX_FILES]
         outside = sorted(path for path in guarded if not is_plain(path))
-        found = await _hashes(box, names, outside)
+        try:
+            found = await _hashes(box, names, outside)
+        except PatchError as error:
+            raise SandboxError(f"the test files cannot be hashed: {error}") from error
         allowed = {path: {found[path], _ABSENT} for path in found}
         for path, content in overlay.items():
             allowed.setdefault(_key(workdir, path), set()).add(_hash(content))

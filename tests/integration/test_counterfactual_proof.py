@@ -19,10 +19,11 @@ from engine.grading.counterfactual.store import FileReferences
 from engine.grading.execution import RunExecutor
 from engine.orchestrator.curate import make_dataset
 from engine.orchestrator.references import make_references
+from engine.patches.diff import diff_texts
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
-from tests.dataset_builders import NUMBERS, patched, toolchain_or_skip, write_toy
+from tests.dataset_builders import NUMBERS, TEST_NUMBERS, patched, toolchain_or_skip, write_toy
 from tests.integration.adversary.frame import RULES, toy_row, under
 from tests.integration.toy_yard import curation, open_context
 
@@ -120,6 +121,26 @@ async def test_every_rule_has_three_variants_that_other_honest_solutions_fail(
     ):
         assert verdict is Verdict.FAILED
         assert not passed & expected
+
+
+async def test_a_script_may_put_other_tests_back_after_its_end(home: Path, row: TaskRow) -> None:
+    row = under(row, "log")
+    new, more = f"{TESTS}::test_new", "\n\ndef test_new():\n    assert clamp(12, 0, 10) == 10\n"
+    script = (
+        f"cp {TESTS} /tmp/base\ncat >> {TESTS} <<'MORE'\n{more}MORE\n"
+        f"{row.answer.test_command}\ncp /tmp/base {TESTS}\n"
+    )
+    patch = diff_texts(TESTS, TEST_NUMBERS, TEST_NUMBERS + more)
+    answer = replace(row.answer, test_command=script, test_patch=patch, fail_to_pass=(new,))
+    row = replace(row, answer=answer)
+    reference = await prover(home)(row)
+    assert b"test_new" in reference.files[TESTS]
+    assert all(new in variant.must_fail for variant in reference.variants)
+    runs = RunExecutor(
+        backend=LocalBackend(home), config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t"
+    )
+    again = await runs.execute(row, row.answer.gold_patch, timeout_s=60.0, overlay=reference.files)
+    assert again.verdict is Verdict.PASSED
 
 
 async def test_methods_of_unittest_expected_failures_and_what_cannot_be_changed(

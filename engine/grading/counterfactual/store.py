@@ -25,6 +25,7 @@ from engine.grading.counterfactual.base import Reference
 from engine.types import TaskRow
 
 _log = structlog.get_logger(__name__)
+_FORMAT = 1
 _REFERENCE: TypeAdapter[Reference] = TypeAdapter(Reference)
 
 
@@ -74,10 +75,13 @@ class FileReferences:
 
 def _packed(reference: Reference) -> bytes:
     files = {path: base64.b64encode(content).decode() for path, content in reference.files.items()}
-    return gzip.compress(json.dumps({**asdict(reference), "files": files}).encode(), compresslevel=6)
+    content = {"format": _FORMAT, **asdict(reference), "files": files}
+    return gzip.compress(json.dumps(content).encode(), compresslevel=6)
 
 
 def _unpacked(data: bytes) -> Reference:
     content = json.loads(gzip.decompress(data))
+    if content.pop("format", None) != _FORMAT:
+        raise ValueError("it has another format")
     files = {path: base64.b64decode(text, validate=True) for path, text in content["files"].items()}
     return _REFERENCE.validate_python({**content, "files": files})
