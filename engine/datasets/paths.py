@@ -1,8 +1,8 @@
 """Classification of paths: code, tests, their configuration, installed packages; the only lists of names.
 
-Agents' changes to all but code are left out of grading (``engine.grading.patch_filter``). What helps tests
-counts as tests: fixtures, snapshots, ``testing`` packages, scripts that run tests. To protect more, extend a
-list; names are matched in any case where file systems or tools ignore it.
+Agents' changes to all but code are left out of grading (``engine.grading.submission.filter``). What helps
+tests counts as tests: fixtures, snapshots, ``testing`` packages, scripts that run tests. To protect more,
+extend a list; names are matched in any case where file systems or tools ignore it.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from pydantic import ValidationError
 from engine.config.base import config_error, parse_settings
 from engine.config.run import with_overrides
 from engine.errors import TrainyardError
-from engine.grading.isolated_worker import run_isolated
-from engine.grading.prediction_files import GOLD
-from engine.grading.reports import regrade_files
+from engine.grading.logs.isolated_worker import run_isolated
+from engine.grading.official.prediction_files import GOLD
+from engine.grading.official.reports import regrade_files
 
 
 def grade_log(options: argparse.Namespace) -> None:
@@ -32,7 +32,7 @@ def grade_log(options: argparse.Namespace) -> None:
 
 def grade_file(options: argparse.Namespace) -> None:
     """Grade predictions; the last line printed holds the counts."""
-    from engine.grading.predictions import Assignment, PredictionSettings, grade_predictions
+    from engine.grading.official.predictions import Assignment, PredictionSettings, grade_predictions
 
     try:
         settings = PredictionSettings.model_validate(with_overrides({}, parse_settings(options.set)))

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from engine.datasets.testing import testrun
 from engine.datasets.testing.testrun import Record, TestCase, TestRun
-from engine.grading import swebench
-from engine.grading.parsers import parse_log
+from engine.grading.logs import swebench
+from engine.grading.logs.parsers import parse_log
 from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 _PASSING = frozenset({"PASSED", "XFAIL", "XPASS"})

@@ -20,14 +20,14 @@ from engine.datasets.testing.testrun import run_tests
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, required
-from engine.grading.guarded_files import GuardedFiles
-from engine.grading.image_answers import remove_answers
-from engine.grading.isolated_worker import run_isolated
-from engine.grading.patch_apply import AppliedPatch, apply_graded
-from engine.grading.patch_filter import FilteredPatch
-from engine.grading.placement import PlacementError, place_files
+from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.rules import RULES
-from engine.grading.scripts import run_script
+from engine.grading.running.guarded_files import GuardedFiles
+from engine.grading.running.image_answers import remove_answers
+from engine.grading.running.placement import PlacementError, place_files
+from engine.grading.running.scripts import run_script
+from engine.grading.submission.apply import AppliedPatch, apply_graded
+from engine.grading.submission.filter import FilteredPatch
 from engine.patches.apply import Changes
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
 from engine.sandbox.failures import Decision, decide, own_doing

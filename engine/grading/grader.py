@@ -27,7 +27,7 @@ from engine.grading.counterfactual.runs import Confirmation, confirm, draw_runs
 from engine.grading.excuses import excused, unexpected
 from engine.grading.execution import NO_OVERLAY, RunExecutor, RunResult
 from engine.grading.grades import grade_of, noted
-from engine.grading.parsers import find_parser
+from engine.grading.logs.parsers import find_parser
 from engine.grading.rules import RULES
 from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend

@@ -15,7 +15,7 @@ from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentFactory
 from engine.errors import PatchError, RunEndingError, SandboxError
-from engine.grading.tampering import find_tampering
+from engine.grading.submission.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.seeds import environment_seed, step_seed

@@ -17,7 +17,7 @@ from django.core.management import call_command
 from django.test import Client
 
 import webapp
-from engine.grading.prediction_files import read_predictions
+from engine.grading.official.prediction_files import read_predictions
 from tests.event_builders import Stream, ref
 from tests.web_builders import launched, make_run, make_user, post
 from webapp.contexts.frame import trajectory_url

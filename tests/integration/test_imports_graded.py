@@ -18,7 +18,7 @@ from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.importers.run import import_dataset
 from engine.datasets.store import load_dataset
 from engine.datasets.testing.toolchain import MOUNT
-from engine.grading import isolated_worker
+from engine.grading.logs import isolated_worker
 from engine.orchestrator.importing import obstacle
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend

@@ -16,7 +16,7 @@ from engine.config.run import ValidateRun
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.store import dataset_path, save_dataset, with_content_id
 from engine.events.health import ValidationRecord, read
-from engine.grading.predictions import Assignment, PredictionSettings, grade_predictions
+from engine.grading.official.predictions import Assignment, PredictionSettings, grade_predictions
 from engine.orchestrator.validate import validate_dataset
 from engine.patches.diff import diff_texts
 from engine.sandbox.kubernetes.api.client import KubeApi

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine.datasets.store import save_dataset, with_content_id
-from engine.grading.reports import regrade
+from engine.grading.official.reports import regrade
 from engine.patches.diff import diff_texts
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import GradeRule, TaskRow, Verdict

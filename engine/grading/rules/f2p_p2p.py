@@ -11,7 +11,6 @@ from typing import Any
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.testing.testrun import TestRun
-from engine.grading import swebench
 from engine.grading.evidence import (
     Evidence,
     Judgement,
@@ -23,7 +22,8 @@ from engine.grading.evidence import (
     required,
     statuses_of,
 )
-from engine.grading.parsers import find_parser
+from engine.grading.logs import swebench
+from engine.grading.logs.parsers import find_parser
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult
 
 

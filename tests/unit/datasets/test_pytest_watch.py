@@ -11,7 +11,7 @@ import pytest
 
 from engine.datasets.testing.testrun import Record
 from engine.datasets.testing.toolchain import recorder_scripts
-from engine.grading.scripts import _unsealed
+from engine.grading.running.scripts import _unsealed
 from engine.sandbox.agent.interpreters import launcher
 
 KEY, TOKEN = "k" * 48, "t" * 48

@@ -12,9 +12,9 @@ import pytest
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.grading import isolated_worker
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import judge
+from engine.grading.logs import isolated_worker
 from engine.types import GradeRule, TaskAnswer
 from tests.rollout_builders import make_row
 

@@ -19,13 +19,13 @@ from engine.config.rollout import GradingConfig
 from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testing.testrun import Record, parse_junit, read_record
 from engine.errors import DatasetError, HostileInputError
-from engine.grading import isolated_worker
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import judge
-from engine.grading.isolated_worker import run_isolated
-from engine.grading.parsers import find_parser, parse_log
+from engine.grading.logs import isolated_worker
+from engine.grading.logs.isolated_worker import run_isolated
+from engine.grading.logs.parsers import find_parser, parse_log
+from engine.grading.logs.swebench import Instance
 from engine.grading.rules.reward_file import parse_rewards
-from engine.grading.swebench import Instance
 from engine.types import GradeRule, TaskAnswer, TaskRow, TestOutcome
 from tests.rollout_builders import make_row
 
@@ -70,7 +70,7 @@ async def test_time_and_memory_are_limited_and_the_next_call_is_answered() -> No
 
 def test_the_process_ends_with_a_killed_parent() -> None:
     code = (
-        "import asyncio, os, signal; from engine.grading.isolated_worker import run_isolated;"
+        "import asyncio, os, signal; from engine.grading.logs.isolated_worker import run_isolated;"
         "print(asyncio.run(run_isolated(os.getpid)), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.datasets.importers.formats import multi_swe, r2e_gym
-from engine.grading.image_answers import answer_paths, named_commits, taken_files
+from engine.grading.running.image_answers import answer_paths, named_commits, taken_files
 from engine.types import TaskAnswer, TaskRow
 from tests.rollout_builders import make_row
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from engine.errors import PatchError
-from engine.grading.patch_apply import MAX_FILES, AppliedPatch, apply_graded
+from engine.grading.submission.apply import MAX_FILES, AppliedPatch, apply_graded
 from engine.patches.apply import Changes
 from engine.patches.diff import diff_texts, diff_trees
 from engine.patches.trees import FileState, read_tree, write_tree

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from engine.datasets.importers.formats.evalscript import END, START, make_script
 from engine.datasets.importers.formats.multi_swe import TEST_COMMAND
-from engine.grading.placement import commands, placed_in, placing_command
+from engine.grading.running.placement import commands, placed_in, placing_command
 from engine.patches.diff import diff_texts
 from tests.dataset_builders import TEST_NUMBERS
 

@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 
 from engine.datasets.paths import is_configuration, is_installed, is_test_code
-from engine.grading.patch_apply import apply_graded
+from engine.grading.submission.apply import apply_graded
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import Sandbox
 from tests.unit.grading.test_patch_apply import Box, git, task

@@ -13,11 +13,12 @@ import pytest
 
 from engine.errors import DatasetError
 from engine.events.harness import Prediction
-from engine.grading import isolated_worker, multi_swe_reports
 from engine.grading.__main__ import main as grading_command
-from engine.grading.prediction_files import PredictionFile, read_predictions
-from engine.grading.reports import InstanceResult, regrade, run_report, write_predictions
-from engine.grading.swebench import classify_failure
+from engine.grading.logs import isolated_worker
+from engine.grading.logs.swebench import classify_failure
+from engine.grading.official import multi_swe_reports
+from engine.grading.official.prediction_files import PredictionFile, read_predictions
+from engine.grading.official.reports import InstanceResult, regrade, run_report, write_predictions
 from engine.types import Grade, GradeRule, TaskAnswer, TaskRow, Verdict
 from tests.rollout_builders import make_row
 
@@ -209,7 +210,7 @@ def test_the_command_line_reads_a_hostile_log_within_limits(
 
 def test_judging_loads_no_container_client_and_no_cloud() -> None:
     code = (
-        "import sys; from engine.grading.parsers import parse_log; parse_log('parse_log_pytest', '');"
+        "import sys; from engine.grading.logs.parsers import parse_log; parse_log('parse_log_pytest', '');"
         "print(sorted({'docker', 'modal', 'datasets', 'pandas', 'dotenv'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -16,12 +16,12 @@ from engine.datasets.testing.testrun import Record, parse_junit
 from engine.datasets.testing.toolchain import recorder_scripts
 from engine.errors import DatasetError, PreflightError
 from engine.grading.evidence import Evidence, Judgement
-from engine.grading.parsers import parse_log, parser_names
+from engine.grading.logs.parsers import parse_log, parser_names
 from engine.grading.rules import RULES
 from engine.grading.rules.map_equal import differences
 from engine.grading.rules.multi_swe import problem_of
 from engine.grading.rules.reward_file import parse_rewards
-from engine.grading.scripts import _Nonces, _runs_pytest, prepare, read_log
+from engine.grading.running.scripts import _Nonces, _runs_pytest, prepare, read_log
 from engine.sandbox.base import ExecResult
 from engine.types import GradeRule, TaskAnswer, TestOutcome
 from tests.rollout_builders import make_row

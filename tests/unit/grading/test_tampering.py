@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engine.grading.patch_filter import FilteredPatch, PatchFilter
-from engine.grading.tampering import find_tampering
+from engine.grading.submission.filter import FilteredPatch, PatchFilter
+from engine.grading.submission.tampering import find_tampering
 from engine.patches.apply import Changes, changes_between
 from engine.patches.diff import diff_texts
 from engine.patches.trees import FileState

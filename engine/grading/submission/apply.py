@@ -1,6 +1,6 @@
 """Application of a patch's graded part to a sandbox's tree, with the fallbacks of the official harness.
 
-The patch is applied on the host, to copies of the few files that it names; ``patch_filter`` decides which of
+The patch is applied on the host, to copies of the few files that it names; ``filter`` decides which of
 the files that changed are graded, and only these are written to the sandbox, all or none. ``git apply`` comes
 first, then what swebench tries: ``engine.patches.harness``. Contents that the patch names as what it was made
 from come out of the sandbox's repository, as ``--3way`` needs them.
@@ -15,7 +15,7 @@ import asyncio
 from dataclasses import dataclass, replace
 
 from engine.errors import PatchError
-from engine.grading.patch_filter import FilteredPatch, PatchFilter
+from engine.grading.submission.filter import FilteredPatch, PatchFilter
 from engine.patches.apply import Changes, apply_patch
 from engine.patches.harness import apply_as_harness, named_paths
 from engine.patches.sections import preimages

@@ -13,8 +13,8 @@ from typing import Any
 
 from engine.datasets.importers.formats import r2e_gym, swe_bench_pro, swe_smith
 from engine.errors import DatasetError
-from engine.grading import swebench
-from engine.grading.multi_swe_logs import PREFIX, multi_swe_parser
+from engine.grading.logs import swebench
+from engine.grading.logs.multi_swe import PREFIX, multi_swe_parser
 
 _STATUSES = ("FAILED", "PASSED", "SKIPPED", "ERROR", "XFAIL")
 

@@ -28,12 +28,13 @@ from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError, HostileInputError
 from engine.events import harness
 from engine.events.harness import Prediction
-from engine.grading import multi_swe_reports, swebench
 from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
-from engine.grading.isolated_worker import run_isolated
-from engine.grading.prediction_files import GOLD, read_predictions
-from engine.grading.reports import InstanceResult, run_report
+from engine.grading.logs import swebench
+from engine.grading.logs.isolated_worker import run_isolated
+from engine.grading.official import multi_swe_reports
+from engine.grading.official.prediction_files import GOLD, read_predictions
+from engine.grading.official.reports import InstanceResult, run_report
 from engine.grading.rules.f2p_p2p import official_report
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool

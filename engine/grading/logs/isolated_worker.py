@@ -62,7 +62,7 @@ class _Worker:
         self._ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "engine.grading.isolated_worker", str(theirs.fileno())],
+                [sys.executable, "-m", "engine.grading.logs.isolated_worker", str(theirs.fileno())],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

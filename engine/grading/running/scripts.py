@@ -29,11 +29,11 @@ from dataclasses import dataclass, replace
 from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testing.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
 from engine.datasets.testing.toolchain import recorder_scripts
-from engine.grading import swebench
 from engine.grading.evidence import SEVERITY, Evidence
-from engine.grading.guarded_files import GuardedFiles
-from engine.grading.placement import commands, place_files, placed_in, placing_command
+from engine.grading.logs import swebench
 from engine.grading.rules.reward_file import parse_rewards, reward_of
+from engine.grading.running.guarded_files import GuardedFiles
+from engine.grading.running.placement import commands, place_files, placed_in, placing_command
 from engine.sandbox.agent.interpreters import launcher
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import GradeRule, TaskAnswer

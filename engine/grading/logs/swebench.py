@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, cast
 
-from engine.grading.lazy_import import import_without_init
+from engine.grading.logs.lazy_import import import_without_init
 
 FAIL_TO_PASS, PASS_TO_PASS = "FAIL_TO_PASS", "PASS_TO_PASS"
 PASS_AND_FAIL, FAIL_ONLY = "pass_and_fail", "fail_only"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import DatasetError
-from engine.grading.lazy_import import import_without_init, package_folder
+from engine.grading.logs.lazy_import import import_without_init, package_folder
 
 PREFIX = "multi_swe:"
 _NEEDED = "multi_swe_bench==1.1.2"

@@ -17,8 +17,8 @@ from engine.datasets.importers.formats.evalscript import FAIL_ONLY, find_spec
 from engine.errors import DatasetError
 from engine.events import harness
 from engine.events.harness import Prediction
-from engine.grading import swebench
-from engine.grading.parsers import find_parser
+from engine.grading.logs import swebench
+from engine.grading.logs.parsers import find_parser
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,1 @@
+"""Test logs and their parsers, outside of the sandbox that wrote them."""

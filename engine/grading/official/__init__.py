@@ -1,0 +1,1 @@
+"""Official reports and predictions: written, read and graded again."""

@@ -1,0 +1,1 @@
+"""How tests run in a grading sandbox: files in place, scripts, guards."""
