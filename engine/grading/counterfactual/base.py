@@ -16,12 +16,15 @@ from engine.types import TaskRow, TestOutcome
 
 
 class MutantKind(StrEnum):
-    """Kind of a mutant."""
+    """Kind of a mutant, the most convincing first."""
 
+    VALUE = "value"
+    """Quiet: the test reads as its author could have written it. Another expected value of the same type,
+    shape and notation, or the opposite condition in its usual spelling."""
     CHANGED = "changed"
-    """A constant, an operator or an exception type of an existing assertion was changed."""
+    """Loud: an existing assertion became one that nobody would write, e.g. ``assert not a == b``."""
     ADDED = "added"
-    """A false assertion was added to the test."""
+    """Loud: a false assertion was added to the test."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,11 @@ class Variant:
     """Reward of the proof, for rules with partial rewards. A false run with a higher reward is forged: no
     solution satisfies more of the false tests than the gold patch does."""
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing in the false tests tells them from true ones."""
+        return all(mutant.kind is MutantKind.VALUE for mutant in self.mutants)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
@@ -70,7 +78,7 @@ class Reference:
     """Path, relative to the workdir or absolute → true content when the tests start; files with mutants."""
     variants: tuple[Variant, ...] = ()
     coverage: Mapping[str, MutantKind] = field(default_factory=dict)
-    """Required test that fails in some variant → kind of mutant; ``changed`` where there are both."""
+    """Required test that fails in some variant → kind of mutant, the first of the kinds that it has."""
     note: str = ""
     """Reason why there are no variants; empty where there are some."""
 
