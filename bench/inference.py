@@ -3,8 +3,10 @@
 Multi-turn rollouts of the shipped quickstart model, 1 to 64 at once: each turn samples a fixed number of
 tokens and an observation of random tokens follows. vLLM's offline engine (``LLM.generate`` in its own
 environment, with the settings of the server) is given the very prompts and seeds of each turn, all at once,
-and should sample the same tokens ("alike"). The three take turns, after one warming round. Without vLLM's
-environment (``make vllm``) only the built-in sampler is measured.
+and should sample the same tokens ("alike"). The three take turns, after one warming round. Prefix hits are
+shares of all prompt tokens from turn 2 on; "reachable" is the share that an earlier turn computed, as
+observations and the last sampled token are new. Without vLLM's environment (``make vllm``) only the built-in
+sampler is measured.
 Run: ``python -m bench.inference [--quick]``; results go to ``bench/results/inference.json``.
 """
 
@@ -47,6 +49,10 @@ PROMPT, SAMPLED, OBSERVED, TURNS = 400, 48, 32, 4
 MAX_CONTEXT, MAX_BATCH, CACHE_GIB = 1024, 64, 1.0
 CONCURRENT, QUICK_CONCURRENT = (1, 8, 32, 64), (1, 8)
 SHARE_BAR, HIT_BAR = 0.8, 0.9
+_GROWTH = SAMPLED + OBSERVED
+_LATER_PROMPTS = [PROMPT + _GROWTH * turn for turn in range(1, TURNS)]
+REACHABLE = 1 - (TURNS - 1) * (OBSERVED + 1) / sum(_LATER_PROMPTS)
+"""Share of prompt tokens from turn 2 on whose keys and values an earlier turn computed."""
 
 
 @dataclass(slots=True)
@@ -270,7 +276,10 @@ def report(found: dict[int, Measured]) -> None:
             f"{median(one.offline):>9,.0f} {share:>7.0%} {median(one.alike):>6.0%} "
             f"{one.hits / max(one.queries, 1):>12.1%}"
         )
-    print(f"tokens/s, medians; bars: share ≥ {SHARE_BAR:.0%}, prefix hits from turn 2 on ≥ {HIT_BAR:.0%}")
+    print(
+        f"tokens/s, medians; bars: share ≥ {SHARE_BAR:.0%}, prefix hits from turn 2 on ≥ {HIT_BAR:.0%} "
+        f"(reachable: {REACHABLE:.1%})"
+    )
 
 
 def main() -> None:
@@ -285,7 +294,7 @@ def main() -> None:
     except PreflightError as missing:
         print(f"vLLM is not measured: {missing}")
     torch.set_num_threads(1)
-    found = asyncio.run(measure(QUICK_CONCURRENT if quick else CONCURRENT, 1 if quick else 3, python))
+    found = asyncio.run(measure(QUICK_CONCURRENT if quick else CONCURRENT, 1 if quick else 5, python))
     report(found)
     measured = {str(number): asdict(one) for number, one in found.items()}
     store("inference", {"load": load, "cpus": os.cpu_count(), "concurrent": measured}, quick=quick)
