@@ -279,7 +279,7 @@ class CounterfactualOutcome(StrEnum):
     NO_MUTANTS = "no_mutants"
     """No test of the row can be made false, or it has no gold patch: graded without."""
     UNPROVEN = "unproven"
-    """The row was never validated, and false tests are used of validated rows only: graded without."""
+    """No false tests of the row are proven: its proof failed, or no validation made one and no other may."""
     NOT_SAMPLED = "not_sampled"
     """The submission is not in the sample."""
     OFF = "off"

@@ -1,7 +1,8 @@
 """Grader of patches: only hidden tests in a fresh sandbox decide, never anything the agent left behind.
 
     first run ── fails ─────────────────────────────────────────────────────────▶ verdict
-        └────── passes ── skips and expected failures as under the gold patch
+        └────── passes ── reference of the row, proven now where there is none
+                              ├── skips and expected failures as under the gold patch
                               └── extra runs, true and false, in random order ──▶ verdict
 
 An infrastructure failure is never a reward of 0: it is tried again in a fresh sandbox, then the
@@ -47,6 +48,26 @@ class _Job:
     """Extra runs of a patch that passed; None for a trusted patch."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Passed:
+    """A patch whose first run passed."""
+
+    job: _Job
+    extra: ExtraRuns
+    first: RunResult
+    grade: Grade
+    """Grade of the first run."""
+    checked: bool
+    """Whether extra runs are wanted."""
+    overlaid: bool
+    """Whether the first run looked like the extra ones from inside."""
+
+    @property
+    def needs_reference(self) -> bool:
+        """Return whether the reference of the row decides anything."""
+        return self.checked or bool(excused(self.grade.tests))
+
+
 class Grader:
     """Grades patches, at most ``config.max_parallel`` at once.
 
@@ -70,11 +91,16 @@ class Grader:
     ) -> None:
         self._config = config
         self._runs = RunExecutor(backend=backend, config=config, sandbox=sandbox, run_id=run_id)
+        self._gradings = asyncio.Semaphore(config.max_parallel)
         self._permits = asyncio.Semaphore(config.max_parallel)
         self._verdicts: dict[tuple[object, ...], asyncio.Future[Grade]] = {}
         first_use = config.counterfactual.prove == "first_use"
         prover = Prover(backend=backend, config=config, sandbox=sandbox, run_id=run_id)
-        self._references = References(store=store, prove=prover if first_use else None)
+        self._references = References(
+            store=store,
+            prove=prover if first_use else None,
+            max_proofs=max(1, config.max_parallel // 2),
+        )
 
     async def grade(
         self, row: TaskRow, patch: str, *, evaluation: bool = False, trusted: bool = False
@@ -130,78 +156,92 @@ class Grader:
         return grade
 
     async def _grade(self, job: _Job) -> Grade:
-        async with self._permits:
-            started = time.monotonic()
-            try:
-                grade = await self._decide(job)
-            except SandboxError as error:
-                problem = str(error) or type(error).__name__
-                detail = f"the grading sandbox failed: {problem}"
-                grade = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=detail)
-            return replace(grade, seconds=time.monotonic() - started)
+        try:
+            return await self._decide(job)
+        except SandboxError as error:
+            problem = str(error) or type(error).__name__
+            detail = f"the grading sandbox failed: {problem}"
+            return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=detail)
 
     async def _decide(self, job: _Job) -> Grade:
         """Return the grade of a patch. Raises SandboxError where infrastructure failed in every attempt."""
-        known = await self._references.known(job.row) if job.extra is not None else None
-        checked = self._config.counterfactual.mode != "off"
-        first = await self._run(job, known.files if known is not None and checked else NO_OVERLAY)
-        grade = await grade_of(first)
-        if job.extra is None or first.score <= 0:
-            return grade
-        began = time.monotonic()
-        grade = await self._without_excuses(job.row, grade)
-        if grade.reward:
-            grade = await self._confirmed(job, job.extra, first, grade, overlaid=known is not None)
-        return replace(grade, extra_seconds=time.monotonic() - began)
-
-    async def _without_excuses(self, row: TaskRow, grade: Grade) -> Grade:
-        """Fail a grade that rests on skips or expected failures which the gold patch does not have."""
-        if not (found := excused(grade.tests)):
-            return grade
-        reference = await self._references.get(row)
-        if reference is None:
-            return noted(
-                grade, f"{len(found)} skipped or expectedly failing tests count as in official reports"
+        async with self._gradings:
+            started = time.monotonic()
+            known = await self._references.known(job.row) if job.extra is not None else None
+            overlay = (
+                known.files if known is not None and self._config.counterfactual.mode != "off" else NO_OVERLAY
             )
-        if not (wrong := unexpected(found, reference.outcomes)):
-            return grade
-        return noted(
-            replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch"
-        )
-
-    async def _confirmed(
-        self, job: _Job, extra: ExtraRuns, first: RunResult, grade: Grade, *, overlaid: bool
-    ) -> Grade:
-        """Return the grade after the extra runs.
-
-        Args:
-            overlaid: whether the first run looked like the extra ones from inside: else it is repeated.
-        """
-        settings = self._config.counterfactual
-        if settings.mode == "off":
-            return replace(grade, counterfactual=CounterfactualOutcome.OFF)
-        if settings.sample_rate is not None and secrets.SystemRandom().random() >= settings.sample_rate:
-            return replace(grade, counterfactual=CounterfactualOutcome.NOT_SAMPLED)
+            first = await self._run(job, overlay)
+            grade = replace(await grade_of(first), seconds=time.monotonic() - started)
+            if job.extra is None or first.score <= 0:
+                return grade
+            passed = _Passed(job, job.extra, first, grade, checked=self._is_checked(), overlaid=bool(overlay))
+            if known is not None or not passed.needs_reference:
+                return await self._concluded(passed, known)
+        # A proof takes longer than a grading, and has a limit of its own.
         reference = await self._references.get(job.row)
+        async with self._gradings:
+            return await self._concluded(passed, reference)
+
+    def _is_checked(self) -> bool:
+        """Draw whether a submission that passed gets extra runs."""
+        settings = self._config.counterfactual
+        rate = 0.0 if settings.mode == "off" else settings.sample_rate
+        return rate is None or secrets.SystemRandom().random() < rate
+
+    async def _concluded(self, passed: _Passed, reference: Reference | None) -> Grade:
+        """Return the grade of a patch whose first run passed."""
+        began = time.monotonic()
+        grade = _without_excuses(passed.grade, reference)
+        if grade.reward:
+            grade = await self._confirmed(passed, grade, reference)
+        extra_s = time.monotonic() - began
+        return replace(grade, seconds=grade.seconds + extra_s, extra_seconds=extra_s)
+
+    async def _confirmed(self, passed: _Passed, grade: Grade, reference: Reference | None) -> Grade:
+        """Return the grade after the extra runs."""
+        job, extra = passed.job, passed.extra
+        if not passed.checked:
+            return replace(grade, counterfactual=self._unchosen())
         if reference is None or not reference.variants:
-            return replace(grade, counterfactual=self._unchecked(reference))
-        if not overlaid:
+            return self._unchecked(job.row, grade, reference)
+        if not passed.overlaid:  # from inside the first run looked otherwise than the extra ones
             extra = extra.model_copy(update={"true_runs": extra.true_runs + 1})
         runs = draw_runs(extra, reference.variants)
-        found = await confirm(first, reference, runs, lambda files: self._run(job, files))
-        return await _concluded(grade, found)
+        found = await confirm(passed.first, reference, runs, lambda files: self._run(job, files))
+        return await _with_confirmation(grade, found)
 
-    def _unchecked(self, reference: Reference | None) -> CounterfactualOutcome:
-        """Return the reason why a submission that passed has no extra runs."""
-        if reference is None and self._config.counterfactual.prove == "validated_only":
-            return CounterfactualOutcome.UNPROVEN
-        return CounterfactualOutcome.NO_MUTANTS
+    def _unchosen(self) -> CounterfactualOutcome:
+        off = self._config.counterfactual.mode == "off"
+        return CounterfactualOutcome.OFF if off else CounterfactualOutcome.NOT_SAMPLED
+
+    def _unchecked(self, row: TaskRow, grade: Grade, reference: Reference | None) -> Grade:
+        """Return the grade of a submission that passed and has no extra runs, with the reason."""
+        if reference is None and self._references.problem(row):
+            grade = replace(grade, counterfactual=CounterfactualOutcome.UNPROVEN)
+            return noted(grade, "graded without false tests: their proof failed, see the task's health")
+        validated_only = self._config.counterfactual.prove == "validated_only"
+        unproven = reference is None and validated_only
+        outcome = CounterfactualOutcome.UNPROVEN if unproven else CounterfactualOutcome.NO_MUTANTS
+        return replace(grade, counterfactual=outcome)
 
     async def _run(self, job: _Job, overlay: Mapping[str, bytes]) -> RunResult:
-        return await self._runs.execute(job.row, job.patch, timeout_s=job.timeout_s, overlay=overlay)
+        async with self._permits:
+            return await self._runs.execute(job.row, job.patch, timeout_s=job.timeout_s, overlay=overlay)
 
 
-async def _concluded(grade: Grade, found: Confirmation) -> Grade:
+def _without_excuses(grade: Grade, reference: Reference | None) -> Grade:
+    """Fail a grade that rests on skips or expected failures which the gold patch does not have."""
+    if not (found := excused(grade.tests)):
+        return grade
+    if reference is None:
+        return noted(grade, f"{len(found)} skipped or expectedly failing tests count as in official reports")
+    if not (wrong := unexpected(found, reference.outcomes)):
+        return grade
+    return noted(replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch")
+
+
+async def _with_confirmation(grade: Grade, found: Confirmation) -> Grade:
     """Return the grade of a first run with the result of the extra runs, and the log of one that decided."""
     grade = replace(grade, counterfactual=found.outcome, extra_runs=found.runs)
     if found.deciding is None:

@@ -14,6 +14,7 @@ import pytest
 from engine.config.rollout import CounterfactualConfig, EvaluationExtraRuns, ExtraRuns
 from engine.errors import SandboxStartError
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.prover import Prover
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import CounterfactualOutcome, FindingKind, Grade, TaskRow, TestOutcome, Verdict
@@ -267,3 +268,44 @@ async def test_a_row_without_a_gold_patch_is_graded_without(home: Path, row: Tas
     grades = [await grader.grade(without, row.answer.gold_patch) for _ in range(2)]
     assert [grade.counterfactual for grade in grades] == [CounterfactualOutcome.NO_MUTANTS] * 2
     assert backend.opened == 2
+
+
+async def test_a_proof_that_fails_twice_costs_the_submission_nothing(home: Path, row: TaskRow) -> None:
+    """Neither with a wrong gold patch nor with infrastructure that fails in every attempt."""
+    wrong = replace(row, answer=replace(row.answer, gold_patch=patched(f"{STILL_BROKEN}# mended\n")))
+    for backend, task, cost in [
+        (CountingBackend(home), wrong, 2),
+        (CountingBackend(home, failing=tuple(range(2, 8))), row, 6),
+    ]:
+        store = MemoryStore()
+        grader = make_grader(backend, counterfactual=CounterfactualConfig(), store=store)
+        grades = [await grader.grade(task, row.answer.gold_patch) for _ in range(2)]
+        assert [grade.verdict for grade in grades] == [Verdict.PASSED] * 2
+        assert [grade.counterfactual for grade in grades] == [CounterfactualOutcome.UNPROVEN] * 2
+        assert "graded without false tests" in grades[0].detail
+        assert backend.opened == 2 + cost
+        assert store.kept[row.task.id].problem
+
+
+async def test_a_proof_holds_up_no_other_grading(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_graded = asyncio.Event()
+
+    async def prove(_self: Prover, row: TaskRow) -> Reference:
+        await other_graded.wait()
+        return reference_of(row, "signed")
+
+    monkeypatch.setattr(Prover, "__call__", prove)
+    grader = make_grader(LocalBackend(home), counterfactual=CounterfactualConfig(), parallel=1)
+    async with asyncio.timeout(300):
+        waiting = asyncio.create_task(grader.grade(row, row.answer.gold_patch))
+        other = await grader.grade(without_gold(row), row.answer.gold_patch)
+        other_graded.set()
+        grade = await waiting
+    assert other.verdict is Verdict.PASSED
+    assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
+
+
+def without_gold(row: TaskRow) -> TaskRow:
+    return replace(row, answer=replace(row.answer, gold_patch=""), task=replace(row.task, id="without"))

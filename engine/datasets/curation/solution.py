@@ -14,6 +14,15 @@ _START_ALLOWANCE_S = 60.0
 _TAIL_CHARS = 300
 
 
+def has_solution(row: TaskRow) -> bool:
+    """Return whether the row has a gold patch or a solution script."""
+    return bool(row.answer.gold_patch.strip() or _script(row).strip())
+
+
+def _script(row: TaskRow) -> str:
+    return str(row.answer.metadata.get("solution") or "")
+
+
 async def gold_patch(
     row: TaskRow, *, backend: SandboxBackend, sandbox: SandboxConfig, run_id: str, timeout_s: float
 ) -> str:
@@ -31,7 +40,7 @@ async def gold_patch(
     """
     if row.answer.gold_patch.strip():
         return row.answer.gold_patch
-    script = str(row.answer.metadata.get("solution") or "")
+    script = _script(row)
     if not script.strip():
         raise DatasetError("the row has no gold patch")
     name, lifetime_s = f"solution of {row.task.instance_id}", timeout_s + _START_ALLOWANCE_S

@@ -81,6 +81,8 @@ class Reference:
     """Required test that fails in some variant → kind of mutant, the first of the kinds that it has."""
     note: str = ""
     """Reason why there are no variants; empty where there are some."""
+    problem: str = ""
+    """Reason why the proof failed: then nothing else is known. Empty where it did not fail."""
 
 
 class Mutator(Protocol):

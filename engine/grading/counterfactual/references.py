@@ -7,11 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from engine.errors import DatasetError
+from engine.datasets.curation.solution import has_solution
+from engine.datasets.health import row_content
+from engine.errors import DatasetError, PatchError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.types import TaskRow
 
 _log = structlog.get_logger(__name__)
+_ATTEMPTS = 2
+"""Attempts at a proof per row and process."""
 Prove = Callable[[TaskRow], Awaitable[Reference]]
 """Makes a reference. Raises DatasetError without a usable gold patch, SandboxError as sandboxes do."""
 
@@ -19,42 +23,59 @@ Prove = Callable[[TaskRow], Awaitable[Reference]]
 class References:
     """References by row; each is made at most once, and shared by concurrent gradings.
 
+    A proof that failed in every attempt is stored with its reason, for people. Its row has no reference until
+    another process tries again.
+
     Args:
         store: where validated rows have theirs, and made ones are kept; None keeps them in memory.
         prove: makes a missing reference; None makes none.
+        max_proofs: maximum number of concurrent proofs.
     """
 
-    def __init__(self, *, store: ReferenceStore | None, prove: Prove | None) -> None:
+    def __init__(self, *, store: ReferenceStore | None, prove: Prove | None, max_proofs: int = 1) -> None:
         self._store = store
         self._prove = prove
-        self._made: dict[str, Reference | None] = {}
+        self._permits = asyncio.Semaphore(max_proofs)
+        self._made: dict[str, Reference] = {}
         self._making: dict[str, asyncio.Lock] = {}
+        self._problems: dict[str, str] = {}
 
     async def known(self, row: TaskRow) -> Reference | None:
         """Return the reference of a row as far as there is one already."""
-        if row.task.id in self._made:
-            return self._made[row.task.id]
-        return await self._store.load(row) if self._store is not None else None
+        found = self._made.get(row.task.id)
+        if found is None and self._store is not None:
+            found = await self._store.load(row)
+        return found if found is not None and not found.problem else None
+
+    def problem(self, row: TaskRow) -> str:
+        """Return the reason why the proof of a row failed in this process; empty where none did."""
+        return self._problems.get(row.task.id, "")
 
     async def get(self, row: TaskRow) -> Reference | None:
-        """Return the reference of a row, made now where there is none; None where it cannot be made.
-
-        Raises:
-            SandboxError: infrastructure failed; the next call tries again.
-        """
+        """Return the reference of a row, made now where there is none; None where it cannot be made."""
         async with self._making.setdefault(row.task.id, asyncio.Lock()):
             found = await self.known(row)
-            if found is None and self._prove is not None and row.task.id not in self._made:
-                found = await self._make(row, self._prove)
+            if found is None and self._prove is not None and has_solution(row) and not self.problem(row):
+                async with self._permits:
+                    found = await self._make(row, self._prove)
             return found
 
     async def _make(self, row: TaskRow, prove: Prove) -> Reference | None:
-        try:
-            made = await prove(row)
-        except DatasetError as error:
-            _log.warning("task graded without false tests", task=row.task.instance_id, reason=str(error))
-            self._made[row.task.id] = None
-            return None
+        problem = ""
+        for _ in range(_ATTEMPTS):
+            try:
+                return await self._kept(row, await prove(row))
+            except (DatasetError, PatchError, SandboxError) as error:
+                problem = str(error) or type(error).__name__
+        _log.warning("task graded without false tests", task=row.task.instance_id, reason=problem)
+        if (found := await self.known(row)) is not None:
+            return found  # another process made it meanwhile
+        self._problems[row.task.id] = problem
+        await self._kept(row, Reference(content=row_content(row), problem=problem))
+        return None
+
+    async def _kept(self, row: TaskRow, made: Reference) -> Reference:
+        """Store a reference, or keep it in memory where that fails, and return it."""
         if self._store is not None:
             try:
                 await self._store.save(row, made)

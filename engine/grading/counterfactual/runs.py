@@ -7,6 +7,7 @@ p^(1 + true runs) · (1 - p)^(false runs): ``forger_chance`` is the highest valu
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 import secrets
@@ -32,7 +33,7 @@ class Confirmation:
 
     outcome: CounterfactualOutcome
     runs: int
-    """Number of extra runs made."""
+    """Number of extra runs that came to their end."""
     deciding: RunResult | None = None
     """The run that did not end as it must; None when all did."""
     detail: str = ""
@@ -79,6 +80,8 @@ async def confirm(
 ) -> Confirmation:
     """Make the extra runs of a submission that passed; the first that does not end as it must decides.
 
+    They are begun in the given order, at once as far as ``execute`` lets them.
+
     Args:
         first: the first true run.
         runs: see ``draw_runs``.
@@ -86,18 +89,37 @@ async def confirm(
     Raises:
         SandboxError: infrastructure failed in every attempt at a run.
     """
-    for number, variant in enumerate(runs, start=1):
-        files = reference.files if variant is None else variant_files(reference, variant)
-        run = await execute(files)
-        if run.verdict is Verdict.TAMPERED:
-            return _tampered(number, run, run.detail, ())
-        if variant is None and run.score < first.score - _SCORE_TOLERANCE:
-            how = f"{run.verdict}: {run.detail}" if run.detail else run.verdict
-            detail = f"flaky: the same tests passed at first, then ended with {how}"
-            return Confirmation(outcome=CounterfactualOutcome.FLAKY, runs=number, deciding=run, detail=detail)
-        if variant is not None and (problem := forgery(variant, run, first.score)):
-            return _tampered(number, run, problem, tuple(_findings(variant, run)))
+
+    async def make(variant: Variant | None) -> tuple[Variant | None, RunResult]:
+        return variant, await execute(
+            reference.files if variant is None else variant_files(reference, variant)
+        )
+
+    begun = [asyncio.create_task(make(variant)) for variant in runs]
+    try:
+        for number, made in enumerate(asyncio.as_completed(begun), start=1):
+            variant, run = await made
+            if (found := _deciding(first, variant, run, number)) is not None:
+                return found
+    finally:
+        for task in begun:
+            task.cancel()
+        await asyncio.gather(*begun, return_exceptions=True)
     return Confirmation(outcome=CounterfactualOutcome.CONFIRMED, runs=len(runs))
+
+
+def _deciding(first: RunResult, variant: Variant | None, run: RunResult, number: int) -> Confirmation | None:
+    """Return what an extra run that did not end as it must decides; None where it did."""
+    if run.verdict is Verdict.TAMPERED:
+        return _tampered(number, run, run.detail, ())
+    if variant is not None:
+        problem = forgery(variant, run, first.score)
+        return _tampered(number, run, problem, tuple(_findings(variant, run))) if problem else None
+    if run.score >= first.score - _SCORE_TOLERANCE:
+        return None
+    how = f"{run.verdict}: {run.detail}" if run.detail else run.verdict
+    detail = f"flaky: the same tests passed at first, then ended with {how}"
+    return Confirmation(outcome=CounterfactualOutcome.FLAKY, runs=number, deciding=run, detail=detail)
 
 
 def _tampered(number: int, run: RunResult, detail: str, findings: tuple[TamperFinding, ...]) -> Confirmation:

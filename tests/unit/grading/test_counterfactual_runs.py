@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import random
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 import pytest
 
 from engine.config.rollout import EvaluationExtraRuns, ExtraRuns
+from engine.errors import SandboxStartError
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.runs import confirm, draw_runs, forger_chance, forgery
 from engine.grading.evidence import Evidence, Judgement
@@ -64,7 +66,7 @@ async def test_passing_false_tests_is_caught_with_the_assertion_as_evidence() ->
 
     found = await confirm(PASSES, REFERENCE, [None, VARIANT, None], forger)
     assert (found.outcome, found.runs, found.deciding) == (CounterfactualOutcome.CAUGHT, 2, PASSES)
-    assert seen == [TRUE, FALSE]
+    assert seen[:2] == [TRUE, FALSE]
     (finding,) = found.findings
     assert finding.kind is FindingKind.COUNTERFACTUAL
     assert finding.detail == (
@@ -88,6 +90,41 @@ async def test_a_true_run_that_does_not_pass_is_flaky_and_a_forged_one_is_caught
             CounterfactualOutcome.CAUGHT,
             "the report is not the runner's",
         )
+
+
+async def test_extra_runs_go_on_at_once_and_end_with_the_one_that_decides() -> None:
+    begun = asyncio.Barrier(3)
+    left = []
+
+    async def execute(files: Mapping[str, bytes]) -> RunResult:
+        await begun.wait()
+        if files["tests/test_a.py"] == FALSE:
+            return PASSES
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.append(True)
+        raise AssertionError
+
+    found = await confirm(PASSES, REFERENCE, [None, VARIANT, None], execute)
+    assert (found.outcome, found.runs, len(left)) == (CounterfactualOutcome.CAUGHT, 1, 2)
+
+
+async def test_infrastructure_that_fails_ends_the_other_runs() -> None:
+    left = []
+
+    async def execute(files: Mapping[str, bytes]) -> RunResult:
+        if files["tests/test_a.py"] == FALSE:
+            raise SandboxStartError("no room")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.append(True)
+        raise AssertionError
+
+    with pytest.raises(SandboxStartError):
+        await confirm(PASSES, REFERENCE, [None, VARIANT], execute)
+    assert left == [True]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,99 @@
+"""References of rows while a run grades: proofs at first use, those that fail, who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from engine.datasets.health import row_content
+from engine.errors import DatasetError, PatchError, SandboxStartError
+from engine.grading.counterfactual.base import Reference
+from engine.grading.counterfactual.references import References
+from engine.types import Task, TaskAnswer, TaskRow
+from tests.dataset_builders import MemoryStore
+
+
+def row_of(name: str, *, gold: str = "diff") -> TaskRow:
+    task = Task(id=name, instance_id=name, repo="r", base_commit="", problem_statement="p", image="i")
+    return TaskRow(task=task, answer=TaskAnswer(gold_patch=gold), split="train")
+
+
+ROW = row_of("a")
+PROVEN = Reference(content=row_content(ROW), note="nothing to change")
+
+
+def failing(*errors: Exception) -> tuple[Callable[[TaskRow], Awaitable[Reference]], list[TaskRow]]:
+    """A prover that raises one error after the other, then proves; and the rows it was asked for."""
+    asked: list[TaskRow] = []
+
+    async def prove(row: TaskRow) -> Reference:
+        asked.append(row)
+        if len(asked) <= len(errors):
+            raise errors[len(asked) - 1]
+        return PROVEN
+
+    return prove, asked
+
+
+@pytest.mark.parametrize(
+    "error", [SandboxStartError("no room"), DatasetError("gold fails"), PatchError("no patch")]
+)
+async def test_a_proof_that_fails_once_is_tried_again(error: Exception) -> None:
+    prove, asked = failing(error)
+    store = MemoryStore()
+    references = References(store=store, prove=prove)
+    assert await references.get(ROW) == PROVEN
+    assert (len(asked), references.problem(ROW), store.kept) == (2, "", {"a": PROVEN})
+
+
+async def test_a_proof_that_fails_twice_is_remembered_with_its_reason() -> None:
+    prove, asked = failing(*[SandboxStartError("no room")] * 2)
+    store = MemoryStore()
+    references = References(store=store, prove=prove)
+    found = [await references.get(ROW) for _ in range(3)]
+    assert (found, len(asked), references.problem(ROW)) == ([None] * 3, 2, "no room")
+    assert store.kept["a"].problem == "no room"
+    assert await references.known(ROW) is None
+    later = References(store=store, prove=prove)
+    assert await later.get(ROW) == PROVEN, "another process tries again"
+    assert store.kept["a"] == PROVEN
+
+
+async def test_a_failed_proof_replaces_no_reference_made_meanwhile() -> None:
+    store = MemoryStore()
+
+    async def prove(row: TaskRow) -> Reference:
+        await store.save(row, PROVEN)
+        raise SandboxStartError("no room")
+
+    references = References(store=store, prove=prove)
+    assert await references.get(ROW) == PROVEN
+    assert store.kept["a"] == PROVEN
+
+
+async def test_a_row_without_solution_is_not_tried() -> None:
+    prove, asked = failing()
+    references = References(store=None, prove=prove)
+    without = row_of("b", gold=" \n")
+    assert (await references.get(without), references.problem(without), asked) == (None, "", [])
+
+
+async def test_one_proof_of_a_row_serves_all_and_only_so_many_go_on_at_once() -> None:
+    going = most = made = 0
+
+    async def prove(row: TaskRow) -> Reference:
+        nonlocal going, most, made
+        going, made = going + 1, made + 1
+        most = max(most, going)
+        for _ in range(10):
+            await asyncio.sleep(0)
+        going -= 1
+        return Reference(content=row_content(row))
+
+    references = References(store=None, prove=prove, max_proofs=2)
+    rows = [row_of(str(number % 6)) for number in range(18)]
+    found = await asyncio.gather(*map(references.get, rows))
+    assert None not in found
+    assert (made, most) == (6, 2)
