@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import logging
 import os
 import secrets
@@ -40,7 +39,7 @@ from engine.events.control import Control, Heartbeat
 from engine.events.shipper import Shipper
 from engine.events.sink import EventSink
 from engine.events.spool import SpoolSink
-from engine.inference.endpoint.keys import take_keys
+from engine.inference.endpoint.keys import read_secrets, take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record
 from engine.orchestrator.context import RunContext, RunResult
 from engine.redaction import RedactingStream, know, machine_secrets, redact_record, secrets_in
@@ -89,8 +88,6 @@ class Launch(BaseModel):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run to the end; return the exit code."""
     options = _parse(arguments)
-    if options.secrets_on_stdin:
-        know(_secrets_on_stdin())
     with (
         contextlib.redirect_stdout(RedactingStream(sys.stdout)),
         contextlib.redirect_stderr(RedactingStream(sys.stderr)),
@@ -102,6 +99,8 @@ def _main(options: argparse.Namespace) -> int:
     for library in _CHATTY:
         logging.getLogger(library).setLevel(logging.ERROR)
     try:
+        if options.secrets_on_stdin:
+            read_secrets()
         take_keys()
         if options.recipe:
             run_dir = create_run_dir(
@@ -215,14 +214,6 @@ def _credential_files(config: AnyRun) -> list[Path]:
     return [Path(setting.value) for setting in places(config) if setting.name in named and setting.value]
 
 
-def _secrets_on_stdin() -> list[str]:
-    """Read the launcher's secrets, a JSON list, from stdin and hide it from child processes."""
-    secrets: list[str] = json.load(sys.stdin)
-    with Path(os.devnull).open() as nothing:
-        os.dup2(nothing.fileno(), sys.stdin.fileno())
-    return secrets
-
-
 def _deliver(run: RunContext, shipper: Shipper, code: int) -> int:
     """Ship the remaining events and return the attempt's exit code."""
     patience = DRAIN_STOPPED_S if run.control.stop_reason else DRAIN_S
@@ -254,7 +245,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--secrets-on-stdin",
         action="store_true",
-        help="read texts to keep out of events and logs, a JSON list, from standard input",
+        help="read the keys of endpoints and texts to keep out of events and logs from standard input",
     )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override one setting of the recipe"

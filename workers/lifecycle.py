@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 
@@ -13,12 +12,8 @@ from webapp.models import RunAttempt
 from webapp.services import attempts, endpoints
 from workers import rundir
 from workers.launchers import LAUNCHERS
-from workers.launchers.base import NO_SECRETS, LaunchSecrets
 
 log = logging.getLogger(__name__)
-
-ENDPOINTS = "TRAINYARD_ENDPOINTS"
-"""Environment variable of an engine with its endpoints: name → address and key, as JSON."""
 
 
 def launch(*, run_id: int) -> bool:
@@ -33,7 +28,8 @@ def start(claim: attempts.Claim, launcher: str = "local") -> None:
     """Start the process of a claimed attempt; if that is impossible, fail the run with the reason."""
     try:
         folder = rundir.prepare(claim)
-        handle = LAUNCHERS[launcher].launch(folder, _secrets_of(claim))
+        used = endpoints.reveal(parse_run_config(claim.config))
+        handle = LAUNCHERS[launcher].launch(folder, used)
     except (OSError, ConfigError) as error:
         attempts.give_up(
             run_id=claim.run_id, to=RunState.FAILED, reason=f"its process could not be started: {error}"
@@ -47,15 +43,6 @@ def start(claim: attempts.Claim, launcher: str = "local") -> None:
         run_dir=str(folder),
     )
     log.info("run %d attempt %d started as %s", claim.run_id, claim.epoch, handle)
-
-
-def _secrets_of(claim: attempts.Claim) -> LaunchSecrets:
-    """Return the keys of the endpoints that the claimed run uses. Raises ConfigError."""
-    found = endpoints.reveal(parse_run_config(claim.config))
-    if not found:
-        return NO_SECRETS
-    keys = tuple(one["key"] for one in found.values() if one["key"])
-    return LaunchSecrets({ENDPOINTS: json.dumps(found)}, keys)
 
 
 def ask_to_stop(*, run_id: int) -> None:

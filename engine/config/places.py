@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -49,6 +49,8 @@ class Allowed(BaseModel):
     """Hosts from which git repositories are read over https, with the port where it is not 443."""
     endpoints: tuple[str, ...] = ()
     """Names of the endpoints that may be used; their addresses and keys are not part of any configuration."""
+    attachable: tuple[str, ...] = ()
+    """Names of the endpoints that are vLLM servers whose weights runs may replace."""
     granted: Mapping[str, tuple[Any, ...]] = {}
     """Values allowed beside the default, by dotted setting name."""
 
@@ -206,6 +208,21 @@ class Granted(Place):
                 f"'{setting.value}' is not granted: it may be {shown}; have the administrator add it to "
                 "TRAINYARD_GRANTED"
             )
+        return setting.value
+
+
+@dataclass(frozen=True)
+class AttachedServers(Granted):
+    """Running vLLM servers: attachable endpoints, or addresses on the administrator's list."""
+
+    def resolve(self, setting: Setting, allowed: Allowed) -> Any:
+        """Return the value as the engine reads it; see ``Place.resolve``."""
+        addresses = [item for item in setting.value if item not in allowed.attachable]
+        try:
+            super().resolve(replace(setting, value=addresses), allowed)
+        except ValueError as error:
+            known = ", ".join(allowed.attachable) or "there is none"
+            raise ValueError(f"{error}, or enter an endpoint that runs may attach to ({known})") from None
         return setting.value
 
 

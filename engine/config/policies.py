@@ -11,7 +11,14 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from engine.config.base import ImpossibleSettingsError, Section
-from engine.config.places import CheckpointPlace, EndpointPlace, Granted, LocalPath, Text
+from engine.config.places import (
+    AttachedServers,
+    CheckpointPlace,
+    EndpointPlace,
+    Granted,
+    LocalPath,
+    Text,
+)
 from engine.errors import Problem
 
 _OWN_SERVERS = (
@@ -23,8 +30,10 @@ _OWN_SERVERS = (
 class VllmConfig(Section):
     """vLLM servers that sample the policy; used with ``policy.engine`` = ``vllm``."""
 
-    addresses: Annotated[tuple[str, ...], Granted()] = ()
-    """Addresses of running servers (``http://HOST:PORT``); empty: the run starts its own."""
+    addresses: Annotated[tuple[str, ...], AttachedServers()] = ()
+    """Running servers: names of endpoints that runs may attach to, with their keys, or addresses
+    (``http://HOST:PORT``), outside of a server with the key in ``TRAINYARD_VLLM_KEY``; empty: the run starts
+    its own."""
     python: Annotated[str, Granted()] = ""
     """Interpreter of the environment with vLLM; empty: the one that ``make vllm`` made, else this one."""
     replicas: int = Field(default=1, ge=1)

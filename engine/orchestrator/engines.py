@@ -16,7 +16,8 @@ import torch
 
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.run import TrainRun
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Problem
+from engine.inference.endpoint.keys import VLLM_KEY, Endpoint, find_endpoint
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.policy import VllmPolicy
 from engine.inference.vllm.publishing.live_transfer import LiveTransfer, choose_transfer
@@ -185,9 +186,14 @@ def _connector(
     """Return the function that makes the replica of a number."""
     vllm = config.vllm
     if vllm.addresses:
+        servers = attached_servers(vllm)
         return lambda number: Replica.attached(
             f"engine-{number}",
-            VllmClient(vllm.addresses[number], stall_timeout_s=vllm.stall_timeout_s),
+            VllmClient(
+                servers[number].address,
+                api_key=servers[number].key.get_secret_value(),
+                stall_timeout_s=vllm.stall_timeout_s,
+            ),
         )
     python = find_interpreter(vllm.python)
     devices = engine_devices(vllm, first=sampled.first_device)
@@ -212,6 +218,25 @@ def _connector(
         return Replica(name=name, server=VllmServer(command, log=run.run_dir / ENGINES / f"{name}.log"))
 
     return start
+
+
+def attached_servers(config: VllmConfig) -> list[Endpoint]:
+    """Return address and key of each running server that a policy attaches to.
+
+    Raises:
+        ConfigError: an endpoint is unknown to this process, or two of them are the same server.
+    """
+    servers: dict[str, Endpoint] = {}
+    for name in config.addresses:
+        found = find_endpoint(name, variable=VLLM_KEY)
+        # Endpoints have the address of the chat routes, which is below that of the server.
+        address = found.address.rstrip("/").removesuffix("/v1")
+        if address in servers:
+            raise ConfigError(
+                Problem(f"names the server of '{name}' twice: leave one out", "policy.vllm.addresses")
+            )
+        servers[address] = found.model_copy(update={"address": address})
+    return list(servers.values())
 
 
 def engine_devices(config: VllmConfig, *, first: int) -> list[tuple[str, ...]]:

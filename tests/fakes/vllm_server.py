@@ -167,7 +167,7 @@ class FakeVllm:
     async def _collective_rpc(self, request: web.Request) -> web.Response:
         body = await request.json()
         if body["method"] == "trainyard_facts":
-            vocabulary = VOCABULARY if self.policy is None else self.policy.chat.tokenizer.vocab_size
+            vocabulary = VOCABULARY if self.policy is None else self.policy._model.vocab_size
             return web.json_response({"results": [{"vocabulary": vocabulary, "tensors": 1}]})
         assert body["method"] == "trainyard_load_folder"
         if not self._strikes("stale"):

@@ -17,7 +17,7 @@ import pytest
 from engine.config.policies import EndpointPolicyConfig
 from engine.config.run import RolloutRun
 from engine.datasets.store import load_dataset
-from engine.inference.endpoint.keys import ENDPOINTS, KEY
+from engine.inference.endpoint.keys import KEY
 from engine.orchestrator import execute
 from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
 from tests.integration import toy_yard
@@ -124,11 +124,10 @@ def test_no_process_has_a_key_and_nothing_records_it(home: Path, monkeypatch: py
         return solve(body, number)
 
     with openai_server(script) as server:
-        named = {"lab": {"address": server.url, "key": SECRET}}
-        monkeypatch.setenv(ENDPOINTS, json.dumps(named))
+        secrets = {"endpoints": {"lab": {"address": server.url, "key": SECRET}}}
         monkeypatch.setenv(KEY, f"unused-{SECRET}")
         run_dir = make_run_dir(home, "keys", run_of(server, endpoint="lab"))
-        with engine_process(run_dir) as process:
+        with engine_process(run_dir, secrets) as process:
             sessions.append(process.pid)
             assert process.wait(timeout=400) == 0
     assert len(shown) == 7
@@ -139,7 +138,7 @@ def test_no_process_has_a_key_and_nothing_records_it(home: Path, monkeypatch: py
     assert len(looks) == 2
     assert all("PATH=" in text and "end of look" in text for text in looks)
     recorded = "".join(path.read_text(errors="replace") for path in run_dir.rglob("*") if path.is_file())
-    for forbidden in (SECRET, ENDPOINTS, KEY):
+    for forbidden in (SECRET, KEY):
         assert forbidden not in recorded
 
 

@@ -19,11 +19,13 @@ import redis
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from engine.config.recipes import resolve
 from engine.errors import ConfigError
 from tests.web_builders import make_user
+from webapp.contexts.run_offers import run_offers
 from webapp.models import AuditEntry, Dataset, Endpoint, Run, RunAttempt
 from webapp.permissions import Role
-from webapp.services import attempts, endpoints, runs, sealing
+from webapp.services import attempts, endpoints, places, runs, sealing
 from workers import lifecycle
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import ProcessState
@@ -275,6 +277,40 @@ def test_the_form_offers_endpoints_and_refuses_others() -> None:
     assert Run.objects.get().config["policy"]["endpoint"] == "hosted"
 
 
+ATTACHES = {"policy.engine": "vllm", "policy.vllm.addresses": ["lab"]}
+
+
+def test_a_run_attaches_to_servers_that_an_administrator_allows_only() -> None:
+    Dataset.objects.create(name="quickstart")
+    admin = client_of(Role.ADMIN)
+    posted = {"name": "lab", "address": ADDRESS, "key": KEY}
+    assert admin.post("/endpoints/save/", posted).status_code == 302
+    with pytest.raises(ConfigError, match=r"an endpoint that runs may attach to \(there is none\)"):
+        runs.create(recipe="quickstart", overrides=ATTACHES)
+    posted = {"editing": "lab", "address": ADDRESS, "key": "", "attachable": "yes"}
+    assert admin.post("/endpoints/save/", posted).status_code == 302
+    assert "attachable" in admin.get("/endpoints/").content.decode()
+    assert "checked" in admin.get("/endpoints/?edit=lab").content.decode()
+    run = runs.create(recipe="quickstart", overrides=ATTACHES)
+    config = places.checked(run.config)
+    assert endpoints.reveal(config) == {"lab": {"address": ADDRESS, "key": KEY}}
+    body = {"address": ADDRESS, "attachable": False}
+    answer = admin.put("/api/v1/endpoints/lab", body, content_type="application/json")
+    assert answer.json()["attachable"] is False
+    with pytest.raises(ConfigError, match="may not be attached to"):
+        endpoints.reveal(config)
+    call_command("endpoint", "add", "lab", ADDRESS, "--keep-key", "--attachable")
+    assert endpoints.reveal(config) == {"lab": {"address": ADDRESS, "key": KEY}}
+    assert client_of(Role.OPERATOR).get("/api/v1/endpoints").json()[0]["attachable"] is True
+
+
+def test_the_form_offers_servers_to_attach_to() -> None:
+    save(name="lab", attachable=True)
+    save(name="hosted")
+    offers = run_offers(resolve("quickstart", ATTACHES))
+    assert offers["policy.vllm.addresses"] == ("lab",)
+
+
 def test_a_run_whose_endpoint_is_gone_neither_starts_nor_launches() -> None:
     Dataset.objects.create(name="quickstart")
     endpoint = save()
@@ -322,6 +358,7 @@ def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_the
     other = "sk-key-of-another-endpoint-9876"
     monkeypatch.setenv(sealing.VARIABLE, sealing.sealing_keys()[0])
     monkeypatch.setenv("TRAINYARD_ENDPOINT_KEY", "key-of-the-workers-shell")
+    monkeypatch.setenv("TRAINYARD_VLLM_KEY", "key-of-the-workers-shell")
     Dataset.objects.create(name="quickstart")
     client = client_of(Role.ADMIN)
     for name, key in (("hosted", KEY), ("other", other)):
@@ -332,12 +369,14 @@ def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_the
     run = Run.objects.get()
     script = home / "process.py"
     script.write_text(
-        "import hashlib, json, os, sys; from engine.redaction import RedactingStream, know\n"
-        "know(json.load(sys.stdin)); sys.stdout = RedactingStream(sys.stdout)\n"
+        "import hashlib, os, sys; from engine.redaction import RedactingStream\n"
+        "from engine.inference.endpoint.keys import _named, read_secrets\n"
+        "read_secrets(); sys.stdout = RedactingStream(sys.stdout)\n"
         "print(sorted(n for n in os.environ if n.startswith('TRAINYARD_')))\n"
-        "given = os.environ['TRAINYARD_ENDPOINTS']\n"
+        "given = '; '.join(f'{n} {e.address} {e.key.get_secret_value()}' for n, e in _named.items())\n"
         "print(given)\n"
-        "print(hashlib.sha256(given.encode()).hexdigest(), flush=True)\n"
+        "print(hashlib.sha256(given.encode()).hexdigest())\n"
+        "print(open('/proc/self/environ').read().count('planted'), flush=True)\n"
     )
     launcher = LocalLauncher((sys.executable, str(script)))
     monkeypatch.setitem(LAUNCHERS, "local", launcher)
@@ -348,12 +387,12 @@ def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_the
     while launcher.poll(host=attempt.host, handle=attempt.handle) is ProcessState.ALIVE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    names, printed, digest = (home / "runs" / str(run.pk) / "engine.log").read_text().splitlines()
-    expected = json.dumps({"hosted": {"address": ADDRESS, "key": KEY}})
+    names, printed, digest, shown = (home / "runs" / str(run.pk) / "engine.log").read_text().splitlines()
+    expected = f"hosted {ADDRESS} {KEY}"
     assert digest == hashlib.sha256(expected.encode()).hexdigest()
     assert printed == expected.replace(KEY, "[redacted]")
-    assert "TRAINYARD_ENDPOINTS" in names
-    for withheld in ("TRAINYARD_SEALING_KEYS", "TRAINYARD_ENDPOINT_KEY"):
+    assert shown == "0"
+    for withheld in ("TRAINYARD_SEALING_KEYS", "TRAINYARD_ENDPOINT_KEY", "TRAINYARD_VLLM_KEY"):
         assert withheld not in names
     call_command("dumpdata")
     queues = list(_redis(redis_server))

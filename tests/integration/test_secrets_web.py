@@ -28,7 +28,7 @@ from webapp.permissions import Role
 from webapp.services import attempts, datasets
 from workers import lifecycle, rundir
 from workers.launchers import LAUNCHERS
-from workers.launchers.base import LaunchSecrets, ProcessState
+from workers.launchers.base import Endpoints, ProcessState
 
 pytestmark = pytest.mark.django_db
 KNOWN = "planted-known-secret"
@@ -129,13 +129,15 @@ def test_a_real_engine_learns_the_servers_secrets_and_its_end_shows_none(
 
 def test_children_of_an_engine_find_no_secrets_on_its_standard_input(tmp_path: Path) -> None:
     code = (
-        "import subprocess, sys; from engine.run import _secrets_on_stdin; print(_secrets_on_stdin());"
-        "sys.stdout.flush(); subprocess.run(['cat'])"
+        "import subprocess; from engine.inference.endpoint.keys import read_secrets; read_secrets();"
+        "from engine.redaction import redactor; print(*redactor().secrets, flush=True);"
+        "subprocess.run(['cat'])"
     )
+    given = json.dumps({"redacted": [KNOWN]})
     done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps([KNOWN]), stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", code], input=given, stdout=subprocess.PIPE, text=True, check=True
     )
-    assert done.stdout == f"['{KNOWN}']\n"
+    assert done.stdout == f"{KNOWN}\n"
 
 
 def test_what_tools_said_about_a_source_is_redacted_with_its_dataset(
@@ -185,7 +187,7 @@ def test_a_launch_fails_without_secrets_in_its_reason(
     settings.TRAINYARD_HOME = tmp_path
     run, claim = launched()
 
-    def refuse(_folder: Path, _secrets: LaunchSecrets) -> str:
+    def refuse(_folder: Path, _endpoints: Endpoints) -> str:
         raise OSError(PLANTED)
 
     monkeypatch.setattr(LAUNCHERS["local"], "launch", refuse)

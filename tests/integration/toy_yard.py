@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -229,11 +231,16 @@ def open_context(home: Path, name: str, config: AnyRun) -> Iterator[RunContext]:
 
 
 @contextmanager
-def engine_process(run_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
+def engine_process(
+    run_dir: Path, secrets: Mapping[str, Any] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[bytes]]:
     """``python -m engine.run`` in its own process group; killed at the end if it still runs."""
-    with (run_dir / "engine.log").open("ab") as log_file:
+    with (run_dir / "engine.log").open("ab") as log_file, TemporaryFile() as given:
+        given.write(json.dumps(dict(secrets)).encode())
+        given.seek(0)
         process = subprocess.Popen(
-            [sys.executable, "-m", "engine.run", str(run_dir)],
+            [sys.executable, "-m", "engine.run", "--secrets-on-stdin", str(run_dir)],
+            stdin=given,
             stderr=log_file,
             start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},

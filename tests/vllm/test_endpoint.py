@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 from transformers import AutoConfig
 
 from engine.config.policies import EndpointPolicyConfig
@@ -152,9 +152,8 @@ def test_a_collection_with_native_calls(
     server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Agents walk a frozen lake: calls, observations and costs over whole rollouts."""
-    monkeypatch.setenv(
-        keys.ENDPOINTS, json.dumps({"lab": {"address": f"{server.address}/v1", "key": server.api_key}})
-    )
+    lab = Endpoint(address=f"{server.address}/v1", key=SecretStr(server.api_key))
+    monkeypatch.setitem(keys._named, "lab", lab)
     settings = {
         "policy.type": "endpoint",
         "policy.endpoint": "lab",

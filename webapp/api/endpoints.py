@@ -26,6 +26,8 @@ class EndpointOut(Schema):
     name: str
     note: str
     models: str
+    attachable: bool
+    """True for a vLLM server whose weights runs may replace."""
     address: str | None
     has_key: bool | None
     key_hint: str | None
@@ -39,6 +41,8 @@ class EndpointIn(Schema):
     address: str
     note: str = ""
     models: str = ""
+    attachable: bool = False
+    """True for a vLLM server that runs may attach to, replacing its weights."""
     key: SecretStr | None = None
 
 
@@ -63,7 +67,13 @@ def put_endpoint(request: HttpRequest, name: str, body: EndpointIn) -> dict[str,
     """Create an endpoint, or change the one with this name."""
     key = body.key.get_secret_value() if body.key is not None else None
     endpoint = endpoints.save(
-        name=name, address=body.address, note=body.note, models=body.models, key=key, actor=caller(request)
+        name=name,
+        address=body.address,
+        note=body.note,
+        models=body.models,
+        attachable=body.attachable,
+        key=key,
+        actor=caller(request),
     )
     return _shown(endpoint, manages=True)
 
@@ -89,7 +99,12 @@ def _find(name: str) -> Endpoint:
 
 
 def _shown(endpoint: Endpoint, *, manages: bool) -> dict[str, Any]:
-    shared = {"name": endpoint.name, "note": endpoint.note, "models": endpoint.allowed_models}
+    shared = {
+        "name": endpoint.name,
+        "note": endpoint.note,
+        "models": endpoint.allowed_models,
+        "attachable": endpoint.attachable,
+    }
     names = ("address", "key_hint", "key_set_at")
     return (
         shared

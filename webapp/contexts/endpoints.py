@@ -12,7 +12,7 @@ from webapp.selectors import endpoints as reads
 from webapp.services.endpoint_probe import ProbeResult
 
 EXAMPLE = "https://api.example.org/v1"
-FIELDS = ("name", "address", "note", "models")
+FIELDS = ("name", "address", "note", "models", "attachable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,4 +71,5 @@ def _stored(endpoint: Endpoint | None) -> dict[str, str]:
         "address": endpoint.address,
         "note": endpoint.note,
         "models": endpoint.allowed_models,
+        "attachable": "yes" if endpoint.attachable else "",
     }

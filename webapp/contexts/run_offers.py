@@ -9,6 +9,7 @@ from typing import Any
 from engine.config.importing import PublishedSet
 from engine.config.places import (
     Allowed,
+    AttachedServers,
     CheckpointPlace,
     EndpointPlace,
     Granted,
@@ -51,6 +52,8 @@ def run_offers(config: AnyRun, *, dataset: str = "") -> dict[str, tuple[str, ...
 
 def _offers(setting: Setting, limits: Allowed) -> tuple[str, ...]:
     match setting.place:
+        case AttachedServers():
+            return (*limits.attachable, *map(_text, limits.granted.get(setting.name, ())))
         case Granted():
             granted = limits.granted.get(setting.name, ())
             several = isinstance(setting.default, list | dict)

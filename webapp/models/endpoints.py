@@ -14,6 +14,8 @@ class Endpoint(models.Model):
     note = models.CharField(max_length=300, blank=True, default="")
     allowed_models = models.CharField(max_length=500, blank=True, default="")
     """Models that runs may use, separated by commas, ``*`` for any text; empty allows all."""
+    attachable = models.BooleanField(default=False)
+    """True for a vLLM server that runs may attach to, replacing its weights."""
     sealed_key = models.TextField(blank=True, default="")
     """The key, encrypted by ``webapp.services.sealing``; empty if the address needs none."""
     key_hint = models.CharField(max_length=4, blank=True, default="")

@@ -16,7 +16,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from engine.config.base import Section
-from engine.config.places import EndpointPlace, places
+from engine.config.places import AttachedServers, EndpointPlace, places
 from engine.config.policies import EndpointPolicyConfig
 from engine.config.run import AnyRun
 from engine.errors import ConfigError, Problem
@@ -38,6 +38,7 @@ def save(
     address: str,
     note: str = "",
     models: str = "",
+    attachable: bool = False,
     key: str | None = None,
     actor: User | None = None,
 ) -> Endpoint:
@@ -48,6 +49,7 @@ def save(
         address: base URL of the API, ``https://HOST/v1``.
         note: text for people.
         models: patterns of the models that runs may use, separated by commas; empty allows all.
+        attachable: whether it is a vLLM server that runs may attach to, replacing its weights.
         key: the key; empty for an address without one; None keeps the stored key.
         actor: who does it; None: a command.
 
@@ -65,7 +67,7 @@ def save(
             )
         action = "endpoint.change" if endpoint.pk else "endpoint.create"
         changes: dict[str, object] = {}
-        for field, value in values.items():
+        for field, value in {**values, "attachable": attachable}.items():
             if value != getattr(endpoint, field):
                 changes[field] = {"old": getattr(endpoint, field), "new": value}
                 setattr(endpoint, field, value)
@@ -120,11 +122,15 @@ def reveal(config: AnyRun) -> dict[str, dict[str, str]]:
     Raises:
         ConfigError: an endpoint was removed, may not serve the model, or has a key that cannot be decrypted.
     """
-    names = sorted({s.value for s in places(config) if isinstance(s.place, EndpointPlace)})
+    chat = {s.value for s in places(config) if isinstance(s.place, EndpointPlace)}
+    attached = {n for s in places(config) if isinstance(s.place, AttachedServers) for n in s.value}
+    names = sorted(chat | {name for name in attached if _NAME.fullmatch(name)})
     known = {row.name: row for row in Endpoint.objects.filter(name__in=names)}
     for name in names:
         if name not in known:
             raise ConfigError(f"endpoint '{name}' was removed: have the administrator enter it again")
+        if name in attached and not known[name].attachable:
+            raise ConfigError(f"endpoint '{name}' may not be attached to: have the administrator allow it")
     check_models(config)
     return {name: {"address": known[name].address, "key": key_of(known[name])} for name in names}
 

@@ -36,6 +36,7 @@ def allowed() -> Allowed:
         repository_hosts=tuple(host.strip().lower() for host in hosts if host.strip()),
         hub_models=tuple(model.strip() for model in models if model.strip()),
         endpoints=tuple(Endpoint.objects.values_list("name", flat=True)),
+        attachable=tuple(Endpoint.objects.filter(attachable=True).values_list("name", flat=True)),
         granted=_granted(),
     )
 

@@ -45,6 +45,7 @@ def endpoint_save(request: HttpRequest, person: Person) -> HttpResponse:
             address=posted.get("address", ""),
             note=posted.get("note", ""),
             models=posted.get("models", ""),
+            attachable=bool(posted.get("attachable")),
             key=key if key or posted.get("no_key") else None,
             actor=person.user,
         )

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from types import MappingProxyType
+from typing import Protocol, TypeAlias
 
-
-@dataclass(frozen=True, slots=True)
-class LaunchSecrets:
-    """Environment variables of one engine that contain secrets, and these secrets."""
-
-    variables: Mapping[str, str]
-    secrets: tuple[str, ...]
-
-
-NO_SECRETS = LaunchSecrets({}, ())
+Endpoints: TypeAlias = Mapping[str, Mapping[str, str]]
+"""Addresses and keys of endpoints by their names."""
+NO_ENDPOINTS: Endpoints = MappingProxyType({})
 
 
 class ProcessState(StrEnum):
@@ -32,13 +25,13 @@ class ProcessState(StrEnum):
 class Launcher(Protocol):
     """Interface to start, poll and end engine processes."""
 
-    def launch(self, run_dir: Path, secrets: LaunchSecrets = NO_SECRETS) -> str:
+    def launch(self, run_dir: Path, endpoints: Endpoints = NO_ENDPOINTS) -> str:
         """Start ``engine.run`` on a prepared run folder, detached from this process; return its handle.
 
         Args:
             run_dir: the run folder.
-            secrets: variables added to the engine's environment, never written to a file; the engine redacts
-                their secrets from all its output.
+            endpoints: sent to the engine's standard input, never by its environment or a file; the engine
+                redacts their keys from all its output.
 
         Raises:
             OSError: the process could not be started.

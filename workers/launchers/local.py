@@ -14,13 +14,12 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
 from engine.processes import process_start
 from engine.redaction import redactor
-from workers.launchers.base import NO_SECRETS, LaunchSecrets, ProcessState
+from workers.launchers.base import NO_ENDPOINTS, Endpoints, ProcessState
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 _SECRETS = frozenset(
@@ -29,12 +28,12 @@ _SECRETS = frozenset(
         "REDIS_URL",
         "TRAINYARD_SECRET_KEY",
         "TRAINYARD_SEALING_KEYS",
-        "TRAINYARD_ENDPOINTS",
         "TRAINYARD_ENDPOINT_KEY",
+        "TRAINYARD_VLLM_KEY",
     }
 )
 """Environment variables withheld from engines, which authenticate with their run's token only and receive the
-keys of their own endpoints."""
+keys of their own endpoints on standard input."""
 ENGINE = (sys.executable, "-m", "engine.run", "--secrets-on-stdin")
 PID_FILE = "engine.pid"
 
@@ -51,17 +50,16 @@ class LocalLauncher:
     ) -> None:
         self._command = command
 
-    def launch(self, run_dir: Path, secrets: LaunchSecrets = NO_SECRETS) -> str:
+    def launch(self, run_dir: Path, endpoints: Endpoints = NO_ENDPOINTS) -> str:
         """Start the engine with its output in ``engine.log``; the handle is ``pid:start``."""
-        with (run_dir / "engine.log").open("ab") as log, _redacted(secrets.secrets) as redacted:
+        with (run_dir / "engine.log").open("ab") as log, _secrets(endpoints) as secrets:
             process = subprocess.Popen(
                 [*self._command, str(run_dir)],
-                stdin=redacted,
+                stdin=secrets,
                 stdout=log,
                 stderr=log,
                 cwd=PROJECT,
-                env={key: value for key, value in os.environ.items() if key not in _SECRETS}
-                | dict(secrets.variables),
+                env={key: value for key, value in os.environ.items() if key not in _SECRETS},
                 start_new_session=True,
             )
         started = process_start(process.pid) or 0
@@ -88,13 +86,14 @@ class LocalLauncher:
                 os.killpg(_pid(handle), signal.SIGKILL)
 
 
-def _redacted(secrets: Collection[str]) -> BinaryIO:
-    """Return an in-memory file with what the engine redacts: this process's secrets and ``secrets``.
+def _secrets(endpoints: Endpoints) -> BinaryIO:
+    """Return an in-memory file with the engine's endpoints and with what it redacts: this process's secrets.
 
-    They are passed for redaction only, neither by the environment nor on disk.
+    They are passed neither by the environment nor on disk.
     """
     file = os.fdopen(os.memfd_create("secrets"), "w+b")
-    file.write(json.dumps(sorted({*redactor().secrets, *secrets})).encode())
+    content = {"redacted": sorted(redactor().secrets), "endpoints": dict(endpoints)}
+    file.write(json.dumps(content).encode())
     file.seek(0)
     return file
 

@@ -1,23 +1,27 @@
-"""Addresses and keys of endpoints, taken out of this process's environment before it starts others.
+"""Addresses and keys of endpoints and attached vLLM servers, in this process's memory only.
 
-A launcher names the endpoints of a run's configuration in ``TRAINYARD_ENDPOINTS``, JSON:
-``{"NAME": {"address": "https://HOST/v1", "key": "..."}}``. Without a server, a configuration names an
-address and ``TRAINYARD_ENDPOINT_KEY`` holds its key. Both variables are removed once read, so that no
-sandbox, rank or engine inherits them, and overwritten where the kernel shows the environment of a process.
-Keys are in no configuration, event or log: the process's redactor knows them.
+A launcher sends those that a run's configuration names on standard input (``LaunchSecrets``). Without a
+server, a configuration names addresses, ``TRAINYARD_ENDPOINT_KEY`` holds the key of endpoints and
+``TRAINYARD_VLLM_KEY`` that of vLLM servers; both variables are removed once read, so that no sandbox, rank
+or engine inherits them, and overwritten where the kernel shows the environment of a process. Keys are in no
+configuration, event or log: the process's redactor knows them.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from engine.errors import ConfigError
 from engine.redaction import know, passwords_in
 
-ENDPOINTS, KEY = "TRAINYARD_ENDPOINTS", "TRAINYARD_ENDPOINT_KEY"
+KEY, VLLM_KEY = "TRAINYARD_ENDPOINT_KEY", "TRAINYARD_VLLM_KEY"
 
 
 class Endpoint(BaseModel):
@@ -31,38 +35,60 @@ class Endpoint(BaseModel):
     """Empty for an endpoint that wants none."""
 
 
-_READER = TypeAdapter(dict[str, Endpoint])
+class LaunchSecrets(BaseModel):
+    """Content of an engine's standard input, JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    redacted: tuple[str, ...] = ()
+    """Texts that the engine keeps out of events and logs."""
+    endpoints: Mapping[str, Endpoint] = {}
+    """Endpoints that the run's configuration names."""
+
+
 _named: dict[str, Endpoint] = {}
-_key = SecretStr("")
+_keys: dict[str, SecretStr] = {}
+"""Keys of the environment by the name of their variable."""
+
+
+def read_secrets() -> None:
+    """Move the secrets on standard input into this process's memory and its redactor.
+
+    Child processes find nothing there.
+
+    Raises:
+        ConfigError: they are malformed.
+    """
+    text = sys.stdin.read()
+    with Path(os.devnull).open() as nothing:
+        os.dup2(nothing.fileno(), sys.stdin.fileno())
+    try:
+        found = LaunchSecrets.model_validate(json.loads(text))
+    except ValueError as error:
+        details = error.errors() if isinstance(error, ValidationError) else []
+        places = ", ".join(sorted({".".join(map(str, item["loc"])) for item in details})) or "its JSON"
+        raise ConfigError(
+            f"the secrets on standard input are malformed at {places}: expected "
+            '{"redacted": [...], "endpoints": {"NAME": {"address": "https://HOST/v1", "key": "..."}}}'
+        ) from None
+    know([*found.redacted, *(one.key.get_secret_value() for one in found.endpoints.values())])
+    _named.update(found.endpoints)
 
 
 def take_keys() -> None:
-    """Move the endpoints and keys of the environment into this process's memory and its redactor.
-
-    Raises:
-        ConfigError: ``TRAINYARD_ENDPOINTS`` is malformed.
-    """
-    global _key
-    if key := _take(KEY):
-        know([key])
-        _key = SecretStr(key)
-    if text := _take(ENDPOINTS):
-        try:
-            found = _READER.validate_json(text)
-        except ValidationError as error:
-            places = ", ".join(
-                sorted({".".join(map(str, item["loc"])) or "its JSON" for item in error.errors()})
-            )
-            raise ConfigError(
-                f"{ENDPOINTS} is malformed at {places}: expected "
-                '{"NAME": {"address": "https://HOST/v1", "key": "..."}}'
-            ) from None
-        know(one.key.get_secret_value() for one in found.values())
-        _named.update(found)
+    """Move the keys of the environment into this process's memory and its redactor."""
+    for name in (KEY, VLLM_KEY):
+        if key := _take(name):
+            know([key])
+            _keys[name] = SecretStr(key)
 
 
-def find_endpoint(name: str) -> Endpoint:
+def find_endpoint(name: str, *, variable: str = KEY) -> Endpoint:
     """Return the address and key of an endpoint, given by name or by address.
+
+    Args:
+        name: of an endpoint, or its address.
+        variable: environment variable with the key of addresses.
 
     Raises:
         ConfigError: there is none of that name, or the address holds a password.
@@ -74,15 +100,15 @@ def find_endpoint(name: str) -> Endpoint:
         known = ", ".join(_named) or "none"
         raise ConfigError(
             f"endpoint '{name}' is unknown to this process (known: {known}): expected one of those, or an "
-            f"address such as http://HOST:PORT/v1 with its key in {KEY}"
+            f"address such as http://HOST:PORT/v1 with its key in {variable}"
         )
     know(passwords_in(name))
     try:
-        return Endpoint(address=name, key=_key)
+        return Endpoint(address=name, key=_keys.get(variable, SecretStr("")))
     except ValidationError:
         raise ConfigError(
             "the endpoint's address is malformed: expected http://HOST:PORT/v1 or https://HOST/v1 without "
-            f"user and password; a key belongs into {KEY}"
+            f"user and password; a key belongs into {variable}"
         ) from None
 
 

@@ -6,11 +6,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from pydantic import SecretStr
 
 from engine.config.policies import VllmConfig
 from engine.errors import CheckpointError, ConfigError
+from engine.inference.endpoint import keys
+from engine.inference.endpoint.keys import VLLM_KEY, Endpoint
 from engine.models.opening import open_model
-from engine.orchestrator.engines import engine_devices, model_folder
+from engine.orchestrator.engines import attached_servers, engine_devices, model_folder
 
 
 @pytest.fixture
@@ -47,3 +50,18 @@ def test_folders_that_vllm_opens(tmp_path: Path) -> None:
     open_model(str(out), home=tmp_path)
     with pytest.raises(CheckpointError):
         model_folder(str(tmp_path / "nothing"), out, home=tmp_path, dtype=torch.float32)
+
+
+def test_attached_servers_are_named_or_addressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Endpoint(address="http://lab.test:8000/v1/", key=SecretStr("key-of-the-lab"))
+    monkeypatch.setattr(keys, "_named", {"lab": lab})
+    monkeypatch.setattr(keys, "_keys", {VLLM_KEY: SecretStr("key-of-the-shell")})
+    found = attached_servers(VllmConfig(addresses=("lab", "http://other.test:8000")))
+    assert [(one.address, one.key.get_secret_value()) for one in found] == [
+        ("http://lab.test:8000", "key-of-the-lab"),
+        ("http://other.test:8000", "key-of-the-shell"),
+    ]
+    with pytest.raises(ConfigError, match="endpoint 'home' is unknown"):
+        attached_servers(VllmConfig(addresses=("home",)))
+    with pytest.raises(ConfigError, match="server of 'http://lab.test:8000' twice"):
+        attached_servers(VllmConfig(addresses=("lab", "http://lab.test:8000")))

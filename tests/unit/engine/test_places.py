@@ -233,6 +233,21 @@ def test_items_of_a_list_are_granted_on_their_own_or_together() -> None:
             check_places(vllm(**refused), allowed)
 
 
+def test_servers_may_be_attached_that_are_granted_or_entered_for_it() -> None:
+    def attached(*servers: str) -> AnyRun:
+        vllm = {"addresses": servers}
+        return configuration("quickstart", **{"policy.engine": "vllm", "policy.vllm": vllm})
+
+    granted = {"policy.vllm.addresses": ("http://10.0.0.1:8000",)}
+    allowed = Allowed(endpoints=("lab", "api"), attachable=("lab",), granted=granted)
+    for servers in (["lab"], ["lab", "http://10.0.0.1:8000"]):
+        config = attached(*servers)
+        assert check_places(config, allowed) == config
+    for servers in (["api"], ["lab", "http://10.0.0.2:8000"]):
+        with pytest.raises(ConfigError, match=r"not granted.*an endpoint that runs may attach to \(lab\)"):
+            check_places(attached(*servers), allowed)
+
+
 @pytest.mark.parametrize("limited", [True, False])
 def test_a_process_started_by_the_server_checks_again(tmp_path: Path, limited: bool) -> None:
     changes = {"policy": {**REPLAY, "source": str(tmp_path / "missing.jsonl")}}

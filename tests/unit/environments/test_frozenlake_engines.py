@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from pydantic import SecretStr
 
 from engine.config.recipes import resolve
-from tests.fakes.vllm_server import fake_interpreter
+from engine.inference.endpoint import keys
+from engine.inference.endpoint.keys import Endpoint
+from engine.inference.vllm.servers.server import VllmServer
+from engine.orchestrator.engines import model_folder
+from tests.fakes.vllm_server import FakeCommand, fake_interpreter
 from tests.unit.environments.lake_builders import SMALL, of_type, perform, small_run
 
 
@@ -83,3 +89,26 @@ def test_an_evaluation_samples_a_proven_policy(home: Path, engines: dict[str, An
     assert evaluated["metrics"]["solve/rate"] == evaluated["solve_rate"]
     ready = [one for event in of_type(events, "engines_reported") for one in event["replicas"]]
     assert any(one["state"] == "ready" and one["version"] == 0 for one in ready)
+
+
+def test_an_evaluation_attaches_to_a_server_with_its_key(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = model_folder("fresh:frozenlake", tmp_path / "model", home=home, dtype=torch.float32)
+    server = VllmServer(FakeCommand(options=("--model", str(folder))), log=tmp_path / "server.log")
+    shared = ("environment.", "rollout.")
+    settings = {name: value for name, value in SMALL.items() if name.startswith(shared)}
+    attach = {"policy.checkpoint": str(folder), "policy.engine": "vllm", "policy.vllm.addresses": ["lab"]}
+    config = resolve("frozenlake-evaluate", {**settings, **attach, "rollout.group_size": 1})
+    try:
+        asyncio.run(server.start())
+        lab = Endpoint(address=f"{server.address}/v1", key=SecretStr(server.api_key))
+        monkeypatch.setitem(keys._named, "lab", lab)
+        events = perform(home, "attached", config)
+    finally:
+        asyncio.run(server.stop())
+    (evaluated,) = of_type(events, "evaluation_finished")
+    assert evaluated["num_samples"] == 3
+    files = [path for path in (home / "runs" / "attached").rglob("*") if path.is_file()]
+    assert files
+    assert not [path for path in files if server.api_key.encode() in path.read_bytes()]

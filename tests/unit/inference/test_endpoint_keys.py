@@ -6,32 +6,53 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine import redaction
 from engine.errors import ConfigError
 from engine.inference.endpoint import keys
-from engine.inference.endpoint.keys import ENDPOINTS, KEY, Endpoint, find_endpoint, take_keys
+from engine.inference.endpoint.keys import KEY, VLLM_KEY, find_endpoint, read_secrets
 from engine.redaction import Redactor, redact
 
 SECRET = "correct-horse-battery-staple-0815"
 
 
+Given = Callable[[str], None]
+
+
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keys, "_named", {})
-    monkeypatch.setattr(keys, "_key", Endpoint(address="http://h/v1").key)
+    monkeypatch.setattr(keys, "_keys", {})
     monkeypatch.setattr(redaction, "_process", Redactor())
 
 
-def test_named_endpoints_are_taken_out_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENDPOINTS, json.dumps({"lab": {"address": "https://lab.test/v1", "key": SECRET}}))
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
+    """Let this process read a text from its standard input."""
+
+    def read(text: str) -> None:
+        (tmp_path / "stdin").write_text(text)
+        with (tmp_path / "stdin").open() as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            read_secrets()
+
+    return read
+
+
+def document(**endpoints: Any) -> str:
+    return json.dumps({"redacted": ["a-secret-of-the-server"], "endpoints": endpoints})
+
+
+def test_named_endpoints_are_read_from_standard_input(given: Given) -> None:
+    given(document(lab={"address": "https://lab.test/v1", "key": SECRET}))
     found = find_endpoint("lab")
     assert (found.address, found.key.get_secret_value()) == ("https://lab.test/v1", SECRET)
-    assert ENDPOINTS not in os.environ
-    assert find_endpoint("lab") == found
-    assert SECRET not in redact(f"refused: {SECRET}")
+    assert redact(f"refused: {SECRET} a-secret-of-the-server") == "refused: [redacted] [redacted]"
     assert SECRET not in f"{found!r} {found} {found.model_dump_json()}"
 
 
@@ -43,8 +64,18 @@ def test_an_address_takes_the_key_of_the_shell(monkeypatch: pytest.MonkeyPatch) 
     assert SECRET not in redact(SECRET)
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ENDPOINTS, json.dumps({"lab": {"address": "https://lab.test/v1"}}))
+def test_keys_of_endpoints_and_of_vllm_servers_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY, SECRET)
+    address = "http://127.0.0.1:8000"
+    assert find_endpoint(address, variable=VLLM_KEY).key.get_secret_value() == ""
+    monkeypatch.setenv(VLLM_KEY, "another-key-0815")
+    assert find_endpoint(address, variable=VLLM_KEY).key.get_secret_value() == "another-key-0815"
+    assert find_endpoint(address).key.get_secret_value() == SECRET
+    assert VLLM_KEY not in os.environ
+
+
+def test_an_unknown_name_is_refused_with_the_known_ones(given: Given) -> None:
+    given(document(lab={"address": "https://lab.test/v1"}))
     with pytest.raises(ConfigError, match=r"endpoint 'home' is unknown to this process \(known: lab\)"):
         find_endpoint("home")
 
@@ -57,33 +88,34 @@ def test_a_malformed_address_is_refused_and_not_shown(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["nonsense " + SECRET, json.dumps({"lab": {"adress": "x", "key": SECRET}}), json.dumps([SECRET])]
+    "text",
+    ["nonsense " + SECRET, document(lab={"adress": "x", "key": SECRET}), json.dumps([SECRET]), ""],
 )
-def test_a_malformed_variable_is_refused_without_its_content(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setenv(ENDPOINTS, text)
-    with pytest.raises(ConfigError, match=ENDPOINTS) as refused:
-        take_keys()
+def test_malformed_secrets_are_refused_without_their_content(given: Given, text: str) -> None:
+    with pytest.raises(ConfigError, match="standard input") as refused:
+        given(text)
     assert SECRET not in str(refused.value)
-    assert ENDPOINTS not in os.environ
 
 
 def test_neither_children_nor_the_process_table_see_a_key() -> None:
     script = (
-        "import subprocess; from engine.inference.endpoint.keys import take_keys\n"
+        "import subprocess; from engine.inference.endpoint.keys import *\n"
         "before = open('/proc/self/environ').read()\n"
-        "take_keys()\n"
-        "child = subprocess.run(['env'], capture_output=True, text=True).stdout\n"
-        "print(repr([before, open('/proc/self/environ').read(), child]))"
+        "read_secrets(); take_keys()\n"
+        "look = 'env; cat; cat /proc/self/fd/0'\n"
+        "child = subprocess.run(look, shell=True, capture_output=True, text=True)\n"
+        "key = find_endpoint('a').key.get_secret_value()\n"
+        "print(repr([before, open('/proc/self/environ').read(), child.stdout, key]))"
     )
-    secrets = {ENDPOINTS: json.dumps({"a": {"address": "https://a.test", "key": SECRET}}), KEY: SECRET}
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, **secrets}
-    )
+        [sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, KEY: SECRET},
+        input=document(a={"address": "https://a.test", "key": "given-on-stdin-4711"}),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    before, shown, child = eval(done.stdout)
+    before, shown, child, key = eval(done.stdout)
+    assert key == "given-on-stdin-4711"
     assert SECRET in before
-    assert SECRET not in shown
-    assert SECRET not in child
+    for forbidden in (SECRET, key):
+        assert forbidden not in shown
+        assert forbidden not in child
     assert KEY not in child

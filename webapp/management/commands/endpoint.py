@@ -32,6 +32,9 @@ class Command(BaseCommand):
         add.add_argument(
             "--models", default="", help="models that runs may use, separated by commas, * for any text"
         )
+        add.add_argument(
+            "--attachable", action="store_true", help="a vLLM server whose weights runs may replace"
+        )
         key = add.add_mutually_exclusive_group()
         key.add_argument("--no-key", action="store_true", help="the address needs no key")
         key.add_argument("--keep-key", action="store_true", help="keep the stored key")
@@ -54,6 +57,7 @@ class Command(BaseCommand):
             address=options["address"],
             note=options["note"],
             models=options["models"],
+            attachable=options["attachable"],
             key=key,
         )
         self.stdout.write(f"endpoint {endpoint.name} was saved")
@@ -61,7 +65,9 @@ class Command(BaseCommand):
     def _list(self, _options: dict[str, Any]) -> None:
         for row in reads.list_endpoints():
             key = f"key …{row.key_hint} of {row.key_set_at:%Y-%m-%d}" if row.key_set_at else "no key"
-            self.stdout.write("  ".join(filter(None, (row.name, row.address, key, row.allowed_models))))
+            attachable = "attachable" if row.attachable else ""
+            parts = (row.name, row.address, key, row.allowed_models, attachable)
+            self.stdout.write("  ".join(filter(None, parts)))
 
     def _test(self, options: dict[str, Any]) -> None:
         result = probe(endpoint=_find(options["name"]))
