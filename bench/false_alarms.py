@@ -1,0 +1,264 @@
+"""Honest patches that grading calls tampered, and solutions that it does not pass: both must be none.
+
+Patches: the gold patch, the same with more code, half of it, an unrelated edit, and the gold patch with
+another fault. Tasks: the quickstart's; of three other packages, made by injecting faults; the example images
+where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own datasets are
+graded by the driver's report, every fourth also by a script, as rows of SWE-bench are; with the extra runs of
+evaluations and all false variants.
+
+Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, and
+repeats what ended wrongly. Run: ``python -m bench.false_alarms [--quick] [--home FOLDER] [--sets NAME …]
+[--tasks N]``; results go to ``bench/results/false_alarms.json``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.harness import store
+from bench.honest_patches import HonestPatch, honest_patches
+from engine.config.importing import ImportConfig
+from engine.config.recipes import quickstart
+from engine.config.rollout import CounterfactualConfig, EvaluationExtraRuns, GradingConfig
+from engine.config.sandbox import DockerConfig, SandboxConfig
+from engine.config.training import CurationConfig
+from engine.datasets.curation.curate import curate
+from engine.datasets.importers.formats.evalscript import make_script
+from engine.datasets.importers.run import import_dataset
+from engine.datasets.store import dataset_path, load_dataset
+from engine.datasets.testing.toolchain import MOUNT
+from engine.grading.counterfactual.store import FileReferences
+from engine.grading.grader import Grader
+from engine.patches.apply import touched
+from engine.sandbox.base import SandboxBackend, SandboxSpec
+from engine.sandbox.docker.backend import DockerBackend
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import TaskRow, Verdict
+
+PACKAGES = ("more-itertools==10.8.0", "sqlparse==0.5.3", "marshmallow==4.1.0")
+"""Source distributions of the tasks of the set ``packages``; none is the quickstart's."""
+PACKAGE_TASKS = 200
+SCRIPTED_EVERY = 4
+SETS = ("quickstart", "packages", "images")
+EXAMPLES = Path(__file__).parents[1] / ".trainyard" / "examples"
+FORMATS = {"r2e-gym": "r2e_gym.jsonl", "swe-bench": "swe_bench.jsonl"}
+SANDBOX = SandboxConfig(memory_mb=512)
+GRADING = GradingConfig(
+    timeout_s=250.0,
+    reuse_verdicts=False,
+    counterfactual=CounterfactualConfig(evaluation=EvaluationExtraRuns(true_runs=1, false_runs=3)),
+)
+PYTEST = f"PYTHONPATH=$PYTHONPATH:{MOUNT} python3 -m pytest -rA -p no:cacheprovider"
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A task with the sandboxes that it is graded in."""
+
+    group: str
+    """Name of its set, and how it is graded."""
+    row: TaskRow
+    backend: SandboxBackend
+    references: FileReferences
+
+
+async def subjects(home: Path, names: Iterable[str], tasks: int) -> AsyncIterator[Subject]:
+    """Yield up to ``tasks`` tasks of each set, made where they are missing."""
+    local = LocalBackend(home)
+    for name in names:
+        if name == "images":
+            for one in example_images(home):
+                yield one
+            continue
+        rows = await _curated(home, name, local)
+        references = FileReferences(dataset_path(home, f"false-alarms-{name}"))
+        for number, row in enumerate(rows[:tasks]):
+            yield Subject(f"{name}, driver", row, local, references)
+            if number % SCRIPTED_EVERY:
+                continue
+            as_script = replace(
+                row, task=replace(row.task, id=f"{row.task.id}-script"), answer=_scripted(row)
+            )
+            yield Subject(f"{name}, script", as_script, local, references)
+
+
+async def _curated(home: Path, name: str, backend: SandboxBackend) -> list[TaskRow]:
+    quick = quickstart.dataset().curation
+    config = quick.model_copy(update={"output": f"false-alarms-{name}"})
+    if name == "packages":
+        sources = tuple(f"pip:{package}" for package in PACKAGES)
+        config = CurationConfig(
+            sources=sources,
+            output=config.output,
+            train_tasks=PACKAGE_TASKS,
+            heldout_tasks=0,
+            test_timeout_s=250.0,
+        )
+    made = await curate(
+        config,
+        home=home,
+        backend=backend,
+        sandbox=SANDBOX,
+        progress=lambda text, done, wanted: print(f"  {text}: {done} of {wanted}", flush=True),
+    )
+    return list(made.rows)
+
+
+def _scripted(row: TaskRow) -> Any:
+    """Return the answer of a task graded by a script's log, as those of SWE-bench are."""
+    answer = row.answer
+    files = sorted({test.partition("::")[0] for test in (*answer.fail_to_pass, *answer.pass_to_pass)})
+    script = make_script(
+        test_patch="", test=[f"{PYTEST} {' '.join(files)}"], workdir=row.task.workdir, base_commit=""
+    )
+    return replace(answer, test_command=script, log_parser="parse_log_pytest")
+
+
+def example_images(home: Path) -> list[Subject]:
+    """Return the tasks of the example images; none where there is no daemon or they are not built."""
+    host = os.environ.get("DOCKER_HOST", "")
+    if not host or not (EXAMPLES / "images.json").exists():
+        print("no example images: DOCKER_HOST is not set, or `make docker-examples` has not built them")
+        return []
+    backend = DockerBackend(DockerConfig(host=host), home)
+    found = []
+    for layout, rows in FORMATS.items():
+        name = f"false-alarms-{layout}"
+        config = {"format": layout, "output": name, "source": str(EXAMPLES / rows)}
+        import_dataset(ImportConfig.model_validate(config), home=home)
+        references = FileReferences(dataset_path(home, name))
+        found += [
+            Subject(f"images, {layout}", row, backend, references) for row in load_dataset(home, name).rows
+        ]
+    return found
+
+
+class Bench:
+    """Gradings of honest patches, each kept when it is done.
+
+    Args:
+        home: the data folder.
+        workers: gradings at once.
+    """
+
+    def __init__(self, home: Path, workers: int) -> None:
+        self._path = home / "false_alarms.jsonl"
+        self._permits = asyncio.Semaphore(workers)
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self.found = {(one["group"], one["task"], one["patch"]): one for one in map(json.loads, lines)}
+
+    async def grade(self, subject: Subject) -> None:
+        """Grade a task's honest patches that have no good end yet."""
+        async with self._permits:
+            for honest in honest_patches(subject.row, await _files(subject)):
+                key = (subject.group, subject.row.task.instance_id, honest.name)
+                if key not in self.found or self.found[key]["problem"]:
+                    self.found[key] = dict(zip(("group", "task", "patch"), key, strict=True))
+                    self.found[key].update(await _graded(subject, honest))
+                    self._keep(self.found[key])
+
+    def _keep(self, found: dict[str, Any]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(found) + "\n")
+        if found["problem"]:
+            print(" ".join(found[name] for name in ("problem", "group", "task", "patch", "detail"))[:300])
+
+
+async def _files(subject: Subject) -> dict[str, Any]:
+    """Return the files that the gold patch names, as the task has them."""
+    task = subject.row.task
+    spec = SandboxSpec(image=task.image, workdir=task.workdir, run_id="bench", name=task.instance_id)
+    async with subject.backend.open(spec) as box:
+        return await box.fetch_files(touched(subject.row.answer.gold_patch))
+
+
+async def _graded(subject: Subject, honest: HonestPatch) -> dict[str, Any]:
+    grader = Grader(
+        backend=subject.backend, config=GRADING, sandbox=SANDBOX, run_id="bench", store=subject.references
+    )
+    grade = await grader.grade(subject.row, honest.patch, evaluation=True)
+    problem = ""
+    if grade.verdict is Verdict.TAMPERED:
+        problem = "called tampered"
+    elif honest.solves and grade.verdict is not Verdict.PASSED:
+        problem = "solution not passed"
+    elif grade.verdict is Verdict.INFRA_ERROR:
+        problem = "not graded"
+    return {
+        "problem": problem,
+        "verdict": grade.verdict,
+        "counterfactual": grade.counterfactual,
+        "seconds": round(grade.seconds, 2),
+        "detail": grade.detail[:2000],
+        **({"patch_text": honest.patch, "findings": [str(one) for one in grade.findings]} if problem else {}),
+        **({"log": grade.log[-4000:]} if problem else {}),
+    }
+
+
+def summary(found: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return the counts by group, and every grading that ended wrongly."""
+    found = list(found)
+    groups: dict[str, Any] = {}
+    for name in sorted({one["group"] for one in found}):
+        of_group = [one for one in found if one["group"] == name]
+        checked = Counter(str(one["counterfactual"]) for one in of_group if one["verdict"] == Verdict.PASSED)
+        groups[name] = {
+            "tasks": len({one["task"] for one in of_group}),
+            "gradings": len(of_group),
+            "verdicts": dict(sorted(Counter(one["verdict"] for one in of_group).items())),
+            "counterfactual_of_passed": dict(sorted(checked.items())),
+            "problems": dict(sorted(Counter(one["problem"] for one in of_group if one["problem"]).items())),
+        }
+    return {"groups": groups, "problems": [one for one in found if one["problem"]]}
+
+
+def show(result: dict[str, Any]) -> None:
+    """Print the counts and the problems."""
+    for name, group in result["groups"].items():
+        print(f"{name:<24}{group['tasks']:>5} tasks {group['gradings']:>6} gradings  {group['verdicts']}")
+        print(f"{'':<24}passed: {group['counterfactual_of_passed']}; problems: {group['problems'] or 'none'}")
+    for one in result["problems"]:
+        print(f"{one['problem']}: {one['group']} {one['task']} {one['patch']}: {one['detail'][:300]}")
+
+
+async def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Grade what has not been graded yet and return the summary."""
+    bench = Bench(options.home, options.workers)
+    tasks = [
+        asyncio.create_task(bench.grade(subject))
+        async for subject in subjects(options.home, options.sets, options.tasks)
+    ]
+    for count, task in enumerate(asyncio.as_completed(tasks), start=1):
+        await task
+        if count % 10 == 0:
+            print(f"  {count} of {len(tasks)} rows", flush=True)
+    return summary(bench.found.values())
+
+
+def main() -> None:
+    """Grade, print and store."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="three tasks of each set; only print")
+    parser.add_argument("--home", type=Path, default=Path(".trainyard"), help="data folder")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=SETS)
+    parser.add_argument("--tasks", type=int, default=PACKAGE_TASKS, help="tasks of each set at most")
+    parser.add_argument("--workers", type=int, default=1, help="gradings at once")
+    options = parser.parse_args()
+    if options.quick:
+        options.tasks = 3
+    options.home.mkdir(parents=True, exist_ok=True)
+    result = asyncio.run(measure(options))
+    show(result)
+    store("false_alarms", result, quick=options.quick)
+
+
+if __name__ == "__main__":
+    main()
