@@ -28,6 +28,7 @@ _SOURCE = frozenset(
     }
 )  # fmt: skip
 _MAX_BYTES = 16 << 20
+_BATCH_FILES = 32
 _ABSENT = ""
 
 
@@ -73,10 +74,9 @@ class GuardedFiles:
         except PatchError as error:
             raise SandboxError(f"the test files cannot be hashed: {error}") from error
         allowed = {path: {found[path], _ABSENT} for path in found}
-        for path, content in overlay.items():
-            allowed.setdefault(_key(workdir, path), set()).add(_hash(content))
-        for path, content in patched.items():
-            allowed.setdefault(path, set()).add(_hash(content))
+        for contents in (overlay, patched):
+            for path, digest in (await asyncio.to_thread(_hashed, contents)).items():
+                allowed.setdefault(_key(workdir, path), set()).add(digest)
         # What was absent may only come to be as the test patch or the overlay makes it.
         return cls(names, outside, allowed)
 
@@ -101,16 +101,24 @@ class GuardedFiles:
 
 
 async def _hashes(box: Sandbox, names: Sequence[str], outside: Sequence[str]) -> dict[str, str]:
-    """Return path → hash, empty for absent files. Raises PatchError for files that cannot be read."""
-    states = await box.fetch_files(names)
-    found = {name: _hash(states[name].data) if name in states else _ABSENT for name in names}
+    """Return path → hash, empty for absent files; few contents are held at once.
+
+    Raises:
+        PatchError: files cannot be read.
+    """
+    found = dict.fromkeys(names, _ABSENT)
+    for start in range(0, len(names), _BATCH_FILES):
+        states = await box.fetch_files(names[start : start + _BATCH_FILES])
+        found |= await asyncio.to_thread(_hashed, {name: state.data for name, state in states.items()})
     for path in outside:
         try:
-            found[path] = _hash(await box.read_file(path, max_bytes=_MAX_BYTES))
+            content = await box.read_file(path, max_bytes=_MAX_BYTES)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             found[path] = _ABSENT
         except (OSError, ValueError) as error:
             raise PatchError(f"{path} cannot be read: {error}") from error
+        else:
+            found |= await asyncio.to_thread(_hashed, {path: content})
     return found
 
 
@@ -144,5 +152,6 @@ def _key(workdir: str, path: str) -> str:
     return name if is_plain(name) else place
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _hashed(contents: Mapping[str, bytes]) -> dict[str, str]:
+    """Return path → hash. Call in a thread: hashing releases the interpreter's lock."""
+    return {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}

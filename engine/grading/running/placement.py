@@ -18,7 +18,7 @@ from engine.sandbox.base import Sandbox
 
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)")
 _APPLIES = re.compile(r"^(?:if\s+!?\s*)?(?:git\s+(?:-\S+\s+\S+\s+)*apply|patch)\b")
-_PLAIN = frozenset(b'abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789 "#%()*+,-./:;@[]_|~')
+_NOT_PLAIN = re.compile(r'[^a-zA-Z0-9 "#%()*+,\-./:;@\[\]_|~]')
 
 
 class PlacementError(SandboxError):
@@ -59,7 +59,8 @@ async def place_files(box: Sandbox, files: Mapping[str, bytes]) -> None:
 def placing_command(workdir: str, files: Mapping[str, bytes]) -> str:
     """Return one line of bash that writes the files, silently, with builtins only.
 
-    It holds no character sequence of a marker, placeholder or variable that a script is searched for.
+    Call in a thread for large files. It holds no character sequence of a marker, placeholder or variable that
+    a script is searched for.
     """
     writes = (
         f"printf %s $'{_escaped(content)}' >| {shlex.quote(posixpath.join(workdir, path))}; "
@@ -69,7 +70,7 @@ def placing_command(workdir: str, files: Mapping[str, bytes]) -> str:
 
 
 def _escaped(content: bytes) -> str:
-    return "".join(chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for byte in content)
+    return _NOT_PLAIN.sub(lambda found: f"\\x{ord(found[0]):02x}", content.decode("latin-1"))
 
 
 def commands(script: str) -> Iterator[tuple[int, int, str]]:

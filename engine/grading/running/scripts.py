@@ -133,7 +133,7 @@ async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, 
     """
     if not overlay:
         return answer.test_command
-    placing = placing_command(box.spec.workdir, overlay)
+    placing = await asyncio.to_thread(placing_command, box.spec.workdir, overlay)
     runners = [path for path in answer.test_files if _marked(answer.test_command) and path.endswith(".sh")]
     if (command := placed_in(answer.test_command, placing, runners)) is not None:
         return command

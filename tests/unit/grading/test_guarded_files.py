@@ -1,0 +1,75 @@
+"""Hashes of test files: few contents at once, none of them made or compared on the event loop."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import pytest
+
+from engine.grading.running import guarded_files, scripts
+from engine.grading.running.guarded_files import GuardedFiles
+from engine.patches.trees import FileState
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.types import TaskAnswer
+
+NAMES = [f"tests/test_{number:03}.py" for number in range(100)]
+
+
+class Box:
+    """A sandbox with test files; remembers how many were fetched at once."""
+
+    def __init__(self) -> None:
+        self.spec = SandboxSpec(image="i", workdir="/w")
+        self.contents = {name: name.encode() for name in NAMES}
+        self.fetched: list[int] = []
+
+    async def fetch_files(self, names: Sequence[str]) -> dict[str, FileState]:
+        self.fetched.append(len(names))
+        return {name: FileState(0o100644, self.contents[name]) for name in names if name in self.contents}
+
+    async def read_file(self, path: str, *, max_bytes: int = 0) -> bytes:
+        raise FileNotFoundError(path)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Threads in which contents were hashed or escaped."""
+    seen: list[int] = []
+    hashed, placing = guarded_files._hashed, scripts.placing_command
+
+    def hash_here(contents: Mapping[str, bytes]) -> dict[str, str]:
+        seen.append(threading.get_ident())
+        return hashed(contents)
+
+    def escape_here(workdir: str, files: Mapping[str, bytes]) -> str:
+        seen.append(threading.get_ident())
+        return placing(workdir, files)
+
+    monkeypatch.setattr(guarded_files, "_hashed", hash_here)
+    monkeypatch.setattr(scripts, "placing_command", escape_here)
+    return seen
+
+
+async def test_contents_are_fetched_in_small_batches_and_hashed_in_threads(threads: list[int]) -> None:
+    box = Box()
+    answer = TaskAnswer(gold_patch="", test_files=dict.fromkeys(NAMES, ""))
+    overlay = {NAMES[0]: b"false"}
+    guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay=overlay)
+    assert await guarded.altered(cast("Sandbox", box)) == []
+    box.contents |= {NAMES[0]: b"false", NAMES[40]: b"changed"}
+    del box.contents[NAMES[50]]
+    assert await guarded.altered(cast("Sandbox", box)) == [NAMES[40]]
+    assert max(box.fetched) <= 32
+    assert sum(box.fetched) == 3 * len(NAMES)
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_test_files_are_escaped_in_a_thread(threads: list[int]) -> None:
+    answer = TaskAnswer(gold_patch="", test_command="git apply x\npytest")
+    command = await scripts._with_overlay(cast("Sandbox", Box()), answer, {"a.py": b"x = 1\n"})
+    assert "$'x \\x3d 1\\x0a'" in command
+    assert len(threads) == 1
+    assert threading.get_ident() not in threads
