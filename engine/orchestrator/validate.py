@@ -14,19 +14,16 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from engine.config.run import ValidateRun
-from engine.datasets.curation.solution import gold_patch
-from engine.datasets.health import HealthFinding, judge, row_content
+from engine.datasets.health import row_content
 from engine.datasets.store import dataset_path, load_dataset
-from engine.errors import DatasetError, SandboxError
+from engine.errors import DatasetError
 from engine.events.health import (
     FAULTS,
     MAX_NAMED,
-    MutantCoverage,
     RowStatus,
     Standing,
     ValidationRecord,
@@ -35,17 +32,14 @@ from engine.events.health import (
     standings,
 )
 from engine.events.types import TaskValidated
-from engine.grading.counterfactual.proof import coverage_of
-from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
-from engine.grading.grader import Grader
 from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
+from engine.orchestrator.row_check import Finding, RowCheck
 from engine.orchestrator.setup import announce, open_backend
 from engine.sandbox.base import SandboxBackend
-from engine.types import Grade, GradeRule, TaskRow, Verdict
+from engine.types import GradeRule, TaskRow
 
 _REPORT_EVERY_S = 0.5
-_LONGEST_WAIT_S = 60.0
 _REASON_CHARS = 2000
 
 
@@ -65,15 +59,6 @@ async def validate_dataset(config: ValidateRun, run: RunContext) -> RunResult:
     finally:
         await backend.close()
     return validation.outcome(time.monotonic() - started)
-
-
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    """Finding about one row, with the coverage of its tests by mutants where those were proven."""
-
-    row: TaskRow
-    health: HealthFinding
-    coverage: MutantCoverage | None = None
 
 
 class Validation:
@@ -116,19 +101,8 @@ class Validation:
         Raises:
             RunStopped, FencedError, DeliveryError: the attempt must end; what is in flight is dropped.
         """
-        grader = Grader(
-            backend=backend,
-            config=self._config.grading,
-            sandbox=self._config.sandbox,
-            run_id=self._run.run_id,
-        )
-        prover = Prover(
-            backend=backend,
-            config=self._config.grading,
-            sandbox=self._config.sandbox,
-            run_id=self._run.run_id,
-        )
-        active: set[asyncio.Task[_Finding]] = set()
+        check = RowCheck(self._config, backend=backend, references=self._references, run_id=self._run.run_id)
+        active: set[asyncio.Task[Finding]] = set()
         self._report(force=True)
         try:
             while self._left or active:
@@ -138,7 +112,7 @@ class Validation:
                     await self._run.safe_point()
                     continue
                 if not paused:
-                    await self._admit(active, grader, prover, backend)
+                    await self._admit(active, check, backend)
                 finished, active = await asyncio.wait(
                     active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
                 )
@@ -151,97 +125,20 @@ class Validation:
         self._report(force=True)
 
     async def _admit(
-        self,
-        active: set[asyncio.Task[_Finding]],
-        grader: Grader,
-        prover: Prover,
-        backend: SandboxBackend,
+        self, active: set[asyncio.Task[Finding]], check: RowCheck, backend: SandboxBackend
     ) -> None:
         """Start as many rows as may be in flight, and let the backend prepare the next ones."""
         width = self._config.grading.max_parallel
         begun = 0
         while self._left and len(active) < width:
             row = self._left.popleft()
-            active.add(asyncio.create_task(self._check(grader, prover, backend, row)))
+            active.add(asyncio.create_task(check(row)))
             begun += 1
         if begun and self._left:
             coming = islice(self._left, width)
             await backend.prepare(dict(Counter(row.task.image for row in coming)))
 
-    async def _check(self, grader: Grader, prover: Prover, backend: SandboxBackend, row: TaskRow) -> _Finding:
-        obstacle = row.answer.metadata.get("ungradable")
-        if obstacle:
-            refused = [_refused(f"it cannot be graded: {obstacle}")]
-            return _Finding(row, judge(refused, refused))
-        noop = await self._repeat(grader, row, "")
-        if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
-            return _Finding(row, judge(noop, ()))
-        try:
-            patch = await self._gold_patch(backend, row)
-            found = judge(noop, await self._repeat(grader, row, patch))
-        except DatasetError as error:
-            return _Finding(row, judge(noop, [_refused(str(error))]))
-        except SandboxError as error:
-            lost = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")
-            return _Finding(row, judge(noop, [lost]))
-        if found.status is not RowStatus.VALID:
-            return _Finding(row, found)
-        return _Finding(row, found, await self._prove(prover, row, patch))
-
-    async def _prove(self, prover: Prover, row: TaskRow, patch: str) -> MutantCoverage | None:
-        """Make and store the reference of a valid row; None where infrastructure failed or it wavered."""
-        for wait_s in [*self._waits(), None]:
-            try:
-                reference = await prover.prove(row, patch)
-                await self._references.save(row, reference)
-            except SandboxError:
-                if wait_s is not None:
-                    await asyncio.sleep(wait_s)
-            except DatasetError:
-                return None
-            else:
-                return coverage_of(row, reference)
-        return None
-
-    async def _gold_patch(self, backend: SandboxBackend, row: TaskRow) -> str:
-        timeout_s = row.answer.timeout_s or self._config.grading.timeout_s
-        limits, run_id = self._config.sandbox, self._run.run_id
-        for wait_s in self._waits():
-            try:
-                return await gold_patch(
-                    row, backend=backend, sandbox=limits, run_id=run_id, timeout_s=timeout_s
-                )
-            except SandboxError:
-                await asyncio.sleep(wait_s)
-        return await gold_patch(row, backend=backend, sandbox=limits, run_id=run_id, timeout_s=timeout_s)
-
-    async def _repeat(self, grader: Grader, row: TaskRow, patch: str) -> list[Grade]:
-        grades: list[Grade] = []
-        for _ in range(self._config.validation.repeats):
-            try:
-                grades.append(await self._grade(grader, row, patch))
-            except DatasetError as error:
-                return [*grades, _refused(f"it cannot be graded: {error}")]
-            if grades[-1].verdict in (Verdict.INFRA_ERROR, Verdict.PATCH_FAILED):
-                break  # retries are spent; a patch that does not apply never will
-        return grades
-
-    async def _grade(self, grader: Grader, row: TaskRow, patch: str) -> Grade:
-        """Grade a row once; a grading lost to infrastructure is repeated after a wait."""
-        grade = await grader.grade(row, patch, trusted=True)
-        for wait_s in self._waits():
-            if grade.verdict is not Verdict.INFRA_ERROR:
-                break
-            await asyncio.sleep(wait_s)
-            grade = await grader.grade(row, patch, trusted=True)
-        return grade
-
-    def _waits(self) -> list[float]:
-        """Return the waits before retries after infrastructure failures, seconds."""
-        settings = self._config.validation
-        return [min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**n) for n in range(settings.infra_retries)]
-
-    async def _record(self, found: Sequence[_Finding]) -> None:
+    async def _record(self, found: Sequence[Finding]) -> None:
         """Record a finding on disk, then as an event; the server reads the disk after a crash in between."""
         if not found:
             return
@@ -252,7 +149,7 @@ class Validation:
             self._run.sink.emit(TaskValidated, record=record)
         self._report()
 
-    def _record_of(self, found: _Finding) -> ValidationRecord:
+    def _record_of(self, found: Finding) -> ValidationRecord:
         task_id, finding = found.row.task.id, found.health
         return ValidationRecord(
             id=f"{self._run.run_id}/{task_id}",
@@ -339,7 +236,3 @@ def _is_wanted(which: str, standing: Standing | None) -> bool:
     if which == "all" or status is None:
         return True
     return which == "suspect" and status in {*FAULTS, RowStatus.INFRA}
-
-
-def _refused(reason: str) -> Grade:
-    return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=reason)

@@ -9,7 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow
 from tests.dataset_builders import broken_task, new_file, patched, toolchain_or_skip, write_toy
 from tests.integration import toy_yard
+from tests.integration.adversary.frame import toy_row, under
 from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context, wait_for
 
 COINS = """import random
@@ -177,6 +178,35 @@ async def test_lost_gradings_are_made_again_and_only_so_many_at_once(home: Path)
     assert (outcome.state, outcome.summary["valid"], outcome.summary["infra"]) == ("succeeded", 4, 0)
     assert backend.opened >= 16
     assert (backend.most, backend.live) == (2, 0)
+
+
+class Counting(LocalBackend):
+    """Counts sandboxes."""
+
+    opened = 0
+
+    def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+        self.opened += 1
+        return super().open(spec)
+
+
+@pytest.mark.parametrize(("rule", "opened"), [("signed", 2 + 2 + 3), ("log", 2 + 2 + 3 + 1)])
+async def test_the_last_gold_repeat_is_the_true_run_of_the_proof(home: Path, rule: str, opened: int) -> None:
+    """A script's tests are run once more, as they are, where false ones would be put in place."""
+    row = under(toy_row(home / "toy-row"), rule)
+    name = f"counted-{rule}"
+    save_dataset(home, name, [with_content_id(row)], {})
+    settings = config(name)
+    backend = Counting(home / "toy-row")
+    with open_context(home, name, settings) as run:
+        validation = Validation(settings, run)
+        await validation.work(backend)
+    [record] = read(dataset_path(home, name))
+    assert isinstance(record, ValidationRecord)
+    assert (record.status, len(record.gold.verdicts)) == (RowStatus.VALID, 2)
+    assert record.coverage is not None
+    assert record.coverage.variants == 3
+    assert backend.opened == opened
 
 
 async def test_a_dataset_whose_sandboxes_do_not_start_fails_the_run_not_the_rows(

@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.solution import gold_patch
 from engine.datasets.importers.formats.evalscript import END
+from engine.datasets.testing.toolchain import DRIVER
 from engine.grading.counterfactual.base import Reference
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import RunExecutor, RunResult
 from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox, SandboxBackend
-from engine.types import TaskRow
+from engine.types import TaskRow, Verdict
+
+_NOTE_CHARS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TrueRun:
+    """A run of the true tests under the gold patch."""
+
+    result: RunResult
+    files: Mapping[str, bytes]
+    """Path → true content of the test files that may be made false."""
+    shortened: bool
+    """Whether commands after the tests were left out."""
 
 
 class Prover:
@@ -52,21 +66,38 @@ class Prover:
             run_id=self._run_id,
             timeout_s=self._timeout_s(row),
         )
-        return await self.prove(row, patch)
+        return await self.prove(row, patch, await self.true_run(row, patch))
 
-    async def prove(self, row: TaskRow, patch: str) -> Reference:
-        """Return the reference of a row, made with the given gold patch. Raises as ``__call__`` does."""
+    async def true_run(self, row: TaskRow, patch: str) -> TrueRun:
+        """Run the true tests under the given gold patch. Raises SandboxError as ``__call__`` does."""
         files: dict[str, bytes] = {}
 
         async def inspect(box: Sandbox) -> None:
             files.update(without_changed(await read_test_files(box, row), patch, row.task.workdir))
 
+        ending = _ending_with_tests(row)
+        timeout_s = self._timeout_s(row)
+        result = await self._runs.execute(ending, patch, timeout_s=timeout_s, inspect=inspect)
+        return TrueRun(result, files, shortened=ending != row)
+
+    async def prove(self, row: TaskRow, patch: str, true_run: TrueRun) -> Reference:
+        """Return the reference of a row from a true run of its gold patch, and false ones made now.
+
+        Raises as ``__call__`` does.
+        """
+
         async def execute(overlay: Mapping[str, bytes]) -> RunResult:
             return await self._runs.execute(row, patch, timeout_s=self._timeout_s(row), overlay=overlay)
 
-        ending = _ending_with_tests(row)
-        true_run = await self._runs.execute(ending, patch, timeout_s=self._timeout_s(row), inspect=inspect)
-        return await prove(row, true_run, files, execute)
+        reference = await prove(row, true_run.result, true_run.files, execute)
+        if not reference.variants or DRIVER in row.answer.test_command:
+            return reference
+        # A script may not bear what is put in place in its midst: then honest solutions would fail, too.
+        placed = await execute(reference.files)
+        if placed.verdict is Verdict.PASSED:
+            return reference
+        note = f"the gold patch fails the true tests where they are put in place: {placed.detail}"
+        return replace(reference, files={}, variants=(), coverage={}, note=note[:_NOTE_CHARS])
 
     def _timeout_s(self, row: TaskRow) -> float:
         return row.answer.timeout_s or self._config.timeout_s

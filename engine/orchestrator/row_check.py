@@ -1,0 +1,164 @@
+"""Check of one row: gradings without changes and with the gold patch, then the proof of its false tests.
+
+no-op × k ─▶ gold × k ─▶ judge ─ valid ─▶ false tests ─▶ reference
+                   └─ the last of them is the true run of the proof
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from engine.config.run import ValidateRun
+from engine.datasets.curation.solution import gold_patch
+from engine.datasets.health import HealthFinding, judge
+from engine.errors import DatasetError, SandboxError
+from engine.events.health import MutantCoverage, RowStatus
+from engine.grading.counterfactual.base import ReferenceStore
+from engine.grading.counterfactual.proof import coverage_of
+from engine.grading.counterfactual.prover import Prover, TrueRun
+from engine.grading.grader import Grader, check_gradable
+from engine.grading.grades import grade_of
+from engine.sandbox.base import SandboxBackend
+from engine.types import Grade, TaskRow, Verdict
+
+_LONGEST_WAIT_S = 60.0
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Finding about one row, with the coverage of its tests by mutants where those were proven."""
+
+    row: TaskRow
+    health: HealthFinding
+    coverage: MutantCoverage | None = None
+
+
+class RowCheck:
+    """Checks rows and stores the references of valid ones.
+
+    Args:
+        config: the validation's configuration.
+        backend: the sandboxes in which tests run.
+        references: store of the dataset.
+        run_id: the run that owns the sandboxes.
+    """
+
+    def __init__(
+        self, config: ValidateRun, *, backend: SandboxBackend, references: ReferenceStore, run_id: str
+    ) -> None:
+        self._config = config
+        self._backend = backend
+        self._references = references
+        self._run_id = run_id
+        self._grader = Grader(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run_id)
+        self._prover = Prover(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run_id)
+
+    async def __call__(self, row: TaskRow) -> Finding:
+        """Return the finding about a row."""
+        obstacle = row.answer.metadata.get("ungradable")
+        if obstacle:
+            refused = [_refused(f"it cannot be graded: {obstacle}")]
+            return Finding(row, judge(refused, refused))
+        repeats = self._config.validation.repeats
+        noop = await self._repeat(row, "", repeats)
+        if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
+            return Finding(row, judge(noop, ()))
+        try:
+            patch = await self._patiently(lambda: self._gold_patch(row))
+            gold = await self._repeat(row, patch, repeats - 1)
+            true_run = None
+            if not (gold and _is_last(gold[-1])):
+                last, true_run = await self._last(row, patch)
+                gold.append(last)
+            found = judge(noop, gold)
+        except DatasetError as error:
+            return Finding(row, judge(noop, [_refused(str(error))]))
+        except SandboxError as error:
+            lost = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")
+            return Finding(row, judge(noop, [lost]))
+        if found.status is not RowStatus.VALID or true_run is None:
+            return Finding(row, found)
+        return Finding(row, found, await self._prove(row, patch, true_run))
+
+    async def _last(self, row: TaskRow, patch: str) -> tuple[Grade, TrueRun | None]:
+        """Grade the gold patch by the true run of the proof, which is returned where it passed."""
+        try:
+            check_gradable(row)
+            began = time.monotonic()
+            true_run = await self._patiently(lambda: self._prover.true_run(row, patch))
+        except DatasetError as error:
+            return _refused(f"it cannot be graded: {error}"), None
+        except SandboxError as error:
+            lost = f"the grading sandbox failed: {error}"
+            return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=lost), None
+        if true_run.result.verdict is not Verdict.PASSED and true_run.shortened:
+            [last] = await self._repeat(row, patch, 1)
+            return last, None
+        return replace(await grade_of(true_run.result), seconds=time.monotonic() - began), true_run
+
+    async def _prove(self, row: TaskRow, patch: str, true_run: TrueRun) -> MutantCoverage | None:
+        """Make and store the reference of a valid row; None where infrastructure failed or it wavered."""
+        try:
+            reference = await self._patiently(lambda: self._prover.prove(row, patch, true_run))
+        except (DatasetError, SandboxError):
+            return None
+        await self._references.save(row, reference)
+        return coverage_of(row, reference)
+
+    async def _gold_patch(self, row: TaskRow) -> str:
+        return await gold_patch(
+            row,
+            backend=self._backend,
+            sandbox=self._config.sandbox,
+            run_id=self._run_id,
+            timeout_s=row.answer.timeout_s or self._config.grading.timeout_s,
+        )
+
+    async def _repeat(self, row: TaskRow, patch: str, times: int) -> list[Grade]:
+        grades: list[Grade] = []
+        for _ in range(times):
+            try:
+                grades.append(await self._grade(row, patch))
+            except DatasetError as error:
+                return [*grades, _refused(f"it cannot be graded: {error}")]
+            if _is_last(grades[-1]):
+                break
+        return grades
+
+    async def _grade(self, row: TaskRow, patch: str) -> Grade:
+        """Grade a row once; a grading lost to infrastructure is repeated after a wait."""
+        grade = await self._grader.grade(row, patch, trusted=True)
+        for wait_s in self._waits():
+            if grade.verdict is not Verdict.INFRA_ERROR:
+                break
+            await asyncio.sleep(wait_s)
+            grade = await self._grader.grade(row, patch, trusted=True)
+        return grade
+
+    async def _patiently(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """Return the result of an attempt; one lost to infrastructure is repeated after a wait."""
+        for wait_s in self._waits():
+            with suppress(SandboxError):
+                return await attempt()
+            await asyncio.sleep(wait_s)
+        return await attempt()
+
+    def _waits(self) -> list[float]:
+        """Return the waits before retries after infrastructure failures, seconds."""
+        settings = self._config.validation
+        return [min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**n) for n in range(settings.infra_retries)]
+
+
+def _is_last(grade: Grade) -> bool:
+    """Return whether repeating is useless: retries are spent, or a patch does not apply and never will."""
+    return grade.verdict in (Verdict.INFRA_ERROR, Verdict.PATCH_FAILED)
+
+
+def _refused(reason: str) -> Grade:
+    return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=reason)
