@@ -9,7 +9,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -185,9 +185,11 @@ class Counting(LocalBackend):
 
     opened = 0
 
-    def open(self, spec: SandboxSpec) -> AbstractAsyncContextManager[Sandbox]:
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
         self.opened += 1
-        return super().open(spec)
+        async with super().open(spec) as box:
+            yield box
 
 
 @pytest.mark.parametrize(("rule", "opened"), [("signed", 2 + 2 + 3), ("log", 2 + 2 + 3 + 1)])

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from engine.grading.running import guarded_files, scripts
+from engine.grading.running import guarded_files, placement, scripts
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.patches.trees import FileState
 from engine.sandbox.base import Sandbox, SandboxSpec
@@ -37,7 +37,7 @@ class Box:
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Threads in which contents were hashed or escaped."""
     seen: list[int] = []
-    hashed, placing = guarded_files._hashed, scripts.placing_command
+    hashed, placing = guarded_files._hashed, placement.placing_command
 
     def hash_here(contents: Mapping[str, bytes]) -> dict[str, str]:
         seen.append(threading.get_ident())
