@@ -195,7 +195,8 @@ class EngineError(ModelError):
         message: what happened, with the server's address.
         kind: ``lost`` (the server ended, did not start or cut the connection), ``stalled`` (no token in
             time), ``garbage`` (its answer is impossible), ``refused`` (it declined the request: the same
-            request again would fail too), ``aborted`` (a pause ended the request; the server is well).
+            request again would fail too), ``unloaded`` (it does not serve the model or adapter that the
+            request names: it was started anew), ``aborted`` (a pause ended the request; the server is well).
         tokens: the ``engine.inference.base.Generation`` received before the failure; None without a token.
     """
 
@@ -203,7 +204,7 @@ class EngineError(ModelError):
         self,
         message: str,
         *,
-        kind: Literal["lost", "stalled", "garbage", "refused", "aborted"],
+        kind: Literal["lost", "stalled", "garbage", "refused", "unloaded", "aborted"],
         tokens: Any = None,
     ) -> None:
         self.kind = kind

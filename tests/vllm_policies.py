@@ -13,14 +13,15 @@ from engine.config.policies import VllmConfig
 from engine.errors import EngineError
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams, WeightSource
 from engine.inference.vllm.clients.client import VllmClient
-from engine.inference.vllm.policy import VllmPolicy
+from engine.inference.vllm.policy import Publisher, VllmPolicy
 from engine.inference.vllm.publishing.publication import PublicationReport
 from engine.inference.vllm.publishing.server_update import ReplicaProof
 from engine.inference.vllm.replicas import Replica
 from engine.inference.vllm.servers.server import VllmServer
 from engine.models.chat.chatml import ChatML
 from engine.types import RolloutKey, Step
-from tests.fakes.vllm_server import FakeCommand, FakeVllm, scripted
+from tests.fakes.vllm_script import scripted
+from tests.fakes.vllm_server import FakeCommand, FakeVllm
 from tests.rollout_builders import make_row
 from tests.unit.models.small import tokenizer
 
@@ -123,9 +124,10 @@ async def attached(
     publish: bool = True,
     token_s: float = 0.0,
     cache_tokens: int = 10_000,
+    publishing: Publisher | None = None,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
-    """Open a policy over attached fakes; it has published version 0."""
+    """Open a policy over attached fakes; it has published version 0 unless told not to."""
     fakes = [FakeVllm(cache_tokens=cache_tokens, token_s=token_s) for _ in range(number)]
     servings = [fake.serving() for fake in fakes]
     addresses = [await serving.__aenter__() for serving in servings]
@@ -134,8 +136,8 @@ async def attached(
         Replica.attached(f"engine-{i}", VllmClient(address, stall_timeout_s=config.stall_timeout_s))
         for i, address in enumerate(addresses)
     ]
-    publisher, sink = Stamps(in_flight=config.in_flight), Recorder()
-    policy = VllmPolicy(replicas, publisher, config, chat=ChatML(tokenizer()), max_context=2048, sink=sink)
+    publisher, sink, chat = Stamps(in_flight=config.in_flight), Recorder(), ChatML(tokenizer())
+    policy = VllmPolicy(replicas, publishing or publisher, config, chat=chat, max_context=2048, sink=sink)
     policy.start()
     try:
         if publish:

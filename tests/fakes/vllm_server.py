@@ -12,7 +12,6 @@ import asyncio
 import hashlib
 import json
 import os
-import random
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -26,10 +25,10 @@ from engine.inference.base import Generation, GenerationContext, GenerationReque
 from engine.inference.builtin.sampler import TransformerPolicy
 from engine.inference.vllm.servers.server import ServerCommand
 from engine.types import RolloutKey, Task, TaskAnswer, TaskRow
+from tests.fakes.vllm_script import VOCABULARY, adapter_digest, choice, scripted, scripted_logprob, stamp
 
 CHUNK = 4
 """Tokens per event of a stream."""
-VOCABULARY = 1000
 _COUNTERS = ("generation_tokens", "prompt_tokens", "prefix_cache_queries", "prefix_cache_hits")
 _TASK = Task(
     id="0" * 16, instance_id="x", repo="", base_commit="", problem_statement="", image="local:x"
@@ -79,6 +78,10 @@ class FakeVllm:
         self.version = "default"
         self.weights = ""
         """Folder of the served weights; empty: those of the start."""
+        self.adapters: dict[str, str] = {}
+        """SHA-256 of the weights of each loaded adapter."""
+        self.fixed_adapter = ""
+        """Weights that every adapter has whatever is loaded; empty: its own."""
         self.is_dead = False
         self.prompts: list[list[int]] = []
         """Prompts in order of arrival."""
@@ -111,6 +114,8 @@ class FakeVllm:
                 web.post("/reset_prefix_cache", self._reset),
                 web.post("/update_weight_version", self._update_version),
                 web.post("/weight_checker", self._checksums),
+                web.post("/v1/load_lora_adapter", self._load_adapter),
+                web.post("/v1/unload_lora_adapter", self._unload_adapter),
                 web.post("/faults", self._add_fault),
             ]
         )
@@ -127,6 +132,12 @@ class FakeVllm:
             yield f"http://127.0.0.1:{runner.addresses[0][1]}"
         finally:
             await runner.cleanup()
+
+    def restart(self) -> None:
+        """Forget what a new process would not know."""
+        self.version, self.weights = "default", ""
+        self.adapters.clear()
+        self._seen.clear()
 
     # --- routes ------------------------------------------------------------------------------------
 
@@ -148,7 +159,8 @@ class FakeVllm:
         return web.json_response({"paths": routes})
 
     async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": "policy", "max_model_len": 2048}]})
+        names = ["policy", *self.adapters]
+        return web.json_response({"data": [{"id": name, "max_model_len": 2048} for name in names]})
 
     async def _health(self, _: web.Request) -> web.Response:
         return web.Response()
@@ -210,13 +222,27 @@ class FakeVllm:
 
     async def _checksums(self, _: web.Request) -> web.Response:
         if self.policy is None:
-            contents = {"weight": self.weights.encode()}
+            contents = {"weight": f"weights of {self.weights}".encode()}
         else:
             state = self.policy._model.state_dict()
             contents = {name: tensor.numpy().tobytes() for name, tensor in state.items()}
         rank = "dp0:pp0:pcp0:tp0"
         sums = {f"{rank}:{name}": hashlib.sha256(data).hexdigest() for name, data in contents.items()}
         return web.json_response({"checksums": sums})
+
+    async def _load_adapter(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        if body["lora_name"] in self.adapters:
+            return web.json_response({"error": {"message": "already loaded", "code": 400}}, status=400)
+        digest = adapter_digest(Path(body["lora_path"]))
+        self.adapters[body["lora_name"]] = self.fixed_adapter or digest
+        return web.Response()
+
+    async def _unload_adapter(self, request: web.Request) -> web.Response:
+        name = (await request.json())["lora_name"]
+        if self.adapters.pop(name, None) is None:
+            return web.json_response({"error": {"message": f"no {name}", "code": 404}}, status=404)
+        return web.Response()
 
     async def _add_fault(self, request: web.Request) -> web.Response:
         self.faults.append(Fault(**await request.json()))
@@ -226,9 +252,13 @@ class FakeVllm:
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
-        prompt, params = body["token_ids"], body["sampling_params"]
+        prompt, params, model = body["token_ids"], body["sampling_params"], body["model"]
+        if model != "policy" and model not in self.adapters:
+            error = {"message": f"The model `{model}` does not exist.", "code": 404}
+            return web.json_response({"error": error}, status=404)
+        weights = self.adapters.get(model, self.weights)
         if not body.get("stream"):
-            return web.json_response({"prompt_logprobs": await self._prompt_logprobs(prompt)})
+            return web.json_response({"prompt_logprobs": self._prompt_logprobs(prompt, weights)})
         self.prompts.append(prompt)
         fault = self._next_fault()
         if fault is not None and fault.kind in ("error", "refuse"):
@@ -238,7 +268,7 @@ class FakeVllm:
         self.running.add(body["request_id"])
         self.max_running = max(self.max_running, len(self.running))
         try:
-            return await self._stream(request, prompt, params, fault)
+            return await self._stream(request, await self._sample(prompt, params, weights), fault)
         except (asyncio.CancelledError, ConnectionResetError):
             self.aborted.append(body["request_id"])
             raise
@@ -246,9 +276,8 @@ class FakeVllm:
             self.running.discard(body["request_id"])
 
     async def _stream(
-        self, request: web.Request, prompt: list[int], params: dict[str, Any], fault: Fault | None
+        self, request: web.Request, generation: Generation, fault: Fault | None
     ) -> web.StreamResponse:
-        generation = await self._sample(prompt, params)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         stop = len(generation.ids) if fault is None else min(fault.after, len(generation.ids))
@@ -260,8 +289,8 @@ class FakeVllm:
                 await self._event(response, {"choices": [{"token_ids": [], "finish_reason": "abort"}]})
                 return response
             await self._resumed.wait()
-            _stamp(spans, start, end, self.version)
-            await self._event(response, {"choices": [_choice(generation, start, end)]})
+            stamp(spans, start, end, self.version)
+            await self._event(response, {"choices": [choice(generation, start, end)]})
         self.counters["generation_tokens"] += stop
         if fault is not None:
             await self._misbehave(request, response, generation, stop, fault, spans)
@@ -280,7 +309,7 @@ class FakeVllm:
         fault: Fault,
         spans: list[dict[str, Any]],
     ) -> None:
-        rest = _choice(generation, start, len(generation.ids))
+        rest = choice(generation, start, len(generation.ids))
         match fault.kind:
             case "die":
                 os._exit(9)
@@ -303,17 +332,15 @@ class FakeVllm:
                 rest["token_ids"][-1] = 10**6
             case "slow":
                 await asyncio.sleep(1.0)
-        _stamp(spans, start, len(generation.ids), "999" if fault.kind == "version" else self.version)
+        stamp(spans, start, len(generation.ids), "999" if fault.kind == "version" else self.version)
         await self._event(response, {"choices": [rest]})
 
     async def _event(self, response: web.StreamResponse, content: dict[str, Any]) -> None:
         await response.write(b"data: " + json.dumps(content).encode() + b"\n\n")
 
-    async def _sample(self, prompt: list[int], params: dict[str, Any]) -> Generation:
+    async def _sample(self, prompt: list[int], params: dict[str, Any], weights: str) -> Generation:
         if self.policy is None:
-            return scripted(
-                prompt, params["seed"], params["max_tokens"], params["stop_token_ids"], self.weights
-            )
+            return scripted(prompt, params["seed"], params["max_tokens"], params["stop_token_ids"], weights)
         names = ("temperature", "top_p", "top_k", "min_p", "max_tokens")
         request = GenerationRequest(
             prompt_ids=prompt,
@@ -324,9 +351,9 @@ class FakeVllm:
         )
         return await self.policy.generate(request)
 
-    async def _prompt_logprobs(self, prompt: list[int]) -> list[dict[str, Any] | None]:
+    def _prompt_logprobs(self, prompt: list[int], weights: str) -> list[dict[str, Any] | None]:
         if self.policy is None:
-            return [None, *({str(token): {"logprob": -1.0}} for token in prompt[1:])]
+            return [None, *({str(t): {"logprob": scripted_logprob(t, weights)}} for t in prompt[1:])]
         import torch
 
         with torch.no_grad():
@@ -358,37 +385,6 @@ class FakeVllm:
                 fault.requests -= 1
                 return True
         return False
-
-
-def scripted(
-    prompt: Sequence[int], seed: int, max_tokens: int, stop_ids: Sequence[int], weights: str
-) -> Generation:
-    """Return tokens that are a function of the prompt, the seed and the weights alone."""
-    digest = hashlib.sha256(json.dumps([list(prompt), seed, weights]).encode()).digest()
-    stream = random.Random(digest)
-    ids: list[int] = []
-    while len(ids) < max_tokens and not (ids and ids[-1] in stop_ids):
-        ids.append(stream.randrange(VOCABULARY))
-    logprobs = tuple(-stream.random() - 1e-3 for _ in ids)
-    return Generation(
-        ids=tuple(ids), logprobs=logprobs, versions=(0,) * len(ids), stopped=ids[-1] in stop_ids
-    )
-
-
-def _choice(generation: Generation, start: int, end: int) -> dict[str, Any]:
-    ids = list(generation.ids[start:end])
-    content = [
-        {"token_id": token, "logprob": logprob}
-        for token, logprob in zip(ids, generation.logprobs[start:end], strict=True)
-    ]
-    return {"token_ids": ids, "logprobs": {"content": content}}
-
-
-def _stamp(spans: list[dict[str, Any]], start: int, end: int, version: str) -> None:
-    if spans and spans[-1]["version"] == version:
-        spans[-1]["end"] = end
-    elif end > start:
-        spans.append({"start": start, "end": end, "version": version})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -52,7 +52,7 @@ async def test_adapters_are_served_by_name(vllm_python: Path, tmp_path: Path) ->
         await client.unload_adapter("one")
         with pytest.raises(EngineError, match="one") as raised:
             await client.generate(request(ids), request_id="gone", model="one")
-        assert raised.value.kind == "refused"
+        assert raised.value.kind == "unloaded"
         with pytest.raises(EngineError) as raised:
             await client.load_adapter("three", tmp_path / "missing")
         assert raised.value.kind == "refused"

@@ -317,7 +317,7 @@ class VllmClient:
                     raise EngineError(
                         f"the vLLM server at {self.address} answered {route.partition('?')[0]} with status "
                         f"{response.status}: {text}",
-                        kind="refused" if 400 <= response.status < 500 else "lost",
+                        kind=_failure_kind(response.status, route),
                     )
                 yield response
         except TimeoutError:
@@ -335,6 +335,13 @@ class VllmClient:
             # Kept connections fail at random: uvicorn closes idle ones, and each after an error of its own.
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, force_close=True))
         return self._session
+
+
+def _failure_kind(status: int, route: str) -> Literal["unloaded", "refused", "lost"]:
+    """Return the kind of failure of an error status."""
+    if status == 404 and route == _GENERATE:
+        return "unloaded"
+    return "refused" if 400 <= status < 500 else "lost"
 
 
 def _check_version(version: str, address: str) -> None:

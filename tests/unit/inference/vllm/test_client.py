@@ -168,7 +168,7 @@ async def test_a_server_that_is_gone_is_lost() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(400, "refused"), (404, "refused"), (500, "lost"), (503, "lost")]
+    ("status", "kind"), [(400, "refused"), (404, "unloaded"), (500, "lost"), (503, "lost")]
 )
 async def test_a_status_tells_refusal_from_failure(status: int, kind: str) -> None:
     async def handle(asked: web.Request) -> web.StreamResponse:
