@@ -363,6 +363,8 @@ class Trajectory:
     """Name of the prompt, version included; empty where it is unknown."""
     prompt_hash: str = ""
     """Hash of everything that the prompt told the model: texts, tools and tool format."""
+    cost: float | None = None
+    """US dollars, those of lost attempts and useless responses included; None where no price is known."""
 
     @property
     def reward(self) -> float | None:

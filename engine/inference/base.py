@@ -139,6 +139,10 @@ class Policy(ABC):
         """
         return 0.0
 
+    def spent_on(self, key: RolloutKey) -> float | None:  # noqa: ARG002 - most policies are free
+        """Return the US dollars spent on a rollout, lost requests included; None where no price is known."""
+        return None
+
     async def take_metrics(self) -> dict[str, float]:
         """Return metrics of sampling since the last call, by ``area/name``."""
         return {}

@@ -78,6 +78,8 @@ class Rollout:
     """Number of earlier attempts that ended without submission."""
     _own_doing: bool = field(init=False, default=False)
     """Whether the failures are attributed to the agent."""
+    _cost: float | None = field(init=False, default=None)
+    """US dollars of all attempts so far; None where no price is known."""
     _seconds: dict[str, float] = field(init=False, default_factory=dict)
     _began: float = field(init=False, default=0.0)
 
@@ -183,7 +185,7 @@ class Rollout:
             try:
                 self._outcome = await loop.run()
             finally:
-                self.parts.policy.release(self.key)
+                self._release()
             if self._outcome.termination not in INFRASTRUCTURE_REASONS:
                 async with _Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
                     await self._take_patch(environment)
@@ -200,6 +202,13 @@ class Rollout:
                 self._spent("pull", startup.pull)
                 self._spent("start", startup.start)
             await self._close(environment)
+
+    def _release(self) -> None:
+        """Add the attempt's cost and let the policy forget the rollout."""
+        cost = self.parts.policy.spent_on(self.key)
+        if cost is not None:
+            self._cost = (self._cost or 0.0) + cost
+        self.parts.policy.release(self.key)
 
     async def _take_patch(self, environment: Environment) -> None:
         """Keep the patch, or the reason why there is none, which counts against the agent."""
@@ -268,6 +277,7 @@ class Rollout:
             attempts=max(self._attempts, 1),
             prompt=self.parts.prompt.name,
             prompt_hash=self.parts.prompt.content_hash,
+            cost=self._cost,
             findings=find_tampering(steps, self.row.answer) + (grade.findings if grade is not None else ()),
         )
 

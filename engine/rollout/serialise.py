@@ -49,6 +49,7 @@ def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
         "attempts": trajectory.attempts,
         "prompt": trajectory.prompt,
         "prompt_hash": trajectory.prompt_hash,
+        "cost": trajectory.cost,
         "steps": [{**_plain(step), "call": _plain_call(step.call)} for step in trajectory.steps],
         "patch": trajectory.patch,
         "grade": None if grade is None else _plain_grade(grade),

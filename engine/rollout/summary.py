@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from engine.types import (
     INFRASTRUCTURE_REASONS,
     RolloutKey,
-    Step,
     TerminationReason,
     Trajectory,
     Verdict,
@@ -67,7 +66,7 @@ class RolloutSummary:
             unparsed_steps=sum(step.call is None for step in steps),
             forks=max(len(trajectory.tokens.starts) - 1, 0),
             prompt_tokens=steps[0].prompt_tokens if steps else 0,
-            **_usage(steps),
+            **_usage(trajectory),
             queue_seconds=timings.queue,
             sandbox_seconds=timings.sandbox,
             pull_seconds=timings.pull,
@@ -119,12 +118,14 @@ _ADDED: Mapping[str, Any] = {
 """Values of fields that events of earlier versions lack."""
 
 
-def _usage(steps: Sequence[Step]) -> dict[str, Any]:
+def _usage(trajectory: Trajectory) -> dict[str, Any]:
+    steps, cost = trajectory.steps, trajectory.cost
     thinking = [step.thinking_tokens for step in steps if step.thinking_tokens is not None]
-    costs = [step.cost for step in steps if step.cost is not None]
+    if cost is None and (known := [step.cost for step in steps if step.cost is not None]):
+        cost = math.fsum(known)
     return {
         "cached_tokens": sum(step.cached_tokens for step in steps),
         "generated_tokens": sum(step.generated_tokens for step in steps),
         "thinking_tokens": sum(thinking) if len(thinking) == len(steps) else None,
-        "cost": math.fsum(costs) if costs else None,
+        "cost": cost,
     }

@@ -45,6 +45,8 @@ class Failure:
     """True where the endpoint asks for fewer requests."""
     pause_s: float | None = None
     """Pause that the endpoint asks for, seconds, capped; None where it names none."""
+    is_billed: bool = False
+    """True where the endpoint may have generated a response that did not arrive whole."""
 
 
 def classify(error: Exception, *, endpoint: str) -> Failure:
@@ -65,17 +67,30 @@ def classify(error: Exception, *, endpoint: str) -> Failure:
             status = error.body.get("code") if isinstance(error.body, dict) else None
             return _of_status(status if isinstance(status, int) else 500, error.body, {}, endpoint)
         case OversizedAnswerError():
-            return Failure(error=ModelError(f"{endpoint}: {error}"))
+            return Failure(error=ModelError(f"{endpoint}: {error}"), is_billed=True)
         case APITimeoutError() | TimeoutError() | httpx2.TimeoutException():
-            return Failure(error=ModelError(f"{endpoint} did not answer in time"), retry=True)
+            return Failure(
+                error=ModelError(f"{endpoint} did not answer in time"),
+                retry=True,
+                is_billed=_was_sent(error),
+            )
         case APIConnectionError() | httpx2.RequestError() | OSError() | anyio.EndOfStream():
             cause = error.__cause__ or error
             return Failure(
-                error=ModelError(f"the connection to {endpoint} failed: {_said(cause)}"), retry=True
+                error=ModelError(f"the connection to {endpoint} failed: {_said(cause)}"),
+                retry=True,
+                is_billed=_was_sent(error),
             )
         case GarbledAnswerError():
-            return Failure(error=ModelError(f"{endpoint} gave a wrong answer: {_said(error)}"), retry=True)
+            message = f"{endpoint} gave a wrong answer: {_said(error)}"
+            return Failure(error=ModelError(message), retry=True, is_billed=True)
     raise error
+
+
+def _was_sent(error: Exception) -> bool:
+    """Return whether a request may have reached its endpoint before it failed."""
+    unsent = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+    return not isinstance(error, unsent) and not isinstance(error.__cause__, unsent)
 
 
 def _of_status(status: int, body: object, headers: Mapping[str, str], endpoint: str) -> Failure:

@@ -8,8 +8,9 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from aiolimiter import AsyncLimiter
@@ -129,8 +130,16 @@ class Window:
                 turn.set_result(None)
 
 
+@dataclass(slots=True, eq=False)
+class Bill:
+    """Cost of one request."""
+
+    cost: float
+    """US dollars: an estimate until the endpoint reports its usage."""
+
+
 class Spending:
-    """Money that the run spent at an endpoint, over all of its attempts.
+    """Money that the run spent at an endpoint, over all of its attempts; lost requests by estimates.
 
     No request starts once the limit is reached. What is in flight then is still paid: at most one request for
     each concurrent rollout.
@@ -144,8 +153,12 @@ class Spending:
         self._limit = limit
         self._book = book
         self.spent = 0.0
+        self._open: list[Bill] = []
+        """Bills of the requests in flight."""
         if book is not None and book.exists():
-            self.spent = float(json.loads(book.read_text())["us_dollars"])
+            found = json.loads(book.read_text())
+            # The answers to what was in flight when an attempt was killed are lost, and billed.
+            self.spent = float(found["us_dollars"]) + float(found.get("in_flight", 0.0))
 
     def check(self) -> None:
         """Raise SpendLimitError once the limit is reached."""
@@ -155,9 +168,24 @@ class Spending:
                 "start another run with a higher limit to go on"
             )
 
-    def add(self, cost: float | None) -> None:
-        """Count the cost of a request; None where it is unknown."""
-        if cost:
-            self.spent += cost
-            if self._book is not None:
-                atomic_write(self._book, json.dumps({"us_dollars": self.spent}) + "\n")
+    @contextmanager
+    def request(self, estimate: float) -> Iterator[Bill]:
+        """Count the cost of a request, whatever becomes of it.
+
+        Args:
+            estimate: US dollars that it is expected to cost; counted where the endpoint reports nothing.
+        """
+        bill = Bill(cost=estimate)
+        self._open.append(bill)
+        self._write()
+        try:
+            yield bill
+        finally:
+            self._open.remove(bill)
+            self.spent += bill.cost
+            self._write()
+
+    def _write(self) -> None:
+        in_flight = math.fsum(bill.cost for bill in self._open)
+        if self._book is not None and (self.spent or in_flight):
+            atomic_write(self._book, json.dumps({"us_dollars": self.spent, "in_flight": in_flight}) + "\n")

@@ -6,9 +6,10 @@ import asyncio
 import itertools
 import random
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,12 @@ from engine.inference.endpoint.answers import Answer, read_answer, read_usage
 from engine.inference.endpoint.client import EndpointClient
 from engine.inference.endpoint.failures import Failure, classify
 from engine.inference.endpoint.keys import Endpoint
-from engine.inference.endpoint.limits import RateLimits, Spending, Window
+from engine.inference.endpoint.limits import Bill, RateLimits, Spending, Window
 from engine.inference.endpoint.messages import configured_sampling, estimate_tokens, wire_messages
 from engine.inference.endpoint.model_names import is_same_model
+from engine.inference.waits import Waits
 from engine.models.chat.base import Message, ToolDeclaration
+from engine.types import RolloutKey
 
 FIRST_PAUSE_S = 1.0
 """Pause before the first retry, doubled with each one."""
@@ -34,10 +37,21 @@ LONGEST_PAUSE_S = 60.0
 MAX_FAILED_IN_A_ROW = 20
 """Requests that fail one after the other, each with all of its retries, before the run ends."""
 _CHECK_TOKENS = 256
+_CHECK_KEY = RolloutKey(iteration=0, phase="check", task_id="", index=0)
 _CHECK: Sequence[Message] = ({"role": "user", "content": "Answer with one word: ready?"},)
 _MAX_SEED = 2**31 - 1
 
 log = structlog.get_logger("inference")
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """Estimates of a request, for limits."""
+
+    tokens: int = 0
+    """Of its prompt and response."""
+    cost: float = 0.0
+    """US dollars."""
 
 
 class EndpointPolicy(ChatPolicy):
@@ -67,6 +81,9 @@ class EndpointPolicy(ChatPolicy):
         self._ended: RunEndingError | None = None
         """Error of every further request."""
         self._failed_in_a_row = 0
+        self._waits = Waits()
+        self._costs: defaultdict[RolloutKey, float] = defaultdict(float)
+        """US dollars of each rollout."""
         self._counts: Counter[str] = Counter()
         """Numbers of requests since ``take_metrics``, by what became of them."""
         self._answered = 0
@@ -103,7 +120,7 @@ class EndpointPolicy(ChatPolicy):
         sampling = replace(configured_sampling(self._config), max_tokens=_CHECK_TOKENS)
         body = self._body(_CHECK, tools, sampling, seed=0)
         try:
-            answer, _ = await self._answer(body, estimated=_CHECK_TOKENS)
+            answer, _ = await self._answer(body, self._expected(_CHECK, _CHECK_TOKENS), _CHECK_KEY)
         except ModelError as error:
             raise EndpointRefusedError(
                 f"a test request failed: {error}; what is sent is set by policy.model, temperature, top_p, "
@@ -124,7 +141,8 @@ class EndpointPolicy(ChatPolicy):
             RunEndingError: no request of this run will be answered, or its spend limit is reached.
         """
         body = self._body(request.messages, request.tools, request.sampling, seed=request.seed)
-        answer, usage = await self._answer(body, estimated=self._estimate(request.messages))
+        expected = self._expected(request.messages, request.sampling.max_tokens)
+        answer, usage = await self._answer(body, expected, request.context.key)
         return ChatResponse(
             content=answer.content,
             thinking=answer.thinking,
@@ -132,6 +150,19 @@ class EndpointPolicy(ChatPolicy):
             stopped=answer.finish_reason != "length",
             usage=usage,
         )
+
+    def release(self, key: RolloutKey) -> None:
+        """Forget the waits and the cost of a rollout."""
+        self._waits.release(key)
+        self._costs.pop(key, None)
+
+    def waited_seconds(self, key: RolloutKey) -> float:
+        """Return the time that a rollout waited for rate limits, those of the run and of the endpoint."""
+        return self._waits.seconds(key)
+
+    def spent_on(self, key: RolloutKey) -> float | None:
+        """Return the US dollars spent on a rollout, lost requests by estimates; None without prices."""
+        return self._costs.get(key, 0.0) if self._has_prices else None
 
     async def take_metrics(self) -> dict[str, float]:
         """Return how many requests were answered, repeated and refused for their rate since the last call."""
@@ -170,52 +201,87 @@ class EndpointPolicy(ChatPolicy):
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return {name: value for name, value in body.items() if value is not None}
 
-    def _estimate(self, messages: Sequence[Message]) -> int:
-        if not self._rates.counts_tokens:
-            return 0
-        return estimate_tokens(messages) + self._generated // max(self._answered, 1)
+    @property
+    def _has_prices(self) -> bool:
+        return self._config.input_price is not None and self._config.output_price is not None
 
-    async def _answer(self, body: dict[str, Any], *, estimated: int) -> tuple[Answer, Usage]:
+    def _expected(self, messages: Sequence[Message], max_tokens: int) -> _Expected:
+        if not (self._rates.counts_tokens or self._has_prices):
+            return _Expected()
+        prompt, config = estimate_tokens(messages), self._config
+        generated = self._generated // max(self._answered, 1)
+        paid = generated if self._answered else max_tokens
+        cost = prompt * (config.input_price or 0.0) + paid * (config.output_price or 0.0)
+        return _Expected(tokens=prompt + generated, cost=cost / 1e6 if self._has_prices else 0.0)
+
+    async def _answer(
+        self, body: dict[str, Any], expected: _Expected, key: RolloutKey
+    ) -> tuple[Answer, Usage]:
         """Send a request until it is answered, within the run's limits."""
-        for attempt in itertools.count():
-            outcome = await self._attempt(body, estimated)
-            if not isinstance(outcome, Failure):
-                self._failed_in_a_row = 0
-                self._counts["answered"] += 1
-                return outcome
-            self._counts["rate_limited"] += outcome.overloaded
-            if not outcome.retry or attempt == self._config.max_retries:
-                raise self._counted(outcome)
-            self._counts["repeated"] += 1
-            log.warning("endpoint_retry", endpoint=self._host, attempt=attempt + 1, reason=str(outcome.error))
-            await asyncio.sleep(_pause_before(attempt, outcome))
+        try:
+            for attempt in itertools.count():
+                self._waits.begin(key)
+                outcome = await self._attempt(body, expected, key)
+                if not isinstance(outcome, Failure):
+                    self._failed_in_a_row = 0
+                    self._counts["answered"] += 1
+                    return outcome
+                if outcome.overloaded:
+                    self._counts["rate_limited"] += 1
+                    self._waits.failed(key)
+                if not outcome.retry or attempt == self._config.max_retries:
+                    raise self._counted(outcome)
+                self._counts["repeated"] += 1
+                reason = str(outcome.error)
+                log.warning("endpoint_retry", endpoint=self._host, attempt=attempt + 1, reason=reason)
+                await asyncio.sleep(_pause_before(attempt, outcome))
+        finally:
+            self._waits.end(key)
         raise AssertionError
 
-    async def _attempt(self, body: dict[str, Any], estimated: int) -> tuple[Answer, Usage] | Failure:
+    async def _attempt(
+        self, body: dict[str, Any], expected: _Expected, key: RolloutKey
+    ) -> tuple[Answer, Usage] | Failure:
         async with self._window.place():
-            await self._rates.wait(estimated)
+            await self._rates.wait(expected.tokens)
             if self._ended is not None:
                 raise self._ended
             self._spending.check()
+            self._waits.sent(key)
             sent_at = time.monotonic()
-            try:
-                received = await self._client.complete(body)
-                usage = self._counted_usage(received, estimated)
-                answer = read_answer(received)
-            except Exception as error:
-                failure = classify(error, endpoint=self._host)
-                if failure.overloaded:
-                    self._window.narrow(sent_at=sent_at, pause_s=failure.pause_s or 0.0)
-                return failure
+            usage: Usage | None = None
+            with self._billed(expected.cost, key) as bill:
+                try:
+                    received = await self._client.complete(body)
+                    usage = self._counted_usage(received, expected.tokens, bill)
+                    answer = read_answer(received)
+                    if answer.usage is None:
+                        bill.cost = 0.0  # an endpoint that never reports any has no known cost
+                except Exception as error:
+                    failure = classify(error, endpoint=self._host)
+                    if usage is None and not failure.is_billed:
+                        bill.cost = 0.0
+                    if failure.overloaded:
+                        self._window.narrow(sent_at=sent_at, pause_s=failure.pause_s or 0.0)
+                    return failure
             self._window.widen()
         self._check_model(answer.model)
-        return answer, usage
+        return answer, usage or Usage()
 
-    def _counted_usage(self, received: object, estimated: int) -> Usage:
+    @contextmanager
+    def _billed(self, estimate: float, key: RolloutKey) -> Iterator[Bill]:
+        """Count the cost of a request for the run and its rollout."""
+        with self._spending.request(estimate) as bill:
+            try:
+                yield bill
+            finally:
+                self._costs[key] += bill.cost
+
+    def _counted_usage(self, received: object, estimated: int, bill: Bill) -> Usage | None:
         """Return a response's usage, counted against the limits whatever else the response holds."""
         reported = received.get("usage") if isinstance(received, dict) else None
         if not isinstance(reported, dict):
-            return Usage()
+            return None
         config = self._config
         usage = read_usage(
             reported,
@@ -226,7 +292,8 @@ class EndpointPolicy(ChatPolicy):
         self._answered += 1
         self._generated += usage.generated_tokens
         self._rates.settle(estimated, usage.prompt_tokens + usage.generated_tokens)
-        self._spending.add(usage.cost)
+        if usage.cost is not None:
+            bill.cost = usage.cost
         return usage
 
     def _counted(self, failure: Failure) -> Exception:

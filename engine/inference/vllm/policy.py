@@ -25,7 +25,7 @@ from engine.inference.vllm.fleet import Fleet, Prover
 from engine.inference.vllm.monitor import Monitor
 from engine.inference.vllm.publishing.publication import PublicationReport
 from engine.inference.vllm.replicas import Replica, ReplicaState
-from engine.inference.vllm.waits import Waits
+from engine.inference.waits import Waits
 from engine.models.chat.base import Chat
 from engine.types import RolloutKey
 

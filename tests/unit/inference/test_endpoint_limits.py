@@ -252,15 +252,53 @@ async def test_a_large_request_does_not_starve() -> None:
     assert order[0] == "large"
 
 
+def spend(spending: Spending, cost: float) -> None:
+    with spending.request(0.3) as bill:
+        bill.cost = cost
+
+
 def test_spending_stops_at_the_limit_and_is_remembered(tmp_path: Path) -> None:
     book = tmp_path / "spend.json"
     spending = Spending(1.0, book)
-    spending.add(0.6)
-    spending.add(None)
+    spend(spending, 0.6)
+    spend(spending, 0.0)
     spending.check()
     again = Spending(1.0, book)
     assert again.spent == pytest.approx(0.6)
-    again.add(0.5)
+    spend(again, 0.5)
     with pytest.raises(SpendLimitError, match=r"\$1\.1000 of policy\.spend_limit \$1;"):
         again.check()
     Spending(None, book).check()
+
+
+def test_what_is_in_flight_when_an_attempt_is_killed_is_paid(tmp_path: Path) -> None:
+    book = tmp_path / "spend.json"
+    spending = Spending(1.0, book)
+    spend(spending, 0.5)
+    with spending.request(0.3), spending.request(0.25):
+        assert spending.spent == 0.5
+        killed = tmp_path / "killed.json"
+        killed.write_text(book.read_text())
+    assert Spending(1.0, killed).spent == pytest.approx(1.05)
+    assert Spending(1.0, book).spent == pytest.approx(1.05), "nothing was reported, so the estimates hold"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_billed"),
+    [
+        (APITimeoutError(REQUEST), True),
+        (TimeoutError(), True),
+        (httpx2.RemoteProtocolError("peer closed connection"), True),
+        (GarbledAnswerError("not JSON"), True),
+        (OversizedAnswerError("long"), True),
+        (httpx2.ConnectError("refused"), False),
+        (httpx2.ConnectTimeout("slow"), False),
+        (ReportedError("overloaded"), False),
+    ],
+)
+def test_what_may_have_been_generated_is_billed(error: Exception, is_billed: bool) -> None:
+    assert classify(error, endpoint="h").is_billed is is_billed
+    if isinstance(error, httpx2.TransportError):
+        wrapped = APIConnectionError(request=REQUEST)
+        wrapped.__cause__ = error
+        assert classify(wrapped, endpoint="h").is_billed is is_billed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, 
 from engine.inference.base import ChatRequest, ChatResponse, GenerationContext, SamplingParams
 from engine.inference.endpoint import client, policy
 from engine.inference.endpoint.keys import Endpoint
+from engine.inference.endpoint.messages import estimate_tokens
 from engine.inference.endpoint.policy import EndpointPolicy
 from engine.models.chat.base import Message
 from engine.tools.parser import NativeCall
@@ -395,6 +397,94 @@ async def test_money_for_answers_of_no_use_is_counted() -> None:
             with pytest.raises(ModelError):
                 await endpoint.respond(request())
             assert endpoint.spent == pytest.approx(2 * 500 * 10 / 1e6)
+
+
+PRICES: Any = {"input_price": 1000.0, "output_price": 1000.0}
+"""0.12 US dollars for a request that the server reports; estimates are near 0.09 before the first answer."""
+
+
+@pytest.mark.parametrize(
+    ("lost", "is_billed"),
+    [
+        (Reply(hang="before"), True),
+        (Reply(content="half", cut=True), True),
+        (Reply(raw=b"{nonsense"), True),
+        (FAILED, False),
+        (Reply(status=429, error={"message": "slow down"}), False),
+    ],
+)
+async def test_lost_requests_are_counted_by_estimates(lost: Reply, is_billed: bool, tmp_path: Path) -> None:
+    key = request().context.key
+    with openai_server([lost, OK, lost, OK]) as server:
+        book = tmp_path / "spend.json"
+        async with opened(server, book=book, timeout_s=2.0, **PRICES) as endpoint:
+            response = await endpoint.respond(request())
+            assert response.usage.cost == pytest.approx(0.12), "of the answer alone"
+            first = endpoint.spent - 0.12
+            await endpoint.respond(request())
+            second = endpoint.spent - 0.24 - first
+            assert endpoint.spent_on(key) == pytest.approx(endpoint.spent)
+            assert json.loads(book.read_text()) == {"us_dollars": endpoint.spent, "in_flight": 0.0}
+            endpoint.release(key)
+            assert endpoint.spent_on(key) == 0.0
+    if is_billed:
+        prompt = estimate_tokens(TALK)
+        assert first == pytest.approx((prompt + 64) / 1000), "all that it might have generated"
+        assert second == pytest.approx((prompt + 20) / 1000), "as many tokens as other responses have"
+    else:
+        assert (first, second) == (pytest.approx(0.0), pytest.approx(0.0))
+
+
+async def test_requests_that_never_reach_a_server_cost_nothing() -> None:
+    with openai_server([OK]) as server:
+        pass
+    async with opened(server, max_retries=1, **PRICES) as endpoint:
+        assert isinstance(await attempt(endpoint), ModelError)
+        assert endpoint.spent == 0.0
+
+
+async def test_cancelled_requests_are_counted_by_estimates() -> None:
+    with openai_server([Reply(hang="before")]) as server:
+        async with opened(server, **PRICES) as endpoint:
+            task = asyncio.create_task(endpoint.respond(request()))
+            await until(lambda: server.in_flight == 1)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert endpoint.spent == pytest.approx((estimate_tokens(TALK) + 64) / 1000)
+
+
+async def test_rollouts_do_not_pay_for_rate_limits_with_their_time() -> None:
+    slow = Reply(status=429, error={"message": "slow down"}, headers={"Retry-After": "0.4"})
+    key = request().context.key
+    with openai_server([slow, OK]) as server:
+        async with opened(server) as endpoint:
+            task = asyncio.create_task(endpoint.respond(request()))
+            await until(lambda: endpoint.waited_seconds(key) > 0.3)
+            await task
+            waited = endpoint.waited_seconds(key)
+            assert waited >= 0.4, "the pause that the endpoint asked for"
+            server.pause_s = 0.5
+            await endpoint.respond(request())
+            assert endpoint.waited_seconds(key) < waited + 0.5, "time of answers counts"
+            endpoint.release(key)
+            assert endpoint.waited_seconds(key) == 0.0
+        async with opened(server, requests_per_minute=1) as endpoint:
+            await endpoint.respond(request())
+            task = asyncio.create_task(endpoint.respond(request()))
+            await until(lambda: endpoint.waited_seconds(key) > 0.3)
+            assert not task.done()
+            task.cancel()
+            await asyncio.wait([task])
+
+
+async def test_failures_that_are_no_rate_limits_cost_a_rollout_its_time() -> None:
+    key = request().context.key
+    with openai_server([Reply(hang="before"), OK]) as server:
+        async with opened(server, timeout_s=1.0) as endpoint:
+            began = time.monotonic()
+            await endpoint.respond(request())
+            assert endpoint.waited_seconds(key) <= time.monotonic() - began - 1.0
 
 
 async def test_a_check_learns_the_context_and_sends_the_runs_own_parameters() -> None:

@@ -12,8 +12,9 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxError, SpendLimitError
 from engine.inference.base import ChatRequest, ChatResponse, GenerationContext
 from engine.rollout import GroupRequest
+from engine.rollout.summary import RolloutSummary
 from engine.sandbox.base import ExecResult
-from engine.types import TerminationReason
+from engine.types import RolloutKey, TerminationReason
 from tests.fakes.memory_sandbox import MemoryBackend, printed, start_fault
 from tests.rollout_builders import (
     SOURCE,
@@ -65,6 +66,37 @@ async def test_every_attempt_is_released_and_one_without_a_sandbox_never_asked()
     assert group.trajectories[0].attempts == 3
     assert policy.released == [make_key()] * 2
     assert [len(one.messages) for one in policy.requests] == [1, 1, 3], "a new attempt begins anew"
+
+
+async def test_a_rollout_costs_what_its_lost_attempts_cost_too() -> None:
+    commands = 0
+
+    async def dying_once(_command: str) -> ExecResult:
+        nonlocal commands
+        commands += 1
+        if commands == 1:
+            raise SandboxError("gone")
+        return printed()
+
+    class Priced(ChatScript):
+        def spent_on(self, key: RolloutKey) -> float | None:
+            asked = [one for one in self.requests if one.context.key == key]
+            return 0.25 * len(asked) - 0.25 * self.seen
+
+        def release(self, key: RolloutKey) -> None:
+            super().release(key)
+            self.seen = len(self.requests)
+
+        seen = 0
+
+    policy = Priced([RUN, SUBMIT])
+    sandbox = SandboxConfig(start_retries=2)
+    backend = MemoryBackend(FILES, command=dying_once)
+    (group,) = await swe_scheduler(backend, policy, sandbox=sandbox).collect([request(1)])
+    (trajectory,) = group.trajectories
+    assert (trajectory.attempts, len(trajectory.steps)) == (2, 2)
+    assert trajectory.cost == 0.75
+    assert RolloutSummary.of(trajectory).cost == 0.75
 
 
 async def test_a_cancelled_rollout_is_released() -> None:

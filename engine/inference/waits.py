@@ -1,4 +1,4 @@
-"""Time that rollouts wait for engines, which does not count towards their limits."""
+"""Time that rollouts wait for engines and rate limits, which does not count towards their limits."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ class Waits:
         return wait.seconds + (0.0 if wait.since is None else time.monotonic() - wait.since)
 
     def begin(self, key: RolloutKey) -> None:
-        """Start the clock: a request came."""
-        self._waits.setdefault(key, _Wait()).since = time.monotonic()
+        """Start the clock unless it runs: a request waits to be sent."""
+        wait = self._waits.setdefault(key, _Wait())
+        if wait.since is None:
+            wait.since = time.monotonic()
 
     def sent(self, key: RolloutKey) -> None:
         """Stop the clock: an engine has the request."""
