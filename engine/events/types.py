@@ -59,7 +59,9 @@ class CollectionProgress(Record):
     lost: int = Field(ge=0)
     """Rollouts that infrastructure lost and that were not repeated yet."""
     running: int = Field(ge=0)
-    """Rollouts in flight, grading included."""
+    """Rollouts whose agents act."""
+    grading: int = Field(default=0, ge=0)
+    """Rollouts that are being graded."""
     steps: int = Field(ge=0)
     prompt_tokens: int = Field(ge=0)
     """Tokens of the first prompts."""

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import structlog
 
@@ -39,6 +40,32 @@ _PATCH_DEADLINE_S = 60.0
 _RETRY_PAUSE_S = 0.1
 
 
+class Slots(asyncio.Semaphore):
+    """Semaphore of acting rollouts, which counts them and those that are graded.
+
+    Args:
+        limit: maximum number of rollouts that act at once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(limit)
+        self.acting = 0
+        """Rollouts that hold a slot."""
+        self.grading = 0
+        """Rollouts that are being graded."""
+
+    async def acquire(self) -> Literal[True]:
+        """Take a slot, waiting for one."""
+        await super().acquire()
+        self.acting += 1
+        return True
+
+    def release(self) -> None:
+        """Give a slot back."""
+        self.acting -= 1
+        super().release()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts:
     """Parts shared by all rollouts of a scheduler."""
@@ -50,8 +77,7 @@ class RolloutParts:
     sampling: SamplingParams
     observer: GuardedObserver
     seed: int
-    slots: asyncio.Semaphore
-    """Semaphore of trajectories in flight."""
+    slots: Slots
     retry_temperatures: tuple[float, ...] = ()
     """Sampling temperatures of repetitions while the model does not submit."""
 
@@ -127,12 +153,14 @@ class Rollout:
         if self._unpatchable:
             return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=self._unpatchable)
         began = time.monotonic()
+        self.parts.slots.grading += 1
         try:
             return await self._environment.grade(self._patch)
         except Exception as error:
             _log.error("grading failed unexpectedly", key=self.key, traceback=traceback.format_exc())
             return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=_described(error))
         finally:
+            self.parts.slots.grading -= 1
             self._spent("grading", time.monotonic() - began)
 
     async def _attempt_until_submitted(self) -> None:

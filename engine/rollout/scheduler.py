@@ -17,7 +17,7 @@ from engine.environments.base import EnvironmentFactory
 from engine.errors import ConfigError, ModelError
 from engine.inference.base import Policy, SamplingParams, TokenPolicy
 from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
-from engine.rollout.rollout import Rollout, RolloutParts
+from engine.rollout.rollout import Rollout, RolloutParts, Slots
 from engine.types import Group, RolloutKey, TaskRow, Trajectory
 
 
@@ -88,11 +88,21 @@ class RolloutScheduler:
             sampling=sampling or SamplingParams(),
             observer=GuardedObserver(observer),
             seed=seed,
-            slots=asyncio.Semaphore(rollout.max_concurrent),
+            slots=Slots(rollout.max_concurrent),
             retry_temperatures=retry_temperatures,
         )
         self._max_tasks = 2 * rollout.max_concurrent
         """Maximum number of rollouts in memory: as many that wait for their grades as act."""
+
+    @property
+    def acting(self) -> int:
+        """Return the number of rollouts whose agents act."""
+        return self._parts.slots.acting
+
+    @property
+    def grading(self) -> int:
+        """Return the number of rollouts that are being graded."""
+        return self._parts.slots.grading
 
     async def run(self, requests: Iterable[RolloutRequest], finished: Callable[[Trajectory], None]) -> None:
         """Roll out and grade every request, and keep nothing of what is finished.

@@ -59,8 +59,8 @@ RUN_CHARTS = (
     ChartSpec(
         "termination", "Termination reasons", "share of rollouts",
         tuple(
-            Series(f"termination/{reason}", str(reason).replace("_", " "), 1 + i % 8)
-            for i, reason in enumerate(TerminationReason)
+            Series(f"termination/{reason}", str(reason).replace("_", " "), colour)
+            for colour, reason in enumerate(TerminationReason, start=1)
         ),
         stacked=True,
     ),

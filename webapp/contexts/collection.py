@@ -29,6 +29,7 @@ class CollectionView:
     total: int
     """0 until the first report."""
     running: int
+    grading: int
     excluded: int
     """Rollouts that infrastructure lost."""
     solve: SolveRate
@@ -61,12 +62,14 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         return None
     going = run.state == RunState.RUNNING
     solve = SolveRate(solved=state.get("solved", 0), graded=state.get("graded", 0))
-    excluded, running = state.get("lost", 0), state.get("running", 0) if going else 0
+    excluded = state.get("lost", 0)
+    running, grading = (state.get(name, 0) if going else 0 for name in ("running", "grading"))
     resumed_at = run_reads.rollouts_kept(run) if run.epoch > 1 else None
     return CollectionView(
         done=max(run.progress_done, resumed_at or 0),
         total=run.progress_total,
         running=running,
+        grading=grading,
         excluded=excluded,
         solve=solve,
         per_minute=_per_minute(run),
@@ -77,7 +80,7 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         cost=max((cost for cost in (state.get("cost"), counts.cost) if cost is not None), default=None),
         spend_limit=run.config.get("policy", {}).get("spend_limit"),
         resumed_at=resumed_at,
-        parts=_parts(solve, excluded, running, run.progress_total),
+        parts=_parts(solve, excluded, running, grading, run.progress_total),
         waits="" if counts.total else _waits(run),
         is_evaluation=run.kind == RunKind.EVALUATE,
         spent=run.state == RunState.STOPPED and run.summary.get("stopped_by") == SPEND_LIMIT,
@@ -94,13 +97,16 @@ def _per_minute(run: Run) -> float | None:
     return per_hour / 60 if per_hour is not None else None
 
 
-def _parts(solve: SolveRate, excluded: int, running: int, total: int) -> tuple[tuple[str, str, float], ...]:
-    left = max(0, total - solve.graded - excluded - running)
+def _parts(
+    solve: SolveRate, excluded: int, running: int, grading: int, total: int
+) -> tuple[tuple[str, str, float], ...]:
+    left = max(0, total - solve.graded - excluded - running - grading)
     return (
         ("solved", "passed", solve.solved),
         ("not solved", "failed", solve.graded - solve.solved),
         ("excluded: lost to infrastructure", "infra", excluded),
-        ("in flight", "running", running),
+        ("running", "running", running),
+        ("being graded", "grading", grading),
         ("left", "open", left or (0 if total else 1)),
     )
 

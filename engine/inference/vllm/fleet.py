@@ -176,6 +176,7 @@ class Fleet:
             self._leave_out(replica, reason)
             self._spawn(self._take_back(replica))
         else:
+            reason = f"{reason}; its log is {replica.server.log}"
             self.set_state(replica, ReplicaState.RESTARTING, reason)
             self._spawn(self._restart(replica, reason))
 

@@ -57,7 +57,6 @@ class Collector:
         self._max_lost_in_a_row = max(MIN_LOST_IN_A_ROW, 2 * max_concurrent)
         self._instances = {group.row.task.id: group.row.task.instance_id for group in groups}
         self._total = sum(group.size for group in groups)
-        self._running = 0
         self._lost_in_a_row: Counter[str] = Counter()
         """Task → rollouts lost since one was not."""
         self._last_loss = ""
@@ -98,7 +97,6 @@ class Collector:
             nonlocal following
             while following is not None and self._run.control.desired() != "pause":
                 request, following = following, next(requests, None)
-                self._running += 1
                 yield request
 
         while following is not None:
@@ -108,7 +106,6 @@ class Collector:
 
     def _finished(self, trajectory: Trajectory) -> None:
         rollout = RolloutSummary.of(trajectory)
-        self._running -= 1
         self._rate.count += 1
         self._ledger.add(rollout)
         if rollout.is_lost:
@@ -140,7 +137,8 @@ class Collector:
             graded=metrics.count,
             solved=sum(task.solved for task in metrics.tally.tasks.values()),
             lost=len(ledger.lost),
-            running=self._running,
+            running=self._scheduler.acting,
+            grading=self._scheduler.grading,
             steps=metrics.steps,
             prompt_tokens=metrics.prompt_tokens,
             generated_tokens=metrics.generated_tokens,

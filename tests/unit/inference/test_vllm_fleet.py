@@ -47,6 +47,8 @@ async def test_a_killed_server_loses_no_request_and_is_restarted_and_proven(tmp_
         await until(lambda: replicas[0].is_ready)
         assert (replicas[0].restarts, replicas[0].version, publisher.restored) == (1, 4, 1)
         assert sink.alerts() == ["engine_restarted"]
+        (alert,) = [event for event in sink.events if event["type"] == "alert"]
+        assert alert["message"].endswith(f"; its log is {tmp_path / '0.log'}")
         assert (await policy.take_metrics())["engine/restarts"] == 1.0
         assert set((await policy.generate(make_request(7))).versions) == {4}
     assert all(one.server is not None and not one.server.is_alive() for one in replicas)

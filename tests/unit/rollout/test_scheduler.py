@@ -17,11 +17,13 @@ from engine.inference.scripted.policies import NoopPolicy, OraclePolicy
 from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
-from engine.types import RolloutKey, Step, TerminationReason, Trajectory, Verdict
+from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
 from tests.fakes.memory_sandbox import MemoryBackend, printed, start_fault
 from tests.rollout_builders import (
     GOLD,
     SOURCE,
+    SUBMIT,
+    ChatScript,
     PatchGrader,
     Recorder,
     TextPolicy,
@@ -64,6 +66,37 @@ async def test_oracle_solves_and_noop_does_not() -> None:
     assert [(t.reward, t.patch) for t in group.trajectories] == [(0.0, ""), (0.0, "")]
     assert backend.live == 0
     assert {s.spec.run_id for s in backend.started} == {"r1"}
+
+
+async def test_acting_rollouts_are_told_from_those_that_wait_or_are_graded() -> None:
+    may_act, may_grade = asyncio.Event(), asyncio.Event()
+
+    class Waiting(ChatScript):
+        async def respond(self, request: ChatRequest) -> ChatResponse:
+            await may_act.wait()
+            return await super().respond(request)
+
+    class Blocked(PatchGrader):
+        async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
+            await may_grade.wait()
+            return await super().grade(row, patch)
+
+    tested = scheduler(
+        MemoryBackend(FILES), Waiting([SUBMIT]), grader=Blocked(), rollout=RolloutConfig(max_concurrent=2)
+    )
+    collecting = asyncio.create_task(tested.collect([request(size=8)]))
+
+    async def reach(acting: int, grading: int) -> None:
+        async with asyncio.timeout(60):
+            while (tested.acting, tested.grading) != (acting, grading):
+                await asyncio.sleep(0.01)
+
+    await reach(2, 0)
+    may_act.set()
+    await reach(0, 4)
+    may_grade.set()
+    await collecting
+    assert (tested.acting, tested.grading) == (0, 0)
 
 
 async def test_every_ending_but_infrastructure_is_graded() -> None:

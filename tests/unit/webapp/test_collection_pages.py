@@ -19,7 +19,7 @@ from webapp.services import endpoints, runs
 
 pytestmark = pytest.mark.django_db
 STATE = {
-    "graded": 30, "solved": 12, "lost": 2, "running": 8, "steps": 300, "prompt_tokens": 9000,
+    "graded": 30, "solved": 12, "lost": 2, "running": 8, "grading": 3, "steps": 300, "prompt_tokens": 9000,
     "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0, "cost": 1.25,
 }  # fmt: skip
 ENDPOINT = {
@@ -65,7 +65,8 @@ def text_of(client: Client, run: Run, region: str = "run-header") -> str:
 def test_progress_shows_counts_interval_rate_tokens_cost_and_time_left(operator: Client) -> None:
     run, _, _ = going(made())
     text = text_of(operator, run)
-    assert "solved 12 not solved 18 excluded: lost to infrastructure 2 in flight 8 left 24" in text
+    shown = "solved 12 not solved 18 excluded: lost to infrastructure 2 running 8 being graded 3 left 21"
+    assert shown in text
     assert "Rollouts 32 of 64" in text
     assert "Solved so far 40.0 % 95 %: 24.6 % – 57.7 %" in text
     assert "about 1 min 36 s left" in text
