@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +23,7 @@ from engine.processes import process_start
 from engine.sandbox.base import SandboxSpec
 
 
+@cache
 def boot_id() -> str:
     """Return the identity of the running kernel's boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

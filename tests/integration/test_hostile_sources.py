@@ -277,3 +277,28 @@ def test_a_host_cannot_send_git_to_another_one(
         monkeypatch.setenv("GIT_SSL_CAINFO", str(trusted))
         with pytest.raises(PreflightError, match="cannot clone"):
             fetch_source(f"{address}/moved/toy.git", tmp_path / "home")
+
+
+def test_a_contained_program_owns_nothing_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "packed").mkdir(mode=0o700)
+    (tmp_path / "packed" / "file").write_text("content")
+    (tmp_path / "packed" / "file").chmod(0o600)
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os\n"
+        "found = [open('/in/file').read(), os.getresuid() == os.getresgid() and len(os.getgroups())]\n"
+        "for path in ('/dev/null', '/dev/urandom', '/usr', '/in/file', '/program.py'):\n"
+        "    try: os.chmod(path, os.stat(path).st_mode); found.append(path)\n"
+        "    except OSError: pass\n"
+        "rows = [line.split() for line in open('/proc/self/status')]\n"
+        "found += [row[1].strip('0') for row in rows if row[0] in ('CapPrm:', 'CapEff:')]\n"
+        "open('/out/found', 'w').write(repr(found))\n"
+    )
+    program.chmod(0o600)
+    run_contained(
+        program, [], home=tmp_path / "home", reads={"/in": tmp_path / "packed"}, writes=tmp_path / "out"
+    )
+    assert (tmp_path / "out/found").read_text() in ("['content', 0, '', '']", "['content', 1, '', '']")
+    for path in (tmp_path / "out", tmp_path / "out/found"):
+        assert path.stat().st_uid == os.geteuid()

@@ -306,6 +306,40 @@ async def test_images_bring_environment_binds_and_replace_each_other(home: Path,
     assert image_exists(home, "tools")
 
 
+async def test_what_is_mounted_into_an_image_stays_read_only(home: Path, tmp_path: Path) -> None:
+    tool, tree = tmp_path / "tool", tmp_path / "tree"
+    for folder in (tool, tree):
+        folder.mkdir()
+        folder.chmod(0o777)
+    build_image(home, "vendored", tree, binds={"/testbed/vendor/tool": str(tool), "/opt/tool": str(tool)})
+    async with LocalBackend(home).open(SandboxSpec(image="vendored")) as box:
+        for name in ("/testbed/vendor/tool", "/opt/tool"):
+            result = await box.exec(["touch", f"{name}/x"], timeout_s=_PATIENCE_S)
+            assert b"Read-only file system" in result.stderr
+        assert (await box.exec("touch x", timeout_s=_PATIENCE_S)).exit_code == 0
+    assert list(tool.iterdir()) == []
+
+
+async def test_a_folder_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+    home = tmp_path / os.fsdecode(b"caf\xe9, and: more")
+    home.mkdir()
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "file").write_text("content")
+    build_image(home, "odd", tmp_path / "tree")
+    async with LocalBackend(home).open(SandboxSpec(image="odd")) as box:
+        assert (await box.exec("cat file", timeout_s=_PATIENCE_S)).stdout == b"content"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root owns files as root")
+async def test_root_starts_no_sandbox_of_files_that_belong_to_root(home: Path, tmp_path: Path) -> None:
+    build_image(home, "copied", tmp_path)
+    for path in (home / "images/copied/rootfs", *(home / "images/copied/rootfs").rglob("*")):
+        os.chown(path, 0, 0, follow_symlinks=False)
+    with pytest.raises(SandboxStartError, match="belong to root"):
+        async with LocalBackend(home).open(SandboxSpec(image="copied")):
+            pass
+
+
 async def test_preflight_finds_nothing_fatal_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = LocalBackend(home)
     assert [finding for finding in await preflight(backend) if finding.severity == "error"] == []

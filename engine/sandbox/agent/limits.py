@@ -60,6 +60,11 @@ def process_limit() -> int:
     return int(os.environ.get(PROCESSES_VARIABLE) or 0)
 
 
+def has_rlimits() -> bool:
+    """Return whether ``apply_rlimits`` has anything to apply."""
+    return bool(os.environ.get(RLIMITS_VARIABLE))
+
+
 def apply_rlimits() -> None:
     """Apply the limits that the kernel is to enforce to this process and its children."""
     wanted = os.environ.get(RLIMITS_VARIABLE)

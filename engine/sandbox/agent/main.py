@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 
+from .children import OutOfMemoryScore, harden, sweep
 from .files import OPERATIONS
-from .processes import Command, harden, sweep
+from .processes import Command
 from .wire import MAX_FRAME, decode, frame
 
 TYPE_CHECKING = False
@@ -27,6 +28,7 @@ class Stream:
         for fd in (0, 1, 2):
             os.dup2(null, fd)
         os.close(null)
+        self.score = OutOfMemoryScore()
 
     def read_frame(self) -> dict[str, Any]:
         """Read the next frame. Raises EOFError at the end of the stream, ValueError on malformed input."""
@@ -56,7 +58,7 @@ class Stream:
 
 def _execute(request: dict[str, Any], stream: Stream) -> dict[str, object]:
     try:
-        command = Command(request, stream.fd_in, stream.read_frame)
+        command = Command(request, stream.score, stream.fd_in, stream.read_frame)
     except OSError as error:
         return {"errno": error.errno, "message": "no process could be started", "resource": True}
     return command.run()

@@ -1,67 +1,31 @@
-"""Commands inside the sandbox: start, capture, deadline, and the death of the whole process tree.
-
-Here because only a process inside the PID namespace can kill a tree for certain: as init it signals
-everything, as a subreaper it finds every orphan below itself.
-"""
+"""Commands inside the sandbox: streams, capture, deadline, and the death of the whole process tree."""
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import time
 
-from .limits import apply_rlimits, descendants, process_limit, threads
+from .children import start, sweep
+from .limits import process_limit, threads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from .children import OutOfMemoryScore
+
 _CHUNK = 1 << 16
-_KILL_S = 5.0
-_FORK_S = 2.0
 _REAP_MS = 1000.0
 _COUNT_S = 0.2
-_SIGINT, _SIGKILL, _SIGPIPE, _SIGCHLD, _SIGXFSZ = 2, 9, 13, 17, 25
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
-
-
-def harden() -> None:
-    """Make this process untouchable by the commands it will run, and the parent of every orphan."""
-    _prctl(_PR_SET_DUMPABLE, 0)  # commands of the same user can neither trace us nor open our descriptors
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    _set_signals(default=(_SIGINT,), ignore=(_SIGPIPE,))  # an init ignores what has no handler
-    os.umask(0o022)
-
-
-def _prctl(option: int, argument: int) -> None:
-    try:
-        import _ctypes  # a fraction of the start-up cost of ctypes
-
-        address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")  # type: ignore[arg-type]
-        _ctypes.call_function(address, (option, argument, 0, 0, 0))
-    except (ImportError, AttributeError, OSError, TypeError):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(option, argument, 0, 0, 0)
-
-
-def _set_signals(*, default: tuple[int, ...] = (), ignore: tuple[int, ...] = ()) -> None:
-    try:
-        import _signal as signal  # type: ignore[import-not-found]  # the enums of ``signal`` cost milliseconds
-    except ImportError:
-        import signal
-    for number in default:
-        signal.signal(number, signal.SIG_DFL)
-    for number in ignore:
-        signal.signal(number, signal.SIG_IGN)
+_SIGCHLD = 17
 
 
 def _wake_on_child(fd: int) -> None:
     """Write to ``fd`` whenever a child ends, adopted orphans included; -1 disables it."""
     try:
-        import _signal as signal
+        import _signal as signal  # type: ignore[import-not-found]  # the enums of ``signal`` cost milliseconds
     except ImportError:
         import signal
     signal.signal(_SIGCHLD, signal.SIG_DFL if fd < 0 else lambda *_: None)
@@ -99,72 +63,6 @@ class Capture:
         return kept, self.total - len(kept)
 
 
-def _kill_all() -> None:
-    # Only an init may use -1: anywhere else it could reach processes that are not ours.
-    for pid in [-1] if os.getpid() == 1 else [process.pid for process in descendants()]:
-        try:
-            os.kill(pid, _SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
-
-
-def sweep() -> dict[int, int]:
-    """Kill and reap every descendant, ``setsid`` or not; return wait statuses by pid."""
-    statuses: dict[int, int] = {}
-    give_up = time.monotonic() + _KILL_S
-    pause = 0.0002
-    while True:
-        _kill_all()
-        try:
-            while True:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-                if pid == 0:
-                    break
-                statuses[pid] = status
-        except ChildProcessError:
-            return statuses
-        if time.monotonic() > give_up:
-            return statuses
-        time.sleep(pause)
-        pause = min(pause * 2, 0.02)
-
-
-def _fork() -> int:
-    give_up = time.monotonic() + _FORK_S
-    while True:
-        try:
-            return os.fork()
-        except OSError:
-            if time.monotonic() > give_up:
-                raise
-            sweep()
-            time.sleep(0.01)
-
-
-def _become(argv: list[str], cwd: str, env: dict[str, str], fds: tuple[int, int, int]) -> None:
-    """Turn the forked child into the command; never returns."""
-    try:
-        os.setsid()
-        for target, fd in enumerate(fds):
-            os.dup2(fd, target)
-        _set_signals(default=(_SIGPIPE, _SIGXFSZ))
-        _prctl(_PR_SET_DUMPABLE, 1)  # or our own /proc files belong to root
-        try:
-            with open("/proc/self/oom_score_adj", "w") as file:
-                file.write("1000")  # the command pays for its own hunger, not the agent
-        except OSError:
-            pass
-        apply_rlimits()
-        try:
-            os.chdir(cwd)
-            os.execvpe(argv[0], argv, env)
-        except OSError as error:
-            os.write(2, ("%s: %s\n" % (error.filename or argv[0], error.strerror)).encode("utf-8", "replace"))
-            os._exit(126 if error.errno in (errno.EACCES, errno.ENOEXEC) else 127)
-    finally:
-        os._exit(127)
-
-
 def _exit_code(status: int) -> int:
     return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
@@ -174,11 +72,18 @@ class Command:
 
     Args:
         request: ``argv, cwd, env, stdin, timeout_ms, output_cap`` (bytes kept of each stream).
+        score: the agent's rank among out-of-memory victims.
         fd_cancel: becomes readable when the host wants the command gone (or is gone itself).
         cancel: consumes what is readable there.
     """
 
-    def __init__(self, request: dict[str, Any], fd_cancel: int, cancel: Callable[[], object]) -> None:
+    def __init__(
+        self,
+        request: dict[str, Any],
+        score: OutOfMemoryScore,
+        fd_cancel: int,
+        cancel: Callable[[], object],
+    ) -> None:
         self.fd_cancel = fd_cancel
         self.cancel = cancel
         self.stdin = memoryview(request["stdin"])
@@ -195,7 +100,7 @@ class Command:
             os.set_blocking(fd, False)
         _wake_on_child(self.fd_wake)
         try:
-            self.pid, self.fd_stdin, out, err = self._start(request)
+            self.pid, self.fd_stdin, out, err = self._open(request, score)
         except OSError:
             self._stop_waking()
             raise
@@ -204,12 +109,10 @@ class Command:
         self.open_fds = [out, err]
 
     @staticmethod
-    def _start(request: dict[str, Any]) -> tuple[int, int, int, int]:
+    def _open(request: dict[str, Any], score: OutOfMemoryScore) -> tuple[int, int, int, int]:
         (in_r, in_w), (out_r, out_w), (err_r, err_w) = os.pipe(), os.pipe(), os.pipe()
         try:
-            pid = _fork()
-            if pid == 0:
-                _become(request["argv"], request["cwd"], request["env"], (in_r, out_w, err_w))
+            pid = start(request, (in_r, out_w, err_w), score)
         except OSError:
             for fd in (in_w, out_r, err_r):
                 os.close(fd)

@@ -54,6 +54,8 @@ async def nothing_of_the_host_is_visible(subject: Subject) -> None:
             assert set(found.stdout.decode().split()) <= {"/sys:", "/home:", "agent", "/root:", ".pyenv"}, (
                 found.stdout
             )
+        mounts = await box.exec("cat /proc/self/mountinfo", timeout_s=10)
+        assert str(subject.secret_file.parent).encode() not in mounts.stdout, mounts.stdout
         processes = await box.exec("ls -d /proc/[0-9]* | wc -l", timeout_s=10)
         assert int(processes.stdout) <= 4
 
@@ -72,6 +74,14 @@ async def there_are_no_privileges(subject: Subject) -> None:
         for attempt in (*privileged, "chroot / true", *(f"echo x > {path}" for path in written)):
             assert (await box.exec(attempt, timeout_s=10)).exit_code != 0, attempt
         await _works(box)
+
+
+@check
+async def no_core_leaves_the_sandbox(subject: Subject) -> None:
+    """Limit 1 is the only one that also holds where the kernel pipes cores to a program of the host."""
+    async with subject.open() as box:
+        code, text = await _python(box, "import resource\nprint(resource.getrlimit(resource.RLIMIT_CORE))\n")
+        assert (code, text) == (0, "(1, 1)\n")
 
 
 @check
@@ -116,6 +126,8 @@ async def killing_everything_hurts_only_the_killer(subject: Subject) -> None:
 async def a_memory_bomb_stays_inside(subject: Subject) -> None:
     """The bomb is killed or refused; a neighbour is unaffected, and the sandbox goes on."""
     async with subject.open() as neighbour, subject.open() as box:
+        rank = await box.exec("cat /proc/self/oom_score_adj", timeout_s=20)
+        assert rank.stdout == b"1000\n", "the kernel would rather kill the agent"
         code, _ = await _python(box, "blocks = []\nwhile True: blocks.append(bytearray(1 << 20))\n", 60)
         assert code not in (0, None)
         await _works(neighbour)

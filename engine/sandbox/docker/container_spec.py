@@ -37,7 +37,7 @@ OWNER = f"{DOMAIN}/owner"
 ROLE = f"{DOMAIN}/role"
 SANDBOX, PRISTINE = "sandbox", "pristine"
 
-_MODULES = ("wire", "limits", "processes", "files", "main")
+_MODULES = ("wire", "limits", "children", "processes", "files", "main")
 _BOOT = (
     "import types; read = lambda size, data=b'': data if len(data) == size else "
     "read(size, data + (os.read(0, min(size - len(data), 65536)) or sys.exit('no agent came'))); "
@@ -53,6 +53,8 @@ for name, source in {sources!r}:
 """
 _OPEN_FILES = 16_384
 _SHM_BYTES = 64 << 20
+_CORE_BYTES = 1
+"""0 would let the kernel pipe cores to a handler outside of the container."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,7 +166,7 @@ def _host_config(
 ) -> dict[str, Any]:
     limits = spec.limits
     memory = limits.memory_mb << 20
-    ulimits = [_ulimit("nofile", _OPEN_FILES), _ulimit("core", 0)]
+    ulimits = [_ulimit("nofile", _OPEN_FILES), _ulimit("core", _CORE_BYTES)]
     if not quota:
         ulimits.append(_ulimit("fsize", limits.disk_mb << 20))
     host: dict[str, Any] = {

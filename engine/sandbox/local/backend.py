@@ -41,6 +41,8 @@ from engine.threads import in_thread
 _START_S = 30.0
 _ATTEMPTS = 3
 _CLOSE_S = 10.0
+_STARTING_PER_CORE = 4
+"""Most sandboxes that start at the same time, per core; more would only delay one another."""
 _INODES_PER_MB = 64
 _STREAM_LIMIT = 1 << 20
 
@@ -157,7 +159,9 @@ class LocalBackend:
         """Fallback to copies of images, where overlay mounts turned out to be impossible."""
         self._base: BaseSystem | None = None
         self._spawner: SpawnClient | None = None
-        self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._spawner_lock = asyncio.Lock()
+        self._places = asyncio.Semaphore()
         self._trees: dict[tuple[object, ...], _ImageTree] = {}
 
     @contextlib.asynccontextmanager
@@ -167,6 +171,11 @@ class LocalBackend:
         if not (image.rootfs / spec.workdir.lstrip("/")).is_dir():
             raise ImageError(
                 f"image '{image.name}' has no folder {spec.workdir} (its workdir is {image.workdir})"
+            )
+        if image.uid == 0 and os.geteuid() == 0:
+            raise ImageError(
+                f"the files of image '{image.name}' belong to root, and so would what its commands do; "
+                "build it again, or give its files to another user"
             )
         sandbox = await self._start(spec, image)
         try:
@@ -204,6 +213,12 @@ class LocalBackend:
     async def _spawn(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
         began = time.monotonic()
         spawner = await self._live_spawner()
+        async with self._places:
+            return await self._spawn_with(spawner, spec, image, began)
+
+    async def _spawn_with(
+        self, spawner: SpawnClient, spec: SandboxSpec, image: Image, began: float
+    ) -> AgentSandbox:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
         entry = LedgerEntry.of_this_process(sandbox_id, spec, cgroups=groups)
@@ -291,9 +306,10 @@ class LocalBackend:
 
     async def _live_spawner(self) -> SpawnClient:
         loop = asyncio.get_running_loop()
-        if self._spawner_lock is None or self._spawner_lock[0] is not loop:
-            self._spawner_lock = (loop, asyncio.Lock())
-        async with self._spawner_lock[1]:
+        if self._loop is not loop:
+            self._loop, self._spawner_lock = loop, asyncio.Lock()
+            self._places = asyncio.Semaphore(_STARTING_PER_CORE * (os.cpu_count() or 1))
+        async with self._spawner_lock:
             spawner = self._spawner
             if spawner is None or not spawner.alive or spawner.loop is not loop:
                 spawner = self._spawner = await SpawnClient.start()

@@ -7,28 +7,37 @@ but files and folders came out.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from engine.errors import HostileInputError, PreflightError
 from engine.sandbox.local.base_system import prepare
+from engine.sandbox.local.images import OWNER
 
 OUT = "/out"
 """Where the program sees the folder that it may write to."""
 _SAID = 500
 _START = """
-import resource, runpy, sys
-memory, size = int(sys.argv.pop(1)), int(sys.argv.pop(1))
-for limit, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, size), (resource.RLIMIT_CORE, 0)):
+import os, resource, sys
+memory, size, user = (int(sys.argv.pop(1)) for _ in range(3))
+with open("/program.py") as file:
+    program = compile(file.read(), file.name, "exec")
+if os.getuid() == 0:
+    os.setgroups([])
+    os.setresgid(user, user, user)
+    os.setresuid(user, user, user)
+for limit, value in ((resource.RLIMIT_AS, memory), (resource.RLIMIT_FSIZE, size), (resource.RLIMIT_CORE, 1)):
     resource.setrlimit(limit, (value, value))
-runpy.run_path("/program.py", run_name="__main__")
+exec(program, {"__name__": "__main__", "__file__": file.name})
 """
-"""The limits hold before the program has read anything."""
+"""User and limits are in force before the program begins. A core limit of 1 also keeps cores from a handler
+that the kernel pipes them to, which runs outside of the sandbox; 0 does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,9 @@ def run_contained(
         writes: folder that appears as ``OUT``.
         limits: None is the usual.
 
+    As root the program runs as the owner of images, for whom what it reads is made readable; what it wrote
+    belongs to root afterwards.
+
     Raises:
         PreflightError: bubblewrap is missing.
         HostileInputError: the program failed or went over a limit; says what it printed last.
@@ -71,31 +83,61 @@ def run_contained(
             "bwrap is not installed, and strangers' files are only unpacked in a sandbox: install bubblewrap"
         )
     base = prepare(home / "sandboxes")
-    command = [bubblewrap, "--unshare-all", "--unshare-user", "--disable-userns", "--cap-drop", "ALL"]
-    command += ["--uid", "1000", "--gid", "1000", "--die-with-parent", "--new-session", "--clearenv"]
+    command = [bubblewrap, *_namespaces(), "--die-with-parent", "--new-session", "--clearenv"]
     command += ["--setenv", "PATH", base.path, "--setenv", "HOME", "/tmp", "--setenv", "LC_ALL", "C.UTF-8"]
-    for source, target in base.binds:
+    binds = [*base.binds, (str(program), "/program.py"), *((str(path), name) for name, path in reads.items())]
+    parents = {str(parent) for _, target in binds for parent in PurePosixPath(target).parents}
+    for parent in sorted(parents - {"/"}):  # bubblewrap's own would be closed to all but root
+        command += ["--perms", "0755", "--dir", parent]
+    for source, target in binds:
         command += ["--ro-bind", source, target]
     for path, points_to in base.links:
         command += ["--symlink", points_to, path]
-    command += [
-        "--proc",
-        "/proc",
-        "--dev",
-        "/dev",
-        "--tmpfs",
-        "/tmp",
-        "--ro-bind",
-        str(program),
-        "/program.py",
-    ]
-    for inside, outside in reads.items():
-        command += ["--ro-bind", str(outside), inside]
+    command += ["--proc", "/proc", "--dev", "/dev", "--perms", "1777", "--tmpfs", "/tmp"]
     with open(base.seccomp, "rb") as seccomp:
         command += ["--bind", str(writes), OUT, "--chdir", OUT, "--seccomp", str(seccomp.fileno())]
         command += ["--", base.python, "-I", "-S", "-B", "-c", _START]
-        command += [str(limits.memory_mb << 20), str(limits.file_mb << 20), *arguments]
-        _run(command, limits.seconds, seccomp.fileno())
+        command += [str(limits.memory_mb << 20), str(limits.file_mb << 20), str(OWNER), *arguments]
+        with _lent(reads.values(), writes):
+            _run(command, limits.seconds, seccomp.fileno())
+
+
+def _namespaces() -> list[str]:
+    """Return bubblewrap's options for namespaces, user and capabilities.
+
+    Root has no user namespace: in one, its own files would belong to the program, device nodes among them.
+    Instead the program's starter changes to another user, for which it needs two capabilities.
+    """
+    if os.geteuid() != 0:
+        options = ["--unshare-all", "--unshare-user", "--disable-userns", "--uid", "1000", "--gid", "1000"]
+        return [*options, "--cap-drop", "ALL"]
+    options = [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts", "cgroup-try")]
+    return [*options, "--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+
+
+@contextlib.contextmanager
+def _lent(reads: Iterable[Path], writes: Path) -> Iterator[None]:
+    """As root, let the owner of images read and write what a contained program is given."""
+    if os.geteuid() != 0:
+        yield
+        return
+    for path in (inner for outer in reads for inner in _tree(outer)):
+        mode = path.lstat().st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+            path.chmod(stat.S_IMODE(mode) | (0o555 if stat.S_ISDIR(mode) else 0o444))
+    os.chown(writes, OWNER, OWNER)
+    try:
+        yield
+    finally:
+        for path in _tree(writes):
+            os.chown(path, 0, 0, follow_symlinks=False)
+
+
+def _tree(path: Path) -> Iterator[Path]:
+    """Iterate over a path and, where it is a folder, everything below it; links are not followed."""
+    yield path
+    for parent, folders, names in os.walk(path):
+        yield from (Path(parent, name) for name in (*folders, *names))
 
 
 def _run(command: Sequence[str], seconds: float, inherited: int) -> None:

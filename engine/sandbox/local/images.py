@@ -39,7 +39,7 @@ BASE_FOLDERS = frozenset(
     )
 )
 """Top-level folders of the base system; an image cannot replace them."""
-_OWNER = 65533
+OWNER = 65533
 """Owner of image files made by root: no account of that number exists on common distributions."""
 _PREFIX = "local:"
 
@@ -166,7 +166,7 @@ def _present(home: Path, binds: Mapping[str, str]) -> dict[str, str]:
 def _give_away(folder: Path) -> None:
     for parent, _, names in os.walk(folder):
         for path in (parent, *(os.path.join(parent, name) for name in names)):
-            os.chown(path, _OWNER, _OWNER, follow_symlinks=False)
+            os.chown(path, OWNER, OWNER, follow_symlinks=False)
 
 
 def _swap(staging: Path, folder: Path) -> None:

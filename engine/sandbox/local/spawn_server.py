@@ -13,6 +13,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import socket
@@ -41,7 +42,7 @@ def _check(result: int, what: str) -> None:
 
 
 def _mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    result = _libc.mount(source.encode(), target.encode(), kind.encode(), flags, data.encode())
+    result = _libc.mount(os.fsencode(source), os.fsencode(target), kind.encode(), flags, os.fsencode(data))
     _check(result, f"mount {kind or 'bind'} {source} on {target}")
 
 
@@ -79,29 +80,30 @@ def _writable(path: str, mode: int, request: dict[str, Any]) -> None:
 
 def _layer(request: dict[str, Any], stage: str, name: str, *, ordinary: bool) -> None:
     """Make the image's top-level folder ``name`` writable by an overlay, or by a copy."""
-    lower = os.path.join(request["rootfs"], name)
+    os.chdir(request["rootfs"])  # the mount table shows the lower layer's path: a relative one says little
     merged, upper, work = (f"{stage}/{part}/{name}" for part in ("root", "upper", "work"))
-    mode = os.stat(lower).st_mode & 0o7777
+    mode = os.stat(name).st_mode & 0o7777
     os.makedirs(work)
     _writable(merged, mode, request)
     _writable(upper, mode, request)
     if not request["copy"]:
-        options = f"lowerdir={_escape(lower)},upperdir={upper},workdir={work},volatile"
+        options = f"lowerdir={_escape(name)},upperdir={upper},workdir={work},volatile"
         flags = _MS_NODEV | _MS_NOSUID
         try:
             _mount("overlay", merged, "overlay", flags, options + (",userxattr" if ordinary else ""))
         except OSError as error:
             raise _OverlayError(error.errno, error.strerror) from error
         return
-    code = os.spawnv(os.P_WAIT, "/bin/cp", ["cp", "-a", lower + "/.", merged])
+    code = os.spawnv(os.P_WAIT, "/bin/cp", ["cp", "-a", f"{name}/.", merged])
     if code != 0:
-        raise OSError(code, f"copying {lower} into the sandbox failed (is disk_mb too small?)")
+        raise OSError(code, f"copying {name} into the sandbox failed (is disk_mb too small?)")
 
 
 def _populate(request: dict[str, Any], stage: str, *, ordinary: bool) -> None:
     size, inodes = request["disk_bytes"], request["inodes"]
     _mount("tmpfs", stage, "tmpfs", _MS_NODEV | _MS_NOSUID, f"size={size},nr_inodes={inodes},mode=755")
     root = f"{stage}/root"
+    os.mkdir(f"{stage}/empty")
     for folder in ("", "/dev", "/proc", "/sys", "/run", "/var"):
         os.mkdir(root + folder)
     os.symlink("../tmp", f"{root}/var/tmp")
@@ -114,7 +116,19 @@ def _populate(request: dict[str, Any], stage: str, *, ordinary: bool) -> None:
         _layer(request, stage, name, ordinary=ordinary)
     for source, target in request["binds"]:
         os.makedirs(root + target, exist_ok=True)
-        _mount(source, root + target, "", _MS_BIND | _MS_REC)
+        if source == target or not _mount_unnamed(source, root + target, f"{stage}/empty"):
+            _mount(source, root + target, "", _MS_BIND | _MS_REC)
+
+
+def _mount_unnamed(source: str, target: str, empty: str) -> bool:
+    """Mount a folder read-only so that the mount table hides its path; return False if impossible."""
+    folder, name = os.path.split(source)
+    os.chdir(folder)
+    try:
+        _mount("overlay", target, "overlay", _MS_NODEV | _MS_NOSUID, f"lowerdir={_escape(name)}:{empty}")
+    except OSError:
+        return False
+    return True
 
 
 def _arguments(request: dict[str, Any], stage: str) -> list[str]:
@@ -126,6 +140,9 @@ def _arguments(request: dict[str, Any], stage: str) -> list[str]:
         arguments += ["--bind", f"{root}/{name}", f"/{name}"]
     for path in request["writable"]:
         arguments += ["--bind", f"{stage}/rw{path}", path]
+    for _, target in request["binds"]:
+        if target.split("/")[1] in request["layers"]:
+            arguments += ["--ro-bind", root + target, target]  # the layer's own bind made it writable
     arguments += ["--proc", "/proc", "--dev", "/dev", "--remount-ro", "/dev"]
     arguments += ["--bind", f"{stage}/rw/tmp", "/dev/shm", "--clearenv", "--seccomp", str(_SECCOMP_FD)]
     for key, value in request["env"].items():
@@ -293,6 +310,8 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
+    # The kernel pipes cores to a handler outside of the sandbox whatever the limit is, unless it is 1.
+    resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     SpawnServer(socket.socket(fileno=control), owner).serve()
 

@@ -80,7 +80,7 @@ def test_it_is_limited_alone_and_without_rights() -> None:
             "ShmSize": 64 << 20,
             "Ulimits": [
                 {"Name": "nofile", "Soft": 16384, "Hard": 16384},
-                {"Name": "core", "Soft": 0, "Hard": 0},
+                {"Name": "core", "Soft": 1, "Hard": 1},
             ],
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges", docker_option()],

@@ -5,43 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import pytest
-
-import engine.sandbox.agent
 from engine.config.kubernetes import KubernetesConfig
 from engine.sandbox.agent.limits import threads
-from engine.sandbox.base import ExecResult, SandboxLimits, SandboxSpec
-from engine.sandbox.client import AgentClient
+from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.kubernetes.manifests import spec
-from engine.sandbox.responses import executed
+from tests.unit.sandbox.agents import USER, agent, readable, run
 
-_USER = 54321
-"""Nobody's: what runs under it is this test's."""
-# The running Python may lie where only root can read: what the agent imports is imported before.
-_START = (
-    "import _ctypes, os, resource, select, sys, warnings; sys.path[:0] = [{folder!r}]; "
-    "from agent.main import main; "
-    "user = {user}; user and (os.setgroups([]), os.setgid(user), os.setuid(user)); main()"
-)
-
-
-@pytest.fixture
-def readable() -> Iterator[Path]:
-    """A folder with the agent's source, which every user can read, and one that every user can write."""
-    with tempfile.TemporaryDirectory(prefix="agents-") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        shutil.copytree(Path(engine.sandbox.agent.__file__).parent, folder / "agent")
-        (folder / "shared").mkdir()
-        (folder / "shared").chmod(0o777)
-        yield folder
+__all__ = ["readable"]
 
 
 def variables(config: KubernetesConfig, processes: int) -> dict[str, str]:
@@ -52,43 +26,8 @@ def variables(config: KubernetesConfig, processes: int) -> dict[str, str]:
     return {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
 
 
-@contextlib.asynccontextmanager
-async def agent(folder: Path, env: dict[str, str]) -> AsyncIterator[AgentClient]:
-    code = _START.format(folder=str(folder), user=_USER if os.geteuid() == 0 else 0)
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", "-B", "-c", code),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env={"PATH": os.defpath, **env},
-        cwd="/",
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    client = AgentClient(process.stdout, process.stdin)
-    try:
-        await client.hello(60)
-        yield client
-    finally:
-        await client.close()
-        await process.wait()
-
-
-async def run(client: AgentClient, *argv: str) -> ExecResult:
-    return await client.call(
-        "exec",
-        executed(10_000),
-        timeout_s=60.0,
-        argv=list(argv),
-        cwd="/",
-        env={"PATH": os.defpath},
-        stdin=b"",
-        timeout_ms=60_000,
-        output_cap=10_000,
-    )
-
-
 async def test_sandboxes_of_one_user_do_not_take_each_others_processes(readable: Path) -> None:
-    env = variables(KubernetesConfig(run_as_user=_USER), processes=16)
+    env = variables(KubernetesConfig(run_as_user=USER), processes=16)
     script = (
         'for n in 1 2 3 4 5; do sleep 60 & done; : > "$0"; '
         "until [ -e a -a -e b -a -e c -a -e d ]; do sleep 0.05; done; echo works"
