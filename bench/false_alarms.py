@@ -43,7 +43,7 @@ from engine.sandbox.docker.backend import DockerBackend
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
 
-PACKAGES = ("more-itertools==10.8.0", "sqlparse==0.5.3", "marshmallow==4.1.0")
+PACKAGES = ("more-itertools==10.8.0", "sqlparse==0.5.3", "markdown==3.8")
 """Source distributions of the tasks of the set ``packages``; none is the quickstart's."""
 PACKAGE_TASKS = 200
 SCRIPTED_EVERY = 4
