@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.datasets.testing import testrun
@@ -11,6 +11,7 @@ from engine.grading.logs import swebench
 from engine.grading.logs.parsers import parse_log
 from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
+NO_RECORD = "pytest left no record of tests"
 _PASSING = frozenset({"PASSED", "XFAIL", "XPASS"})
 _SUMMARY = "=== short test summary info ==="
 SEVERITY = tuple(outcome.upper() for outcome in testrun.SEVERITY)
@@ -35,6 +36,9 @@ class Evidence:
     """Reason why there are no outcomes; empty when there may be some."""
     forged: bool = False
     """Output that imitates the grader's was found."""
+    signs: tuple[str, ...] = ()
+    """Signs of tampering that an honest project's own tests may give as well: changes to the test runner and
+    to test files while the tests ran. Those of the gold patch's runs do not count."""
     disk_full: bool = False
     """The sandbox had no room left when the tests ended, so that reports may be missing or cut off."""
     signed: TestRun | None = None
@@ -51,7 +55,7 @@ class Evidence:
     def is_incomplete(self) -> bool:
         """Return whether a report is missing, damaged or not the grader's."""
         without_record = self.record_wanted and self.record is None
-        return bool(self.forged or self.problem or without_record)
+        return bool(self.forged or self.signs or self.problem or without_record)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +66,9 @@ class Judgement:
     tests: tuple[TestResult, ...] = ()
     detail: str = ""
     """Description of the failure for display; empty when the patch passed."""
-    tampered: bool = False
-    """The sources of evidence contradict each other in the patch's favour."""
+    signs: tuple[str, ...] = ()
+    """Contradictions of the sources of evidence in the patch's favour: signs of tampering as those of
+    ``Evidence``, whatever ``passed`` is."""
     reward: float | None = None
     """Reward of a rule that grades beyond passed or failed."""
 
@@ -81,24 +86,28 @@ def statuses_of(row: TaskRow, log: str, parser: str = "") -> dict[str, str]:
     return parse_log(parser or row.answer.log_parser, log, instance_of(row))
 
 
-def contradictions(row: TaskRow, evidence: Evidence, claimed: Iterable[str], parser: str = "") -> list[str]:
-    """Return the tests that passed according to the log but not according to pytest's sealed record.
+def contradictions(
+    row: TaskRow, evidence: Evidence, claimed: Sequence[str], parser: str = ""
+) -> tuple[str, ...]:
+    """Return a sign of tampering for each test that passed according to the log but not to pytest's record.
 
     Args:
         parser: parser of the log where the row names none; the record is read with the same parser.
         claimed: names of tests that passed according to the log.
     """
-    if not evidence.record_wanted:
-        return []
+    if not evidence.record_wanted or not claimed:
+        return ()
     outcomes = evidence.record.outcomes if evidence.record is not None else {}
     parser = parser or row.answer.log_parser
-    known = statuses_of(row, _as_log(outcomes, parser), parser) if outcomes else {}
+    if not outcomes:
+        return (NO_RECORD,)
+    known = statuses_of(row, _as_log(outcomes, parser), parser)
     wrong = []
     for test in claimed:
         key = swebench.resolve_case(test, known)
         if key is None or known[key] not in _PASSING:
-            wrong.append(test)
-    return wrong
+            wrong.append(unconfirmed(test))
+    return tuple(wrong)
 
 
 def _as_log(outcomes: Mapping[str, str], parser: str) -> str:
@@ -110,25 +119,23 @@ def _as_log(outcomes: Mapping[str, str], parser: str) -> str:
     return "\n".join([_SUMMARY, *(f"{outcome} {name}" for name, outcome in printed)])
 
 
-def against_the_record(tests: list[str]) -> Judgement:
-    """Return the judgement when the log claims more passed tests than pytest recorded."""
-    return Judgement(
-        passed=False, tampered=True, detail=f"pytest's own record does not confirm {named(tests)}"
-    )
+def unconfirmed(test: str) -> str:
+    """Return the sign of tampering of a test that passed according to a report only."""
+    return f"pytest's own record does not confirm {test}"
 
 
-def unconfirmed_success(evidence: Evidence) -> str:
-    """Return the reason to distrust a success without test names; empty when it is confirmed."""
+def unconfirmed_success(evidence: Evidence) -> tuple[str, ...]:
+    """Return the sign of tampering of a success without test names; none when it is confirmed."""
     if not evidence.record_wanted:
-        return ""
+        return ()
     if evidence.record is None or evidence.record.exit_status < 0:
-        return "the script succeeded, but pytest did not come to its end"
+        return ("the script succeeded, but pytest did not come to its end",)
     outcomes = evidence.record.outcomes.values()
     if not any(outcome in _PASSING for outcome in outcomes):
-        return "the script succeeded, but no test passed"
+        return ("the script succeeded, but no test passed",)
     if any(outcome in ("FAILED", "ERROR") for outcome in outcomes):
-        return "the script succeeded, but tests failed"
-    return ""
+        return ("the script succeeded, but tests failed",)
+    return ()
 
 
 def recorded_tests(evidence: Evidence) -> tuple[TestResult, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -19,7 +19,7 @@ from engine.datasets.answer_files import contents_of
 from engine.datasets.testing.testrun import run_tests
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import HostileInputError, PatchError, SandboxError
-from engine.grading.evidence import Evidence, Judgement, required
+from engine.grading.evidence import Evidence, Judgement, named, required
 from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.rules import RULES
 from engine.grading.running.guarded_files import GuardedFiles
@@ -49,6 +49,18 @@ class RunResult:
     applied: AppliedPatch
     evidence: Evidence
     judgement: Judgement
+
+    @property
+    def signs(self) -> tuple[str, ...]:
+        """Return the signs of tampering that an honest project's own tests may give as well."""
+        return (*self.evidence.signs, *self.judgement.signs)
+
+    def cleared(self, known: Collection[str]) -> RunResult:
+        """Return the run judged without signs that are known from runs of the gold patch."""
+        if self.verdict is not Verdict.TAMPERED:
+            return self
+        verdict, detail = _verdict(self.evidence, self.judgement, known)
+        return replace(self, verdict=verdict, detail=detail)
 
     @property
     def score(self) -> float:
@@ -175,7 +187,7 @@ async def gather(
         return await run_script(box, answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
     await place_files(box, overlay)
     guarded = await GuardedFiles.hashed(box, answer, overlay=overlay)
-    run = await run_tests(box, answer.test_command, timeout_s=timeout_s)
+    run = await run_tests(box, answer.test_command, timeout_s=timeout_s, changed=changed)
     evidence = Evidence(
         log=run.log,
         shown=run.log,
@@ -183,6 +195,7 @@ async def gather(
         timed_out=run.timed_out,
         problem=run.problem,
         forged=run.forged,
+        signs=run.signs,
         signed=run,
     )
     return evidence if run.timed_out or run.forged else await guarded.checked(box, evidence)
@@ -226,15 +239,20 @@ async def _restore_tests(box: Sandbox, row: TaskRow, applied: AppliedPatch) -> s
     return ""
 
 
-def _verdict(evidence: Evidence, judgement: Judgement) -> tuple[Verdict, str]:
+def _verdict(
+    evidence: Evidence, judgement: Judgement, known_signs: Collection[str] = ()
+) -> tuple[Verdict, str]:
     if evidence.timed_out:
         return Verdict.TEST_TIMEOUT, evidence.problem
     if evidence.disk_full:
         reason = "the sandbox's disk was full when the tests ended (sandbox.disk_mb limits it)"
         parts = (reason, evidence.problem, judgement.detail)
         return Verdict.FAILED, ": ".join(part for part in parts if part)
-    if evidence.forged or judgement.tampered:
-        return Verdict.TAMPERED, evidence.problem or judgement.detail
+    if evidence.forged:
+        return Verdict.TAMPERED, evidence.problem
+    signs = [sign for sign in (*evidence.signs, *judgement.signs) if sign not in known_signs]
+    if signs:
+        return Verdict.TAMPERED, f"signs of tampering: {named(signs)}"
     if judgement.passed and not evidence.problem:
         return Verdict.PASSED, ""
     return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from engine.config.rollout import ExtraRuns, GradingConfig
@@ -50,7 +50,7 @@ class _Job:
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """A patch whose first run passed."""
+    """A patch whose first run passed, or would have without signs of tampering that gold patches may give."""
 
     job: _Job
     extra: ExtraRuns
@@ -65,7 +65,13 @@ class _Passed:
     @property
     def needs_reference(self) -> bool:
         """Return whether the reference of the row decides anything."""
-        return self.checked or bool(excused(self.grade.tests))
+        doubtful = self.first.verdict is Verdict.TAMPERED
+        return self.checked or doubtful or bool(excused(self.grade.tests))
+
+    async def cleared(self, signs: Collection[str]) -> _Passed:
+        """Return the submission judged without signs of tampering that the gold patch gives, too."""
+        first = self.first.cleared(signs)
+        return replace(self, first=first, grade=replace(await grade_of(first), seconds=self.grade.seconds))
 
 
 class Grader:
@@ -172,8 +178,12 @@ class Grader:
                 known.files if known is not None and self._config.counterfactual.mode != "off" else NO_OVERLAY
             )
             first = await self._run(job, overlay)
+            if job.extra is None:  # nobody tampered with it, whatever it looks like
+                first = first.cleared(first.signs)
+            elif known is not None:
+                first = first.cleared(known.signs)
             grade = replace(await grade_of(first), seconds=time.monotonic() - started)
-            if job.extra is None or first.score <= 0:
+            if job.extra is None or (first.score <= 0 and not _is_doubtful(first, known)):
                 return grade
             passed = _Passed(job, job.extra, first, grade, checked=self._is_checked(), overlaid=bool(overlay))
             if known is not None or not passed.needs_reference:
@@ -190,8 +200,12 @@ class Grader:
         return rate is None or secrets.SystemRandom().random() < rate
 
     async def _concluded(self, passed: _Passed, reference: Reference | None) -> Grade:
-        """Return the grade of a patch whose first run passed."""
+        """Return the grade of a patch whose first run passed, or may have."""
         began = time.monotonic()
+        if reference is not None and passed.first.verdict is Verdict.TAMPERED:
+            passed = await passed.cleared(reference.signs)
+        if passed.first.score <= 0:
+            return passed.grade
         grade = _without_excuses(passed.grade, reference)
         if grade.reward:
             grade = await self._confirmed(passed, grade, reference)
@@ -208,7 +222,11 @@ class Grader:
         if not passed.overlaid:  # from inside the first run looked otherwise than the extra ones
             extra = extra.model_copy(update={"true_runs": extra.true_runs + 1})
         runs = draw_runs(extra, reference.variants)
-        found = await confirm(passed.first, reference, runs, lambda files: self._run(job, files))
+
+        async def execute(files: Mapping[str, bytes]) -> RunResult:
+            return (await self._run(job, files)).cleared(reference.signs)
+
+        found = await confirm(passed.first, reference, runs, execute)
         return await _with_confirmation(grade, found)
 
     def _unchosen(self) -> CounterfactualOutcome:
@@ -228,6 +246,11 @@ class Grader:
     async def _run(self, job: _Job, overlay: Mapping[str, bytes]) -> RunResult:
         async with self._permits:
             return await self._runs.execute(job.row, job.patch, timeout_s=job.timeout_s, overlay=overlay)
+
+
+def _is_doubtful(first: RunResult, known: Reference | None) -> bool:
+    """Return whether a run only looks tampered with as long as nothing is known of the gold patch's."""
+    return known is None and first.verdict is not first.cleared(first.signs).verdict
 
 
 def _without_excuses(grade: Grade, reference: Reference | None) -> Grade:

@@ -1,7 +1,8 @@
 """Runs pytest inside a sandbox and signs its report. A plain script: standard library and pytest only.
 
 It is copied with the recorder's scripts into the toolchain folder, which sandboxes see read-only, and started
-as ``python3 -S -P -B DRIVER --junit PATH [options] NODE_ID…`` in the workdir with a secret on stdin.
+as ``python3 -S -P -B DRIVER --junit PATH [options] NODE_ID…`` in the workdir. The first line of stdin is a
+secret; after it may come the workdir and the files that the submission changed, with null bytes in between.
 
 - Two processes: the child runs pytest; the parent holds the secret, receives what ``pytest_recorder`` saw and
   writes the report with an HMAC over it. The child can read neither the parent's memory nor its descriptors.
@@ -86,7 +87,7 @@ class Collector:
         self.ids.append(nodeid)
 
 
-def run(options: argparse.Namespace, connection: Any) -> int:
+def run(options: argparse.Namespace, connection: Any, submission: bytes) -> int:
     """Run the tests, tell the witness and return pytest's exit code."""
     here = str(Path.cwd())
     from trainyard_guard import Guard  # type: ignore[import-not-found]
@@ -95,7 +96,8 @@ def run(options: argparse.Namespace, connection: Any) -> int:
     roots = [str(Path(root).resolve()) for root in options.root]
     private = Path(tempfile.mkdtemp(prefix="trainyard-"))
     encode = json.JSONEncoder().encode
-    recorder = Recorder(Guard(here), channel(connection))
+    changed = list(map(os.fsdecode, submission.split(b"\0")[1:])) if submission else None
+    recorder = Recorder(Guard(here, changed), channel(connection))
     import pytest
 
     sys.path += roots
@@ -140,14 +142,16 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _child(options: argparse.Namespace, connection: Any) -> None:
+def _child(options: argparse.Namespace, connection: Any, reading: int) -> None:
     """Run the tests; exit without running exit handlers of the code under test."""
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)  # the secret comes through stdin
         os.close(nothing)
-        code = run(options, connection)
+        with os.fdopen(reading, "rb") as pipe:
+            submission = pipe.read()
+        code = run(options, connection, submission)
     except Exception:
         traceback.print_exc()
     finally:
@@ -166,13 +170,19 @@ def main() -> None:
     from trainyard_witness import Seal, Session, protect  # type: ignore[import-not-found]
 
     ours, theirs = socketpair()
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         ours.close()
-        _child(options, theirs)
+        os.close(writing)
+        _child(options, theirs, reading)
     protect()
     theirs.close()
-    seal, session = Seal(sys.stdin.buffer.readline().strip()), Session(ours)
+    os.close(reading)
+    key, _, submission = sys.stdin.buffer.read().partition(b"\n")
+    with os.fdopen(writing, "wb") as pipe:
+        pipe.write(submission)
+    seal, session = Seal(key.strip()), Session(ours)
     code = witness(session, child)
     if session.ending:
         report = session.ending.partition(b" ")[2]

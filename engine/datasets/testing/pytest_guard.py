@@ -352,10 +352,16 @@ class Guard:
         return not self.trust.value(new)
 
     def check_all(self, config: "Any") -> None:
-        """Compare the hooks and the collected tests too."""
+        """Compare the hooks and the collected tests too.
+
+        Args:
+            config: pytest's configuration; None where it ended before it had one.
+        """
         if self._is_subject:
             return
         self.check()
+        if config is None:
+            return
         for item, collected in self._items:
             for name in _REPLACED:
                 if name in vars(item) and not self.trust.value(vars(item)[name]):

@@ -10,6 +10,8 @@ import asyncio
 import hashlib
 import hmac
 import json
+import os
+import posixpath
 import re
 import secrets
 import shlex
@@ -71,7 +73,9 @@ class TestRun:
     problem: str = ""
     """Reason why there is no report; empty when there is one."""
     forged: bool = False
-    """Evidence of a forged report, or of pytest altered while it ran."""
+    """Evidence of a forged report."""
+    signs: tuple[str, ...] = ()
+    """Changes to the test runner, and tests whose outcomes the recorder does not confirm."""
     log: str = ""
     seconds: float = 0.0
 
@@ -102,8 +106,14 @@ def driver_command(tests: Sequence[str], roots: Sequence[str], *, trace_roots: S
     return " ".join(part if part == "{junit}" else shlex.quote(part) for part in [*parts, "--", *tests])
 
 
-async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> TestRun:
+async def run_tests(
+    sandbox: Sandbox, command: str, *, timeout_s: float, changed: Iterable[str] | None = None
+) -> TestRun:
     """Run a test command (see ``driver_command``) in the sandbox's workdir and read its report.
+
+    Args:
+        changed: paths, relative to the workdir, that the tested submission changed; code of other files may
+            do with the test runner as it likes. None where they are unknown.
 
     Raises:
         SandboxError: the sandbox failed; a failing, hanging or vanishing test process is a result.
@@ -115,7 +125,9 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
         command.replace("{junit}", report),
         timeout_s=timeout_s,
         env=TEST_ENVIRONMENT,
-        stdin=secret.encode() + b"\n",
+        stdin=secret.encode()
+        + b"\n"
+        + (b"" if changed is None else submission(sandbox.spec.workdir, changed)),
         output_cap=LOG_BYTES,
     )
     log = log_text(result)
@@ -138,6 +150,15 @@ async def run_tests(sandbox: Sandbox, command: str, *, timeout_s: float) -> Test
             ) from error
         problem = f"the test runner's report was damaged while it ran: {error}"
         return TestRun(forged=True, problem=problem, log=log, seconds=result.seconds)
+
+
+def submission(workdir: str, changed: Iterable[str]) -> bytes:
+    """Return what recorders of pytest are told of a submission: the workdir and the files that it changed.
+
+    Args:
+        changed: paths relative to the workdir.
+    """
+    return b"\0".join(map(os.fsencode, [workdir, *(posixpath.join(workdir, path) for path in changed)]))
 
 
 async def _has_other_tools(sandbox: Sandbox) -> bool:
@@ -167,19 +188,18 @@ def _read_report(data: bytes, secret: str, log: str, seconds: float) -> TestRun:
     report: dict[str, Any] = json.loads(escaped.decode("unicode_escape"))
     problem = "" if report["junit"] else f"the tests did not run (exit code {record.exit_status})"
     cases = parse_junit(report["junit"]) if report["junit"] else {}
-    altered = _alterations(record, cases)
     return TestRun(
         cases=cases,
         ids=tuple(report["ids"]),
         lines=report["lines"],
-        forged=bool(altered),
-        problem=f"the test runner was altered while it ran: {', '.join(altered[:3])}" if altered else problem,
+        signs=_signs(record, cases),
+        problem=problem,
         log=log,
         seconds=seconds,
     )
 
 
-def _alterations(record: Record, cases: Mapping[tuple[str, str], TestCase]) -> list[str]:
+def _signs(record: Record, cases: Mapping[tuple[str, str], TestCase]) -> tuple[str, ...]:
     """Return the recorder's findings, and tests that passed according to the JUnit report only."""
     seen: dict[tuple[str, str], bool] = {}
     for node_id, status in record.outcomes.items():
@@ -187,7 +207,7 @@ def _alterations(record: Record, cases: Mapping[tuple[str, str], TestCase]) -> l
         seen[address] = seen.get(address, True) and status in _PASSED
     claimed = (address for address, case in cases.items() if case.outcome is TestOutcome.PASSED)
     unseen = [f"{'.'.join(address)} did not pass" for address in claimed if not seen.get(address, False)]
-    return [*record.altered, *unseen]
+    return (*record.altered, *unseen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,6 +77,8 @@ class Reference:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Path, relative to the workdir or absolute → true content when the tests start; files with mutants."""
     variants: tuple[Variant, ...] = ()
+    signs: tuple[str, ...] = ()
+    """Signs of tampering in these runs: the project's own tests give them, so they say nothing of others."""
     coverage: Mapping[str, MutantKind] = field(default_factory=dict)
     """Required test that fails in some variant → kind of mutant, the first of the kinds that it has."""
     note: str = ""

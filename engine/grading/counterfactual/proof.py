@@ -10,7 +10,7 @@ import random
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.datasets.health import row_content
 from engine.errors import DatasetError
@@ -69,6 +69,14 @@ async def prove(
         DatasetError: the row does not pass with its gold patch.
         SandboxError: infrastructure failed.
     """
+    signs = set(true_run.signs)
+    true_run = true_run.cleared(signs)
+
+    async def trusted(files: Mapping[str, bytes]) -> RunResult:
+        run = await execute(files)
+        signs.update(run.signs)
+        return run.cleared(signs)
+
     if true_run.verdict is not Verdict.PASSED:
         raise DatasetError(
             f"the row does not pass with its gold patch: {true_run.detail or true_run.verdict}"
@@ -79,10 +87,10 @@ async def prove(
     for number in range(variants if subject.mutants else 0):
         chosen = choose(subject.mutants, KINDS[number % len(KINDS)], used, subject.draw)
         used.update(chosen)
-        variant = await _proven(subject, chosen, execute)
+        variant = await _proven(subject, chosen, trusted)
         if variant is not None:
             found.append(variant)
-    return _reference(subject, found)
+    return replace(_reference(subject, found), signs=tuple(sorted(signs)))
 
 
 def coverage_of(row: TaskRow, reference: Reference) -> MutantCoverage:

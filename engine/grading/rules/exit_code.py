@@ -14,6 +14,4 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
         return Judgement(
             passed=False, tests=tests, detail=f"the tests ended with exit code {evidence.exit_code}"
         )
-    if doubt := unconfirmed_success(evidence):
-        return Judgement(passed=False, tests=tests, tampered=True, detail=doubt)
-    return Judgement(passed=True, tests=tests)
+    return Judgement(passed=True, tests=tests, signs=unconfirmed_success(evidence))

@@ -14,7 +14,6 @@ from engine.datasets.testing.testrun import TestRun
 from engine.grading.evidence import (
     Evidence,
     Judgement,
-    against_the_record,
     contradictions,
     describe,
     instance_of,
@@ -83,9 +82,7 @@ def _by_log(row: TaskRow, evidence: Evidence) -> Judgement:
         )
     counted = [test for kind in report["tests_status"].values() for test in kind["success"]]
     claimed = [test for test in counted if found.get(test) != "SKIPPED"]
-    if unseen := contradictions(row, evidence, claimed):
-        return against_the_record(unseen)
-    return Judgement(passed=True, tests=tests)
+    return Judgement(passed=True, tests=tests, signs=contradictions(row, evidence, claimed))
 
 
 def _status(test: str, statuses: swebench.StatusMap, eval_type: str) -> str | None:

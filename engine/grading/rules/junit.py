@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
 from engine.datasets.testing.testrun import TestCase, junit_address
-from engine.grading.evidence import Evidence, Judgement, describe, named, required, unconfirmed_success
+from engine.grading.evidence import Evidence, Judgement, describe, required, unconfirmed, unconfirmed_success
 from engine.types import TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult
 
 _GOOD = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
@@ -35,9 +35,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
         wrong = {test.test_id: test.outcome for test in tests if test.outcome not in good}
     if wrong:
         return Judgement(passed=False, tests=tests, detail=describe(wrong))
-    if doubt := _doubt(answer, evidence):
-        return Judgement(passed=False, tests=tests, tampered=True, detail=doubt)
-    return Judgement(passed=True, tests=tests)
+    return Judgement(passed=True, tests=tests, signs=_signs(answer, evidence))
 
 
 def _result(address: tuple[str, str], case: TestCase) -> TestResult:
@@ -62,13 +60,13 @@ def _find(
     return cases.get(address) or by_name.get(test) or missing
 
 
-def _doubt(answer: TaskAnswer, evidence: Evidence) -> str:
-    """Return the reason to distrust the report: pytest's record lacks or contradicts a required test."""
+def _signs(answer: TaskAnswer, evidence: Evidence) -> tuple[str, ...]:
+    """Return reasons to distrust the report: pytest's record lacks or contradicts required tests."""
     if not evidence.record_wanted:
-        return ""
+        return ()
     wanted = [test for test, _ in required(answer) if "::" in test]
     if not wanted or evidence.record is None:
         return unconfirmed_success(evidence)
     outcomes = {junit_address(test): outcome for test, outcome in evidence.record.outcomes.items()}
-    unseen = [test for test in wanted if outcomes.get(junit_address(test)) not in _CONFIRMED]
-    return f"pytest's own record does not confirm {named(unseen)}" if unseen else ""
+    unseen = (test for test in wanted if outcomes.get(junit_address(test)) not in _CONFIRMED)
+    return tuple(unconfirmed(test) for test in unseen)

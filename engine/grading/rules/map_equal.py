@@ -14,7 +14,6 @@ from engine.datasets.importers.formats.r2e_gym import PARSER, plain_name
 from engine.grading.evidence import (
     Evidence,
     Judgement,
-    against_the_record,
     contradictions,
     describe,
     outcome_of,
@@ -43,9 +42,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     if wrong:
         return Judgement(passed=False, tests=tests, detail=describe(wrong))
     claimed = [test for test, status in statuses.items() if status == "PASSED" and test in expected]
-    if unseen := contradictions(row, evidence, claimed, parser):
-        return against_the_record(unseen)
-    return Judgement(passed=True, tests=tests)
+    return Judgement(passed=True, tests=tests, signs=contradictions(row, evidence, claimed, parser))
 
 
 def differences(statuses: Mapping[str, str], expected: Mapping[str, str], *, strict: bool) -> dict[str, str]:

@@ -13,7 +13,6 @@ from engine.config.rollout import GradingConfig
 from engine.grading.evidence import (
     Evidence,
     Judgement,
-    against_the_record,
     contradictions,
     describe,
     named,
@@ -44,9 +43,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     if problem := problem_of(run, test_run, fix, expected):
         return Judgement(passed=False, tests=tests, detail=problem)
     claimed = [test for test, _ in required(answer) if fix.get(test) == PASS]
-    if wrong := contradictions(row, evidence, claimed):
-        return against_the_record(wrong)
-    return Judgement(passed=True, tests=tests)
+    return Judgement(passed=True, tests=tests, signs=contradictions(row, evidence, claimed))
 
 
 def _states(answer: TaskAnswer, name: str) -> dict[str, str]:

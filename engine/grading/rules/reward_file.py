@@ -30,15 +30,13 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     if not math.isfinite(value):
         return Judgement(passed=False, tests=tests, detail=f"the verifier's reward is {value}")
     reward = min(max(value, 0.0), 1.0)
-    doubt = unconfirmed_success(evidence)
     partial = reward < 1 and evidence.record is not None and bool(evidence.record.outcomes)
-    if reward > 0 and doubt and not partial:
-        return Judgement(passed=False, tests=tests, tampered=True, detail=doubt)
     if reward > 0 and evidence.exit_code in _ENDED_FROM_OUTSIDE:
         detail = f"the verifier was stopped by a signal (exit code {evidence.exit_code})"
         return Judgement(passed=False, tests=tests, detail=detail)
     detail = "" if reward >= 1 else f"the verifier's reward is {value:g}"
-    return Judgement(passed=reward >= 1, tests=tests, detail=detail, reward=reward)
+    signs = unconfirmed_success(evidence) if reward > 0 and not partial else ()
+    return Judgement(passed=reward >= 1, tests=tests, detail=detail, reward=reward, signs=signs)
 
 
 def reward_of(rewards: Mapping[str, float]) -> float:

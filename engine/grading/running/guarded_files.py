@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from engine.errors import PatchError, SandboxError
-from engine.grading.evidence import Evidence, named
+from engine.grading.evidence import Evidence
 from engine.patches.apply import apply_patch, touched
 from engine.patches.trees import MAX_FILES, is_plain
 from engine.sandbox.base import Sandbox
@@ -81,23 +81,20 @@ class GuardedFiles:
         return cls(names, outside, allowed)
 
     async def checked(self, box: Sandbox, evidence: Evidence) -> Evidence:
-        """Return the evidence of the run, as forged where one of its test files was altered."""
-        altered = await self.altered(box)
-        if not altered:
-            return evidence
-        problem = f"test files were changed while the tests ran: {named(altered)}"
-        return replace(evidence, forged=True, problem=problem)
+        """Return the evidence of the run, with a sign of tampering for each test file that was altered."""
+        return replace(evidence, signs=(*evidence.signs, *await self.signs(box)))
 
-    async def altered(self, box: Sandbox) -> list[str]:
-        """Return the paths whose content is none that the run itself put there, sorted.
+    async def signs(self, box: Sandbox) -> tuple[str, ...]:
+        """Return a sign for each file whose content is none that the run itself put there, with its hash.
 
-        Files that can no longer be read count as altered.
+        Files that can no longer be read are a sign as well.
         """
         try:
             found = await _hashes(box, self._names, self._outside)
         except PatchError as error:
-            return [str(error)]
-        return sorted(path for path, digest in found.items() if digest not in self._allowed[path])
+            return (f"the test files can no longer be read: {error}",)
+        altered = sorted(path for path, digest in found.items() if digest not in self._allowed[path])
+        return tuple(f"{path} was changed while the tests ran (SHA-256 {found[path]})" for path in altered)
 
 
 async def _hashes(box: Sandbox, names: Sequence[str], outside: Sequence[str]) -> dict[str, str]:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import os
 import posixpath
 import re
 import secrets
@@ -27,7 +26,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.datasets.importers.formats.evalscript import END, START
-from engine.datasets.testing.testrun import LOG_BYTES, Record, TestCase, log_text, parse_junit, read_record
+from engine.datasets.testing.testrun import (
+    LOG_BYTES,
+    Record,
+    TestCase,
+    log_text,
+    parse_junit,
+    read_record,
+    submission,
+)
 from engine.datasets.testing.toolchain import recorder_scripts
 from engine.grading.evidence import SEVERITY, Evidence
 from engine.grading.logs import swebench
@@ -102,8 +109,7 @@ async def run_script(
     if nonces.key:
         for name, source in recorder_scripts().items():
             await box.write_file(f"{nonces.folder}/{name}", source)
-        places = [box.spec.workdir, *(posixpath.join(box.spec.workdir, path) for path in changed)]
-        await box.write_file(f"{nonces.folder}/submission", b"\0".join(map(os.fsencode, places)))
+        await box.write_file(f"{nonces.folder}/submission", submission(box.spec.workdir, changed))
         for path, content in answer.test_files.items():
             if path.endswith(".sh") and (extended := _extended(content, nonces.folder)) != content:
                 await box.write_file(posixpath.join(box.spec.workdir, path), extended.encode())
@@ -285,16 +291,11 @@ async def _with_reports(box: Sandbox, answer: TaskAnswer, nonces: _Nonces, evide
         cases = await _cases(box, nonces.junit)
     elif answer.grade_rule is GradeRule.REWARD_FILE:
         rewards = await _rewards(box, answer)
-    altered = ", ".join(record.altered[:3]) if record is not None else ""
-    problem = evidence.problem
-    if altered:
-        problem = f"the test runner was altered while it ran: {altered}"
-    elif forged:
-        problem = "the test runner's record is not its own"
     return replace(
         evidence,
-        problem=problem,
-        forged=evidence.forged or forged or bool(altered),
+        problem="the test runner's record is not its own" if forged else evidence.problem,
+        forged=evidence.forged or forged,
+        signs=record.altered if record is not None else (),
         record_wanted=bool(nonces.key),
         record=record,
         cases=cases,

@@ -101,7 +101,7 @@ async def test_a_log_that_a_parser_cannot_finish_has_failed(parser: str, text: s
     found = await judged(parser, text * (200_000 // len(text)))
     spent = time.process_time() - started
     others.cancel()
-    assert (found.passed, found.tampered) == (False, False)
+    assert (found.passed, found.signs) == (False, ())
     assert "1 s of processor time" in found.detail
     assert [test.outcome for test in found.tests] == [TestOutcome.MISSING]
     assert spent < isolated_worker.CPU_S / 2
@@ -111,7 +111,7 @@ async def test_a_log_that_a_parser_cannot_finish_has_failed(parser: str, text: s
 async def test_lines_that_end_as_swebench_reads_them_need_the_record_too() -> None:
     """A lone carriage return ends a line for swebench; whoever splits at newlines alone sees no claim."""
     found = await judged("parse_log_pytest", f"x\rPASSED {TEST}\r", record_wanted=True)
-    assert found.tampered
+    assert found.signs
     seen = Record(exit_status=0, altered=(), outcomes={TEST: "PASSED"})
     assert (await judged("parse_log_pytest", f"x\rPASSED {TEST}\r", record_wanted=True, record=seen)).passed
 

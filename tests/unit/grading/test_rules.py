@@ -74,8 +74,8 @@ def test_a_map_that_pytest_does_not_confirm_is_tampered() -> None:
     seen = record({"r2e_tests/test_1.py::A::test_x": "PASSED", "r2e_tests/test_1.py::test_y": "FAILED"})
     assert r2e(expected, record_wanted=True, record=seen).passed
     other = record({"r2e_tests/test_1.py::A::test_x": "FAILED"})
-    assert r2e(expected, record_wanted=True, record=other).tampered
-    assert r2e(expected, record_wanted=True).tampered
+    assert r2e(expected, record_wanted=True, record=other).signs
+    assert r2e(expected, record_wanted=True).signs
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,8 @@ def test_a_map_that_pytest_does_not_confirm_is_tampered() -> None:
 def test_exit_code_0_must_be_confirmed(outcomes: dict[str, str] | None, passed: bool) -> None:
     seen = None if outcomes is None else record(outcomes)
     found = judge(GradeRule.EXIT_CODE, Evidence(exit_code=0, record_wanted=True, record=seen))
-    assert (found.passed, found.tampered) == (passed, not passed)
+    assert found.passed
+    assert bool(found.signs) is not passed
     assert judge(GradeRule.EXIT_CODE, Evidence(exit_code=0)).passed
     assert not judge(GradeRule.EXIT_CODE, Evidence(exit_code=None)).passed
 
@@ -187,12 +188,12 @@ def test_a_full_reward_over_failed_tests_is_not_believed() -> None:
     failed = Evidence(
         rewards={"reward": 1.0}, record_wanted=True, record=record({"a": "PASSED", "b": "FAILED"})
     )
-    assert judge(GradeRule.REWARD_FILE, failed).tampered
+    assert judge(GradeRule.REWARD_FILE, failed).signs
     partial = Evidence(
         rewards={"reward": 0.5}, record_wanted=True, record=record({"a": "PASSED", "b": "FAILED"})
     )
     found = judge(GradeRule.REWARD_FILE, partial)
-    assert (found.passed, found.tampered, found.reward) == (False, False, 0.5)
+    assert (found.passed, found.signs, found.reward) == (False, (), 0.5)
 
 
 NONCES = _Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
