@@ -70,12 +70,11 @@ async def prove(
         SandboxError: infrastructure failed.
     """
     signs = set(true_run.signs)
-    true_run = true_run.cleared(signs)
 
-    async def trusted(files: Mapping[str, bytes]) -> RunResult:
+    async def noted(files: Mapping[str, bytes]) -> RunResult:
         run = await execute(files)
         signs.update(run.signs)
-        return run.cleared(signs)
+        return run
 
     if true_run.verdict is not Verdict.PASSED:
         raise DatasetError(
@@ -87,7 +86,7 @@ async def prove(
     for number in range(variants if subject.mutants else 0):
         chosen = choose(subject.mutants, KINDS[number % len(KINDS)], used, subject.draw)
         used.update(chosen)
-        variant = await _proven(subject, chosen, trusted)
+        variant = await _proven(subject, chosen, noted)
         if variant is not None:
             found.append(variant)
     return replace(_reference(subject, found), signs=tuple(sorted(signs)))

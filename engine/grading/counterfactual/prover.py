@@ -14,7 +14,7 @@ from engine.datasets.testing.toolchain import DRIVER
 from engine.grading.counterfactual.base import Reference
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
-from engine.grading.execution import RunExecutor, RunResult
+from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
 from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow, Verdict
@@ -76,8 +76,7 @@ class Prover:
             files.update(without_changed(await read_test_files(box, row), patch, row.task.workdir))
 
         ending = _ending_with_tests(row)
-        timeout_s = self._timeout_s(row)
-        result = await self._runs.execute(ending, patch, timeout_s=timeout_s, inspect=inspect)
+        result = await self._run(ending, patch, inspect=inspect)
         return TrueRun(result, files, shortened=ending != row)
 
     async def prove(self, row: TaskRow, patch: str, true_run: TrueRun) -> Reference:
@@ -87,7 +86,7 @@ class Prover:
         """
 
         async def execute(overlay: Mapping[str, bytes]) -> RunResult:
-            return await self._runs.execute(row, patch, timeout_s=self._timeout_s(row), overlay=overlay)
+            return await self._run(row, patch, overlay)
 
         reference = await prove(row, true_run.result, true_run.files, execute)
         if not reference.variants or DRIVER in row.answer.test_command:
@@ -95,9 +94,21 @@ class Prover:
         # A script may not bear what is put in place in its midst: then honest solutions would fail, too.
         placed = await execute(reference.files)
         if placed.verdict is Verdict.PASSED:
-            return reference
+            return replace(reference, signs=tuple(sorted({*reference.signs, *placed.signs})))
         note = f"the gold patch fails the true tests where they are put in place: {placed.detail}"
         return replace(reference, files={}, variants=(), coverage={}, note=note[:_NOTE_CHARS])
+
+    async def _run(
+        self,
+        row: TaskRow,
+        patch: str,
+        overlay: Mapping[str, bytes] = NO_OVERLAY,
+        inspect: Inspection | None = None,
+    ) -> RunResult:
+        """Run tests under the gold patch, which is not to blame for signs of tampering."""
+        timeout_s = self._timeout_s(row)
+        run = await self._runs.execute(row, patch, timeout_s=timeout_s, overlay=overlay, inspect=inspect)
+        return run.cleared(run.signs)
 
     def _timeout_s(self, row: TaskRow) -> float:
         return row.answer.timeout_s or self._config.timeout_s
