@@ -55,6 +55,8 @@ class _Sampled:
     """First CUDA device of the servers."""
     live: LiveTransfer | None = None
     """Transfer of new weights without files; None: files."""
+    is_trained: bool = True
+    """False where the weights stay those of the servers' folder."""
 
 
 async def start_training_engines(
@@ -106,7 +108,7 @@ async def open_sampling_engines(
         PublicationError: no server proves that it serves the policy.
     """
     dtype = _served_type(half=True)
-    sampled = _Sampled(source=config.checkpoint, max_context=max_context, dtype=dtype)
+    sampled = _Sampled(source=config.checkpoint, max_context=max_context, dtype=dtype, is_trained=False)
     policy, folder = await _start(config, run, sampled)
     try:
         opened = await asyncio.to_thread(
@@ -137,7 +139,13 @@ async def _start(
     )
     policy = VllmPolicy(
         [connect(number) for number in range(len(vllm.addresses) or vllm.replicas)],
-        Publisher(vllm, served, folder=run.run_dir / ENGINES / "weights", live=sampled.live),
+        Publisher(
+            vllm,
+            served,
+            folder=run.run_dir / ENGINES / "weights",
+            live=sampled.live,
+            stored=None if sampled.is_trained else folder,
+        ),
         vllm,
         chat=await asyncio.to_thread(opened.chat),
         max_context=max_context,

@@ -89,6 +89,7 @@ def test_an_evaluation_samples_a_proven_policy(home: Path, engines: dict[str, An
     assert evaluated["metrics"]["solve/rate"] == evaluated["solve_rate"]
     ready = [one for event in of_type(events, "engines_reported") for one in event["replicas"]]
     assert any(one["state"] == "ready" and one["version"] == 0 for one in ready)
+    assert not (home / "runs" / "evaluated" / "engines" / "weights").exists(), "a second copy of the weights"
 
 
 def test_an_evaluation_attaches_to_a_server_with_its_key(

@@ -171,10 +171,10 @@ class Server:
 
 
 def publisher(folder: Path, **settings: Any) -> Publisher:
-    live = settings.pop("live", None)
+    live, stored = settings.pop("live", None), settings.pop("stored", None)
     config = VllmConfig(**{"start_timeout_s": 60, **settings})
     model = ServedModel(vocabulary=small.VOCAB, max_context=256, dtype=torch.float32)
-    return Publisher(config, model, folder=folder / "weights", live=live)
+    return Publisher(config, model, folder=folder / "weights", live=live, stored=stored)
 
 
 def served(report: PublicationReport) -> list[Server]:
@@ -285,6 +285,21 @@ async def test_weights_in_files_are_not_held_in_memory(tmp_path: Path) -> None:
     gc.collect()
     assert held() is None
     assert await publishing.restore(cast(VllmClient, Server()))
+
+
+async def test_weights_that_are_never_trained_are_read_where_they_are(tmp_path: Path) -> None:
+    trainer, stored = Trainer(), tmp_path / "model"
+    trainer.step(1)
+    await trainer.send_weights(WriteFolder(folder=stored, dtype=torch.float32))
+    publishing, servers = publisher(tmp_path, stored=stored), [Server(), Server("stale")]
+    report = await publish(publishing, 0, trainer, servers)
+    assert served(report) == servers[:1]
+    assert "load model" in servers[0].calls
+    assert not (tmp_path / "weights").exists()
+    anew = Server()
+    assert await publishing.restore(cast(VllmClient, anew))
+    assert await anew.checksums() == await servers[0].checksums()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
 async def test_weights_that_stay_the_same_are_proven_too(tmp_path: Path) -> None:

@@ -98,16 +98,25 @@ class Publisher:
         model: that servers and trainer share.
         folder: for files of weights and nothing else; servers must see it.
         live: transfer without files; None: files. Where it fails, files are used.
+        stored: folder that has the weights already, of a policy that is never trained: servers read them
+            there and nothing is written; None: they are written to ``folder``.
     """
 
     def __init__(
-        self, config: VllmConfig, model: ServedModel, *, folder: Path, live: LiveTransfer | None = None
+        self,
+        config: VllmConfig,
+        model: ServedModel,
+        *,
+        folder: Path,
+        live: LiveTransfer | None = None,
+        stored: Path | None = None,
     ) -> None:
         self._mode = config.in_flight
         self._timeout_s = config.start_timeout_s
         """A server whose update takes longer is cheaper to start anew."""
         self._model = model
         self._folder = folder
+        self._stored = stored
         self._live = None if model.has_adapters else live
         self._allowed = tolerance(model.dtype, exact_trainer=model.exact_trainer)
         self._weights: WeightSource | None = None
@@ -177,6 +186,8 @@ class Publisher:
     # --- weights -----------------------------------------------------------------------------------
 
     async def _write(self, version: int, weights: WeightSource) -> SentWeights:
+        if self._stored is not None:
+            return SentWeights(digests={}, num_bytes=0)
         folder = self._folder / str(version)
         consumer = WriteFolder(folder=folder, dtype=self._model.dtype, base=self._model.base)
         sent: SentWeights = await weights.send_weights(consumer)
@@ -203,7 +214,7 @@ class Publisher:
             number=number,
             probe=probe,
             expected=expected,
-            folder=self._folder / str(number),
+            folder=self._stored or self._folder / str(number),
             adapter=f"policy-{number}" if self._model.has_adapters else "",
         )
         return self._version
