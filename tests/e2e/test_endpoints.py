@@ -91,6 +91,9 @@ def test_an_administrator_enters_tests_and_removes_an_endpoint_with_the_keyboard
     test.focus()
     admin.keyboard.press("Enter")
     expect(admin.get_by_text("qwen3-coder-480b")).to_be_visible()
+    expect(test).to_be_focused()
+    admin.keyboard.press("Enter")
+    expect(test).to_be_focused()
     shoot(admin, server, screenshots, "endpoints-tested")
     aside(endpoints.save, name="stale", address=api, key="sk-a-key-that-was-revoked")
     admin.goto("/endpoints/")
@@ -102,7 +105,11 @@ def test_an_administrator_enters_tests_and_removes_an_endpoint_with_the_keyboard
     shoot(admin, server, screenshots, "endpoints-narrow")
     admin.set_viewport_size({"width": 1440, "height": 900})
     admin.goto("/endpoints/?edit=hosted")
+    admin.get_by_label("a vLLM server whose weights runs may replace").check()
     shoot(admin, server, screenshots, "endpoints-change")
+    admin.get_by_role("button", name="Save").click()
+    expect(admin.get_by_text("attachable", exact=True)).to_be_visible()
+    shoot(admin, server, screenshots, "endpoints-attachable")
     assert admin.input_value("#e-key") == ""
     admin.on("dialog", lambda dialog: dialog.accept())
     admin.get_by_role("button", name="Remove").first.click()
@@ -206,3 +213,30 @@ def test_the_engines_of_a_run_live(page: Page, server: str, screenshots: Path) -
     shoot(page, server, screenshots, "run-engines")
     page.set_viewport_size({"width": 390, "height": 900})
     shoot(page, server, screenshots, "run-engines-narrow")
+
+
+def test_the_metrics_of_evaluations_are_charts(page: Page, server: str, screenshots: Path) -> None:
+    def evaluated() -> int:
+        run, claim = launched()
+        stream = Stream()
+        stream.started()
+        for step in range(6):
+            ends = {"submitted": 0.5 + 0.08 * step, "max_steps": 0.3 - 0.05 * step, "cancelled": 0.02}
+            metrics = {f"termination/{reason}": share for reason, share in ends.items()} | {
+                "engine/prefix_hit_rate": 0.5 + 0.09 * step, "engine/tokens_per_s": 900.0 - 40 * step,
+                "steps/mean": 6.0 - 0.4 * step, "endpoint/answered": 300.0, "endpoint/repeated": 3.0 * step,
+            }  # fmt: skip
+            stream.add(
+                "evaluation_finished", iteration=10 * step, name="heldout", policy_version=10 * step,
+                num_samples=64, num_tasks=16, num_solved=8, solve_rate=0.4 + 0.05 * step,
+                interval_low=0.3 + 0.05 * step, interval_high=0.5 + 0.05 * step, metrics=metrics,
+            )  # fmt: skip
+        post(claim, stream)
+        return int(run.pk)
+
+    run = aside(evaluated)
+    page.goto(f"/runs/{run}/?tab=evaluation")
+    expect(page.locator("#run-panel .chart")).to_have_count(5)
+    shoot(page, server, screenshots, "run-evaluation-charts")
+    page.set_viewport_size({"width": 390, "height": 900})
+    shoot(page, server, screenshots, "run-evaluation-charts-narrow")

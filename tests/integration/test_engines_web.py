@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.core.management import call_command
 from django.test import Client
 
@@ -12,7 +14,9 @@ from tests.event_builders import T0, Stream
 from tests.html_regions import inner_html
 from tests.web_builders import launched, make_user, post, relaunched, snapshot
 from webapp.contexts.charts import RUN_CHARTS, run_charts
-from webapp.contexts.engines import HEIGHT, build_engines
+from webapp.contexts.engines import build_engines
+from webapp.contexts.evaluations import run_evaluations
+from webapp.contexts.line_charts import HEIGHT
 from webapp.models import EngineReport, EngineSample, Run
 from webapp.permissions import Role
 from webapp.selectors import engines as reads
@@ -203,6 +207,38 @@ def test_an_evaluation_shows_what_its_engines_measured() -> None:
     (found,) = client.get(f"/api/v1/runs/{run.pk}/evaluations").json()
     assert found["metrics"] == metrics
     assert inner_html(page(run), "run-panel").count("<polyline") == 5, "charts over time"
+
+
+def test_evaluations_of_a_policy_show_their_metrics_as_charts() -> None:
+    run, claim = launched()
+    stream = Stream()
+    stream.started()
+    for iteration, hits in ((0, 0.5), (5, 0.75), (10, 1.0)):
+        metrics = {"engine/prefix_hit_rate": hits, "endpoint/answered": 40.0 * hits, "solve/other": 1.0}
+        metrics |= {"steps/mean": 4.25} if iteration else {}
+        stream.add(
+            "evaluation_finished", iteration=iteration, name="heldout", policy_version=0, num_samples=4,
+            num_tasks=4, num_solved=1, solve_rate=0.25, interval_low=0.0, interval_high=1.0, metrics=metrics,
+        )  # fmt: skip
+    post(claim, stream)
+    (plot,) = run_evaluations(run)
+    lines = {chart.id: chart.lines for chart in plot.charts}
+    assert set(lines) == {"engine_prefix", "endpoint", "steps"}
+    assert [line.path for line in lines["engine_prefix"]] == ["0.0,40.0 150.0,20.0 300.0,0.0"]
+    assert [line.path for line in lines["steps"]] == ["150.0,0.0 300.0,0.0"], "it was not always reported"
+    client = Client()
+    client.force_login(make_user("ada", Role.VIEWER))
+    panel = inner_html(client.get(f"/runs/{run.pk}/?tab=evaluation").content.decode(), "run-panel")
+    assert panel.count("<polyline") == 3
+    assert "Environment steps, iteration 0 to iteration 10" in panel
+
+
+def test_every_line_of_a_chart_has_a_colour_of_its_own() -> None:
+    styles = (Path(settings.BASE_DIR) / "static" / "css" / "tokens.css").read_text()
+    for spec in RUN_CHARTS:
+        colours = [series.colour for series in spec.series]
+        assert len(set(colours)) == len(colours), spec.id
+        assert all(f"--chart-{colour}:" in styles for colour in colours), spec.id
 
 
 def test_the_api_returns_the_engines() -> None:

@@ -111,6 +111,13 @@ RUN_CHARTS = (
         "engine_prefix", "Prefix cache hit rate", "share of prompt tokens",
         (Series("engine/prefix_hit_rate", "hits", 4),), span=(0, 1),
     ),
+    ChartSpec(
+        "endpoint", "Requests to the endpoint", "requests",
+        (
+            Series("endpoint/answered", "answered", 3), Series("endpoint/repeated", "repeated", 5),
+            Series("endpoint/rate_limited", "refused for their rate", 2),
+        ),
+    ),
     ChartSpec("engine_restarts", "Engine restarts", "", (Series("engine/restarts", "restarts", 2),)),
     ChartSpec(
         "publish_time", "Weight publication", "seconds", (Series("publish/seconds", "publication", 1),)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from webapp.contexts.line_charts import LineChart, line_chart
 from webapp.models import EngineReport, EngineSample, Run
 from webapp.selectors import engines as reads
 from webapp.services.states import LIVE
 
-WIDTH, HEIGHT = 300, 80
 _COLOURS = 8
 _MARKS = {"ready": "passed", "left_out": "failed", "starting": "starting", "publishing": "running"}
 _CHARTS = (
@@ -36,28 +36,6 @@ class Replica:
     record: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One engine's values over time, as points of an SVG path."""
-
-    name: str
-    colour: int
-    path: str
-    last: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class EngineChart:
-    """One quantity of all engines over time."""
-
-    id: str
-    title: str
-    unit: str
-    top: float
-    """Value at the upper end of the y axis."""
-    lines: tuple[Line, ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnginesView:
     """Engines of a run."""
@@ -69,7 +47,7 @@ class EnginesView:
     queued: int
     ready: int
     left_out: tuple[Replica, ...]
-    charts: tuple[EngineChart, ...]
+    charts: tuple[LineChart, ...]
     since: datetime | None
     """Time at the left end of the charts."""
     until: datetime | None
@@ -125,36 +103,23 @@ def _replica(record: Mapping[str, Any], colours: Mapping[str, int]) -> Replica:
 
 def _charts(
     moments: Sequence[EngineSample | EngineReport], colours: Mapping[str, int]
-) -> tuple[EngineChart, ...]:
+) -> tuple[LineChart, ...]:
     """Return the charts; none if there are fewer than two moments to show."""
     if len(moments) < 2:
         return ()
     start, end = moments[0].time.timestamp(), moments[-1].time.timestamp()
     points: dict[str, list[tuple[float, Mapping[str, Any]]]] = {name: [] for name in colours}
     for one in moments:
-        x = WIDTH * (one.time.timestamp() - start) / ((end - start) or 1.0)
+        x = (one.time.timestamp() - start) / ((end - start) or 1.0)
         for record in one.replicas:
             points[str(record["name"])].append((x, record))
-    return tuple(_chart(field, title, unit, top, points, colours) for field, title, unit, top in _CHARTS)
-
-
-def _chart(
-    field: str,
-    title: str,
-    unit: str,
-    top: float | None,
-    points: Mapping[str, Sequence[tuple[float, Mapping[str, Any]]]],
-    colours: Mapping[str, int],
-) -> EngineChart:
-    values = {name: [(x, float(record[field])) for x, record in rows] for name, rows in points.items()}
-    highest = top or max((y for rows in values.values() for _, y in rows), default=0.0) or 1.0
-    lines = tuple(
-        Line(
-            name,
-            colours[name],
-            " ".join(f"{x:.1f},{HEIGHT - HEIGHT * min(y, highest) / highest:.1f}" for x, y in rows),
-            rows[-1][1] if rows else None,
-        )
-        for name, rows in values.items()
+    return tuple(
+        line_chart(field, title, unit, _values(points, field), colours=colours, top=top)
+        for field, title, unit, top in _CHARTS
     )
-    return EngineChart(field, title, unit, highest, lines)
+
+
+def _values(
+    points: Mapping[str, Sequence[tuple[float, Mapping[str, Any]]]], field: str
+) -> dict[str, list[tuple[float, float]]]:
+    return {name: [(x, float(record[field])) for x, record in rows] for name, rows in points.items()}

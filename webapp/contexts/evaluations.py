@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.types import RunKind
+from webapp.contexts.charts import run_charts
+from webapp.contexts.line_charts import LineChart, line_chart
 from webapp.models import Evaluation, Run
 from webapp.selectors import iterations as reads
 
@@ -32,6 +35,8 @@ class EvaluationPlot:
 
     name: str
     points: tuple[EvaluationPoint, ...]
+    charts: tuple[LineChart, ...]
+    """Metrics of its rollouts and of the policy over the evaluations; empty for fewer than two."""
 
     @property
     def first(self) -> EvaluationPoint:
@@ -42,6 +47,16 @@ class EvaluationPlot:
     def last(self) -> EvaluationPoint:
         """The newest."""
         return self.points[-1]
+
+    @property
+    def since(self) -> str:
+        """Return the left end of the charts."""
+        return f"iteration {self.first.evaluation.iteration}"
+
+    @property
+    def until(self) -> str:
+        """Return the right end of the charts."""
+        return f"iteration {self.last.evaluation.iteration}"
 
 
 def run_evaluations(run: Run) -> tuple[EvaluationPlot, ...]:
@@ -71,6 +86,30 @@ def evaluation_plot(evaluations: list[Evaluation]) -> tuple[EvaluationPlot, ...]
                 )
                 for row in rows
             ),
+            _metric_charts(rows),
         )
         for name, rows in by_name.items()
+    )
+
+
+def _metric_charts(evaluations: Sequence[Evaluation]) -> tuple[LineChart, ...]:
+    if len(evaluations) < 2:
+        return ()
+    found = run_charts([reads.Point(row.iteration, row.metrics, None) for row in evaluations])
+    first, last = found.x[0], found.x[-1]
+    places = [(x - first) / ((last - first) or 1.0) for x in found.x]
+
+    def reported(key: str) -> list[tuple[float, float]]:
+        return [(x, y) for x, y in zip(places, found.columns[key], strict=True) if y is not None]
+
+    return tuple(
+        line_chart(
+            spec.id,
+            spec.title,
+            spec.unit,
+            {series.label: reported(series.key) for series in spec.series},
+            colours={series.label: series.colour for series in spec.series},
+            top=spec.span[1] if spec.span else None,
+        )
+        for spec in found.specs
     )

@@ -1,0 +1,65 @@
+"""Small line charts that the server draws, for panels that are replaced while a run lives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+WIDTH, HEIGHT = 300, 80
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One series, as points of an SVG path."""
+
+    name: str
+    colour: int
+    path: str
+    last: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """One quantity of one or more series."""
+
+    id: str
+    title: str
+    unit: str
+    top: float
+    """Value at the upper end of the y axis."""
+    lines: tuple[Line, ...]
+
+
+def line_chart(
+    identifier: str,
+    title: str,
+    unit: str,
+    series: Mapping[str, Sequence[tuple[float, float]]],
+    *,
+    colours: Mapping[str, int],
+    top: float | None = None,
+) -> LineChart:
+    """Return a chart of values from 0 on.
+
+    Args:
+        identifier: unique among the charts of a panel.
+        title: name of the quantity.
+        unit: of its values.
+        series: points of each series by its name; x from 0 to 1.
+        colours: colour token of each series.
+        top: fixed upper end of the y axis; None: the greatest value.
+    """
+    highest = top or max((y for points in series.values() for _, y in points), default=0.0) or 1.0
+    lines = tuple(
+        Line(
+            name,
+            colours[name],
+            " ".join(
+                f"{WIDTH * x:.1f},{HEIGHT - HEIGHT * min(max(y, 0.0), highest) / highest:.1f}"
+                for x, y in points
+            ),
+            points[-1][1] if points else None,
+        )
+        for name, points in series.items()
+    )
+    return LineChart(identifier, title, unit, highest, lines)
