@@ -94,10 +94,20 @@ class Mutator(Protocol):
         """Return sound mutants of a test file, in the order of preference within each function.
 
         Args:
-            names: names of the functions wanted, without their classes; None for all.
+            names: words of the names of the tests wanted; others may be left out. None for all.
 
         Returns:
             Nothing where the source cannot be parsed.
+        """
+        ...
+
+    def tests_by_function(
+        self, functions: Collection[tuple[str, str]], tests: Sequence[str]
+    ) -> Mapping[tuple[str, str], Sequence[str]]:
+        """Return the tests, named as reports and logs do, that certainly run each function.
+
+        Args:
+            functions: path of the test file, and name as in ``Mutant.function``.
         """
         ...
 

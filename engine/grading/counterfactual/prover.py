@@ -15,7 +15,7 @@ from engine.grading.counterfactual.base import Reference
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
-from engine.patches.apply import touched
+from engine.grading.submission.filter import PatchFilter
 from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow, Verdict
 
@@ -73,7 +73,7 @@ class Prover:
         files: dict[str, bytes] = {}
 
         async def inspect(box: Sandbox) -> None:
-            files.update(without_changed(await read_test_files(box, row), patch, row.task.workdir))
+            files.update(protected(await read_test_files(box, row), row, patch))
 
         ending = _ending_with_tests(row)
         result = await self._run(ending, patch, inspect=inspect)
@@ -121,11 +121,16 @@ def _ending_with_tests(row: TaskRow) -> TaskRow:
     return replace(row, answer=replace(row.answer, test_command="\n".join(lines[: last + 1])))
 
 
-def without_changed(files: Mapping[str, bytes], patch: str, workdir: str) -> dict[str, bytes]:
-    """Return the test files that a patch leaves alone: solutions bring their own version of the others."""
-    changed = {posixpath.normpath(posixpath.join(workdir, path)) for path in touched(patch)}
+def protected(files: Mapping[str, bytes], row: TaskRow, patch: str) -> dict[str, bytes]:
+    """Return the test files that no graded patch can change; solutions bring their own version of others.
+
+    Args:
+        patch: the gold patch; files that it touches are code.
+    """
+    kept = PatchFilter(replace(row, answer=replace(row.answer, gold_patch=patch)))
+    workdir = row.task.workdir
     return {
         path: content
         for path, content in files.items()
-        if posixpath.normpath(posixpath.join(workdir, path)) not in changed
+        if kept.protects(posixpath.relpath(posixpath.join(workdir, path), workdir))
     }

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.config.rollout import ExtraRuns
-from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant, variant_files
+from engine.grading.counterfactual.base import MutantKind, Reference, Variant, variant_files
+from engine.grading.counterfactual.selection import tests_by_function
 from engine.grading.evidence import named
 from engine.grading.execution import RunResult
 from engine.types import CounterfactualOutcome, FindingKind, TamperFinding, TestOutcome, Verdict
@@ -156,14 +156,9 @@ def _false_passes(variant: Variant, run: RunResult) -> list[str]:
 def _findings(variant: Variant, run: RunResult) -> Iterator[TamperFinding]:
     """Yield the mutated assertions of tests that passed; all where the rule knows no tests by name."""
     passed = _false_passes(variant, run)
-    mutants = [mutant for mutant in variant.mutants if any(_is_of(test, mutant) for test in passed)]
+    known = tests_by_function({(mutant.path, mutant.function) for mutant in variant.mutants}, passed)
+    mutants = [mutant for mutant in variant.mutants if (mutant.path, mutant.function) in known]
     for mutant in (mutants or variant.mutants)[:_MAX_FINDINGS]:
         true = f", true: {mutant.before}" if mutant.before else ", added"
         detail = f"{mutant.path}:{mutant.line} {mutant.function} passed with: {mutant.after}{true}"
         yield TamperFinding(kind=FindingKind.COUNTERFACTUAL, detail=detail)
-
-
-def _is_of(test: str, mutant: Mutant) -> bool:
-    """Return whether a test's name ends with the mutant's function, parameters left out."""
-    name = re.sub(r"[\[ (].*", "", test).replace("::", ".")
-    return name.endswith(f".{mutant.function}") or name.split(".")[-1] == mutant.function.split(".")[-1]

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
-from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.base import Mutant, MutantKind, Mutator
 from engine.grading.counterfactual.languages import mutator_of
 
 Function = tuple[str, str]
@@ -22,7 +22,7 @@ def mutants_by_function(files: Mapping[str, bytes], tests: Sequence[str]) -> dic
         files: path → content of test files.
         tests: names of the tests whose functions are wanted; without any, all are.
     """
-    names = frozenset(word for test in tests for word in _words(test)) or None
+    names = frozenset(word for test in tests for word in re.findall(r"\w+", test)) or None
     found: defaultdict[Function, list[Mutant]] = defaultdict(list)
     for path, content in files.items():
         mutator = mutator_of(path)
@@ -32,39 +32,17 @@ def mutants_by_function(files: Mapping[str, bytes], tests: Sequence[str]) -> dic
 
 
 def tests_by_function(functions: Collection[Function], tests: Sequence[str]) -> dict[Function, list[str]]:
-    """Return the tests that certainly run each function; functions without any are left out.
-
-    A test runs the function with the most words of its name, in its file where it names one; a test that
-    several functions may stand for belongs to none.
-    """
-    by_name: defaultdict[str, list[Function]] = defaultdict(list)
+    """Return the tests that certainly run each function; functions without any are left out."""
+    by_mutator: defaultdict[Mutator, list[Function]] = defaultdict(list)
     for function in functions:
-        by_name[function[1].rpartition(".")[2]].append(function)
-    found: defaultdict[Function, list[str]] = defaultdict(list)
-    for test in tests:
-        words = _words(test)
-        known = [
-            function for word in words for function in by_name.get(word, ()) if _may_be_in(test, function[0])
-        ]
-        # A method may run as that of a subclass, whose name the test has instead.
-        ranks = [len(words & set(name.split("."))) for _, name in known]
-        best = [function for function, rank in zip(known, ranks, strict=True) if rank == max(ranks)]
-        if len(best) == 1:
-            found[best[0]].append(test)
-    return dict(found)
-
-
-def _words(test: str) -> frozenset[str]:
-    """Return the words of a test's name, parameters left out."""
-    return frozenset(re.findall(r"\w+", test.partition("[")[0]))
-
-
-def _may_be_in(test: str, path: str) -> bool:
-    file, separator, _ = test.partition("::")
-    if not separator:
-        return True
-    file = file.removeprefix("./")
-    return path.endswith(file) or file.endswith(path.lstrip("/"))
+        mutator = mutator_of(function[0])
+        if mutator is not None:
+            by_mutator[mutator].append(function)
+    return {
+        function: list(own)
+        for mutator, those in by_mutator.items()
+        for function, own in mutator.tests_by_function(those, tests).items()
+    }
 
 
 def choose(

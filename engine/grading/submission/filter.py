@@ -73,6 +73,10 @@ class PatchFilter:
         """Return the files of a tree that agents see: all except the task's hidden paths."""
         return {path: state for path, state in tree.items() if not self._is_hidden(path)}
 
+    def protects(self, path: str) -> bool:
+        """Return whether no graded patch brings its own version of a file, relative to the workdir."""
+        return path.startswith("../") or self._kind(path, None, None) is not None
+
     def admit(self, before: Tree, changes: Changes) -> FilteredPatch:
         """Split the changes of a patch into graded and left-out ones."""
         kinds = {path: self._kind(path, before.get(path), changes.files.get(path)) for path in changes.paths}

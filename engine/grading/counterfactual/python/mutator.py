@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from engine.grading.counterfactual.base import Mutant
 from engine.grading.counterfactual.python.added import added_mutants
 from engine.grading.counterfactual.python.assertions import changed_mutants
 from engine.grading.counterfactual.python.functions import test_functions
+from engine.grading.counterfactual.python.naming import tests_by_function
 from engine.grading.counterfactual.python.source import PythonSource
 
 
@@ -27,3 +28,9 @@ class PythonMutator:
             ]
         except (ValueError, RecursionError):
             return ()
+
+    def tests_by_function(
+        self, functions: Collection[tuple[str, str]], tests: Sequence[str]
+    ) -> Mapping[tuple[str, str], Sequence[str]]:
+        """Return the tests that certainly run each function; what several may stand for belongs to none."""
+        return tests_by_function(functions, tests)

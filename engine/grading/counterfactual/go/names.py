@@ -1,0 +1,40 @@
+"""Names of Go's assertion libraries, with their meaning for mutation."""
+
+from __future__ import annotations
+
+FAILS = frozenset({"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"})
+"""Methods of a test's context that fail it."""
+PACKAGES = frozenset({"assert", "require", "is"})
+"""Packages and variables with assertions; ``assert.Equal(t, …)`` and ``assert.New(t).Equal(…)``."""
+EQUAL = {
+    "Equal": "NotEqual", "EqualValues": "NotEqualValues", "Exactly": "", "EqualError": "", "JSONEq": "",
+}  # fmt: skip
+"""Assertion that its two arguments are equal → its opposite, empty where there is none."""
+OPPOSITES = {
+    name: other
+    for pair in (
+        ("True", "False"), ("Nil", "NotNil"), ("NoError", "Error"), ("Empty", "NotEmpty"),
+        ("Contains", "NotContains"), ("Zero", "NotZero"), ("Panics", "NotPanics"), ("Same", "NotSame"),
+        ("ErrorIs", "NotErrorIs"), ("Regexp", "NotRegexp"),
+    )
+    for name, other in (pair, pair[::-1])
+}  # fmt: skip
+"""Assertion → one that fails where it passes, with the same arguments."""
+COMPARES = frozenset({"reflect.DeepEqual", "bytes.Equal", "slices.Equal", "maps.Equal"})
+"""Functions that say whether their two arguments are equal."""
+CONVERSIONS = frozenset({
+    "int", "int8", "int16", "int32", "int64", "uint", "uint8", "uint16", "uint32", "uint64", "float64",
+    "float32", "string", "byte", "rune", "uintptr", "errors.New", "json.RawMessage",
+})  # fmt: skip
+"""Calls around a literal that keep different values different."""
+STATUSES = {
+    f"http.Status{name}": f"http.Status{other}"
+    for pair in (
+        ("OK", "Accepted"), ("Created", "NoContent"), ("BadRequest", "NotFound"),
+        ("Unauthorized", "Forbidden"),
+        ("InternalServerError", "NotImplemented"), ("BadGateway", "ServiceUnavailable"),
+        ("MovedPermanently", "Found"), ("TemporaryRedirect", "SeeOther"), ("Conflict", "Gone"),
+    )
+    for name, other in (pair, pair[::-1])
+}  # fmt: skip
+"""Constant of ``net/http`` → another one."""

@@ -1,0 +1,273 @@
+"""False versions of Java assertions: other constants, opposite assertions, unrelated exceptions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tree_sitter import Node
+
+from engine.grading.counterfactual.base import MutantKind
+from engine.grading.counterfactual.java import names
+from engine.grading.counterfactual.java.functions import JavaTest, certain_expressions
+from engine.grading.counterfactual.syntax.bindings import ExpectedNames
+from engine.grading.counterfactual.syntax.literals import (
+    Edit,
+    is_float,
+    is_literal,
+    is_text,
+    literal_edit,
+    number_of,
+)
+from engine.grading.counterfactual.syntax.mutator import Candidate
+from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
+
+_STATIC_IMPORT = re.compile(rb"import\s+static\s+[\w.]+\.(\w+|\*)\s*;")
+
+
+@dataclass(frozen=True, slots=True)
+class _Equality:
+    """Expressions that an assertion compares, with what else it is given."""
+
+    sides: tuple[Node, ...]
+    within: Node
+    messages: tuple[Node, ...] = ()
+    delta: Node | None = None
+
+
+def changed_candidates(source: SyntaxSource, test: JavaTest) -> Iterator[Candidate]:
+    """Yield candidates of the assertions that every passing run executes: values first, then opposites."""
+    if test.expected is not None:
+        yield from _exception(test.expected, test.expected)
+        return
+    if b"ExpectedException" in source.content and re.search(r"\.\s*expect\w*\(", text_of(test.body)):
+        return  # the statements after the one that raises do not run
+    expressions = list(certain_expressions(test))
+    equalities = [one for expression in expressions for one in _equalities(source, expression)]
+    expected = _expected_names(test, equalities)
+    for one in equalities:
+        for side in one.sides:
+            if len({text_of(other) for other in one.sides}) == len(one.sides):
+                yield from _values(source, one, side, expected.value_of(text_of(side)))
+    for expression in expressions:
+        yield from _thrown(expression)
+    for expression in expressions:
+        yield from _opposites(source, expression)
+
+
+def _values(source: SyntaxSource, one: _Equality, side: Node, bound: Node | None) -> Iterator[Candidate]:
+    for leaf in leaves(bound or side):
+        edit = literal_edit(leaf, source.words)
+        if edit is None or not _is_beyond(leaf, edit, one.delta):
+            continue
+        if bound is not None:
+            yield _candidate(bound.parent or bound, edit)
+        else:
+            yield _candidate(one.within, edit, one.messages)
+
+
+def _expected_names(test: JavaTest, equalities: Sequence[_Equality]) -> ExpectedNames:
+    expected = ExpectedNames(test.body, _declared)
+    for one in equalities:
+        for side in one.sides:
+            expected.compared(side.byte_range, side.byte_range)
+        for message in one.messages:
+            expected.shown(*message.byte_range)
+    return expected
+
+
+def _declared(name: Node) -> Node | None:
+    """Return the value of ``int name = value``."""
+    parent = name.parent
+    if parent is None or parent.type != "variable_declarator":
+        return None
+    own = parent.child_by_field_name("name")
+    return parent.child_by_field_name("value") if own is not None and own.id == name.id else None
+
+
+def _is_beyond(leaf: Node, edit: Edit, delta: Node | None) -> bool:
+    """Return whether an edit changes a number by more than an assertion tolerates."""
+    if delta is None:
+        return True
+    tolerated, old = number_of(delta), number_of(leaf)
+    try:
+        new = float(re.sub(r"[_a-zA-Z]+$", "", edit.text))
+    except ValueError:
+        return False
+    return tolerated is not None and old is not None and abs(new - old) > 2 * tolerated
+
+
+def _equalities(source: SyntaxSource, expression: Node) -> Iterator[_Equality]:
+    name, arguments = _call(expression)
+    if name in names.EQUAL:
+        yield from _compared(source, expression, arguments)
+    elif name == "assertTrue" and arguments:
+        for argument in arguments:
+            yield from (_Equality(sides, expression) for sides in _equal_condition(argument))
+    elif name == "assertThat" and len(arguments) in (2, 3):
+        yield from _matched(expression, arguments[-1])
+    for link, values in _chain(expression):
+        if text_of(link) in names.CHAIN_EQUAL:
+            yield from (_Equality((value,), expression) for value in values)
+
+
+def _compared(source: SyntaxSource, expression: Node, arguments: Sequence[Node]) -> Iterator[_Equality]:
+    """Yield the compared arguments, with or without a message and a tolerance."""
+    message_last = any(name in source.content for name in (b"org.junit.jupiter", b"org.testng"))
+    messages: tuple[Node, ...] = ()
+    if len(arguments) == 4 or (len(arguments) == 3 and not _is_tolerant(arguments)):
+        if len(arguments) == 3 and is_text(arguments[0]) and is_text(arguments[-1]) and not message_last:
+            messages, arguments = (arguments[0],), arguments[1:]
+        elif message_last:
+            messages, arguments = (arguments[-1],), arguments[:-1]
+        else:
+            messages, arguments = (arguments[0],), arguments[1:]
+    if len(arguments) == 2:
+        yield _Equality(tuple(arguments), expression, messages)
+    elif len(arguments) == 3 and number_of(arguments[2]) is not None:
+        yield _Equality(tuple(arguments[:2]), expression, messages, arguments[2])
+
+
+def _is_tolerant(arguments: Sequence[Node]) -> bool:
+    """Return whether the last of three arguments is a tolerance rather than a message or a value."""
+    if any(is_text(argument) for argument in arguments):
+        return False
+    return is_float(arguments[2]) or any(map(is_float, arguments[:2])) or number_of(arguments[2]) is not None
+
+
+def _equal_condition(condition: Node) -> Iterator[tuple[Node, ...]]:
+    """Yield the sides of ``a == 3`` and ``a.equals("b")``."""
+    if condition.type == "binary_expression" and text_of(condition.child_by_field_name("operator")) == "==":
+        sides = tuple(condition.named_children)
+        if len(sides) == 2 and not any(map(is_text, sides)):
+            yield sides
+    name, arguments = _call(condition)
+    owner = condition.child_by_field_name("object") if name == "equals" else None
+    if owner is not None and len(arguments) == 1:
+        yield (owner, arguments[0])
+
+
+def _matched(expression: Node, matcher: Node) -> Iterator[_Equality]:
+    name, arguments = _call(matcher)
+    while name == "is" and len(arguments) == 1 and _call(arguments[0])[0] in names.MATCHERS:
+        name, arguments = _call(arguments[0])
+    if name in names.MATCHERS and len(arguments) == 1:
+        yield _Equality((arguments[0],), expression)
+
+
+def _call(node: Node) -> tuple[str, list[Node]]:
+    """Return name and arguments of a method's call; an empty name for other nodes."""
+    arguments = node.child_by_field_name("arguments") if node.type == "method_invocation" else None
+    if arguments is None:
+        return "", []
+    children = [child for child in arguments.named_children if "comment" not in child.type]
+    return text_of(node.child_by_field_name("name")), children
+
+
+def _chain(expression: Node) -> list[tuple[Node, list[Node]]]:
+    """Return the links behind ``assertThat(x)`` with their arguments; none where the chain is not strict."""
+    links: list[tuple[Node, list[Node]]] = []
+    node: Node | None = expression
+    while node is not None and node.type == "method_invocation":
+        name, arguments = _call(node)
+        owner = node.child_by_field_name("object")
+        if name == "assertThat" and len(arguments) == 1 and text_of(owner) in names.CHAIN_ROOTS:
+            return links[::-1]
+        if names.LOOSE.search(name) or (own := node.child_by_field_name("name")) is None:
+            return []
+        links.append((own, arguments))
+        node = owner
+    return []
+
+
+def _thrown(expression: Node) -> Iterator[Candidate]:
+    """Yield assertions that expect an unrelated exception."""
+    name, arguments = _call(expression)
+    if name in ("assertThrows", "assertThrowsExactly") and arguments:
+        yield from _exception(arguments[0], expression)
+    node: Node | None = expression
+    while node is not None and node.type == "method_invocation":
+        inner, arguments = _call(node)
+        root = text_of(node.child_by_field_name("object"))
+        if (
+            inner in ("isInstanceOf", "isExactlyInstanceOf")
+            and root.startswith("assertThatThrownBy(")
+            and arguments
+        ):
+            yield from _exception(arguments[0], expression)
+        node = node.child_by_field_name("object")
+
+
+def _exception(expected: Node, within: Node) -> Iterator[Candidate]:
+    other = names.EXCEPTIONS.get(text_of(expected).removesuffix(".class"))
+    if expected.type == "class_literal" and other is not None:
+        yield _candidate(within, Edit(expected.start_byte, expected.end_byte, f"{other}.class"))
+
+
+def _opposites(source: SyntaxSource, expression: Node) -> Iterator[Candidate]:
+    name, arguments = _call(expression)
+    function = expression.child_by_field_name("name")
+    other = names.OPPOSITES.get(name, "")
+    if (
+        not other
+        and name in names.EQUAL
+        and len(arguments) == 2
+        and not any(_is_known(one) for one in arguments)
+    ):
+        other = names.EQUAL[name]
+    if other and function is not None and _is_available(source, expression, name, other):
+        yield _candidate(expression, Edit(function.start_byte, function.end_byte, other))
+    links = _chain(expression)
+    if links:
+        link, values = links[-1]
+        other = names.CHAIN_OPPOSITES.get(text_of(link), "")
+        if text_of(link) == "isEqualTo" and not any(map(_is_known, values)):
+            other = "isNotEqualTo"
+        is_truth = b"com.google.common.truth" in source.content and text_of(link) in names.NOT_OF_TRUTH
+        if other and len(values) <= 1 and not is_truth:
+            yield _candidate(expression, Edit(link.start_byte, link.end_byte, other))
+
+
+def _is_known(value: Node) -> bool:
+    return next(leaves(value), None) is not None
+
+
+def _is_available(source: SyntaxSource, call: Node, name: str, other: str) -> bool:
+    """Return whether another assertion may be called as this one is."""
+    if call.child_by_field_name("object") is not None:
+        return True
+    imported = {found[1].decode() for found in _STATIC_IMPORT.finditer(source.content)}
+    return other in imported or (name not in imported)
+
+
+def leaves(node: Node) -> Iterator[Node]:
+    """Yield the literals of a value, each of which decides alone whether the whole is equal."""
+    if is_literal(node):
+        yield node
+    elif node.type == "unary_expression" and text_of(node).startswith("-"):
+        yield from leaves(node.named_children[0])
+    elif node.type in ("parenthesized_expression", "cast_expression"):
+        yield from leaves(node.named_children[-1])
+    elif node.type == "binary_expression" and text_of(node.child_by_field_name("operator")) == "+":
+        yield from (one for part in node.named_children for one in leaves(part) if is_text(one))
+    elif node.type == "array_creation_expression":
+        body = node.child_by_field_name("value")
+        yield from leaves(body) if body is not None else ()
+    elif node.type == "array_initializer":
+        for child in node.named_children:
+            yield from leaves(child)
+    elif node.type == "method_invocation":
+        name, arguments = _call(node)
+        if f"{text_of(node.child_by_field_name('object'))}.{name}" in names.COLLECTIONS:
+            for argument in arguments:
+                yield from leaves(argument)
+
+
+def _candidate(within: Node, edit: Edit, messages: Sequence[Node] = ()) -> Candidate:
+    return Candidate(
+        kind=MutantKind.VALUE,
+        within=within.byte_range,
+        edits=(edit,),
+        messages=tuple((one.start_byte, text_of(one)) for one in messages if is_text(one)),
+    )

@@ -1,0 +1,1 @@
+"""Mutants of JavaScript and TypeScript tests: jest, vitest, mocha, chai, jasmine, ``node:test``."""

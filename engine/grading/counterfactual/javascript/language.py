@@ -1,0 +1,78 @@
+"""JavaScript and TypeScript: grammars by file name, and tests by the titles that runners print."""
+
+from __future__ import annotations
+
+import functools
+import posixpath
+import re
+from collections.abc import Iterable, Iterator
+
+import tree_sitter_javascript
+import tree_sitter_typescript
+from tree_sitter import Language
+
+from engine.grading.counterfactual.base import MutantKind
+from engine.grading.counterfactual.javascript.assertions import changed_candidates
+from engine.grading.counterfactual.javascript.functions import SEPARATOR, find_tests
+from engine.grading.counterfactual.syntax.added import added_edit
+from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
+from engine.grading.counterfactual.syntax.naming import is_same_file
+from engine.grading.counterfactual.syntax.source import SyntaxSource
+
+_PLACEHOLDER = re.compile(r"%[sdifjoOpc#$%]|\\?\$\\?\{.*?\}|\\?\$[A-Za-z_][\w.]*")
+
+
+class JavaScript:
+    """Tests that suites register by title: ``describe`` and ``it`` or ``test``."""
+
+    def grammar(self, path: str) -> Language:
+        """Return the grammar of a file: JavaScript, TypeScript or TypeScript with markup."""
+        return _grammar(posixpath.splitext(path)[1])
+
+    def tests(self, source: SyntaxSource) -> Iterable[SyntaxTest]:
+        """Yield the tests of a file, named by the titles of their suites and their own."""
+        return find_tests(source.root)
+
+    def candidates(self, source: SyntaxSource, test: SyntaxTest) -> Iterator[Candidate]:
+        """Yield changed assertions, then a false one at the top."""
+        yield from changed_candidates(source, test)
+        if test.body.type == "statement_block":
+            style = "expect" if b"expect(" in source.content else "assert"
+            yield from (
+                Candidate(kind=MutantKind.ADDED, within=(edit.start, edit.start), edits=(edit,))
+                for edit in added_edit(source, test.body, style)
+            )
+
+    def closeness(self, test: str, path: str, function: str) -> int:
+        """Return the number of characters of the test's name that the function's titles explain."""
+        name = " ".join(test.split())
+        *suites, title = function.split(SEPARATOR)
+        found = re.search(rf"(?:^|[^\w]){_pattern(title)}$", name)
+        if found is None:
+            return 0
+        explained, rest = len(title), name[: found.start() + 1]
+        for suite in reversed(suites):
+            above = list(re.finditer(rf"(?:^|(?<=\W)){_pattern(suite)}(?!\w)", rest))
+            if above:
+                explained += len(suite)
+                rest = rest[: above[-1].start()]
+        return explained + (1 if path in name or posixpath.basename(path) in name else 0)
+
+    def contains(self, test: str, path: str, function: str) -> bool:  # noqa: ARG002
+        """Return whether the test's name is that of the file."""
+        return is_same_file(test, path)
+
+
+@functools.cache
+def _pattern(title: str) -> str:
+    parts = _PLACEHOLDER.split(title)
+    return ".+?".join(re.escape(part) for part in parts) if len(parts) > 1 else re.escape(title)
+
+
+@functools.cache
+def _grammar(extension: str) -> Language:
+    if extension == ".tsx":
+        return Language(tree_sitter_typescript.language_tsx())
+    if extension in (".ts", ".mts", ".cts"):
+        return Language(tree_sitter_typescript.language_typescript())
+    return Language(tree_sitter_javascript.language())

@@ -1,0 +1,1 @@
+"""Mutants of Rust tests: ``assert_eq!``, ``assert_ne!``, ``assert!``."""
