@@ -44,6 +44,8 @@ class Scope:
     is_suite: bool
     instances: frozenset[str]
     """Variables with assertions that need no context."""
+    is_known: bool
+    """Whether a library whose assertions are known is imported."""
     is_testify: bool
 
 
@@ -54,6 +56,7 @@ def scope_of(source: SyntaxSource, test: GoTest) -> Scope:
         context=test.context,
         is_suite=test.is_suite,
         instances=frozenset(name for name in names.PACKAGES if f"{name} := {name}.New(" in body),
+        is_known=any(library in source.content for library in names.LIBRARIES),
         is_testify=b"stretchr/testify" in source.content,
     )
 
@@ -172,7 +175,7 @@ def _unequal(condition: Node) -> Iterator[tuple[Node, Node]]:
 def _assertion(statement: Node, scope: Scope) -> tuple[str, Sequence[Node]] | None:
     """Return name and arguments of a library's assertion, without the context."""
     found = _called(statement)
-    if found is None:
+    if found is None or not scope.is_known:
         return None
     owner, field, arguments = found
     name = text_of(field)

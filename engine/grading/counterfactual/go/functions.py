@@ -148,4 +148,7 @@ def _leaves(node: Node, *, in_loop: bool) -> bool:
     leaving: Sequence[str] = ("return_statement", "goto_statement")
     if in_loop:
         leaving = (*leaving, "break_statement", "continue_statement")
-    return any(one.type in leaving for one in own_nodes([node], _SCOPES))
+    return any(
+        one.type in leaving or (one.type == "field_identifier" and text_of(one) in names.ENDS)
+        for one in own_nodes([node], _SCOPES)
+    )

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 FAILS = frozenset({"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"})
 """Methods of a test's context that fail it."""
+ENDS = frozenset({"Skip", "Skipf", "SkipNow", "Goexit", "Exit"})
+"""Methods and functions that end a test without failing it."""
+LIBRARIES = (b"stretchr/testify", b"gotest.tools", b"matryer/is", b"alecthomas/assert")
+"""Parts of the paths of packages whose assertions are known."""
 PACKAGES = frozenset({"assert", "require", "is"})
 """Packages and variables with assertions; ``assert.Equal(t, …)`` and ``assert.New(t).Equal(…)``."""
 EQUAL = {

@@ -23,7 +23,7 @@ from engine.grading.counterfactual.syntax.literals import (
 from engine.grading.counterfactual.syntax.mutator import Candidate
 from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
 
-_STATIC_IMPORT = re.compile(rb"import\s+static\s+[\w.]+\.(\w+|\*)\s*;")
+_STATIC_IMPORT = re.compile(rb"import\s+static\s+[\w.]*?(\w+)\.(\w+|\*)\s*;")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ def changed_candidates(source: SyntaxSource, test: JavaTest) -> Iterator[Candida
         return
     if b"ExpectedException" in source.content and re.search(r"\.\s*expect\w*\(", text_of(test.body)):
         return  # the statements after the one that raises do not run
-    expressions = list(certain_expressions(test))
+    expressions = [one for one in certain_expressions(test) if _is_known_call(source, one)]
     equalities = [one for expression in expressions for one in _equalities(source, expression)]
     expected = _expected_names(test, equalities)
     for one in equalities:
@@ -172,7 +172,7 @@ def _chain(expression: Node) -> list[tuple[Node, list[Node]]]:
     while node is not None and node.type == "method_invocation":
         name, arguments = _call(node)
         owner = node.child_by_field_name("object")
-        if name == "assertThat" and len(arguments) == 1 and text_of(owner) in names.CHAIN_ROOTS:
+        if name == "assertThat" and len(arguments) == 1 and (owner is None or owner.type == "identifier"):
             return links[::-1]
         if names.LOOSE.search(name) or (own := node.child_by_field_name("name")) is None:
             return []
@@ -233,12 +233,29 @@ def _is_known(value: Node) -> bool:
     return next(leaves(value), None) is not None
 
 
+def _is_known_call(source: SyntaxSource, expression: Node) -> bool:
+    """Return whether the assertion that an expression begins with is one of a known library."""
+    call, owner = expression, expression.child_by_field_name("object")
+    while owner is not None and owner.type == "method_invocation":
+        call, owner = owner, owner.child_by_field_name("object")
+    name = text_of(call.child_by_field_name("name"))
+    if owner is not None:
+        return text_of(owner).rpartition(".")[2] in names.CLASSES
+    imported = [(of.decode(), what.decode()) for of, what in _STATIC_IMPORT.findall(source.content)]
+    named = [of for of, what in imported if what == name]
+    if named:
+        return names.CLASSES.issuperset(named)
+    if re.search(rf"\b\w+\s+{re.escape(name)}\s*\([^)]*\)[^;{{}}]*\{{".encode(), source.content):
+        return False  # the file defines it
+    return any(of in names.CLASSES and what == "*" for of, what in imported) or b"TestCase" in source.content
+
+
 def _is_available(source: SyntaxSource, call: Node, name: str, other: str) -> bool:
     """Return whether another assertion may be called as this one is."""
     if call.child_by_field_name("object") is not None:
         return True
-    imported = {found[1].decode() for found in _STATIC_IMPORT.finditer(source.content)}
-    return other in imported or (name not in imported)
+    imported = {what.decode() for _, what in _STATIC_IMPORT.findall(source.content)}
+    return other in imported or name not in imported
 
 
 def leaves(node: Node) -> Iterator[Node]:

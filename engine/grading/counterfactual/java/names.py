@@ -8,6 +8,11 @@ LOOSE = re.compile(r"(?i)using|ignor|compar|within|close|offset|percent|soft")
 """Names in a chain of assertions that equals several values."""
 TESTS = frozenset({"Test", "ParameterizedTest", "RepeatedTest"})
 SKIPPED = frozenset({"Disabled", "Ignore"})
+CLASSES = frozenset({
+    "Assert", "Assertions", "AssertJUnit", "TestCase", "MatcherAssert", "Truth", "AssertionsForClassTypes",
+    "AssertionsForInterfaceTypes",
+})  # fmt: skip
+"""Classes whose assertions are known."""
 EQUAL = {"assertEquals": "assertNotEquals", "assertArrayEquals": "", "assertIterableEquals": ""}
 """Assertion that two arguments are equal → its opposite, empty where there is none."""
 OPPOSITES = {
@@ -17,8 +22,6 @@ OPPOSITES = {
     )
     for name, other in (pair, pair[::-1])
 }  # fmt: skip
-CHAIN_ROOTS = frozenset({"", "Assertions", "Truth", "AssertionsForClassTypes", "AssertionsForInterfaceTypes"})
-"""Owners of ``assertThat``."""
 CHAIN_EQUAL = frozenset({
     "isEqualTo", "hasSize", "hasMessage", "hasToString", "containsExactly", "containsExactlyInAnyOrder",
     "hasMessageThat",

@@ -6,6 +6,7 @@ wherever it passes. Names of matchers are a closed list; unknown ones are left a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -30,6 +31,9 @@ from engine.grading.counterfactual.syntax.literals import Edit, is_literal, lite
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
 
+_OWN = re.compile(rb"(?:const|let|var|import)\s+([^;=]*?)(?:=\s*require\(|from)\s*['\"]\.")
+"""Names that a test file takes from the project's own files: nothing is known of their assertions."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Place:
@@ -45,11 +49,14 @@ class _Place:
 def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candidate]:
     """Yield candidates of the assertions that every passing run executes: values first, then opposites."""
     context = parameter(test.node)
+    own = {
+        name.decode() for names_of in _OWN.findall(source.content) for name in re.findall(rb"\w+", names_of)
+    }
     certain = [
         (expression, chain, _Place(context, awaited, source.words))
         for expression, awaited in expressions_of(test)
         for chain in (chain_of(expression),)
-        if not _is_loose(chain) and (awaited or not _is_promised(chain))
+        if chain.root not in own and not _is_loose(chain) and (awaited or not _is_promised(chain))
     ]
     valued: set[int] = set()
     for expression, chain, place in certain:

@@ -148,6 +148,8 @@ UNCERTAIN = [
     (".java", "assertThat(f()).usingComparator(c).isEqualTo(3);"),
     (".java", "softly.assertThat(f()).isEqualTo(3);"),
     (".java", "assertThat(f()).isGreaterThan(3);"),
+    (".java", "Numbers.assertEquals(3, f());"),
+    (".go", "if x { t.Skip() }\n\tassert.Equal(t, 3, f())"),
     (".rs", "if x { assert_eq!(f(), 3); }"),
     (".rs", "for a in b { assert_eq!(f(a), 3); }"),
     (".rs", "if x { return; } assert_eq!(f(), 3);"),
@@ -247,3 +249,18 @@ def test_a_name_stands_for_the_function_that_explains_most_of_it() -> None:
     functions = [("a.test.js", "Map > gets"), ("a.test.js", "Set > gets"), ("a.test.js", "Set > never gets")]
     found = assign(functions, ["Set gets", "Set never gets", "gets"])
     assert found == {functions[1]: ["Set gets"], functions[2]: ["Set never gets"]}
+
+
+@pytest.mark.parametrize(
+    ("ending", "source"),
+    [
+        (".js", "const assert = require('../assert')\nit('a', () => { assert.equal(f(), 3) })"),
+        (".js", "import { expect } from './expect'\nit('a', () => { expect(f()).toBe(3) })"),
+        (".go", 'package a\nimport "a/assert"\nfunc TestA(t *testing.T) { assert.Equal(t, 3, f()) }'),
+        (".java", "import static a.Near.assertEquals;\nclass A { @Test void a() { assertEquals(3, f()); } }"),
+        (".java", "import static org.junit.Assert.*;\nclass A { @Test void a() { assertEquals(3, f()); }\n"
+         "void assertEquals(long a, long b) { } }"),
+    ],
+)  # fmt: skip
+def test_assertions_of_the_project_itself_are_left_alone(ending: str, source: str) -> None:
+    assert [mutant.kind for mutant in mutants_of(source, ending) if mutant.kind is not MutantKind.ADDED] == []
