@@ -110,8 +110,8 @@ def test_progress_is_described_with_rate_losses_time_left_and_cost() -> None:
     stream = Stream()
     stream.add("run_started", host="h", pid=1, rollouts_kept=0)
     state: dict[str, float | None] = {
-        "graded": 30, "solved": 12, "lost": 2, "running": 8, "steps": 300, "prompt_tokens": 9000,
-        "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0, "cost": 1.25,
+        "graded": 30, "solved": 12, "lost": 2, "running": 8, "grading": 3, "steps": 300, "cost": 1.25,
+        "prompt_tokens": 9000, "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0,
     }  # fmt: skip
     stream.add("run_progress", message="rollouts", done=32, total=64, collection=state)
     post(claim, stream)

@@ -373,8 +373,8 @@ def test_the_state_of_a_collection_is_stored_until_the_next_attempt_begins() -> 
     run, claim = launched()
     stream = collecting()
     state = {
-        "graded": 30, "solved": 12, "lost": 2, "running": 8, "steps": 300, "prompt_tokens": 9000,
-        "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0, "cost": 1.25,
+        "graded": 30, "solved": 12, "lost": 2, "running": 8, "grading": 3, "steps": 300, "cost": 1.25,
+        "prompt_tokens": 9000, "generated_tokens": 40_000, "per_hour": 1200.0, "seconds_left": 96.0,
     }  # fmt: skip
     stream.add("run_progress", message="rollouts", done=32, total=64, collection=state)
     post(claim, stream)
