@@ -167,6 +167,9 @@ class TaskAnswer:
     patches are relative to the tree with it (SWE-smith: the bug, on an image of the intact repository)."""
     deterministic: bool = False
     """Whether repeated runs had the same outcome, so that verdicts may be reused."""
+    own_box: bool = False
+    """Whether the tests judge the state of a system, not of a folder: they run in the sandbox in which the agent
+    worked. All of them must be in ``test_files``, for the image's own were removed before the agent entered."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -280,6 +283,8 @@ class CounterfactualOutcome(StrEnum):
     """No test of the row can be made false, or it has no gold patch: graded without."""
     UNPROVEN = "unproven"
     """No false tests of the row are proven: its proof failed, or no validation made one and no other may."""
+    OWN_BOX = "own_box"
+    """The tests ran in the agent's own sandbox, which cannot be made a second time: graded without."""
     NOT_SAMPLED = "not_sampled"
     """The submission is not in the sample."""
     OFF = "off"

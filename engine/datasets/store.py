@@ -24,7 +24,7 @@ from engine.types import Task, TaskAnswer, TaskRow
 
 FORMAT = 1
 _ADDED_TO_ANSWER = frozenset(
-    {"log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch", "binary_files"}
+    {"log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch", "binary_files", "own_box"}
 )
 T = TypeVar("T")
 _TASK: TypeAdapter[Task] = TypeAdapter(Task)

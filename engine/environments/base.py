@@ -38,6 +38,10 @@ class Environment(Protocol):
     """Seconds after which an unfinished step means that the environment hangs."""
 
     @property
+    def grades_in_place(self) -> bool:
+        """Return whether ``grade`` needs the environment open."""
+
+    @property
     def queue_seconds(self) -> float:
         """Return the seconds that ``reset`` waited for admission."""
 
@@ -62,7 +66,10 @@ class Environment(Protocol):
         """Free all resources; safe to call twice and before ``reset``."""
 
     async def grade(self, patch: str) -> Grade:
-        """Grade the finished rollout by its ``patch``; called at most once, after ``close``."""
+        """Grade the finished rollout; called at most once.
+
+        Where ``grades_in_place``, before ``close``, also with an empty patch; else after it, by the patch.
+        """
 
 
 class EnvironmentFactory(Protocol):

@@ -96,6 +96,7 @@ class FrozenLakeEnvironment:
 
     tools: Tools = LAKE_TOOLS
     step_deadline_s = _STEP_DEADLINE_S
+    grades_in_place = False
     queue_seconds = 0.0
     startup = None
 

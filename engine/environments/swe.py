@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from engine.config.rollout import AgentConfig
 from engine.environments.base import EnvironmentStep
@@ -33,6 +34,16 @@ from engine.types import Grade, ToolCall
 _GRACE_S = 30.0
 """Seconds beyond a command's deadline after which the environment counts as hanging."""
 _FILE_COMMAND_S = 20.0
+
+
+class OwnBoxJudge(Protocol):
+    """Interface of ``engine.grading.own_box.OwnBoxGrading``: grading in the agent's own sandbox."""
+
+    async def begin(self, box: Sandbox) -> None:
+        """Look at the sandbox before the agent enters."""
+
+    async def grade(self, box: Sandbox, patch: str) -> Grade:
+        """Grade what the agent left in its sandbox."""
 
 
 class SandboxFileStore:
@@ -89,6 +100,7 @@ class SweEnvironment:
         agent: tool set, command deadline and editor settings.
         style: the prompt's style of observations.
         judge: grades a patch of the task, in a sandbox of its own.
+        own_box: grades in this environment's sandbox instead; None where the patch is all that counts.
         setup_patch: what makes the image the task.
         hidden_paths: what of the image the agent must not see.
     """
@@ -100,6 +112,7 @@ class SweEnvironment:
         agent: AgentConfig,
         style: ObservationStyle,
         judge: Callable[[str], Awaitable[Grade]],
+        own_box: OwnBoxJudge | None = None,
         setup_patch: str = "",
         hidden_paths: Sequence[str] = (),
     ) -> None:
@@ -110,12 +123,18 @@ class SweEnvironment:
         self._agent = agent
         self._style = style
         self._judge = judge
+        self._own_box = own_box
         self._setup_patch = setup_patch
         self._hidden_paths = tuple(hidden_paths)
         self._sandbox: Sandbox | None = None
         self._failure: SandboxError | None = None
         self._shell: SandboxShell | None = None
         self._by_name: dict[str, Tool] = {}
+
+    @property
+    def grades_in_place(self) -> bool:
+        """Return whether the tests run in the agent's own sandbox."""
+        return self._own_box is not None
 
     @property
     def queue_seconds(self) -> float:
@@ -136,6 +155,8 @@ class SweEnvironment:
             env = await prepare_for_agent(
                 sandbox, setup_patch=self._setup_patch, hidden_paths=self._hidden_paths
             )
+            if self._own_box is not None:
+                await self._own_box.begin(sandbox)
         shell = self._shell = SandboxShell(sandbox, timeout_s=self._agent.command_timeout_s, env=env)
         self._by_name = {
             FILE_EDITOR.name: FileEditor(
@@ -180,8 +201,12 @@ class SweEnvironment:
             await self._opening.__aexit__(type(failure) if failure else None, failure, None)
 
     async def grade(self, patch: str) -> Grade:
-        """Run the task's hidden tests on the patch."""
-        return await self._judge(patch)
+        """Run the task's hidden tests on the patch, or on all that the agent left in its sandbox."""
+        if self._own_box is None:
+            return await self._judge(patch)
+        sandbox, _ = self._opened()
+        with self._noted():
+            return await self._own_box.grade(sandbox, patch)
 
     @contextmanager
     def _noted(self) -> Iterator[None]:

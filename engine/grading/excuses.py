@@ -7,9 +7,12 @@ Official rules count such a test as passed, whoever marked it: also code under t
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from engine.grading.counterfactual.base import Reference
 from engine.grading.evidence import describe
-from engine.types import TestOutcome, TestResult
+from engine.grading.grades import noted
+from engine.types import Grade, TestOutcome, TestResult, Verdict
 
 _EXCUSES = frozenset({TestOutcome.XFAIL, TestOutcome.SKIPPED})
 
@@ -27,3 +30,14 @@ def unexpected(found: Mapping[str, TestOutcome], known: Mapping[str, TestOutcome
         known: test → outcome under the gold patch, where it did not pass.
     """
     return describe({test: outcome for test, outcome in found.items() if known.get(test) is not outcome})
+
+
+def without_excuses(grade: Grade, reference: Reference | None) -> Grade:
+    """Fail a grade that rests on skips or expected failures which the gold patch does not have."""
+    if not (found := excused(grade.tests)):
+        return grade
+    if reference is None:
+        return noted(grade, f"{len(found)} skipped or expectedly failing tests count as in official reports")
+    if not (wrong := unexpected(found, reference.outcomes)):
+        return grade
+    return noted(replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch")

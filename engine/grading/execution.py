@@ -10,6 +10,7 @@ import asyncio
 import errno
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -24,6 +25,7 @@ from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.rules import RULES
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.image_answers import remove_answers
+from engine.grading.running.own_box import put_tests_in_place
 from engine.grading.running.placement import PlacementError, place_files
 from engine.grading.running.scripts import run_script
 from engine.grading.submission.apply import AppliedPatch, apply_graded
@@ -33,6 +35,7 @@ from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxS
 from engine.sandbox.failures import Decision, decide, own_doing
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult, Verdict
 
+NOTHING_APPLIED = AppliedPatch(filtered=FilteredPatch(changes=Changes({}, ())))
 NO_OVERLAY: Mapping[str, bytes] = MappingProxyType({})
 _START_ALLOWANCE_S = 60.0
 _PROBE_BYTES = 64 << 10
@@ -110,10 +113,18 @@ class RunExecutor:
         Raises:
             SandboxError: infrastructure failed in every attempt; failures of patch and tests are results.
         """
+        return await self.repeated(lambda: self._once(row, patch, timeout_s, overlay, inspect))
+
+    async def repeated(self, attempt: Callable[[], Awaitable[RunResult]]) -> RunResult:
+        """Return the result of a run that is tried again after infrastructure failures.
+
+        Raises:
+            SandboxError: infrastructure failed in every attempt.
+        """
         failures: list[str] = []
         while True:
             try:
-                return await self._once(row, patch, timeout_s, overlay, inspect)
+                return await attempt()
             except SandboxError as error:
                 failures.append(error.kind)
                 decision = decide(failures, retries=self._sandbox.start_retries)
@@ -131,7 +142,7 @@ class RunExecutor:
         overlay: Mapping[str, bytes],
         inspect: Inspection | None,
     ) -> RunResult:
-        async with self._backend.open(self._spec(row, timeout_s)) as box:
+        async with self.open(row, lifetime_s=timeout_s) as box:
             if row.answer.setup_patch:
                 await _set_up(box, row)
             applied = await apply_graded(box, patch, row)
@@ -141,18 +152,36 @@ class RunExecutor:
                 return unjudged(Verdict.PATCH_FAILED, problem, applied=applied, tests=_missing(row.answer))
             changed = applied.filtered.changes.paths
             evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
-            if evidence.is_incomplete:
-                evidence = replace(evidence, disk_full=await _has_full_disk(box))
             if inspect is not None:
                 await inspect(box)
+        return await self._judged(row, evidence, applied)
+
+    async def execute_in(
+        self, box: Sandbox, row: TaskRow, *, changed: Iterable[str], timeout_s: float
+    ) -> RunResult:
+        """Run the row's tests in a sandbox as its agent left it.
+
+        Args:
+            changed: paths, relative to the workdir, that the agent changed.
+
+        Raises:
+            SandboxError: the sandbox failed.
+        """
+        if problem := await put_tests_in_place(box, row.answer):
+            return unjudged(Verdict.PATCH_FAILED, problem, tests=_missing(row.answer))
+        evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=NO_OVERLAY, changed=changed)
+        return await self._judged(row, evidence, NOTHING_APPLIED)
+
+    async def _judged(self, row: TaskRow, evidence: Evidence, applied: AppliedPatch) -> RunResult:
         judgement = await judge(row, evidence, self._config)
         verdict, detail = _verdict(evidence, judgement)
         return RunResult(
             verdict=verdict, detail=detail, applied=applied, evidence=evidence, judgement=judgement
         )
 
-    def _spec(self, row: TaskRow, timeout_s: float) -> SandboxSpec:
-        return SandboxSpec(
+    def open(self, row: TaskRow, *, lifetime_s: float) -> AbstractAsyncContextManager[Sandbox]:
+        """Open a grading sandbox for commands that take at most ``lifetime_s`` together."""
+        spec = SandboxSpec(
             image=row.task.image,
             workdir=row.task.workdir,
             run_id=self._run_id,
@@ -162,9 +191,10 @@ class RunExecutor:
                 memory_mb=self._sandbox.memory_mb,
                 processes=self._sandbox.processes,
                 disk_mb=self._sandbox.disk_mb,
-                lifetime_s=timeout_s + _START_ALLOWANCE_S,
+                lifetime_s=lifetime_s + _START_ALLOWANCE_S,
             ),
         )
+        return self._backend.open(spec)
 
 
 async def gather(
@@ -183,8 +213,20 @@ async def gather(
     Raises:
         SandboxError: the sandbox failed; failures of the tests are evidence.
     """
-    if DRIVER not in answer.test_command:
-        return await run_script(box, answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
+    if DRIVER in answer.test_command:
+        evidence = await _run_driver(box, answer, timeout_s, overlay, changed)
+    else:
+        evidence = await run_script(box, answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
+    return replace(evidence, disk_full=evidence.is_incomplete and await _has_full_disk(box))
+
+
+async def _run_driver(
+    box: Sandbox,
+    answer: TaskAnswer,
+    timeout_s: float,
+    overlay: Mapping[str, bytes],
+    changed: Iterable[str],
+) -> Evidence:
     await place_files(box, overlay)
     guarded = await GuardedFiles.hashed(box, answer, overlay=overlay)
     run = await run_tests(box, answer.test_command, timeout_s=timeout_s, changed=changed)
@@ -271,11 +313,10 @@ def unjudged(
     verdict: Verdict, detail: str, *, applied: AppliedPatch | None = None, tests: tuple[TestResult, ...] = ()
 ) -> RunResult:
     """Return the result of a run that never came to its tests."""
-    nothing = AppliedPatch(filtered=FilteredPatch(changes=Changes({}, ())))
     return RunResult(
         verdict=verdict,
         detail=detail,
-        applied=applied or nothing,
+        applied=applied or NOTHING_APPLIED,
         evidence=Evidence(),
         judgement=Judgement(passed=False, tests=tests),
     )

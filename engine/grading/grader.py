@@ -25,15 +25,17 @@ from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.references import References
 from engine.grading.counterfactual.runs import Confirmation, confirm, draw_runs
-from engine.grading.excuses import excused, unexpected
+from engine.grading.excuses import excused, without_excuses
 from engine.grading.execution import NO_OVERLAY, RunExecutor, RunResult
 from engine.grading.grades import grade_of, noted
 from engine.grading.logs.parsers import find_parser
+from engine.grading.own_box import OwnBoxGrading
 from engine.grading.rules import RULES
 from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend
 from engine.types import CounterfactualOutcome, Grade, GradeRule, TaskRow, Verdict
 
+_FROM_PATCH = "graded from the patch in a fresh sandbox, without what else the agent left in its own"
 _NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
 
 
@@ -140,6 +142,38 @@ class Grader:
                 return replace(grade, reused=True, seconds=0.0, extra_runs=0, extra_seconds=0.0)
         return await self._grade_once(key, job)
 
+    def own_box(self, row: TaskRow, *, evaluation: bool = False) -> OwnBoxGrading | None:
+        """Return the grading of one rollout in its agent's sandbox; None where patches are graded.
+
+        It needs no place among the gradings: the sandbox is open, and its rollout would wait for gradings that
+        wait for sandboxes.
+
+        Raises:
+            DatasetError: the task's answer cannot be graded.
+        """
+        if not (row.answer.own_box and self._config.own_box):
+            return None
+        check_gradable(row)
+        off = self._config.counterfactual.mode == "off"
+        return OwnBoxGrading(
+            row,
+            self._runs,
+            timeout_s=self.timeout_s(row, evaluation=evaluation),
+            outcome=CounterfactualOutcome.OFF if off else CounterfactualOutcome.OWN_BOX,
+        )
+
+    async def grade_solution(self, own_box: OwnBoxGrading, *, applied: bool) -> Grade:
+        """Grade the solution of a task that is graded in the agent's sandbox, or no change at all.
+
+        Raises:
+            DatasetError: the task has no solution, or it fails.
+        """
+        async with self._gradings:
+            try:
+                return await own_box.grade_solution(applied=applied)
+            except SandboxError as error:
+                return _lost(error)
+
     def timeout_s(self, row: TaskRow, *, evaluation: bool = False) -> float:
         """Return the time limit of the tests, seconds: the row's own, else the run's."""
         if row.answer.timeout_s is not None:
@@ -163,11 +197,10 @@ class Grader:
 
     async def _grade(self, job: _Job) -> Grade:
         try:
-            return await self._decide(job)
+            grade = await self._decide(job)
+            return noted(grade, _FROM_PATCH) if job.row.answer.own_box else grade
         except SandboxError as error:
-            problem = str(error) or type(error).__name__
-            detail = f"the grading sandbox failed: {problem}"
-            return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=detail)
+            return _lost(error)
 
     async def _decide(self, job: _Job) -> Grade:
         """Return the grade of a patch. Raises SandboxError where infrastructure failed in every attempt."""
@@ -206,7 +239,7 @@ class Grader:
             passed = await passed.cleared(reference.signs)
         if passed.first.score <= 0:
             return passed.grade
-        grade = _without_excuses(passed.grade, reference)
+        grade = without_excuses(passed.grade, reference)
         if grade.reward:
             grade = await self._confirmed(passed, grade, reference)
         extra_s = time.monotonic() - began
@@ -253,15 +286,9 @@ def _is_doubtful(first: RunResult, known: Reference | None) -> bool:
     return known is None and first.verdict is not first.cleared(first.signs).verdict
 
 
-def _without_excuses(grade: Grade, reference: Reference | None) -> Grade:
-    """Fail a grade that rests on skips or expected failures which the gold patch does not have."""
-    if not (found := excused(grade.tests)):
-        return grade
-    if reference is None:
-        return noted(grade, f"{len(found)} skipped or expectedly failing tests count as in official reports")
-    if not (wrong := unexpected(found, reference.outcomes)):
-        return grade
-    return noted(replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch")
+def _lost(error: SandboxError) -> Grade:
+    detail = f"the grading sandbox failed: {str(error) or type(error).__name__}"
+    return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=detail)
 
 
 async def _with_confirmation(grade: Grade, found: Confirmation) -> Grade:

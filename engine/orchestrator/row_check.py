@@ -11,6 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from engine.config.run import ValidateRun
@@ -23,6 +24,7 @@ from engine.grading.counterfactual.proof import coverage_of
 from engine.grading.counterfactual.prover import Prover, TrueRun
 from engine.grading.grader import Grader, check_gradable
 from engine.grading.grades import grade_of
+from engine.grading.own_box import OwnBoxGrading
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, TaskRow, Verdict
 
@@ -65,13 +67,15 @@ class RowCheck:
         if obstacle:
             refused = [_refused(f"it cannot be graded: {obstacle}")]
             return Finding(row, judge(refused, refused))
+        if (own_box := self._grader.own_box(row)) is not None:
+            return await self._check_own_box(row, own_box)
         repeats = self._config.validation.repeats
-        noop = await self._repeat(row, "", repeats)
+        noop = await self._repeat(self._patch_grading(row, ""), repeats)
         if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
             return Finding(row, judge(noop, ()))
         try:
             patch = await self._patiently(lambda: self._gold_patch(row))
-            gold = await self._repeat(row, patch, repeats - 1)
+            gold = await self._repeat(self._patch_grading(row, patch), repeats - 1)
             true_run = None
             if not (gold and _is_last(gold[-1])):
                 last, true_run = await self._last(row, patch)
@@ -86,6 +90,15 @@ class RowCheck:
             return Finding(row, found)
         return Finding(row, found, await self._prove(row, patch, true_run))
 
+    async def _check_own_box(self, row: TaskRow, own_box: OwnBoxGrading) -> Finding:
+        """Return the finding about a row that is graded in the agent's sandbox; it has no false tests."""
+        repeats = self._config.validation.repeats
+        noop = await self._repeat(partial(self._grader.grade_solution, own_box, applied=False), repeats)
+        if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
+            return Finding(row, judge(noop, ()))
+        gold = await self._repeat(partial(self._grader.grade_solution, own_box, applied=True), repeats)
+        return Finding(row, judge(noop, gold))
+
     async def _last(self, row: TaskRow, patch: str) -> tuple[Grade, TrueRun | None]:
         """Grade the gold patch by the true run of the proof, which is returned where it passed."""
         try:
@@ -98,7 +111,7 @@ class RowCheck:
             lost = f"the grading sandbox failed: {error}"
             return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=lost), None
         if true_run.result.verdict is not Verdict.PASSED and true_run.shortened:
-            [last] = await self._repeat(row, patch, 1)
+            [last] = await self._repeat(self._patch_grading(row, patch), 1)
             return last, None
         return replace(await grade_of(true_run.result), seconds=time.monotonic() - began), true_run
 
@@ -120,26 +133,29 @@ class RowCheck:
             timeout_s=row.answer.timeout_s or self._config.grading.timeout_s,
         )
 
-    async def _repeat(self, row: TaskRow, patch: str, times: int) -> list[Grade]:
+    def _patch_grading(self, row: TaskRow, patch: str) -> Callable[[], Awaitable[Grade]]:
+        return partial(self._grader.grade, row, patch, trusted=True)
+
+    async def _repeat(self, grade: Callable[[], Awaitable[Grade]], times: int) -> list[Grade]:
         grades: list[Grade] = []
         for _ in range(times):
             try:
-                grades.append(await self._grade(row, patch))
+                grades.append(await self._graded(grade))
             except DatasetError as error:
                 return [*grades, _refused(f"it cannot be graded: {error}")]
             if _is_last(grades[-1]):
                 break
         return grades
 
-    async def _grade(self, row: TaskRow, patch: str) -> Grade:
+    async def _graded(self, grade: Callable[[], Awaitable[Grade]]) -> Grade:
         """Grade a row once; a grading lost to infrastructure is repeated after a wait."""
-        grade = await self._grader.grade(row, patch, trusted=True)
+        found = await grade()
         for wait_s in self._waits():
-            if grade.verdict is not Verdict.INFRA_ERROR:
+            if found.verdict is not Verdict.INFRA_ERROR:
                 break
             await asyncio.sleep(wait_s)
-            grade = await self._grader.grade(row, patch, trusted=True)
-        return grade
+            found = await grade()
+        return found
 
     async def _patiently(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Return the result of an attempt; one lost to infrastructure is repeated after a wait."""

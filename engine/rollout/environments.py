@@ -13,6 +13,7 @@ from engine.config.rollout import AgentConfig
 from engine.config.sandbox import SandboxConfig
 from engine.environments.frozenlake import FrozenLakeEnvironment
 from engine.environments.swe import SweEnvironment
+from engine.grading.own_box import OwnBoxGrading
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
 from engine.tools.schemas import LAKE_TOOLS, Tools
@@ -22,12 +23,18 @@ from engine.types import Grade, RolloutKey, TaskRow
 _LIFETIME_SLACK_S = 120.0
 """Time by which a sandbox may outlive its rollout's limit, seconds: last command, patch, closing."""
 
+_PREPARATION_S = 60.0
+"""Time for test files and reports of a grading in the rollout's own sandbox, seconds."""
+
 
 class RolloutGrader(Protocol):
     """Interface of ``engine.grading.grader.Grader`` that rollouts need."""
 
     async def grade(self, row: TaskRow, patch: str, *, evaluation: bool = False) -> Grade:
         """Grade a patch with the task's hidden tests, within the time limit of training or evaluations."""
+
+    def own_box(self, row: TaskRow, *, evaluation: bool = False) -> OwnBoxGrading | None:
+        """Return the grading of one rollout in its agent's sandbox; None where patches are graded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +75,20 @@ class SweEnvironments:
 
     def make(self, key: RolloutKey, row: TaskRow, *, seed: int) -> SweEnvironment:  # noqa: ARG002
         """Return an environment whose sandbox is not open yet; it has no randomness."""
+        evaluation = key.phase.startswith("eval:")
+        own_box = self.grader.own_box(row, evaluation=evaluation)
+        tests_s = own_box.timeout_s + _PREPARATION_S if own_box is not None else 0.0
         return SweEnvironment(
-            self.pool.open(self._spec(key, row)),
+            self.pool.open(self._spec(key, row, tests_s=tests_s)),
             agent=self.agent,
             style=observation_style(self.agent.prompt),
-            judge=partial(self.grader.grade, row, evaluation=key.phase.startswith("eval:")),
+            judge=partial(self.grader.grade, row, evaluation=evaluation),
+            own_box=own_box,
             setup_patch=row.answer.setup_patch,
             hidden_paths=row.answer.hidden_paths,
         )
 
-    def _spec(self, key: RolloutKey, row: TaskRow) -> SandboxSpec:
+    def _spec(self, key: RolloutKey, row: TaskRow, *, tests_s: float) -> SandboxSpec:
         return SandboxSpec(
             image=row.task.image,
             workdir=row.task.workdir,
@@ -88,7 +99,7 @@ class SweEnvironments:
                 memory_mb=self.sandbox.memory_mb,
                 processes=self.sandbox.processes,
                 disk_mb=self.sandbox.disk_mb,
-                lifetime_s=self.agent.rollout_timeout_s + _LIFETIME_SLACK_S,
+                lifetime_s=self.agent.rollout_timeout_s + _LIFETIME_SLACK_S + tests_s,
             ),
         )
 

@@ -95,6 +95,8 @@ class Rollout:
     _patch: str = field(init=False, default="")
     _unpatchable: str = field(init=False, default="")
     """Reason why the agent's changes cannot be made into a patch."""
+    _grade: Grade | None = field(init=False, default=None)
+    """Grade of the last attempt, where its environment grades in place."""
     _attempts: int = field(init=False, default=0)
     _announced: bool = field(init=False, default=False)
     _failures: list[str] = field(init=False, default_factory=list)
@@ -150,28 +152,37 @@ class Rollout:
         if self._outcome.termination in INFRASTRUCTURE_REASONS:
             _log.warning("rollout excluded", key=self.key, error=self._outcome.error)
             return None
+        if self._environment.grades_in_place:
+            return self._grade
         if self._unpatchable:
             return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=self._unpatchable)
-        began = time.monotonic()
         self.parts.slots.grading += 1
         try:
-            return await self._environment.grade(self._patch)
+            async with _Stopwatch(self._spent, "grading"):
+                return await self._environment.grade(self._patch)
         except Exception as error:
-            _log.error("grading failed unexpectedly", key=self.key, traceback=traceback.format_exc())
-            return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=_described(error))
+            return self._lost_grade(error)
         finally:
             self.parts.slots.grading -= 1
-            self._spent("grading", time.monotonic() - began)
+
+    def _lost_grade(self, error: Exception) -> Grade:
+        _log.error("grading failed unexpectedly", key=self.key, traceback=traceback.format_exc())
+        return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=_described(error))
 
     async def _attempt_until_submitted(self) -> None:
         """Repeat a rollout that the model did not end itself, at the temperatures for that."""
         await self._attempt_until_it_counts()
         for repetition, temperature in enumerate(self.parts.retry_temperatures, start=1):
-            if self._own_doing or self._outcome.termination in _NOT_REPEATED:
+            if self._own_doing or not self._is_repeated():
                 return
             self._repetition, self._failures = repetition, []
             self._sampling = replace(self._sampling, temperature=temperature)
             await self._attempt_until_it_counts()
+
+    def _is_repeated(self) -> bool:
+        """Return whether another attempt takes the place of one that ended as the last one did."""
+        left = self._repetition < len(self.parts.retry_temperatures)
+        return left and self._outcome.termination not in _NOT_REPEATED
 
     async def _attempt_until_it_counts(self) -> None:
         """Try fresh environments until infrastructure does not fail or ``decide`` ends the attempts."""
@@ -199,6 +210,7 @@ class Rollout:
 
     async def _attempt(self) -> None:
         self._outcome, self._patch, self._unpatchable = _nothing(TerminationReason.CANCELLED), "", ""
+        self._grade = None
         environment = self.parts.environments.make(
             self.key, self.row, seed=environment_seed(self.parts.seed, self.key)
         )
@@ -217,6 +229,8 @@ class Rollout:
             if self._outcome.termination not in INFRASTRUCTURE_REASONS:
                 async with _Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
                     await self._take_patch(environment)
+                if environment.grades_in_place and not self._is_repeated():
+                    await self._grade_in_place(environment)
         except (SandboxError, TimeoutError) as error:
             self._failed(error)
         except BaseException:
@@ -244,6 +258,18 @@ class Rollout:
             self._patch = await environment.patch()
         except PatchError as error:
             self._unpatchable = str(error)
+
+    async def _grade_in_place(self, environment: Environment) -> None:
+        """Grade the attempt; where the sandbox fails, the whole attempt has failed."""
+        async with _Stopwatch(self._spent, "grading"):
+            try:
+                grade = await environment.grade(self._patch)
+            except (SandboxError, TimeoutError):
+                raise
+            except Exception as error:
+                grade = self._lost_grade(error)
+        details = [text for text in (grade.detail, self._unpatchable) if text]
+        self._grade = replace(grade, detail="; ".join(details))
 
     async def _close(self, environment: Environment) -> None:
         try:

@@ -99,6 +99,9 @@ class SandboxGrader:
         passed = result.exit_code == 0
         return Grade(verdict=Verdict.PASSED if passed else Verdict.FAILED, reward=float(passed))
 
+    def own_box(self, row: TaskRow, *, evaluation: bool = False) -> None:
+        return None
+
 
 def scheduler(home: Path, policy: Policy, recorder: Recorder | None = None, **agent: Any) -> RolloutScheduler:
     sandbox = SandboxConfig(memory_mb=256, disk_mb=64, max_live=4, max_starting=2)

@@ -66,6 +66,7 @@ class AnswerOut(Schema):
     timeout_s: float | None
     setup_patch: str
     deterministic: bool
+    own_box: bool
 
 
 class TaskDetail(TaskOut):

@@ -119,6 +119,8 @@ class TaskAnswer(models.Model):
     setup_patch = models.TextField(blank=True, default="")
     """Patch that turns the image into the task, applied before any use."""
     deterministic = models.BooleanField(default=False)
+    own_box = models.BooleanField(default=False)
+    """Whether the tests run in the sandbox in which the agent worked."""
     metadata: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:

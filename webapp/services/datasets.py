@@ -37,7 +37,7 @@ _TASK_FIELDS = (
 _ANSWER_FIELDS = (
     "gold_patch", "test_patch", "test_files", "binary_files", "fail_to_pass", "pass_to_pass",
     "test_command", "grade_rule", "log_parser", "expected", "hidden_paths", "timeout_s", "setup_patch",
-    "deterministic", "metadata",
+    "deterministic", "own_box", "metadata",
 )  # fmt: skip
 _BATCH = 500
 _LINES_A_PART = 50

@@ -7,11 +7,15 @@ from dataclasses import replace
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import sandbox_spec
 from engine.errors import DatasetError, PatchError
-from engine.sandbox.base import SandboxBackend
+from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow
 
 _START_ALLOWANCE_S = 60.0
 _TAIL_CHARS = 300
+_REMEDY = (
+    ": a task about the state of the system is graded in the agent's own sandbox, which its answer asks for with "
+    'own_box (Harbor: environment_mode = "shared" under [verifier] in task.toml; grading.own_box must be on)'
+)
 
 
 def has_solution(row: TaskRow) -> bool:
@@ -40,25 +44,39 @@ async def gold_patch(
     """
     if row.answer.gold_patch.strip():
         return row.answer.gold_patch
-    script = _script(row)
-    if not script.strip():
+    if not has_solution(row):
         raise DatasetError("the row has no gold patch")
     name, lifetime_s = f"solution of {row.task.instance_id}", timeout_s + _START_ALLOWANCE_S
     spec = sandbox_spec(row.task.image, sandbox, run_id=run_id, name=name, lifetime_s=lifetime_s)
     spec = replace(spec, workdir=row.task.workdir)
     async with backend.open(spec) as box:
-        done = await box.exec(
-            ["bash", "-s"], timeout_s=timeout_s, cwd=row.task.workdir, stdin=script.encode()
-        )
-        if done.timed_out:
-            raise DatasetError(f"the solution script did not end within {timeout_s:g} s")
-        if done.exit_code != 0:
-            said = (done.stderr or done.stdout).decode(errors="replace").strip()[-_TAIL_CHARS:]
-            raise DatasetError(f"the solution script ended with {done.exit_code}: {said}")
+        await solve(box, row, timeout_s=timeout_s)
         try:
             patch = await box.diff()
         except PatchError as error:
             raise DatasetError(f"the solution script changes too much: {error}") from None
     if not patch.strip():
-        raise DatasetError(f"the solution script changes nothing below {row.task.workdir}")
+        raise DatasetError(f"the solution script changes nothing below {row.task.workdir}{_REMEDY}")
     return patch
+
+
+async def solve(box: Sandbox, row: TaskRow, *, timeout_s: float) -> None:
+    """Apply the row's gold patch, or run its solution script, in a sandbox of the task.
+
+    Raises:
+        DatasetError: the row has no solution, or it fails.
+        SandboxError: the sandbox failed.
+    """
+    if row.answer.gold_patch.strip():
+        try:
+            await box.apply_patch(row.answer.gold_patch)
+        except PatchError as error:
+            raise DatasetError(f"the gold patch does not apply: {error}") from None
+        return
+    script = _script(row)
+    done = await box.exec(["bash", "-s"], timeout_s=timeout_s, cwd=row.task.workdir, stdin=script.encode())
+    if done.timed_out:
+        raise DatasetError(f"the solution script did not end within {timeout_s:g} s")
+    if done.exit_code != 0:
+        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-_TAIL_CHARS:]
+        raise DatasetError(f"the solution script ended with {done.exit_code}: {said}")

@@ -15,8 +15,9 @@ from typing import Any
 
 from engine.config.rollout import GradingConfig
 from engine.grading.evidence import Evidence, Judgement, recorded_tests, unconfirmed_success
-from engine.types import TaskRow
+from engine.types import TaskAnswer, TaskRow
 
+_REWARD_FILES = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _ENDED_FROM_OUTSIDE = frozenset({129, 130, 131, 137, 143})
 """Exit codes of a shell that SIGHUP, SIGINT, SIGQUIT, SIGKILL or SIGTERM ended."""
 
@@ -37,6 +38,11 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     detail = "" if reward >= 1 else f"the verifier's reward is {value:g}"
     signs = unconfirmed_success(evidence) if reward > 0 and not partial else ()
     return Judgement(passed=reward >= 1, tests=tests, detail=detail, reward=reward, signs=signs)
+
+
+def reward_files(answer: TaskAnswer) -> list[str]:
+    """Return the absolute paths to which the verifier may write its reward."""
+    return [str(path) for path in answer.metadata.get("reward_files") or _REWARD_FILES]
 
 
 def reward_of(rewards: Mapping[str, float]) -> float:

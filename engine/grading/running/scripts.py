@@ -38,14 +38,13 @@ from engine.datasets.testing.testrun import (
 from engine.datasets.testing.toolchain import recorder_scripts
 from engine.grading.evidence import SEVERITY, Evidence
 from engine.grading.logs import swebench
-from engine.grading.rules.reward_file import parse_rewards, reward_of
+from engine.grading.rules.reward_file import parse_rewards, reward_files, reward_of
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.placement import commands, place_files, placed_in, placing_command
 from engine.sandbox.agent.interpreters import launcher
 from engine.sandbox.base import ExecResult, Sandbox
 from engine.types import GradeRule, TaskAnswer
 
-REWARD_FILES = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 JUNIT = "{junit}"
 _PYTEST = re.compile(r"(?<![\w./-])(?:py\.test|pytest)(?![\w.-])|/(?:py\.test|pytest)(?=\s)|-m\s+pytest\b")
 _TOX = re.compile(r"(?<![\w./-])(?:tox|nox)(?![\w.-])")
@@ -356,7 +355,7 @@ async def _rewards(box: Sandbox, answer: TaskAnswer) -> Mapping[str, float]:
     None where one is there that cannot be read: what a verifier could not write is not what it meant.
     """
     found: list[Mapping[str, float]] = []
-    for path in map(str, answer.metadata.get("reward_files") or REWARD_FILES):
+    for path in reward_files(answer):
         try:
             data = await box.read_file(path, max_bytes=_SMALL)
             found.append(await asyncio.to_thread(parse_rewards, path, data.decode("utf-8", "replace")))

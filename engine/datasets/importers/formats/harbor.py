@@ -3,7 +3,9 @@
 The verifier writes ``/logs/verifier/reward.txt`` (a number) or ``reward.json`` (names → numbers). The
 solution is a script, not a patch: it is kept with the answer's metadata. A task whose image is a Dockerfile
 alone brings its build context. One that needs compose, several steps or a verifier environment of its own is
-named as ungradable. Schema
+named as ungradable. One that asks in so many
+words for the verifier to share the agent's environment is graded there (``own_box``); all others in a fresh
+sandbox. Schema
 1.4: ``harbor.models.task`` of harbor 0.25.
 """
 
@@ -83,6 +85,7 @@ def convert(row: Row) -> Imported:
         grade_rule=GradeRule.REWARD_FILE,
         hidden_paths=("/tests", "/solution", "/logs/verifier"),
         timeout_s=number(verifier, "timeout_sec") or 600.0,
+        own_box=verifier.get("environment_mode") == "shared",
         metadata=plain({"reward_files": list(REWARD_FILES), "solution": optional_text(row, "solution")}),
     )
     imported = Imported(task=task, answer=answer, context=context, ungradable=ungradable)

@@ -1,0 +1,110 @@
+"""Grading in the agent's own sandbox, for tasks about the state of a system.
+
+    prepared for the agent ── hash what runs tests ── agent ── hash again ── test files in place ── tests ── rule
+
+There is one such sandbox: its verdict is never re-used, and no tests made false run in it. Whoever may write
+everywhere may have changed programs that nobody compares; a fresh sandbox is safer where a patch says all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from engine.datasets.curation.solution import has_solution, solve
+from engine.errors import DatasetError, PatchError
+from engine.grading.evidence import named
+from engine.grading.excuses import without_excuses
+from engine.grading.execution import RunExecutor, RunResult, unjudged
+from engine.grading.grades import grade_of
+from engine.grading.running.own_box import altered_runners, runner_hashes
+from engine.patches.apply import touched
+from engine.sandbox.base import Sandbox
+from engine.sandbox.integrity import prepare_for_agent
+from engine.types import CounterfactualOutcome, Grade, TaskRow, Verdict
+
+
+class OwnBoxGrading:
+    """Grading of one rollout in the sandbox in which its agent works.
+
+    Args:
+        row: its task.
+        runs: executor of the tests.
+        timeout_s: time limit of the tests.
+        outcome: reason why a rollout that passed has no extra runs.
+    """
+
+    def __init__(
+        self, row: TaskRow, runs: RunExecutor, *, timeout_s: float, outcome: CounterfactualOutcome
+    ) -> None:
+        self.timeout_s = timeout_s
+        self._row = row
+        self._runs = runs
+        self._outcome = outcome
+        self._before: Mapping[str, str] | None = None
+
+    async def begin(self, box: Sandbox) -> None:
+        """Remember what runs the tests, before the agent enters.
+
+        Raises:
+            SandboxError: the sandbox failed.
+        """
+        self._before = await runner_hashes(box, self._row.answer)
+
+    async def grade(self, box: Sandbox, patch: str) -> Grade:
+        """Grade what the agent left in its sandbox.
+
+        Args:
+            patch: changes below the workdir, as far as they can be told.
+
+        Raises:
+            SandboxError: the sandbox failed.
+        """
+        began = time.monotonic()
+        grade = await self._grade_of(await self._run(box, patch))
+        return replace(grade, seconds=time.monotonic() - began)
+
+    async def grade_solution(self, *, applied: bool) -> Grade:
+        """Grade the row's own solution, or no change at all, in a fresh sandbox prepared as for an agent.
+
+        Raises:
+            DatasetError: the row has no solution, or it fails.
+            SandboxError: infrastructure failed in every attempt.
+        """
+        if applied and not has_solution(self._row):
+            raise DatasetError("the row has neither a gold patch nor a solution script")
+        began = time.monotonic()
+        result = await self._runs.repeated(lambda: self._run_solution(applied=applied))
+        return replace(await self._grade_of(result), seconds=time.monotonic() - began)
+
+    async def _run_solution(self, *, applied: bool) -> RunResult:
+        row, patch = self._row, ""
+        async with self._runs.open(row, lifetime_s=2 * self.timeout_s) as box:
+            await prepare_for_agent(
+                box, setup_patch=row.answer.setup_patch, hidden_paths=row.answer.hidden_paths
+            )
+            await self.begin(box)
+            if applied:
+                await solve(box, row, timeout_s=self.timeout_s)
+                with suppress(PatchError):
+                    patch = await box.diff()
+            return await self._run(box, patch)
+
+    async def _run(self, box: Sandbox, patch: str) -> RunResult:
+        if self._before is None:
+            raise RuntimeError("'begin' was not called before the agent entered")
+        if altered := await altered_runners(box, self._before):
+            return unjudged(Verdict.TAMPERED, f"what runs the tests was replaced: {named(altered)}")
+        changed: Sequence[str] = ()
+        with suppress(PatchError):
+            changed = await asyncio.to_thread(touched, patch)
+        return await self._runs.execute_in(box, self._row, changed=changed, timeout_s=self.timeout_s)
+
+    async def _grade_of(self, result: RunResult) -> Grade:
+        grade = await grade_of(result)
+        if result.score <= 0:
+            return grade
+        return replace(without_excuses(grade, None), counterfactual=self._outcome)

@@ -1,0 +1,96 @@
+"""Preparation of an agent's own sandbox for grading: leftovers removed, programs that run tests compared.
+
+Commands that the agent left running are dead by then: a sandbox kills what a command leaves behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import posixpath
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+from engine.datasets.answer_files import contents_of
+from engine.grading.rules.reward_file import reward_files
+from engine.grading.running.placement import PlacementError, place_files
+from engine.sandbox.agent.interpreters import CANDIDATES
+from engine.sandbox.base import Sandbox
+from engine.types import TaskAnswer
+
+_PROGRAMS = (
+    "/bin/bash", "/bin/sh", "/bin/rm", "/bin/cat", "/usr/bin/env",
+    *(path for path in CANDIDATES if path.startswith("/")),
+    "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1",
+    "/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6",
+)  # fmt: skip
+"""Programs that run tests, where the image has them."""
+_SWITCHES = ("/etc/ld.so.preload",)
+_RUNNER_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml")
+_MAX_BYTES = 64 << 20
+_REMOVAL_S = 60.0
+_ABSENT = ""
+
+
+async def runner_hashes(box: Sandbox, answer: TaskAnswer) -> Mapping[str, str]:
+    """Return path → hash of the files that decide how tests run, empty for absent ones.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    return {path: await _hash(box, path) for path in (*_PROGRAMS, *_SWITCHES, *_above_tests(box, answer))}
+
+
+async def altered_runners(box: Sandbox, before: Mapping[str, str]) -> list[str]:
+    """Return the paths whose content is not as ``before``, but for programs that were absent then.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    watched = [path for path, known in before.items() if known or path not in _PROGRAMS]
+    return [path for path in watched if await _hash(box, path) != before[path]]
+
+
+async def put_tests_in_place(box: Sandbox, answer: TaskAnswer) -> str:
+    """Replace the hidden paths and reward files that an agent left by the answer's test files.
+
+    Returns:
+        What the agent left in the way; empty where all files are in place.
+
+    Raises:
+        SandboxError: the sandbox failed.
+    """
+    left = [*answer.hidden_paths, *reward_files(answer)]
+    paths = [posixpath.normpath(posixpath.join(box.spec.workdir, path)) for path in left]
+    if paths:
+        removed = await box.exec(["rm", "-rf", "--", *paths], timeout_s=_REMOVAL_S, cwd="/")
+        if removed.exit_code != 0:
+            said = removed.stderr.decode(errors="replace").strip()
+            return f"what the agent left at a hidden path cannot be removed: {said}"
+    try:
+        await place_files(box, contents_of(answer))
+    except PlacementError as error:
+        return f"{error}; the agent left something in the way"
+    return ""
+
+
+def _above_tests(box: Sandbox, answer: TaskAnswer) -> list[str]:
+    """Return the paths of runner configuration in folders above test files that lie outside of the workdir."""
+    workdir = PurePosixPath(box.spec.workdir)
+    folders: set[PurePosixPath] = set()
+    for path in (*answer.test_files, *answer.binary_files):
+        place = PurePosixPath(posixpath.normpath(posixpath.join(workdir, path)))
+        if not place.is_relative_to(workdir):
+            folders.update(place.parents)
+    hidden = [PurePosixPath(posixpath.normpath(workdir / path)) for path in answer.hidden_paths]
+    kept = (folder for folder in folders if not any(folder.is_relative_to(path) for path in hidden))
+    return [str(folder / name) for folder in sorted(kept) for name in _RUNNER_FILES]
+
+
+async def _hash(box: Sandbox, path: str) -> str:
+    try:
+        content = await box.read_file(path, max_bytes=_MAX_BYTES)
+    except (OSError, ValueError) as error:
+        return _ABSENT if isinstance(error, FileNotFoundError | NotADirectoryError) else type(error).__name__
+    digest = await asyncio.to_thread(hashlib.sha256, content)
+    return digest.hexdigest()
