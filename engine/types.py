@@ -168,8 +168,8 @@ class TaskAnswer:
     deterministic: bool = False
     """Whether repeated runs had the same outcome, so that verdicts may be reused."""
     own_box: bool = False
-    """Whether the tests judge the state of a system, not of a folder: they run in the sandbox in which the agent
-    worked. All of them must be in ``test_files``, for the image's own were removed before the agent entered."""
+    """Whether tests judge the state of a system, not of a folder: they run in the sandbox in which the agent
+    worked. All must be in ``test_files``, for the image's own were removed before the agent entered."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -163,8 +163,8 @@ class GradingConfig(Section):
     max_parallel: int = Field(default=2, ge=1)
     """Maximum number of concurrent gradings."""
     own_box: bool = True
-    """Grade tasks about the state of a system in the sandbox in which the agent worked, where the task says so
-    (Harbor's ``environment_mode = "shared"``); else every patch is graded in a fresh sandbox."""
+    """Grade tasks about the state of a system in the sandbox in which the agent worked, where the task says
+    so (Harbor's ``environment_mode = "shared"``); else every patch is graded in a fresh sandbox."""
     counterfactual: CounterfactualConfig = CounterfactualConfig()
 
 

@@ -23,9 +23,9 @@ from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, named, required
 from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.rules import RULES
+from engine.grading.running.agent_leftovers import put_tests_in_place
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.image_answers import remove_answers
-from engine.grading.running.own_box import put_tests_in_place
 from engine.grading.running.placement import PlacementError, place_files
 from engine.grading.running.scripts import run_script
 from engine.grading.submission.apply import AppliedPatch, apply_graded

@@ -145,8 +145,8 @@ class Grader:
     def own_box(self, row: TaskRow, *, evaluation: bool = False) -> OwnBoxGrading | None:
         """Return the grading of one rollout in its agent's sandbox; None where patches are graded.
 
-        It needs no place among the gradings: the sandbox is open, and its rollout would wait for gradings that
-        wait for sandboxes.
+        It takes no place among the gradings: its sandbox is open already, and gradings that wait for
+        sandboxes would wait for it.
 
         Raises:
             DatasetError: the task's answer cannot be graded.

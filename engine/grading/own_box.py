@@ -1,6 +1,6 @@
 """Grading in the agent's own sandbox, for tasks about the state of a system.
 
-    prepared for the agent ── hash what runs tests ── agent ── hash again ── test files in place ── tests ── rule
+    sandbox as for an agent ── hash what runs tests ── agent ── hash again ── test files ── tests ── rule
 
 There is one such sandbox: its verdict is never re-used, and no tests made false run in it. Whoever may write
 everywhere may have changed programs that nobody compares; a fresh sandbox is safer where a patch says all.
@@ -20,7 +20,7 @@ from engine.grading.evidence import named
 from engine.grading.excuses import without_excuses
 from engine.grading.execution import RunExecutor, RunResult, unjudged
 from engine.grading.grades import grade_of
-from engine.grading.running.own_box import altered_runners, runner_hashes
+from engine.grading.running.agent_leftovers import altered_runners, runner_hashes
 from engine.patches.apply import touched
 from engine.sandbox.base import Sandbox
 from engine.sandbox.integrity import prepare_for_agent

@@ -13,8 +13,8 @@ from engine.types import TaskRow
 _START_ALLOWANCE_S = 60.0
 _TAIL_CHARS = 300
 _REMEDY = (
-    ": a task about the state of the system is graded in the agent's own sandbox, which its answer asks for with "
-    'own_box (Harbor: environment_mode = "shared" under [verifier] in task.toml; grading.own_box must be on)'
+    ": a task about the state of a system is graded in the agent's own sandbox where its answer says own_box "
+    '(Harbor: environment_mode = "shared" under [verifier] in task.toml) and grading.own_box is on'
 )
 
 

@@ -320,6 +320,9 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
     assert set(answer.test_files) == {"/tests/test.sh", "/tests/test_secret_upper.py"}
     assert answer.metadata["solution"].startswith("sed")
     assert task.difficulty["memory_mb"] == 2048
+    assert not answer.own_box
+    shared = folders.HARBOR_TOML.replace("[verifier]\n", '[verifier]\nenvironment_mode = "shared"\n')
+    assert convert("harbor", read(folders.harbor_task(tmp_path, **{"task.toml": shared}))).answer.own_box
     obstacles: dict[str, dict[str, Any]] = {
         "no docker_image": {
             "task.toml": '[environment]\nworkdir = "/w"\n',

@@ -27,6 +27,12 @@ _PROGRAMS = (
 """Programs that run tests, where the image has them."""
 _SWITCHES = ("/etc/ld.so.preload",)
 _RUNNER_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml")
+_SHADOWS = tuple(
+    f"{name}{ending}"
+    for name in ("pytest", "_pytest", "pluggy", "unittest", "sitecustomize", "usercustomize")
+    for ending in (".py", "/__init__.py")
+)
+"""Modules in the workdir that Python would import in place of the runner's."""
 _MAX_BYTES = 64 << 20
 _REMOVAL_S = 60.0
 _ABSENT = ""
@@ -38,7 +44,9 @@ async def runner_hashes(box: Sandbox, answer: TaskAnswer) -> Mapping[str, str]:
     Raises:
         SandboxError: the sandbox failed.
     """
-    return {path: await _hash(box, path) for path in (*_PROGRAMS, *_SWITCHES, *_above_tests(box, answer))}
+    shadows = (posixpath.join(box.spec.workdir, name) for name in _SHADOWS)
+    watched = (*_PROGRAMS, *_SWITCHES, *shadows, *_above_tests(box, answer))
+    return {path: await _hash(box, path) for path in watched}
 
 
 async def altered_runners(box: Sandbox, before: Mapping[str, str]) -> list[str]:
@@ -75,7 +83,7 @@ async def put_tests_in_place(box: Sandbox, answer: TaskAnswer) -> str:
 
 
 def _above_tests(box: Sandbox, answer: TaskAnswer) -> list[str]:
-    """Return the paths of runner configuration in folders above test files that lie outside of the workdir."""
+    """Return the paths of runner configuration in folders above test files outside of the workdir."""
     workdir = PurePosixPath(box.spec.workdir)
     folders: set[PurePosixPath] = set()
     for path in (*answer.test_files, *answer.binary_files):
