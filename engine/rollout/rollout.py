@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -20,6 +19,7 @@ from engine.grading.submission.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
 from engine.rollout.seeds import environment_seed, step_seed
+from engine.rollout.stopwatch import Stopwatch
 from engine.sandbox.failures import Decision, decide, kind_of, own_doing
 from engine.tokens import TokenRecord
 from engine.types import (
@@ -158,7 +158,7 @@ class Rollout:
             return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=self._unpatchable)
         self.parts.slots.grading += 1
         try:
-            async with _Stopwatch(self._spent, "grading"):
+            async with Stopwatch(self._spent, "grading"):
                 return await self._environment.grade(self._patch)
         except Exception as error:
             return self._lost_grade(error)
@@ -217,7 +217,7 @@ class Rollout:
         self._environment = environment
         loop: AgentLoop | None = None
         try:
-            async with _Stopwatch(self._spent, "sandbox"):
+            async with Stopwatch(self._spent, "sandbox"):
                 sandbox_id = await environment.reset()
             self._announced = True
             self.parts.observer.trajectory_started(self.key, sandbox_id)
@@ -227,7 +227,7 @@ class Rollout:
             finally:
                 self._release()
             if self._outcome.termination not in INFRASTRUCTURE_REASONS:
-                async with _Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
+                async with Stopwatch(self._spent, "sandbox"), asyncio.timeout(_PATCH_DEADLINE_S):
                     await self._take_patch(environment)
                 if environment.grades_in_place and not self._is_repeated():
                     await self._grade_in_place(environment)
@@ -261,7 +261,7 @@ class Rollout:
 
     async def _grade_in_place(self, environment: Environment) -> None:
         """Grade the attempt; where the sandbox fails, the whole attempt has failed."""
-        async with _Stopwatch(self._spent, "grading"):
+        async with Stopwatch(self._spent, "grading"):
             try:
                 grade = await environment.grade(self._patch)
             except (SandboxError, TimeoutError):
@@ -273,7 +273,7 @@ class Rollout:
 
     async def _close(self, environment: Environment) -> None:
         try:
-            async with _Stopwatch(self._spent, "sandbox"):
+            async with Stopwatch(self._spent, "sandbox"):
                 await environment.close()
         except SandboxError as error:
             _log.warning(
@@ -334,21 +334,6 @@ class Rollout:
             cost=self._cost,
             findings=find_tampering(steps, self.row.answer) + (grade.findings if grade is not None else ()),
         )
-
-
-class _Stopwatch:
-    """Context manager that reports the duration of its block, also when the block raises."""
-
-    def __init__(self, spent: Callable[[str, float], None], what: str) -> None:
-        self._spent = spent
-        self._what = what
-        self._began = 0.0
-
-    async def __aenter__(self) -> None:
-        self._began = time.monotonic()
-
-    async def __aexit__(self, *_error: object) -> None:
-        self._spent(self._what, time.monotonic() - self._began)
 
 
 def _nothing(termination: TerminationReason) -> AgentOutcome:

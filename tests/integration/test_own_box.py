@@ -105,11 +105,11 @@ async def test_a_whole_run_grades_each_rollout_where_it_worked(home: Path, row: 
         assert process.wait(timeout=400) == 0, (run_dir / "engine.log").read_text()
     ended = [event for event in events(run_dir) if event["type"] == "trajectory_finished"]
     found = {
-        event["key"]["index"]: (event["verdict"], event["reward"], event.get("counterfactual"))
+        event["ref"]["index"]: (event["verdict"], event["reward"], event.get("counterfactual"))
         for event in ended
     }
     assert found == {0: ("passed", 1.0, "own_box"), 1: ("failed", 0.0, None)}
-    assert {event["patch"] for event in ended} == {""}
+    assert [event["patch"] for event in ended] == ["", ""]
 
 
 async def _validated(home: Path, name: str, row: TaskRow, **grading: bool) -> ValidationRecord:
