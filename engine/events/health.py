@@ -87,8 +87,10 @@ class MutantCoverage(Record):
     For a rule that knows no tests by name, test functions are counted.
     """
 
+    value: int = Field(default=0, ge=0)
+    """Tests with a quiet mutant, which nobody can tell from a true test."""
     changed: int = Field(default=0, ge=0)
-    """Tests with a changed assertion."""
+    """Tests with a loud change of an assertion at best."""
     added: int = Field(default=0, ge=0)
     """Tests with an added false assertion only."""
     none: int = Field(default=0, ge=0)

@@ -6,7 +6,8 @@ Official rules count such a test as passed, whoever marked it: also code under t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from engine.grading.counterfactual.base import Reference
@@ -17,19 +18,38 @@ from engine.types import Grade, TestOutcome, TestResult, Verdict
 _EXCUSES = frozenset({TestOutcome.XFAIL, TestOutcome.SKIPPED})
 
 
-def excused(tests: tuple[TestResult, ...]) -> dict[str, TestOutcome]:
+def excused(tests: Sequence[TestResult]) -> dict[str, TestOutcome]:
     """Return test → outcome of the tests that were skipped or failed as expected."""
     return {test.test_id: test.outcome for test in tests if test.outcome in _EXCUSES}
 
 
-def unexpected(found: Mapping[str, TestOutcome], known: Mapping[str, TestOutcome]) -> str:
-    """Return a description of the excused tests that ended otherwise under the gold patch; empty without any.
+def unexpected(tests: Sequence[TestResult], known: Mapping[str, TestOutcome]) -> str:
+    """Return a description of the excused tests that the gold patch passes; empty without any.
+
+    A test that is unknown there counts as one that it passes, unless another one of the same function ended
+    so under the gold patch and is missing now: some names hold addresses.
 
     Args:
-        found: see ``excused``.
-        known: test → outcome under the gold patch, where it did not pass.
+        tests: all tests of a run.
+        known: test → outcome under the gold patch.
     """
-    return describe({test: outcome for test, outcome in found.items() if known.get(test) is not outcome})
+    ran = {test.test_id for test in tests}
+    missing = Counter((_function(test), how) for test, how in known.items() if test not in ran)
+    wrong: dict[str, TestOutcome] = {}
+    for test, how in excused(tests).items():
+        if test in known:
+            if known[test] is TestOutcome.PASSED:
+                wrong[test] = how
+        elif missing[_function(test), how]:
+            missing[_function(test), how] -= 1
+        else:
+            wrong[test] = how
+    return describe(wrong)
+
+
+def _function(test: str) -> str:
+    """Return a test's name without its parameters."""
+    return test.partition("[")[0]
 
 
 def without_excuses(grade: Grade, reference: Reference | None) -> Grade:
@@ -38,6 +58,6 @@ def without_excuses(grade: Grade, reference: Reference | None) -> Grade:
         return grade
     if reference is None:
         return noted(grade, f"{len(found)} skipped or expectedly failing tests count as in official reports")
-    if not (wrong := unexpected(found, reference.outcomes)):
+    if not (wrong := unexpected(grade.tests, reference.outcomes)):
         return grade
     return noted(replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch")

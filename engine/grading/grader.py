@@ -21,7 +21,13 @@ from engine.config.rollout import ExtraRuns, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError, SandboxError
-from engine.grading.counterfactual.base import Reference, ReferenceStore
+from engine.grading.counterfactual.base import (
+    Reference,
+    ReferenceStore,
+    Variant,
+    variant_files,
+    variant_row,
+)
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.references import References
 from engine.grading.counterfactual.runs import Confirmation, confirm, draw_runs
@@ -256,8 +262,9 @@ class Grader:
             extra = extra.model_copy(update={"true_runs": extra.true_runs + 1})
         runs = draw_runs(extra, reference.variants)
 
-        async def execute(files: Mapping[str, bytes]) -> RunResult:
-            return (await self._run(job, files)).cleared(reference.signs)
+        async def execute(reference: Reference, variant: Variant | None) -> RunResult:
+            shown = replace(job, row=variant_row(job.row, variant))
+            return (await self._run(shown, variant_files(reference, variant))).cleared(reference.signs)
 
         found = await confirm(passed.first, reference, runs, execute)
         return await _with_confirmation(grade, found)

@@ -14,9 +14,9 @@ from dataclasses import replace
 from engine.datasets.health import row_content
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError, SandboxError
-from engine.grading.counterfactual.base import Reference, ReferenceStore, Variant
+from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.counterfactual.prover import Prover
-from engine.grading.counterfactual.selection import tests_by_function
+from engine.grading.counterfactual.selection import kinds_by_test, part_of
 from engine.types import TaskRow
 
 _OPTIONS_END = " -- "
@@ -73,7 +73,8 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
 def _restricted(reference: Reference, row: TaskRow) -> Reference:
     """Return the part of a reference that concerns a row's tests."""
     own = {*row.answer.fail_to_pass, *row.answer.pass_to_pass}
-    variants = [variant for variant in (_part(one, own) for one in reference.variants) if variant.mutants]
+    variants = [part_of(one, own, row.answer.fail_to_pass) for one in reference.variants]
+    variants = [variant for variant in variants if variant.mutants]
     paths = {mutant.path for variant in variants for mutant in variant.mutants}
     return replace(
         reference,
@@ -81,13 +82,6 @@ def _restricted(reference: Reference, row: TaskRow) -> Reference:
         outcomes={test: outcome for test, outcome in reference.outcomes.items() if test in own},
         files={path: content for path, content in reference.files.items() if path in paths},
         variants=tuple(variants),
-        coverage={test: kind for test, kind in reference.coverage.items() if test in own},
+        coverage=kinds_by_test(variants),
         note=reference.note if variants else reference.note or "none of the row's tests can be made false",
     )
-
-
-def _part(variant: Variant, own: set[str]) -> Variant:
-    must_fail = [test for test in variant.must_fail if test in own]
-    functions = tests_by_function([(mutant.path, mutant.function) for mutant in variant.mutants], must_fail)
-    mutants = tuple(mutant for mutant in variant.mutants if (mutant.path, mutant.function) in functions)
-    return replace(variant, mutants=mutants, must_fail=tuple(must_fail))

@@ -7,8 +7,10 @@ row from runs of its gold patch.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -46,6 +48,9 @@ class Mutant:
     end: int
     replacement: str
     """Text written instead of the bytes from ``start`` to ``end``."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """For parametrised tests whose names hold expected values: text in brackets at the end of a test's name,
+    and that of the same test in the false run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,8 @@ class Variant:
     must_fail: tuple[str, ...] = ()
     """Required tests that failed (neither an error nor missing) in the proof and passed in the true run of
     the gold patch; empty where the rule knows no tests by name. The rule did not pass in the proof."""
+    renamed: tuple[tuple[str, str], ...] = ()
+    """Required test, and its name in the false run, where that differs."""
     score: float = 0.0
     """Reward of the proof, for rules with partial rewards. A false run with a higher reward is forged: no
     solution satisfies more of the false tests than the gold patch does."""
@@ -73,7 +80,7 @@ class Reference:
     content: str
     """Content hash of the row; a row that has changed has no reference."""
     outcomes: Mapping[str, TestOutcome] = field(default_factory=dict)
-    """Required test → outcome under the gold patch, where it is not ``passed``."""
+    """Required test → outcome under the gold patch."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Path, relative to the workdir or absolute → true content when the tests start; files with mutants."""
     variants: tuple[Variant, ...] = ()
@@ -124,12 +131,38 @@ class ReferenceStore(Protocol):
         ...
 
 
-def variant_files(reference: Reference, variant: Variant) -> dict[str, bytes]:
-    """Return path → content of every file of the reference, with the variant's mutants applied."""
+def variant_files(reference: Reference, variant: Variant | None) -> dict[str, bytes]:
+    """Return path → content of every file of the reference, with a variant's mutants applied."""
+    mutants = variant.mutants if variant is not None else ()
     return {
-        path: apply_mutants(content, [mutant for mutant in variant.mutants if mutant.path == path])
+        path: apply_mutants(content, [mutant for mutant in mutants if mutant.path == path])
         for path, content in reference.files.items()
     }
+
+
+def variant_row(row: TaskRow, variant: Variant | None) -> TaskRow:
+    """Return the row of a run: in a false one, tests named after their expected values have other names."""
+    if variant is None or not variant.renamed:
+        return row
+    names = dict(variant.renamed)
+    answer = row.answer
+    return replace(
+        row,
+        answer=replace(
+            answer,
+            fail_to_pass=tuple(names.get(test, test) for test in answer.fail_to_pass),
+            pass_to_pass=tuple(names.get(test, test) for test in answer.pass_to_pass),
+            expected={names.get(test, test): status for test, status in answer.expected.items()},
+            test_command=_renamed(answer.test_command, names),
+        ),
+    )
+
+
+def _renamed(command: str, names: Mapping[str, str]) -> str:
+    """Return a command with other names of tests, at once: one test's new name may be another's old one."""
+    spelled = {write(test): write(name) for test, name in names.items() for write in (str, shlex.quote)}
+    longest = sorted(spelled, key=len, reverse=True)
+    return re.sub("|".join(map(re.escape, longest)), lambda found: spelled[found[0]], command)
 
 
 def apply_mutants(content: bytes, mutants: Sequence[Mutant]) -> bytes:

@@ -15,23 +15,27 @@ from dataclasses import dataclass, replace
 from engine.datasets.health import row_content
 from engine.errors import DatasetError
 from engine.events.health import MutantCoverage
-from engine.grading.counterfactual.base import (
-    Mutant,
-    MutantKind,
-    Reference,
-    Variant,
-    variant_files,
+from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.selection import (
+    Function,
+    choose,
+    kinds_by_test,
+    mutants_by_function,
+    quiet_choice,
+    tests_by_function,
 )
-from engine.grading.counterfactual.selection import Function, choose, mutants_by_function, tests_by_function
+from engine.grading.counterfactual.visibility import VisibleLines
 from engine.grading.evidence import required
 from engine.grading.execution import RunResult
 from engine.types import TaskRow, TestKind, TestOutcome, TestResult, Verdict
 
-Execute = Callable[[Mapping[str, bytes]], Awaitable[RunResult]]
-"""Runs the tests once under the gold patch, with the given contents of the test files."""
-KINDS = (MutantKind.CHANGED, MutantKind.ADDED, MutantKind.CHANGED)
-"""Preferred kind of the mutants of each variant."""
+Execute = Callable[[Reference, Variant], Awaitable[RunResult]]
+"""Runs the tests of a variant once under the gold patch."""
+_WITH_QUIET = (MutantKind.VALUE, MutantKind.VALUE, MutantKind.CHANGED)
+_LOUD = (MutantKind.CHANGED, MutantKind.ADDED, MutantKind.CHANGED)
+"""Kind of the mutants of each variant, for rows with quiet ones and for others."""
 _MAX_PASS_TO_PASS = 20
+_MAX_ATTEMPTS = 3
 _NOT_RUN = frozenset({TestOutcome.MISSING, TestOutcome.ERROR})
 
 
@@ -43,6 +47,8 @@ class _Subject:
     true_run: RunResult
     files: Mapping[str, bytes]
     mutants: Mapping[Function, Sequence[Mutant]]
+    quiet: Mapping[Function, Sequence[Mutant]]
+    """Functions that are false in quiet variants, with their quiet mutants."""
     tests: Mapping[Function, Sequence[str]]
     """Required tests of each function with mutants; empty where the rule knows no tests by name."""
     outcomes: Mapping[str, TestOutcome]
@@ -55,10 +61,8 @@ async def prove(
     true_run: RunResult,
     files: Mapping[str, bytes],
     execute: Execute,
-    *,
-    variants: int = len(KINDS),
 ) -> Reference:
-    """Return the reference of a row, with up to ``variants`` proven variants.
+    """Return the reference of a row, with up to three proven variants.
 
     Args:
         true_run: a run of the true tests under the gold patch.
@@ -83,8 +87,9 @@ async def prove(
     subject = await asyncio.to_thread(_subject, row, true_run, files)
     found: list[Variant] = []
     used: set[Mutant] = set()
-    for number in range(variants if subject.mutants else 0):
-        chosen = choose(subject.mutants, KINDS[number % len(KINDS)], used, subject.draw)
+    for kind in _WITH_QUIET if subject.quiet else _LOUD:
+        functions = subject.quiet if kind is MutantKind.VALUE else subject.mutants
+        chosen = choose(functions, kind, used, subject.draw)
         used.update(chosen)
         variant = await _proven(subject, chosen, noted)
         if variant is not None:
@@ -99,6 +104,7 @@ def coverage_of(row: TaskRow, reference: Reference) -> MutantCoverage:
     tests = set(reference.outcomes) | {test for test, _ in required(row.answer)} | set(row.answer.expected)
     named = any(variant.must_fail for variant in reference.variants)
     return MutantCoverage(
+        value=kinds[MutantKind.VALUE],
         changed=kinds[MutantKind.CHANGED],
         added=kinds[MutantKind.ADDED],
         none=len(tests) - covered if named or not covered else 0,
@@ -112,14 +118,21 @@ def _subject(row: TaskRow, true_run: RunResult, files: Mapping[str, bytes]) -> _
     results = true_run.judgement.tests
     wanted = _wanted(results, draw)
     mutants = mutants_by_function(files, wanted) if wanted or not results else {}
-    tests = tests_by_function(mutants, wanted)
     if results:
-        mutants = {function: mutants[function] for function in tests}
+        mutants = {function: mutants[function] for function in tests_by_function(mutants, wanted)}
+    tests = tests_by_function(mutants, [test.test_id for test in results])
+    fixed = {test.test_id for test in results if test.kind is TestKind.FAIL_TO_PASS}
+    visible = VisibleLines(row)
     return _Subject(
         row=row,
         true_run=true_run,
         files={path: files[path] for path in dict.fromkeys(path for path, _ in mutants)},
         mutants=mutants,
+        quiet=quiet_choice(
+            mutants,
+            {function for function, own in tests.items() if fixed.intersection(own)},
+            lambda mutant: visible.changed_by(mutant, files[mutant.path]),
+        ),
         tests=tests,
         outcomes={test.test_id: test.outcome for test in results},
         draw=draw,
@@ -135,41 +148,52 @@ def _wanted(results: Sequence[TestResult], draw: random.Random) -> list[str]:
 
 
 async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute) -> Variant | None:
-    """Return the variant of those mutants that made the gold patch fail; None where none did."""
-    draft = Reference(content="", files=subject.files)
-    run = await execute(variant_files(draft, Variant(mutants=tuple(chosen))))
-    if run.verdict is not Verdict.FAILED:
-        return None
-    if not subject.outcomes:
-        proven = run.score < subject.true_run.score
-        return Variant(mutants=tuple(chosen), score=run.score) if proven else None
-    outcomes = {test.test_id: test.outcome for test in run.judgement.tests}
-    own_tests = {test for mutant in chosen for test in subject.tests[mutant.path, mutant.function]}
-    true_passes = {test for test, how in subject.outcomes.items() if how is TestOutcome.PASSED}
-    if any(outcomes.get(test, TestOutcome.MISSING) in _NOT_RUN for test in true_passes - own_tests):
-        return None  # the files are not those of the true run
-    failed = {test for test, how in outcomes.items() if how is TestOutcome.FAILED}
-    kept: list[Mutant] = []
-    must_fail: dict[str, None] = {}
-    for mutant in chosen:
-        own = [test for test in subject.tests[mutant.path, mutant.function] if test in failed]
-        if own:
-            kept.append(mutant)
-            must_fail.update(dict.fromkeys(own))
-    # The score of all chosen mutants says nothing of fewer: then names and the rule alone decide.
-    score = run.score if len(kept) == len(chosen) else subject.true_run.score
-    return Variant(mutants=tuple(kept), must_fail=tuple(must_fail), score=score) if kept else None
+    """Return the variant of those mutants that together made the gold patch fail; None where none did."""
+    for _ in range(_MAX_ATTEMPTS):
+        if not chosen:
+            return None
+        variant = Variant(mutants=tuple(chosen), renamed=_renamed(subject, chosen))
+        run = await execute(Reference(content="", files=subject.files), variant)
+        if run.verdict is not Verdict.FAILED:
+            return None
+        if not subject.outcomes:
+            return replace(variant, score=run.score) if run.score < subject.true_run.score else None
+        failed = _failed(subject, variant, run)
+        kept = [mutant for mutant in chosen if failed.intersection(_tests_of(subject, mutant))]
+        if len(kept) == len(chosen):
+            must_fail = (test for mutant in kept for test in _tests_of(subject, mutant) if test in failed)
+            return replace(variant, must_fail=tuple(dict.fromkeys(must_fail)), score=run.score)
+        chosen = kept
+    return None
+
+
+def _failed(subject: _Subject, variant: Variant, run: RunResult) -> set[str]:
+    """Return the tests that passed in the true run and failed in a false one; none if others did not run."""
+    names = {name: test for test, name in variant.renamed}
+    outcomes = {names.get(test.test_id, test.test_id): test.outcome for test in run.judgement.tests}
+    passed = {test for test, how in subject.outcomes.items() if how is TestOutcome.PASSED}
+    own = {test for mutant in variant.mutants for test in _tests_of(subject, mutant)}
+    if any(outcomes.get(test, TestOutcome.MISSING) in _NOT_RUN for test in passed - own):
+        return set()  # the files are not those of the true run
+    return {test for test in passed if outcomes.get(test) is TestOutcome.FAILED}
+
+
+def _tests_of(subject: _Subject, mutant: Mutant) -> Sequence[str]:
+    return subject.tests.get((mutant.path, mutant.function), ())
+
+
+def _renamed(subject: _Subject, mutants: Sequence[Mutant]) -> tuple[tuple[str, str], ...]:
+    """Return the required tests that have other names in a false run, with those names."""
+    return tuple(
+        (test, f"{test.removesuffix(f'[{old}]')}[{new}]")
+        for mutant in mutants
+        for old, new in mutant.parameters
+        for test in _tests_of(subject, mutant)
+        if test.endswith(f"[{old}]")
+    )
 
 
 def _reference(subject: _Subject, variants: Sequence[Variant]) -> Reference:
-    coverage: dict[str, MutantKind] = {}
-    for variant in variants:
-        for mutant in variant.mutants:
-            function = (mutant.path, mutant.function)
-            own = subject.tests[function] if subject.outcomes else [f"{mutant.path}::{mutant.function}"]
-            for test in own:
-                if mutant.kind is MutantKind.CHANGED or test not in coverage:
-                    coverage[test] = mutant.kind
     note = ""
     if not subject.mutants:
         note = "no test of the row can be made false: no test file in a known language was found"
@@ -178,9 +202,9 @@ def _reference(subject: _Subject, variants: Sequence[Variant]) -> Reference:
     paths = {mutant.path for variant in variants for mutant in variant.mutants}
     return Reference(
         content=row_content(subject.row),
-        outcomes={test: how for test, how in subject.outcomes.items() if how is not TestOutcome.PASSED},
+        outcomes=subject.outcomes,
         files={path: content for path, content in subject.files.items() if path in paths},
         variants=tuple(variants),
-        coverage=coverage,
+        coverage=kinds_by_test(variants),
         note=note,
     )

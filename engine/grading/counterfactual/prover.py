@@ -11,7 +11,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.solution import gold_patch
 from engine.datasets.importers.formats.evalscript import END
 from engine.datasets.testing.toolchain import DRIVER
-from engine.grading.counterfactual.base import Reference
+from engine.grading.counterfactual.base import Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
@@ -85,14 +85,14 @@ class Prover:
         Raises as ``__call__`` does.
         """
 
-        async def execute(overlay: Mapping[str, bytes]) -> RunResult:
-            return await self._run(row, patch, overlay)
+        async def execute(reference: Reference, variant: Variant | None) -> RunResult:
+            return await self._run(variant_row(row, variant), patch, variant_files(reference, variant))
 
         reference = await prove(row, true_run.result, true_run.files, execute)
         if not reference.variants or DRIVER in row.answer.test_command:
             return reference
         # A script may not bear what is put in place in its midst: then honest solutions would fail, too.
-        placed = await execute(reference.files)
+        placed = await execute(reference, None)
         if placed.verdict is Verdict.PASSED:
             return replace(reference, signs=tuple(sorted({*reference.signs, *placed.signs})))
         note = f"the gold patch fails the true tests where they are put in place: {placed.detail}"

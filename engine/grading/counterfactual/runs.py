@@ -10,18 +10,18 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.config.rollout import ExtraRuns
-from engine.grading.counterfactual.base import MutantKind, Reference, Variant, variant_files
+from engine.grading.counterfactual.base import MutantKind, Reference, Variant
 from engine.grading.counterfactual.selection import tests_by_function
 from engine.grading.evidence import named
 from engine.grading.execution import RunResult
 from engine.types import CounterfactualOutcome, FindingKind, TamperFinding, TestOutcome, Verdict
 
-Execute = Callable[[Mapping[str, bytes]], Awaitable[RunResult]]
-"""Runs the tests once with the given contents of the test files."""
+Execute = Callable[[Reference, Variant | None], Awaitable[RunResult]]
+"""Runs the tests of a variant once, or the true ones."""
 _PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XPASS})
 _MAX_FINDINGS = 5
 _SCORE_TOLERANCE = 1e-9
@@ -57,19 +57,21 @@ def draw_runs(
 ) -> list[Variant | None]:
     """Return the extra runs in random order: a variant for a false run, None for a true one.
 
-    Variants are drawn without repetition as far as there are enough, those with changed assertions first:
-    they catch whoever an added assertion catches, and values made to fit.
+    The first false run is quiet where there is such a variant, else one with changed assertions: they catch
+    whoever an added assertion catches, and values made to fit. The others are drawn from all variants that
+    are left.
 
     Args:
         draw: source of randomness; None for the operating system's, which no seed of a run predicts.
     """
     draw = draw or secrets.SystemRandom()
+    quiet = [one for one in variants if one.quiet]
     changed = [one for one in variants if any(it.kind is MutantKind.CHANGED for it in one.mutants)]
-    others = [one for one in variants if one not in changed]
     false: list[Variant] = []
     while len(false) < extra.false_runs:
-        shuffled = draw.sample(changed, len(changed)) + draw.sample(others, len(others))
-        false += shuffled[: extra.false_runs - len(false)]
+        first = draw.choice(quiet or changed or variants)
+        others = [one for one in variants if one is not first]
+        false += [first, *draw.sample(others, len(others))][: extra.false_runs - len(false)]
     runs: list[Variant | None] = [*false, *[None] * extra.true_runs]
     draw.shuffle(runs)
     return runs
@@ -91,9 +93,7 @@ async def confirm(
     """
 
     async def make(variant: Variant | None) -> tuple[Variant | None, RunResult]:
-        return variant, await execute(
-            reference.files if variant is None else variant_files(reference, variant)
-        )
+        return variant, await execute(reference, variant)
 
     begun = [asyncio.create_task(make(variant)) for variant in runs]
     try:
@@ -147,7 +147,8 @@ def forgery(variant: Variant, run: RunResult, true_score: float) -> str:
 
 
 def _false_passes(variant: Variant, run: RunResult) -> list[str]:
-    must_fail = frozenset(variant.must_fail)
+    names = dict(variant.renamed)
+    must_fail = {names.get(test, test) for test in variant.must_fail}
     return [
         test.test_id for test in run.judgement.tests if test.test_id in must_fail and test.outcome in _PASSED
     ]

@@ -5,14 +5,17 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
 
-from engine.grading.counterfactual.base import Mutant, MutantKind, Mutator
+from engine.grading.counterfactual.base import Mutant, MutantKind, Mutator, Variant
 from engine.grading.counterfactual.languages import mutator_of
 
 Function = tuple[str, str]
 """Path of a test file, and dotted name of a function in it."""
-_FIRST_CHOICES = 4
+_FIRST_CHOICES = 3
+_MAX_OTHERS = 8
 
 
 def mutants_by_function(files: Mapping[str, bytes], tests: Sequence[str]) -> dict[Function, list[Mutant]]:
@@ -45,6 +48,37 @@ def tests_by_function(functions: Collection[Function], tests: Sequence[str]) -> 
     }
 
 
+def quiet_choice(
+    mutants: Mapping[Function, Sequence[Mutant]],
+    fixed: Collection[Function],
+    is_visible: Callable[[Mutant], bool],
+) -> dict[Function, list[Mutant]]:
+    """Return the functions that are false in quiet variants, with their quiet mutants.
+
+    Those of the tests that a solution fixes, else some others: every false test more is one more that may be
+    recognised, and a forger passes the others honestly. Mutants of lines that agents can read are left out
+    where there are others.
+
+    Args:
+        fixed: functions of the tests that fail without a solution.
+        is_visible: whether a mutant changes a line that agents can read.
+    """
+    quiet = {
+        function: [mutant for mutant in found if mutant.kind is MutantKind.VALUE]
+        for function, found in mutants.items()
+    }
+    unseen = {
+        function: [mutant for mutant in found if not is_visible(mutant)] for function, found in quiet.items()
+    }
+    for choice in (unseen, quiet):
+        if own := {function: found for function, found in choice.items() if found and function in fixed}:
+            return own
+    for choice in (unseen, quiet):
+        if others := {function: found for function, found in choice.items() if found}:
+            return dict(islice(others.items(), _MAX_OTHERS))
+    return {}
+
+
 def choose(
     mutants: Mapping[Function, Sequence[Mutant]],
     kind: MutantKind,
@@ -54,7 +88,7 @@ def choose(
     """Return one mutant per function.
 
     Args:
-        kind: which kind is taken where the function has it.
+        kind: which kind is taken where the function has it; a loud one gives way to other loud ones first.
         used: mutants of earlier variants, taken again only where there is no other.
     """
     return [_one(candidates, kind, used, draw) for candidates in mutants.values()]
@@ -63,6 +97,44 @@ def choose(
 def _one(
     candidates: Sequence[Mutant], kind: MutantKind, used: Collection[Mutant], draw: random.Random
 ) -> Mutant:
-    wanted = [mutant for mutant in candidates if mutant.kind is kind] or list(candidates)
+    loud = [mutant for mutant in candidates if mutant.kind is not MutantKind.VALUE]
+    wanted = [mutant for mutant in candidates if mutant.kind is kind] or loud or list(candidates)
     unused = [mutant for mutant in wanted if mutant not in used] or wanted
     return draw.choice(unused[:_FIRST_CHOICES])
+
+
+def kinds_by_test(variants: Sequence[Variant]) -> dict[str, MutantKind]:
+    """Return test → the most convincing kind of its mutants; functions where the rule knows no tests."""
+    found: defaultdict[str, set[MutantKind]] = defaultdict(set)
+    for variant in variants:
+        functions = [(mutant.path, mutant.function) for mutant in variant.mutants]
+        tests = tests_by_function(functions, variant.must_fail)
+        for mutant in variant.mutants:
+            function = (mutant.path, mutant.function)
+            for test in tests[function] if variant.must_fail else [f"{mutant.path}::{mutant.function}"]:
+                found[test].add(mutant.kind)
+    return {test: min(kinds, key=list(MutantKind).index) for test, kinds in found.items()}
+
+
+def part_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -> Variant:
+    """Return the part of a variant that concerns some tests; without mutants where none does.
+
+    Args:
+        tests: names of the tests.
+        fixed: those that fail without a solution: a quiet variant has only these where it has any.
+    """
+    must_fail = [test for test in variant.must_fail if test in tests]
+    decisive = [test for test in must_fail if test in fixed] if variant.quiet else []
+    functions = [(mutant.path, mutant.function) for mutant in variant.mutants]
+    kept = tests_by_function(functions, decisive or must_fail)
+    own = _all_of(tests_by_function(kept, [*tests]))
+    return replace(
+        variant,
+        mutants=tuple(mutant for mutant in variant.mutants if (mutant.path, mutant.function) in kept),
+        must_fail=tuple(test for test in must_fail if test in own),
+        renamed=tuple((test, name) for test, name in variant.renamed if test in own),
+    )
+
+
+def _all_of(tests: Mapping[Function, Sequence[str]]) -> frozenset[str]:
+    return frozenset(test for found in tests.values() for test in found)

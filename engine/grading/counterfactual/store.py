@@ -25,7 +25,7 @@ from engine.grading.counterfactual.base import Reference
 from engine.types import TaskRow
 
 _log = structlog.get_logger(__name__)
-_FORMAT = 1
+_FORMAT = 2
 _REFERENCE: TypeAdapter[Reference] = TypeAdapter(Reference)
 
 

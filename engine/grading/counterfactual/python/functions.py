@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.grading.counterfactual.python import names
@@ -23,11 +23,12 @@ class TestFunction:
     node: Function
     uses_self: bool
     """Whether its class has the assertion methods of ``unittest``."""
+    class_decorators: tuple[ast.expr, ...] = ()
 
 
 def test_functions(tree: ast.Module) -> list[TestFunction]:
     """Return the functions that test runners collect; expected failures and ambiguous names are left out."""
-    found = list(_collect(tree.body, "", has_methods=False))
+    found = list(_collect(tree.body))
     counts = Counter(function.name for function in found)
     return [function for function in found if counts[function.name] == 1 and _is_plain(function.node)]
 
@@ -35,16 +36,28 @@ def test_functions(tree: ast.Module) -> list[TestFunction]:
 test_functions.__test__ = False  # type: ignore[attr-defined]
 
 
-def _collect(body: Sequence[ast.stmt], prefix: str, *, has_methods: bool) -> Iterator[TestFunction]:
+def _collect(
+    body: Sequence[ast.stmt],
+    prefix: str = "",
+    *,
+    has_methods: bool = False,
+    decorators: tuple[ast.expr, ...] = (),
+) -> Iterator[TestFunction]:
     for node in body:
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 if node.name.startswith("test"):
-                    yield TestFunction(f"{prefix}{node.name}", node, has_methods)
+                    yield TestFunction(f"{prefix}{node.name}", node, has_methods, decorators)
             case ast.ClassDef():
-                yield from _collect(node.body, f"{prefix}{node.name}.", has_methods=_is_test_case(node))
+                yield from _collect(
+                    node.body,
+                    f"{prefix}{node.name}.",
+                    has_methods=_is_test_case(node),
+                    decorators=(*decorators, *node.decorator_list),
+                )
             case ast.If() | ast.Try():
-                yield from _collect([*node.body, *node.orelse], prefix, has_methods=has_methods)
+                inner = [*node.body, *node.orelse]
+                yield from _collect(inner, prefix, has_methods=has_methods, decorators=decorators)
 
 
 def _is_test_case(node: ast.ClassDef) -> bool:
@@ -62,22 +75,27 @@ def _is_plain(node: Function) -> bool:
     return not any(isinstance(child, ast.Yield | ast.YieldFrom) for child in own_nodes(node.body))
 
 
-def certain_statements(body: Sequence[ast.stmt], *, in_loop: bool = False) -> Iterator[ast.stmt]:
+def certain_statements(
+    body: Sequence[ast.stmt], *, literal: Callable[[ast.expr], ast.expr], in_loop: bool = False
+) -> Iterator[ast.stmt]:
     """Yield the statements that run whenever the function ends normally, and whose exceptions leave it.
 
     Bodies of conditions, handlers and unknown context managers are left out, as is everything after a
     possible ``return``. The body of a loop over a non-empty literal counts, as it runs at least once.
+
+    Args:
+        literal: returns what a name certainly stands for, and every other expression as it is.
     """
     for node in body:
         yield node
         match node:
             case ast.With() | ast.AsyncWith():
                 if all(_is_transparent(item.context_expr) for item in node.items):
-                    yield from certain_statements(node.body, in_loop=in_loop)
-            case ast.For() if _runs_once(node.iter):
-                yield from certain_statements(node.body, in_loop=True)
+                    yield from certain_statements(node.body, literal=literal, in_loop=in_loop)
+            case ast.For() if _runs_once(literal(node.iter), literal):
+                yield from certain_statements(node.body, literal=literal, in_loop=True)
             case ast.Try(handlers=[]) if not _may_leave(node.finalbody, in_loop=True):
-                yield from certain_statements(node.body, in_loop=in_loop)
+                yield from certain_statements(node.body, literal=literal, in_loop=in_loop)
         if _may_leave([node], in_loop=in_loop):
             return
 
@@ -86,13 +104,17 @@ def _is_transparent(context: ast.expr) -> bool:
     return isinstance(context, ast.Call) and dotted(context.func) in names.TRANSPARENT
 
 
-def _runs_once(iterated: ast.expr) -> bool:
+def _runs_once(iterated: ast.expr, literal: Callable[[ast.expr], ast.expr]) -> bool:
     """Return whether a loop over the expression has at least one pass."""
     match iterated:
         case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
             return any(not isinstance(element, ast.Starred) for element in elements)
         case ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int(count))], keywords=[]):
             return count > 0
+        case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]):
+            return _runs_once(literal(inner), literal)
+        case ast.Call(func=ast.Attribute(value=ast.Dict(keys=keys), attr="items"), args=[], keywords=[]):
+            return bool(keys) and None not in keys
     return False
 
 

@@ -1,50 +1,91 @@
-"""Edits of literals that certainly change their value: what equals the one cannot equal the other."""
+"""Edits of literals that certainly change their value, and look as if the author had written them."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
+from engine.grading.counterfactual.python.constants import Constants, certainly_differ
+from engine.grading.counterfactual.python.operands import EXACT, Tolerance
 from engine.grading.counterfactual.python.source import PythonSource, parse
 
 Edit = tuple[int, int, str]
 """First byte, byte after the last, text instead."""
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_MIN_CHANGE = 1e-3
+_WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}(?![A-Za-z]|://)")
 _MAX_TRIES = 20
+_MAX_LEAVES = 40
+_MAX_WORDS = 4
+_MAX_MENTION = 40
+_NO_CONSTANTS = Constants(ast.Module(body=[], type_ignores=[]))
 
 
-def literal_edits(source: PythonSource, operand: ast.expr) -> Iterator[Edit]:
-    """Yield edits of an operand of ``==``; each makes every value equal to it unequal.
+@dataclass(frozen=True, slots=True)
+class LiteralEdit:
+    """An edit of a literal.
 
-    Constants are edited, also inside of tuples, lists, sets and dictionaries, where each decides alone
-    whether the whole is equal. Letters become other letters and leading digits other digits, so that values
+    Args:
+        edit: the edit.
+        doubt: how much the new value stands out, from 0.
+    """
+
+    edit: Edit
+    doubt: int
+
+
+def literal_edits(
+    source: PythonSource, operand: ast.expr, *, around: str = "", tolerance: Tolerance = EXACT
+) -> list[LiteralEdit]:
+    """Return edits of an operand of ``==``, the least conspicuous first.
+
+    Each makes every value equal to the operand unequal. Constants are edited, also inside of containers and
+    of constant expressions. Letters become other letters or words and digits other digits, so that values
     differ as well where comparisons ignore case, white space or the notation of a number.
+
+    Args:
+        around: text of the test, in which the true value may be mentioned again.
+        tolerance: how near numbers may be and count as equal.
     """
     start, text = source.start(operand), source.content[source.start(operand) : source.end(operand)]
-    known = _value(text.decode())
-    for leaf in _leaves(operand):
-        edit = _edit(source, leaf)
-        if edit is None:
-            continue
-        after = text[: edit[0] - start] + edit[2].encode() + text[edit[1] - start :]
-        changed = _value(after.decode())
-        if (known is None) == (changed is None) and (known is None or known != changed):
-            yield edit
+    known = _known(source.constants, operand)
+    found: list[LiteralEdit] = []
+    leaves = list(_leaves(operand, constant=known is not None))
+    for leaf in reversed(leaves[-_MAX_LEAVES:]):
+        for replacement, doubt in _replacements(source, leaf, tolerance):
+            first, last = source.start(leaf), source.end(leaf)
+            after = text[: first - start] + replacement.encode() + text[last - start :]
+            changed = _known_text(source.constants, after.decode())
+            if (known is None) != (changed is None):
+                continue
+            if known is not None and not certainly_differ(known, changed):
+                continue
+            stands_out = doubt + _disorder(known, changed) + _mentions(leaf, around)
+            found.append(LiteralEdit((first, last, replacement), stands_out))
+    return sorted(found, key=lambda one: one.doubt)
 
 
-def is_literal(node: ast.expr) -> bool:
-    """Return whether a node is made of literals alone."""
+def _known(constants: Constants, node: ast.expr) -> Any:
     try:
-        ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        return False
-    return True
+        return constants.value(node)
+    except ValueError:
+        return None
 
 
-def _leaves(node: ast.expr) -> Iterator[ast.Constant]:
+def _known_text(constants: Constants, text: str) -> Any:
+    try:
+        expression = parse(f"({text}\n)").body[0]
+    except ValueError:
+        return None
+    return _known(constants, expression.value) if isinstance(expression, ast.Expr) else None
+
+
+def _leaves(node: ast.expr, *, constant: bool) -> Iterator[ast.Constant]:
+    """Yield the constants that decide alone whether the whole is equal."""
     match node:
         case ast.Constant():
             yield node
@@ -53,86 +94,132 @@ def _leaves(node: ast.expr) -> Iterator[ast.Constant]:
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
             if not any(isinstance(element, ast.Starred) for element in elements):
                 for element in elements:
-                    yield from _leaves(element)
-        case ast.Set(elts=elements):
-            if is_literal(node) and len(ast.literal_eval(node)) == len(elements):
-                for element in elements:
-                    yield from _leaves(element)
+                    yield from _leaves(element, constant=constant)
+        case ast.Set(elts=elements) if constant:
+            for element in elements:
+                yield from _leaves(element, constant=constant)
         case ast.Dict(keys=keys, values=values):
             known = {key.value for key in keys if isinstance(key, ast.Constant)}
             if len(known) == len(keys):  # no key hides another one's value
                 for value in values:
-                    yield from _leaves(value)
+                    yield from _leaves(value, constant=constant)
+        case ast.BinOp(left=left, right=right) if constant:
+            yield from _leaves(left, constant=constant)
+            yield from _leaves(right, constant=constant)
+        case ast.Call(func=function, args=args, keywords=keywords) if constant:
+            if isinstance(function, ast.Attribute):
+                yield from _leaves(function.value, constant=constant)
+            for argument in (*args, *(keyword.value for keyword in keywords)):
+                yield from _leaves(argument, constant=constant)
 
 
-def _edit(source: PythonSource, leaf: ast.Constant) -> Edit | None:
+def _replacements(
+    source: PythonSource, leaf: ast.Constant, tolerance: Tolerance
+) -> Iterator[tuple[str, int]]:
     text = source.text(leaf)
     match leaf.value:
         case bool():
-            changed: str | None = str(not leaf.value)
+            yield str(not leaf.value), 0
         case int() | float():
-            changed = _other_number(text, leaf.value)
+            yield from _other_numbers(text, leaf.value, tolerance)
         case str() | bytes():
-            changed = _other_text(text, leaf.value)
-        case _:
-            changed = None
-    return None if changed is None else (source.start(leaf), source.end(leaf), changed)
+            yield from _other_texts(text, leaf.value, source.words)
 
 
-def _other_number(text: str, value: float) -> str | None:
-    """Return the number with its leading digit changed, or with its last one where it is a short integer."""
-    short = isinstance(value, int) and len(text) <= 2
-    digits = [found.start() for found in re.finditer(r"[0-9]", text)]
+def _other_numbers(text: str, value: float, tolerance: Tolerance) -> Iterator[tuple[str, int]]:
+    """Yield numbers near a number, as round as it is: its last digits other than 0 are changed."""
+    mantissa = re.split(r"(?<!0x)[eEjJ]", text)[0] if not text.lower().startswith("0x") else text
+    digits = [found.start() for found in re.finditer(r"[0-9]", mantissa)]
     if text[:2].lower() in ("0x", "0o", "0b"):
         digits = digits[1:]
-    wanted = [place for place in digits if text[place] != "0"] or digits
-    if not wanted:
-        return None
-    place = digits[-1] if short else wanted[0]
-    digit = text[place]
-    for other in ("1", "2", "3", "7") if digit == "0" else _neighbours(digit):
-        changed = f"{text[:place]}{other}{text[place + 1 :]}"
-        new = _value(changed)
-        if isinstance(new, int | float) and type(new) is type(value) and abs(new - value) > _MIN_CHANGE:
-            return changed
-    return None
+    for place in [place for place in reversed(digits) if text[place] != "0"] or digits[:1]:
+        others = [f"{text[:place]}{other}{text[place + 1 :]}" for other in _neighbours(text[place])]
+        new = {other: _known_text(_NO_CONSTANTS, other) for other in others}
+        certain = [
+            it
+            for it in others
+            if certainly_differ(value, new[it])
+            and abs(new[it] - value) > 3 * tolerance.of(max(value, new[it], key=abs))
+        ]
+        if certain:
+            yield from ((other, 0) for other in certain)
+            return
 
 
 def _neighbours(digit: str) -> tuple[str, ...]:
+    if digit == "0":
+        return ("1", "2")
     number = int(digit)
-    return tuple(str(other) for other in (number + 1, number - 1, number + 3) if 1 <= other <= 9)
+    return tuple(str(other) for other in (number + 1, number - 1) if 1 <= other <= 9)
 
 
-def _other_text(text: str, value: str | bytes) -> str | None:
-    """Return the string literal with one letter or digit changed, or with one letter more."""
+def _other_texts(text: str, value: str | bytes, words: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Yield the string literal with another digit, word or letter, or with one letter more."""
+    yield from ((changed, 0) for changed in _with_other_digit(text, value))
+    yield from ((changed, 1) for changed in _with_other_word(text, value, words))
     for place in _places(text):
-        character = text[place]
-        if not (character.isascii() and character.isalnum()):
+        if text[place].isascii() and text[place].isalpha():
+            changed = f"{text[:place]}{_next_letter(text[place])}{text[place + 1 :]}"
+            if _differ_by_one(value, _known_text(_NO_CONSTANTS, changed)):
+                yield changed, 3
+                return
+    if not value:
+        for place in _places(text):
+            changed = f"{text[:place]}{words[0]}{text[place:]}"
+            new = _known_text(_NO_CONSTANTS, changed)
+            if new in (words[0], words[0].encode()) and type(new) is type(value):
+                yield changed, 3
+                return
+
+
+def _with_other_digit(text: str, value: str | bytes) -> Iterator[str]:
+    for place in _places(text):
+        if not text[place].isdigit() or not text[place].isascii():
             continue
-        changed = f"{text[:place]}{_other_character(character)}{text[place + 1 :]}"
-        if _differ_by_one(value, _value(changed)):
-            return changed
-    for place in _places(text):
-        changed = f"{text[:place]}x{text[place:]}"
-        if _has_one_more(value, _value(changed)):
-            return changed
-    return None
+        for digit in _neighbours(text[place]):
+            changed = f"{text[:place]}{digit}{text[place + 1 :]}"
+            if _differ_by_one(value, _known_text(_NO_CONSTANTS, changed)):
+                yield changed
+        return
+
+
+def _with_other_word(text: str, value: str | bytes, words: Sequence[str]) -> Iterator[str]:
+    """Yield the string literal with one of its last words replaced by another one of the file."""
+    plain = value if isinstance(value, str) else value.decode("latin-1")
+    for found in reversed(list(_WORD.finditer(text))[-_MAX_WORDS:]):
+        old = found[0]
+        others = [word for word in words if word.casefold() != old.casefold() and word not in plain.lower()]
+        near = sorted((abs(len(word) - len(old)), at, word) for at, word in enumerate(others))
+        for _, _, other in near[:2]:
+            new = other.upper() if old.isupper() else other.capitalize() if old[0].isupper() else other
+            changed = f"{text[: found.start()]}{new}{text[found.end() :]}"
+            if _has_other_word(value, _known_text(_NO_CONSTANTS, changed), old, new):
+                yield changed
+
+
+def _has_other_word(old: str | bytes, new: Any, word: str, other: str) -> bool:
+    """Return whether two strings are the same but for one place, which has another word."""
+    if type(new) is not type(old):
+        return False
+    before, after = (one if isinstance(one, str) else one.decode("latin-1") for one in (old, new))
+    return any(
+        f"{before[: found.start()]}{other}{before[found.end() :]}" == after
+        for found in re.finditer(re.escape(word), before)
+    )
 
 
 def _places(text: str) -> range:
     """Return the places to try, from the end: escapes and prefixes make some of them useless."""
-    return range(len(text) - 1, max(0, len(text) - 1 - _MAX_TRIES), -1)
+    return range(len(text) - 1, max(-1, len(text) - 1 - _MAX_TRIES), -1)
 
 
-def _other_character(character: str) -> str:
-    if character.isdigit():
-        return str((int(character) + 3) % 10)
-    other = _LETTERS[(_LETTERS.index(character.lower()) + 3) % 26]
-    return other.upper() if character.isupper() else other
+def _next_letter(letter: str) -> str:
+    other = _LETTERS[(_LETTERS.index(letter.lower()) + 1) % 26]
+    return other.upper() if letter.isupper() else other
 
 
-def _differ_by_one(old: str | bytes, new: object) -> bool:
-    if type(new) is not type(old) or not isinstance(new, str | bytes) or len(new) != len(old):
+def _differ_by_one(old: str | bytes, new: Any) -> bool:
+    if type(new) is not type(old) or len(new) != len(old):
         return False
     places = [place for place in range(len(old)) if old[place] != new[place]]
     return len(places) == 1 and _is_plain(old[places[0]]) and _is_plain(new[places[0]])
@@ -143,18 +230,35 @@ def _is_plain(character: str | int) -> bool:
     return shown.isascii() and shown.isalnum()
 
 
-def _has_one_more(old: str | bytes, new: object) -> bool:
-    if isinstance(old, str):
-        return (
-            isinstance(new, str) and len(new) == len(old) + 1 and new.replace("x", "") == old.replace("x", "")
-        )
-    return isinstance(new, bytes) and len(new) == len(old) + 1
+def _mentions(leaf: ast.Constant, text: str) -> int:
+    """Return how often a constant is mentioned in a text beyond its own place, at most 3 times."""
+    value = leaf.value
+    shown = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    if not shown or len(shown) > _MAX_MENTION:
+        return 0
+    count = len(re.findall(rf"(?<!\w){re.escape(shown)}(?!\w)", text))
+    return min(3, max(0, count - 1))
 
 
-def _value(text: str) -> object | None:
-    """Return the value of a literal's text; None where it is not made of literals alone."""
+def _disorder(old: Any, new: Any) -> int:
+    """Return how much less regular a container became: no longer sorted, equal or distinct elements."""
+    if not isinstance(old, list | tuple) or len(old) < 2:
+        return 0
+    if all(isinstance(one, list | tuple | dict) for one in old):
+        return max((_disorder(before, after) for before, after in zip(old, new, strict=True)), default=0)
+    return sum(2 for regular in (_is_sorted, _is_uniform, _is_distinct) if regular(old) and not regular(new))
+
+
+def _is_sorted(values: Sequence[Any]) -> bool:
     try:
-        expression = parse(f"({text}\n)").body[0]
-        return ast.literal_eval(expression.value) if isinstance(expression, ast.Expr) else None
-    except (ValueError, TypeError, RecursionError, MemoryError):
-        return None
+        return all(one <= other for one, other in pairwise(values))
+    except TypeError:
+        return False
+
+
+def _is_uniform(values: Sequence[Any]) -> bool:
+    return all(one == values[0] for one in values)
+
+
+def _is_distinct(values: Sequence[Any]) -> bool:
+    return all(one not in values[:at] for at, one in enumerate(values))

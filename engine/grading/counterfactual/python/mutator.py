@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 from engine.grading.counterfactual.base import Mutant
 from engine.grading.counterfactual.python.added import added_mutants
-from engine.grading.counterfactual.python.assertions import changed_mutants
 from engine.grading.counterfactual.python.functions import test_functions
+from engine.grading.counterfactual.python.loud import loud_mutants
 from engine.grading.counterfactual.python.naming import tests_by_function
+from engine.grading.counterfactual.python.quiet import quiet_mutants
 from engine.grading.counterfactual.python.source import PythonSource
 
 
@@ -16,14 +17,14 @@ class PythonMutator:
     """Finds the mutants of a Python test file."""
 
     def mutants(self, source: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
-        """Return the mutants of test functions; within each, changed assertions come before added ones."""
+        """Return the mutants of test functions; within each, quiet ones come first and added ones last."""
         try:
             parsed = PythonSource(source, path)
             return [
                 mutant
                 for function in test_functions(parsed.tree)
                 if names is None or function.node.name in names
-                for find in (changed_mutants, added_mutants)
+                for find in (quiet_mutants, loud_mutants, added_mutants)
                 for mutant in find(parsed, function)
             ]
         except (ValueError, RecursionError):

@@ -11,15 +11,20 @@ EQUALITIES = frozenset({
     "assertSequenceEqual", "assertMultiLineEqual", "failUnlessEqual",
 })  # fmt: skip
 """Methods that compare their first two arguments by ``==``."""
+ALMOST_EQUALITIES = frozenset({"assertAlmostEqual", "assertAlmostEquals", "failUnlessAlmostEqual"})
+"""Methods that compare numbers within a tolerance."""
 ARRAY_EQUALITIES = frozenset({
     "assert_equal", "assert_array_equal", "assert_allclose", "assert_array_almost_equal",
 })  # fmt: skip
 """Functions of ``numpy.testing`` that compare arrays element by element."""
-_PAIRS = (
+_COMMON_PAIRS = (
     ("assertTrue", "assertFalse"),
     ("assertIn", "assertNotIn"),
-    ("assertIs", "assertIsNot"),
     ("assertIsNone", "assertIsNotNone"),
+)
+_PAIRS = (
+    *_COMMON_PAIRS,
+    ("assertIs", "assertIsNot"),
     ("assertIsInstance", "assertNotIsInstance"),
     ("assertRegex", "assertNotRegex"),
     ("assertRegexpMatches", "assertNotRegexpMatches"),
@@ -28,6 +33,8 @@ _PAIRS = (
     ("assertXMLEqual", "assertXMLNotEqual"),
     ("assertJSONEqual", "assertJSONNotEqual"),
 )
+COMMON_OPPOSITES = {name: other for pair in _COMMON_PAIRS for name, other in (pair, pair[::-1])}
+"""Those of ``OPPOSITES`` that tests use about as often as each other."""
 OPPOSITES = {name: other for pair in _PAIRS for name, other in (pair, pair[::-1])} | {
     "assert_": "assertFalse", "failUnless": "assertFalse", "failIf": "assertTrue",
 }  # fmt: skip
@@ -41,6 +48,8 @@ OPERATORS = {
     "assertSequenceEqual": "==", "assertMultiLineEqual": "==",
 }  # fmt: skip
 """Method → operator between its first two arguments that holds where it passes."""
+RARELY_NEGATED = frozenset({"isinstance", "issubclass", "callable", "hasattr", "all", "raises"})
+"""Functions whose result tests rarely expect to be false."""
 TOLERANCES = frozenset({"msg", "places", "delta"})
 """Keyword arguments that a method and its opposite share."""
 RAISES = frozenset({
@@ -51,6 +60,23 @@ RAISES = frozenset({
 WARNS = frozenset({"pytest.warns", "self.assertWarns", "self.assertWarnsRegex"})
 BROAD = frozenset({"Exception", "BaseException", "StandardError", "Warning", "ExceptionGroup"})
 """Exceptions and warnings to which unrelated ones belong."""
+COMMON_EXCEPTIONS = {
+    "ValueError": ("AttributeError", "NotImplementedError"),
+    "TypeError": ("AttributeError", "NotImplementedError"),
+    "KeyError": ("RuntimeError", "ValueError"),
+    "IndexError": ("AttributeError", "RuntimeError"),
+    "AttributeError": ("TypeError", "IndexError"),
+    "RuntimeError": ("KeyError", "AttributeError"),
+    "NotImplementedError": ("ValueError", "AttributeError"),
+    "OSError": ("KeyError", "AttributeError"),
+    "FileNotFoundError": ("KeyError", "AttributeError"),
+    "ZeroDivisionError": ("TypeError", "KeyError"),
+    "AssertionError": ("KeyError", "TypeError"),
+    "ImportError": ("KeyError", "AttributeError"),
+    "StopIteration": ("ValueError", "KeyError"),
+    "OverflowError": ("TypeError", "KeyError"),
+}
+"""Built-in exception → others that tests expect as well, and that no class combines with it."""
 UNRELATED_EXCEPTIONS = ("BufferError", "ReferenceError")
 """Exceptions that nothing raises as a subclass of the one that a test expects."""
 UNRELATED_WARNINGS = ("BytesWarning", "UnicodeWarning")

@@ -7,10 +7,17 @@ import re
 import warnings
 from bisect import bisect_right
 from codecs import BOM_UTF8
+from collections import Counter
+from collections.abc import Sequence
+from itertools import islice
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.python.constants import Constants
 
 _MAX_TEXT = 300
+_MAX_WORDS = 500
+_WORD = re.compile(r"(?<![A-Za-z])[A-Za-z]{3,10}(?![A-Za-z])")
+_COMMON_WORDS = ("value", "item", "first", "name", "data", "second", "text", "other", "test", "result")
 _MAX_BYTES = 2 << 20
 
 
@@ -32,8 +39,19 @@ class PythonSource:
         self.path = path
         text = content.removeprefix(BOM_UTF8).decode("utf-8")
         self.tree = parse(text)
+        self.constants = Constants(self.tree)
+        self.words = _words(self.tree)
+        self._reads = Counter(
+            node.id
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+        )
         self._line_starts = [0, *(found.end() for found in re.finditer(rb"\r\n|\r|\n", content))]
         self._first_column = len(content) - len(content.removeprefix(BOM_UTF8))
+
+    def is_used_once(self, name: str) -> bool:
+        """Return whether a name is bound once and read once in the whole module."""
+        return self.constants.bound[name] == 1 and self._reads[name] == 1
 
     def start(self, node: ast.stmt | ast.expr) -> int:
         """Return the offset of a node's first byte."""
@@ -60,19 +78,29 @@ class PythonSource:
     def _offset(self, line: int, column: int) -> int:
         return self._line_starts[line - 1] + column + (self._first_column if line == 1 else 0)
 
-    def changed(
-        self, function: str, within: ast.stmt | ast.expr, edit: tuple[int, int, str]
+    def mutant(
+        self,
+        function: str,
+        within: ast.stmt | ast.expr,
+        edits: Sequence[tuple[int, int, str]],
+        kind: MutantKind,
+        parameters: tuple[tuple[str, str], ...] = (),
     ) -> Mutant | None:
-        """Return the mutant that makes an edit in a statement or expression; None where that does not parse.
+        """Return the mutant that makes edits in a statement or expression; None where that does not parse.
 
         Args:
-            within: smallest node to show as evidence, which contains the edit.
-            edit: first byte, byte after the last, and the text instead.
+            within: smallest node to show as evidence, which contains the edits.
+            edits: first byte, byte after the last, and the text instead, of each; they do not overlap.
+            parameters: see ``Mutant.parameters``.
         """
-        start, end, replacement = edit
         first, last = self.start(within), self.end(within)
+        start, end = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
+        parts, done = b"", start
+        for edit in sorted(edits):
+            parts += self.content[done : edit[0]] + edit[2].encode()
+            done = edit[1]
         before = self.content[first:last]
-        after = before[: start - first] + replacement.encode() + before[end - first :]
+        after = self.content[first:start] + parts + self.content[end:last]
         try:
             parse(f"async def f():\n {after.decode()}\n")
         except ValueError:
@@ -81,13 +109,25 @@ class PythonSource:
             path=self.path,
             function=function,
             line=self.line(start),
-            kind=MutantKind.CHANGED,
+            kind=kind,
             before=before.decode()[:_MAX_TEXT],
             after=after.decode()[:_MAX_TEXT],
             start=start,
             end=end,
-            replacement=replacement,
+            replacement=parts.decode(),
+            parameters=parameters,
         )
+
+
+def _words(tree: ast.Module) -> list[str]:
+    """Return the words in a module's strings, and some common ones, in lower case."""
+    texts = (
+        node.value if isinstance(node.value, str) else node.value.decode("latin-1")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str | bytes)
+    )
+    found = (word.lower() for text in texts for word in _WORD.findall(text))
+    return list(dict.fromkeys([*islice(found, _MAX_WORDS), *_COMMON_WORDS]))
 
 
 def parse(text: str) -> ast.Module:

@@ -1,0 +1,186 @@
+"""Expected values of a test function: in its assertions, variables, loops' tables and decorators."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.grading.counterfactual.python.functions import TestFunction, certain_statements, dotted, own_nodes
+from engine.grading.counterfactual.python.operands import EXACT, Operand, Tolerance, operands
+from engine.grading.counterfactual.python.parameters import ParameterTable
+from engine.grading.counterfactual.python.source import PythonSource
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """An expected value of a test, or a column of them.
+
+    Args:
+        cells: expressions that all are expected values of the same assertion, edited together.
+        within: smallest statement or expression with all cells.
+        tolerance: how near numbers may be.
+        boolean_only: whether only True and False decide.
+        table: decorator that holds the cells, in its order of rows.
+    """
+
+    cells: tuple[ast.expr, ...]
+    within: ast.stmt | ast.expr
+    tolerance: Tolerance = EXACT
+    boolean_only: bool = False
+    table: ParameterTable | None = None
+
+
+class Expectations:
+    """Expected values of a test function.
+
+    Args:
+        source: the test file.
+        function: the function.
+    """
+
+    def __init__(self, source: PythonSource, function: TestFunction) -> None:
+        self._source = source
+        self._node = function.node
+        self._stores: Counter[str] = Counter()
+        self._loads: defaultdict[str, list[ast.Name]] = defaultdict(list)
+        for name in (node for node in ast.walk(function.node) if isinstance(node, ast.Name)):
+            if isinstance(name.ctx, ast.Load):
+                self._loads[name.id].append(name)
+            else:
+                self._stores[name.id] += 1
+        self.statements = list(certain_statements(function.node.body, literal=self._literal))
+        self._compared = _compared_names(source.tree, function.node)
+        self._tables = ParameterTable.all_of(function, self._literal)
+
+    def __iter__(self) -> Iterator[tuple[Operand, Expectation]]:
+        """Yield operands of certain equalities with the expected value that each stands for."""
+        for statement in self.statements:
+            for operand in operands(self._source.tree, statement):
+                found = self._of(operand)
+                if found is not None:
+                    yield operand, found
+
+    def _of(self, operand: Operand) -> Expectation | None:
+        node = operand.node
+        if not isinstance(node, ast.Name):
+            return Expectation((node,), operand.within, operand.tolerance, operand.boolean_only)
+        if any(id(one) not in self._compared for one in self._loads[node.id]):
+            return None  # it decides about more than equality
+        tolerance = max(
+            (self._compared[id(one)] for one in self._loads[node.id]),
+            key=lambda one: (one.absolute, one.relative),
+        )
+        if node.id not in self._stores:
+            return self._of_parameter(node.id, tolerance, operand)
+        if self._stores[node.id] > 1:
+            return self._of_last_assignment(node, tolerance, operand)
+        return self._of_variable(node.id, tolerance, operand)
+
+    def _of_parameter(self, name: str, tolerance: Tolerance, operand: Operand) -> Expectation | None:
+        arguments = {argument.arg for argument in self._node.args.args}
+        if name in arguments:
+            table = next((table for table in self._tables if name in table.names), None)
+            if table is None or not (cells := table.column(name)):
+                return None
+            return Expectation(tuple(cells.values()), table.node, tolerance, operand.boolean_only, table)
+        value = self._literal(ast.Name(id=name, ctx=ast.Load()))
+        if isinstance(value, ast.Name):
+            return None
+        return Expectation((value,), value, tolerance, operand.boolean_only)
+
+    def _of_variable(self, name: str, tolerance: Tolerance, operand: Operand) -> Expectation | None:
+        for node in own_nodes(self._node.body):
+            if (value := _assigned(node, name)) is not None:
+                return Expectation((value,), node, tolerance, operand.boolean_only)
+            if isinstance(node, ast.For) and node in self.statements and not _breaks(node):
+                table = self._literal(node.iter)
+                if cells := self._column(node.target, table, name):
+                    return Expectation(cells, table, tolerance, operand.boolean_only)
+        return None
+
+    def _column(self, target: ast.expr, table: ast.expr, name: str) -> tuple[ast.expr, ...]:
+        """Return the expressions that a loop takes from a table for a name; nothing if they are unknown."""
+        match table, target:
+            case ((ast.List(elts=rows) | ast.Tuple(elts=rows)), _):
+                return _cells(target, rows, name)
+            case ast.Call(func=ast.Name(id="enumerate"), args=[inner, *_]), ast.Tuple(elts=[_, part]):
+                return self._column(part, self._literal(inner), name)
+            case (
+                ast.Call(func=ast.Attribute(value=ast.Dict() as mapping, attr="items")),
+                ast.Tuple(elts=[_, part]),
+            ):
+                return _cells(part, mapping.values, name) if None not in mapping.keys else ()
+        return ()
+
+    def _of_last_assignment(
+        self, name: ast.Name, tolerance: Tolerance, operand: Operand
+    ) -> Expectation | None:
+        """Return the value of a variable that the statements of the function's own body assign by turns."""
+        assigned = [one for one in self._node.body if _assigned(one, name.id) is not None]
+        if len(assigned) < self._stores[name.id]:
+            return None
+        before = [one for one in assigned if (one.end_lineno or 0) < name.lineno]
+        value = _assigned(before[-1], name.id) if before else None
+        if value is None:
+            return None
+        return Expectation((value,), before[-1], tolerance, operand.boolean_only)
+
+    def _literal(self, node: ast.expr) -> ast.expr:
+        """Return the value of a name that is bound once and read once, in this function or in its module."""
+        if not isinstance(node, ast.Name):
+            return node
+        if self._stores[node.id]:
+            once = self._stores[node.id] == 1 and len(self._loads[node.id]) == 1
+            body: Iterable[ast.AST] = own_nodes(self._node.body)
+        else:
+            once = self._source.is_used_once(node.id)
+            body = self._source.tree.body
+        found = [value for one in body if (value := _assigned(one, node.id)) is not None]
+        return found[0] if once and len(found) == 1 else node
+
+
+def _compared_names(tree: ast.Module, function: ast.AST) -> dict[int, Tolerance]:
+    """Return the names, by identity, that are operands of equalities or shown in messages of assertions."""
+    found: dict[int, Tolerance] = {}
+    for node in ast.walk(function):
+        shown: list[ast.expr] = []
+        match node:
+            case ast.Assert(msg=ast.expr() as message):
+                shown = [message]
+            case ast.Call(keywords=keywords) if dotted(node) == "self.subTest":
+                shown = [keyword.value for keyword in keywords]
+        found.update((id(name), EXACT) for one in shown for name in ast.walk(one))
+        if isinstance(node, ast.Assert | ast.Expr):
+            found.update((id(operand.node), operand.tolerance) for operand in operands(tree, node))
+    return found
+
+
+def _assigned(statement: ast.AST, name: str) -> ast.expr | None:
+    """Return the value that a statement assigns to a name alone; None for other statements."""
+    match statement:
+        case (
+            ast.Assign(targets=[ast.Name(id=target)], value=value)
+            | ast.AnnAssign(target=ast.Name(id=target), value=ast.expr() as value)
+        ) if target == name:
+            return value
+    return None
+
+
+def _cells(target: ast.expr, rows: Sequence[ast.expr], name: str) -> tuple[ast.expr, ...]:
+    """Return the part of each row that a loop's target gives to a name; nothing if one is unknown."""
+    if isinstance(target, ast.Name):
+        return tuple(rows) if target.id == name else ()
+    if not isinstance(target, ast.Tuple | ast.List):
+        return ()
+    tuples = [row.elts for row in rows if isinstance(row, ast.Tuple | ast.List)]
+    if len(tuples) < len(rows) or any(len(row) != len(target.elts) for row in tuples):
+        return ()
+    parts = (_cells(part, [row[at] for row in tuples], name) for at, part in enumerate(target.elts))
+    return next((cells for cells in parts if cells), ())
+
+
+def _breaks(loop: ast.For) -> bool:
+    """Return whether a loop may end before its last pass without an exception."""
+    return any(isinstance(node, ast.Break | ast.Return) for node in ast.walk(loop))

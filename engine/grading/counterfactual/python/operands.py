@@ -1,0 +1,168 @@
+"""Operands of equalities in a test function: expressions that decide whether it passes."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from engine.grading.counterfactual.python import names
+from engine.grading.counterfactual.python.functions import dotted
+
+_RELATIVE, _ABSOLUTE = 1e-6, 1e-12
+"""Tolerances of ``pytest.approx``."""
+_PLACES = 7
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Difference up to which two numbers may count as equal."""
+
+    absolute: float = 0.0
+    relative: float = 0.0
+
+    def of(self, value: complex) -> float:
+        """Return the largest difference from a value that may count."""
+        return max(self.absolute, self.relative * abs(value))
+
+
+EXACT = Tolerance()
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand of an equality.
+
+    Args:
+        node: the operand.
+        within: smallest statement or expression to show as evidence.
+        tolerance: how near numbers may be.
+        boolean_only: whether only True and False decide, as beside ``is``.
+    """
+
+    node: ast.expr
+    within: ast.stmt | ast.expr
+    tolerance: Tolerance = EXACT
+    boolean_only: bool = False
+
+
+def operands(tree: ast.Module, statement: ast.stmt) -> Iterator[Operand]:
+    """Yield the operands that a statement compares, where it fails unless they are equal."""
+    match statement:
+        case ast.Assert(test=test):
+            for comparison in _conjuncts(test):
+                yield from _compared(comparison, statement)
+        case ast.Expr(value=ast.Call() as call):
+            yield from _arguments(tree, call, statement)
+        case ast.With() | ast.AsyncWith():
+            for context in (item.context_expr for item in statement.items):
+                if isinstance(context, ast.Call) and dotted(context.func) == "self.assertNumQueries":
+                    yield from (Operand(argument, context) for argument in context.args[:1])
+
+
+def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+        for value in test.values:
+            yield from _conjuncts(value)
+    else:
+        yield test
+
+
+def _compared(test: ast.expr, statement: ast.stmt) -> Iterator[Operand]:
+    """Yield the operands of ``==``, and those of ``is`` for True and False."""
+    if not isinstance(test, ast.Compare):
+        return
+    sides = [test.left, *test.comparators]
+    loose = [side for side in sides if _is_loose(side)]
+    for place, side in enumerate(sides):
+        beside = test.ops[max(0, place - 1) : place + 1]
+        equal = any(isinstance(operator, ast.Eq) for operator in beside)
+        if not equal and not any(isinstance(operator, ast.Is) for operator in beside):
+            continue
+        if not loose:
+            yield Operand(side, statement, boolean_only=not equal)
+        elif loose == [side] and equal and (found := _approximated(side)) is not None:
+            yield Operand(found[0], statement, found[1])
+
+
+def _is_loose(expression: ast.expr) -> bool:
+    used = (getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(expression))
+    return any(names.LOOSE.search(name) for name in used)
+
+
+def _approximated(call: ast.expr) -> tuple[ast.expr, Tolerance] | None:
+    """Return the argument of ``approx``, with its tolerance; None for anything else."""
+    if not isinstance(call, ast.Call) or dotted(call.func) not in ("approx", "pytest.approx"):
+        return None
+    if len(call.args) != 1 or _is_loose(call.args[0]):
+        return None
+    given = {keyword.arg: _number(keyword.value) for keyword in call.keywords}
+    if not given.keys() <= {"rel", "abs"} or None in given.values():
+        return None
+    relative, absolute = given.get("rel", _RELATIVE), given.get("abs", _ABSOLUTE)
+    return call.args[0], Tolerance(absolute=absolute or 0.0, relative=relative or 0.0)
+
+
+def _number(node: ast.expr) -> float | None:
+    value = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _arguments(tree: ast.Module, call: ast.Call, statement: ast.stmt) -> Iterator[Operand]:
+    """Yield the arguments of an assertion that two values are equal."""
+    first = call.args[:2]
+    if len(first) < 2 or any(isinstance(one, ast.Starred) for one in first):
+        return
+    if any(map(_is_loose, first)):
+        return
+    owner, _, name = dotted(call.func).rpartition(".")
+    if owner == "self" and name in names.EQUALITIES:
+        yield from (Operand(one, statement) for one in first)
+    elif owner == "self" and name == "assertIs":
+        yield from (Operand(one, statement, boolean_only=True) for one in first)
+    elif owner == "self" and name in names.ALMOST_EQUALITIES:
+        if (tolerance := _almost(call)) is not None:
+            yield from (Operand(one, statement, tolerance) for one in first)
+    elif name in names.ARRAY_EQUALITIES and _is_of_numpy(tree, owner, name):
+        if call.keywords or len(call.args) != 2:
+            return
+        # A scalar equals every element of an empty array, whatever it is.
+        yield from (
+            Operand(one, statement)
+            for one in first
+            if isinstance(one, ast.List | ast.Tuple) and one.elts and _is_literal(one)
+        )
+
+
+def _almost(call: ast.Call) -> Tolerance | None:
+    """Return the tolerance of ``assertAlmostEqual``; None where it is not constant."""
+    given = {keyword.arg: _number(keyword.value) for keyword in call.keywords if keyword.arg != "msg"}
+    if len(call.args) > 2:
+        given["places"] = _number(call.args[2])
+    if not given:
+        given["places"] = _PLACES
+    if set(given) == {"places"} and (places := given["places"]) is not None:
+        return Tolerance(absolute=10.0**-places)
+    if set(given) == {"delta"} and (delta := given["delta"]) is not None:
+        return Tolerance(absolute=delta)
+    return None
+
+
+def _is_of_numpy(tree: ast.Module, owner: str, name: str) -> bool:
+    if owner:
+        return owner in ("np.testing", "numpy.testing")
+    return any(
+        isinstance(node, ast.ImportFrom)
+        and node.module == "numpy.testing"
+        and any(alias.name == name and alias.asname is None for alias in node.names)
+        for node in tree.body
+    )
+
+
+def _is_literal(node: ast.expr) -> bool:
+    """Return whether a node is made of literals alone."""
+    try:
+        ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return True

@@ -1,0 +1,170 @@
+"""Quiet mutants: false tests that any author could have written, and conditions that have none."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import sys
+
+import pytest
+
+from engine.grading.counterfactual.base import MutantKind
+from engine.grading.counterfactual.python import names
+from tests.unit.grading.counterfactual.catalogue import changed, mutants_of, quiet
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "f() == [mock.ANY, 3]",
+        "isclose(f(), 3) == 1",
+        "f() > 3",
+        "f() != 3",
+        "f() == 3 or g() == 3",
+        "f() == g(3)",
+        "f() == [*g(), 3]",
+        "f() == {g(): 3, h(): 4}",
+        "f() == {**g(), 'a': 3, **h()}",
+        "f() == {3, g()}",
+        "f() == None",
+        "f() is not g()",
+        "not f() == 3",
+        "f() == pytest.approx(3, rel=g())",
+        "f() == pytest.approx(3, abs=2)",
+    ],
+)
+def test_conditions_without_certain_constants_are_negated_and_never_quiet(condition: str) -> None:
+    source = f"def test_it():\n    assert {condition}\n"
+    assert quiet(source) == []
+    assert changed(source) in (
+        [f"assert not {condition}"],
+        [f"assert not ({condition})"],
+        [f"assert {condition.removeprefix('not ')}"],
+        ["assert f() is g()"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("assert f() == 3", "assert f() == 4"),
+        ("assert f() == 9", "assert f() == 8"),
+        ("assert f() == 250", "assert f() == 260"),
+        ("assert f() == 16000", "assert f() == 17000"),
+        ("assert f() == 0.5", "assert f() == 0.6"),
+        ("assert f() == 3.14159", "assert f() == 3.15159"),
+        ("assert f() == 0xf2", "assert f() == 0xf3"),
+        ("assert f() == 'ab'", "assert f() == 'ac'"),
+        ("assert f() == 'a\\n'", "assert f() == 'b\\n'"),
+        ("assert f() == '1.10.2'", "assert f() == '1.10.3'"),
+        ("assert f() == ''", "assert f() == 'value'"),
+        ("assert f() == [1, 2, 3]", "assert f() == [1, 2, 4]"),
+        ("assert f() is True", "assert f() is False"),
+        ("assert f() is None", "assert f() is not None"),
+        ("assert 3 in f()", "assert 3 not in f()"),
+        ("assert f()", "assert not f()"),
+        ("assert not f()", "assert f()"),
+        ("assert len(f()) > 3", "assert len(f()) <= 3"),
+        ("assert f() == pytest.approx(0.5)", "assert f() == pytest.approx(0.6)"),
+        ("assert f() == pytest.approx(50, abs=2)", "assert f() == pytest.approx(60, abs=2)"),
+        ("self.assertEqual(f(), 'v1')", "self.assertEqual(f(), 'v2')"),
+        ("self.assertAlmostEqual(f(), 1.5, 2)", "self.assertAlmostEqual(f(), 1.6, 2)"),
+        ("self.assertTrue(f())", "self.assertFalse(f())"),
+        ("self.assertIsNone(f())", "self.assertIsNotNone(f())"),
+        ("np.testing.assert_equal(f(), [1.5, 2])", "np.testing.assert_equal(f(), [1.5, 3])"),
+        ("pytest.raises(ValueError, f)", "pytest.raises(AttributeError, f)"),
+    ],
+)
+def test_quiet_mutants_look_like_the_authors_own(before: str, after: str) -> None:
+    assert quiet(f"def test_it():\n    {before}\n")[0] == after
+
+
+def test_words_become_other_words_of_the_file() -> None:
+    source = "NAMES = ['apple', 'plum']\ndef test_it():\n    assert f() == 'The Peach is ripe'\n"
+    assert set(quiet(source)) >= {"assert f() == 'The Peach is plum'", "assert f() == 'The Apple is ripe'"}
+
+
+def test_what_stands_out_least_comes_first() -> None:
+    source = (
+        "def test_it():\n"
+        "    found = f('abc')\n"
+        "    assert found is not None\n"
+        "    assert found.text == 'abc'\n"
+        "    assert found.numbers == [2, 2, 2]\n"
+        "    assert found.size == 7\n"
+    )
+    assert quiet(source)[0] == "assert found.size == 8"
+    assert "assert found is None" not in quiet(source)[:4]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "def test_it(expected):\n    assert f() == expected\n",
+        "{parametrize}('x, y', [(1, 2)])\ndef test_it(x, y):\n    if y: x += 1\n    assert f(x) == y\n",
+        "{parametrize}('x, y', [(1, 2)], indirect=True)\ndef test_it(x, y):\n    assert f(x) == y\n",
+        "{parametrize}('x, y', CASES)\ndef test_it(x, y):\n    assert f(x) == y\n",
+        "{parametrize}('x, y', [(1, 2)], ids=str)\ndef test_it(x, y):\n    assert f(x) == y\n",
+        "{parametrize}('x, y', [(g, 2)])\ndef test_it(x, y):\n    assert f(x) == y\n",
+        "def test_it():\n    expected = 3\n    expected += g()\n    assert f() == expected\n",
+        "def test_it():\n    expected = [3]\n    expected.append(g())\n    assert f() == expected\n",
+        "def test_it():\n    for x, y in [(1, 2), (3, 4)]:\n        assert f(x) == y\n        if g(): break",
+        "W = 3\ndef test_it():\n    assert f() == W\ndef test_other():\n    g(W)\n    assert f() == W\n",
+        "def list(x): return x\ndef test_it():\n    assert f() == list(3)\n",
+    ],
+)
+def test_expected_values_that_may_mean_more_stay(source: str) -> None:
+    assert quiet(source.replace("{parametrize}", "@pytest.mark.parametrize")) == []
+
+
+def test_names_of_parametrised_tests_follow_their_values() -> None:
+    table = "[(1, 2), (5, 'a'), (7, None), pytest.param(3, 8, id='z'), (4, [6])]"
+    source = f"@pytest.mark.parametrize('x, y', {table})\ndef test_it(x, y):\n    assert f(x) == y\n"
+    mutant = next(one for one in mutants_of(source) if one.kind is MutantKind.VALUE)
+    assert mutant.after == "[(1, 3), (5, 'b'), (7, None), pytest.param(3, 9, id='z'), (4, [7])]"
+    assert mutant.parameters == (("1-2", "1-3"), ("5-a", "5-b"))
+
+
+def test_rare_exceptions_come_before_negations() -> None:
+    source = (
+        "def test_it():\n    with pytest.raises(MyError, match='x') as e:\n        f()\n    assert e > 3\n"
+    )
+
+    assert quiet(source) == []
+    assert changed(source) == [
+        "pytest.raises(BufferError, match='x')",
+        "pytest.raises(ReferenceError, match='x')",
+        "assert not e > 3",
+    ]
+
+
+def test_common_exceptions_take_the_place_of_common_ones() -> None:
+    assert quiet("def test_it():\n    with pytest.raises(KeyError):\n        f()\n") == [
+        "pytest.raises(RuntimeError)",
+        "pytest.raises(ValueError)",
+    ]
+
+
+@pytest.mark.parametrize("name", names.COMMON_EXCEPTIONS)
+def test_no_class_of_the_standard_library_combines_exchanged_exceptions(name: str) -> None:
+    for module in LIBRARY:
+        importlib.import_module(module)
+    expected = getattr(builtins, name)
+    for other in (getattr(builtins, one) for one in names.COMMON_EXCEPTIONS[name]):
+        assert not issubclass(expected, other)
+        assert not issubclass(other, expected)
+        assert _subclasses(expected) & _subclasses(other) == set()
+
+
+LIBRARY = (
+    "asyncio", "concurrent.futures", "configparser", "ctypes", "decimal", "email", "http.client", "io",
+    "ipaddress", "json", "multiprocessing", "pickle", "shutil", "socket", "ssl", "statistics", "tarfile",
+    "urllib.error", "xml.etree.ElementTree", "zipfile",
+)  # fmt: skip
+
+
+def _subclasses(kind: type[BaseException]) -> set[type[BaseException]]:
+    below = {
+        one for one in kind.__subclasses__() if one.__module__.partition(".")[0] in sys.stdlib_module_names
+    }
+    return below | {one for found in below for one in _subclasses(found)}
