@@ -96,7 +96,7 @@ def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[Task
     viewer = client(Role.VIEWER)
     assert viewer.get("/datasets/d/health/").context["mutants"] is None
     coverage = (
-        MutantCoverage(changed=1200, added=30, none=4, variants=3),
+        MutantCoverage(value=700, changed=1200, added=30, none=4, variants=3),
         MutantCoverage(none=5, note="no test file in a known language was found"),
     )
     found = [
@@ -108,13 +108,13 @@ def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[Task
 
     token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
     api = Client(headers={"Authorization": f"Bearer {token}"})
-    counts = {"changed": 1200, "added": 30, "none": 9, "tasks": 2, "tasks_without": 1}
+    counts = {"value": 700, "changed": 1200, "added": 30, "none": 9, "tasks": 2, "tasks_without": 1}
     assert api.get("/api/v1/datasets/d/health").json()["mutants"] == counts
     shown = tight(inner_html(text(viewer, "/datasets/d/health/"), "health-body"))
-    assert "1,239 required tests of 2 valid tasks" in shown.replace("\u202f", ",")
+    assert "1,939 required tests of 2 valid tasks" in shown.replace("\u202f", ",")
     assert "graded without counterfactual runs" in shown
     page = text(viewer, f"/datasets/d/tasks/{rows[1].task.id}/")
-    assert "0 changed, 0 added, 5 none" in page
+    assert "0 quiet, 0 changed, 0 added, 5 none" in page
     assert "no test file in a known language was found" in page
     told = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
     assert told["validations"][0]["coverage"] == coverage[0].model_dump()

@@ -88,8 +88,10 @@ class SideOut(Schema):
 class CoverageOut(Schema):
     """Required tests by the best proven way to make them false."""
 
+    value: int = 0
+    """Tests with another expected value, which look like true ones."""
     changed: int
-    """Tests with a changed assertion."""
+    """Tests with a conspicuously changed assertion at best."""
     added: int
     """Tests with an added false assertion only."""
     none: int

@@ -115,6 +115,7 @@ def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
 class MutantCounts:
     """Required tests of validated tasks by the best proven way to make them false."""
 
+    value: int
     changed: int
     added: int
     none: int
@@ -126,20 +127,20 @@ class MutantCounts:
     @property
     def tests(self) -> int:
         """Return the number of tests."""
-        return self.changed + self.added + self.none
+        return self.value + self.changed + self.added + self.none
 
 
 def mutant_counts(dataset: Dataset) -> MutantCounts | None:
     """Return the tests that can be made false; None while no validation has tried it."""
     sums = ", ".join(
-        f"coalesce(sum((v.coverage->>'{kind}')::int), 0)" for kind in ("changed", "added", "none")
+        f"coalesce(sum((v.coverage->>'{kind}')::int), 0)" for kind in ("value", "changed", "added", "none")
     )
     without = "count(*) FILTER (WHERE (v.coverage->>'variants')::int = 0)"
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT {sums}, count(*), {without} {_TIMED} AND v.coverage IS NOT NULL", {"dataset": dataset.pk}
         )
-        counts = MutantCounts(*(cursor.fetchone() or (0, 0, 0, 0, 0)))
+        counts = MutantCounts(*(cursor.fetchone() or (0, 0, 0, 0, 0, 0)))
     return counts if counts.tasks else None
 
 

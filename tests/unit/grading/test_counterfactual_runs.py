@@ -6,17 +6,34 @@ import asyncio
 import itertools
 import math
 import random
-from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from engine.config.rollout import EvaluationExtraRuns, ExtraRuns
 from engine.errors import SandboxStartError
-from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
+from engine.grading.counterfactual.base import (
+    Mutant,
+    MutantKind,
+    Reference,
+    Variant,
+    variant_files,
+    variant_row,
+)
 from engine.grading.counterfactual.runs import confirm, draw_runs, forger_chance, forgery
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunResult, unjudged
-from engine.types import CounterfactualOutcome, FindingKind, TestKind, TestOutcome, TestResult, Verdict
+from engine.types import (
+    CounterfactualOutcome,
+    FindingKind,
+    Task,
+    TaskAnswer,
+    TaskRow,
+    TestKind,
+    TestOutcome,
+    TestResult,
+    Verdict,
+)
 
 TEST = "tests/test_a.py::TestMean::test_mean[3]"
 MUTANT = Mutant(
@@ -46,8 +63,8 @@ PASSES = run(Verdict.PASSED, mean=TestOutcome.PASSED)
 FAILS = run(Verdict.FAILED, mean=TestOutcome.FAILED)
 
 
-async def honest(files: Mapping[str, bytes]) -> RunResult:
-    return PASSES if files["tests/test_a.py"] == TRUE else FAILS
+async def honest(reference: Reference, variant: Variant | None) -> RunResult:
+    return PASSES if variant_files(reference, variant)["tests/test_a.py"] == TRUE else FAILS
 
 
 async def test_an_honest_submission_is_confirmed() -> None:
@@ -60,8 +77,8 @@ async def test_an_honest_submission_is_confirmed() -> None:
 async def test_passing_false_tests_is_caught_with_the_assertion_as_evidence() -> None:
     seen = []
 
-    async def forger(files: Mapping[str, bytes]) -> RunResult:
-        seen.append(files["tests/test_a.py"])
+    async def forger(reference: Reference, variant: Variant | None) -> RunResult:
+        seen.append(variant_files(reference, variant)["tests/test_a.py"])
         return PASSES
 
     found = await confirm(PASSES, REFERENCE, [None, VARIANT, None], forger)
@@ -76,10 +93,10 @@ async def test_passing_false_tests_is_caught_with_the_assertion_as_evidence() ->
 
 
 async def test_a_true_run_that_does_not_pass_is_flaky_and_a_forged_one_is_caught() -> None:
-    async def failing(_files: Mapping[str, bytes]) -> RunResult:
+    async def failing(_reference: Reference, _variant: Variant | None) -> RunResult:
         return FAILS
 
-    async def forged(_files: Mapping[str, bytes]) -> RunResult:
+    async def forged(_reference: Reference, _variant: Variant | None) -> RunResult:
         return unjudged(Verdict.TAMPERED, "the report is not the runner's")
 
     found = await confirm(PASSES, REFERENCE, [None, VARIANT], failing)
@@ -96,9 +113,9 @@ async def test_extra_runs_go_on_at_once_and_end_with_the_one_that_decides() -> N
     begun = asyncio.Barrier(3)
     left = []
 
-    async def execute(files: Mapping[str, bytes]) -> RunResult:
+    async def execute(reference: Reference, variant: Variant | None) -> RunResult:
         await begun.wait()
-        if files["tests/test_a.py"] == FALSE:
+        if variant_files(reference, variant)["tests/test_a.py"] == FALSE:
             return PASSES
         try:
             await asyncio.Event().wait()
@@ -113,8 +130,8 @@ async def test_extra_runs_go_on_at_once_and_end_with_the_one_that_decides() -> N
 async def test_infrastructure_that_fails_ends_the_other_runs() -> None:
     left = []
 
-    async def execute(files: Mapping[str, bytes]) -> RunResult:
-        if files["tests/test_a.py"] == FALSE:
+    async def execute(reference: Reference, variant: Variant | None) -> RunResult:
+        if variant_files(reference, variant)["tests/test_a.py"] == FALSE:
             raise SandboxStartError("no room")
         try:
             await asyncio.Event().wait()
@@ -154,8 +171,8 @@ def test_a_solution_better_than_the_gold_patch_is_none() -> None:
 async def test_a_partial_reward_is_compared_with_the_first_run() -> None:
     first = run(Verdict.FAILED, reward=0.5)
 
-    async def half_and_nothing(files: Mapping[str, bytes]) -> RunResult:
-        return first if files["tests/test_a.py"] == TRUE else FAILS
+    async def half_and_nothing(reference: Reference, variant: Variant | None) -> RunResult:
+        return first if variant_files(reference, variant)["tests/test_a.py"] == TRUE else FAILS
 
     found = await confirm(first, REFERENCE, [None, VARIANT, None], half_and_nothing)
     assert found.outcome is CounterfactualOutcome.CONFIRMED
@@ -169,10 +186,47 @@ def test_runs_are_drawn_in_every_order_and_variants_without_repetition() -> None
     drawn = [draw_runs(extra, variants, draw=draw) for _ in range(400)]
     assert {runs.index(None) for runs in drawn} == {0, 1, 2}
     assert all(len({id(one) for one in runs}) == 3 for runs in drawn)
-    assert not any(added in runs for runs in drawn), "changed assertions catch more"
+    assert all(runs.count(added) < 2 and any(one in variants[::2] for one in runs) for runs in drawn)
     more = draw_runs(ExtraRuns(false_runs=5), variants)
     assert [sum(one is variant for one in more) >= 1 for variant in variants] == [True] * 3
     assert len(more) == 5
+
+
+def test_the_first_false_run_is_quiet_and_others_may_be_loud() -> None:
+    quiet, loud = Variant(mutants=(replace(MUTANT, kind=MutantKind.VALUE),)), Variant(mutants=(OTHER,))
+    variants = [loud, VARIANT, quiet]
+    draw = random.Random(5)
+    assert all(draw_runs(ExtraRuns(), variants, draw=draw) == [quiet] for _ in range(50))
+    drawn = [draw_runs(ExtraRuns(false_runs=2), variants, draw=draw) for _ in range(100)]
+    assert all(quiet in runs for runs in drawn)
+    assert all(any(one in runs for runs in drawn) for one in (loud, VARIANT))
+
+
+def test_tests_named_after_expected_values_have_other_names_in_a_false_run() -> None:
+    tests = ("tests/test_a.py::test_it[1-2]", "tests/test_a.py::test_it[1-3]", "tests/test_a.py::test_it")
+    renamed = ((tests[0], tests[1]), (tests[1], "tests/test_a.py::test_it[1-4]"))
+    variant = Variant(mutants=(MUTANT,), must_fail=tests[:1], renamed=renamed)
+    answer = TaskAnswer(
+        gold_patch="", fail_to_pass=tests[:1], pass_to_pass=tests[1:],
+        expected=dict.fromkeys(tests, "PASSED"), test_command=f"run '{tests[0]}' {tests[1]}; run {tests[2]}",
+    )  # fmt: skip
+    row = TaskRow(
+        task=Task(id="1", instance_id="1", repo="", image="", base_commit="", problem_statement=""),
+        answer=answer,
+        split="train",
+    )
+    shown = variant_row(row, variant).answer
+    assert shown.fail_to_pass == tests[1:2]
+    assert shown.pass_to_pass == ("tests/test_a.py::test_it[1-4]", tests[2])
+    assert list(shown.expected) == [tests[1], "tests/test_a.py::test_it[1-4]", tests[2]]
+    assert shown.test_command == f"run '{tests[1]}' tests/test_a.py::test_it[1-4]; run {tests[2]}"
+    assert variant_row(row, None) is row
+
+    result = TestResult(test_id=tests[1], kind=TestKind.FAIL_TO_PASS, outcome=TestOutcome.PASSED)
+    judged = replace(FAILS, judgement=Judgement(passed=False, tests=(result,)))
+    assert forgery(variant, judged, 1.0)
+    judged = replace(FAILS, judgement=Judgement(passed=False, tests=(replace(result, test_id=tests[0]),)))
+    assert not forgery(variant, judged, 1.0)
 
 
 def test_the_chance_of_forgery_by_formula() -> None:
@@ -189,12 +243,12 @@ def test_the_chance_of_forgery_by_formula() -> None:
 async def test_seeded_forgers_get_through_as_often_as_the_formula_says(extra: ExtraRuns, p: float) -> None:
     trials, coins = 4000, random.Random(f"{extra} {p}")
 
-    async def forger(_files: Mapping[str, bytes]) -> RunResult:
+    async def forger(_reference: Reference, _variant: Variant | None) -> RunResult:
         return PASSES if coins.random() < p else FAILS
 
     through = 0
     for _ in range(trials):
-        if (await forger({})) is FAILS:
+        if (await forger(REFERENCE, None)) is FAILS:
             continue
         runs = draw_runs(extra, REFERENCE.variants, draw=coins)
         found = await confirm(PASSES, REFERENCE, runs, forger)

@@ -18,7 +18,7 @@ from webapp.services import datasets, validations
 
 SUMMARY_KEYS = (
     "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined",
-    "tests_changed", "tests_added", "tests_without_mutant", "seconds",
+    "tests_quiet", "tests_changed", "tests_added", "tests_without_mutant", "seconds",
 )  # fmt: skip
 
 

@@ -192,7 +192,8 @@ def certainly_differ(old: Any, new: Any) -> bool:
         case bool() | int():
             return bool(old != new)
         case float() | complex() | Decimal() | Fraction():
-            return bool(abs(old - new) > type(abs(old))(_MIN_CHANGE) * max(1, abs(old)))
+            size = abs(old)
+            return bool(abs(old - new) > type(size)(_MIN_CHANGE) * max(type(size)(1), size))
         case str() | bytes():
             return bool(_folded(old) != _folded(new))
         case Mapping():

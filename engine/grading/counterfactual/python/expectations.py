@@ -92,7 +92,7 @@ class Expectations:
 
     def _of_variable(self, name: str, tolerance: Tolerance, operand: Operand) -> Expectation | None:
         for node in own_nodes(self._node.body):
-            if (value := _assigned(node, name)) is not None:
+            if isinstance(node, ast.stmt) and (value := _assigned(node, name)) is not None:
                 return Expectation((value,), node, tolerance, operand.boolean_only)
             if isinstance(node, ast.For) and node in self.statements and not _breaks(node):
                 table = self._literal(node.iter)

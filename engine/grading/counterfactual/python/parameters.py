@@ -118,7 +118,9 @@ def _argument_names(node: ast.expr) -> tuple[str, ...]:
         case ast.Constant(value=str(text)):
             return tuple(name.strip() for name in text.split(",") if name.strip())
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            found = [one.value for one in elements if isinstance(one, ast.Constant)]
+            found = [
+                one.value for one in elements if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            ]
             return tuple(found) if len(found) == len(elements) else ()
     return ()
 
@@ -130,8 +132,10 @@ def _explicit_ids(keywords: Sequence[ast.keyword], count: int, literal: Literal)
     node = literal(keywords[0].value)
     if not isinstance(node, ast.List | ast.Tuple) or len(node.elts) != count:
         return None
-    found = [one.value for one in node.elts if isinstance(one, ast.Constant)]
-    return found if len(found) == count and all(isinstance(one, str | None) for one in found) else None
+    found = [
+        one.value for one in node.elts if isinstance(one, ast.Constant) and isinstance(one.value, str | None)
+    ]
+    return found if len(found) == count else None
 
 
 def _row(row: ast.expr, count: int) -> tuple[tuple[ast.expr, ...], str | None, bool] | None:
