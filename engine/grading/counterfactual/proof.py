@@ -75,8 +75,8 @@ async def prove(
     """
     signs = set(true_run.signs)
 
-    async def noted(files: Mapping[str, bytes]) -> RunResult:
-        run = await execute(files)
+    async def noted(reference: Reference, variant: Variant) -> RunResult:
+        run = await execute(reference, variant)
         signs.update(run.signs)
         return run
 

@@ -1,0 +1,106 @@
+"""Choice of the functions and mutants of a variant: unseen by agents, few in quiet ones, parts for a row."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from engine.grading.counterfactual.base import Mutant, MutantKind, Variant
+from engine.grading.counterfactual.selection import choose, kinds_by_test, part_of, quiet_choice
+from engine.grading.counterfactual.visibility import VisibleLines
+from engine.patches.diff import diff_texts
+from engine.types import Task, TaskAnswer, TaskRow
+
+PATH = "tests/test_a.py"
+BASE = "def test_old():\n    assert f(1) == 1\n\ndef test_both():\n    assert f(2) == 2\n"
+CONTENT = BASE.replace("f(2) == 2", "f(2) == 4") + "\ndef test_new():\n    assert f(3) == 9\n"
+
+
+def mutant(function: str, before: str, after: str, kind: MutantKind = MutantKind.VALUE) -> Mutant:
+    start = CONTENT.index(before)
+    return Mutant(
+        path=PATH, function=function, line=CONTENT[:start].count("\n") + 1, kind=kind,
+        before=before, after=after, start=start, end=start + len(before), replacement=after,
+    )  # fmt: skip
+
+
+OLD = mutant("test_old", "f(1) == 1", "f(1) == 2")
+BOTH = mutant("test_both", "f(2) == 4", "f(2) == 5")
+NEW = mutant("test_new", "f(3) == 9", "f(3) == 8")
+LOUD = mutant("test_new", "f(3) == 9", "not f(3) == 9", MutantKind.CHANGED)
+
+
+def row(**answer: object) -> TaskRow:
+    task = Task(id="1", instance_id="1", repo="", image="", base_commit="", problem_statement="")
+    return TaskRow(task=task, answer=replace(TaskAnswer(gold_patch=""), **answer), split="train")
+
+
+@pytest.mark.parametrize(
+    ("answer", "seen"),
+    [
+        ({}, [OLD, BOTH, NEW]),
+        ({"test_patch": diff_texts(PATH, BASE, CONTENT)}, [OLD]),
+        ({"test_patch": "not a patch"}, [OLD, BOTH, NEW]),
+        ({"test_patch": diff_texts("tests/other.py", BASE, CONTENT)}, [OLD, BOTH, NEW]),
+        ({"test_files": {PATH: CONTENT}}, []),
+        ({"hidden_paths": ("tests",)}, []),
+    ],
+)
+def test_agents_see_what_neither_is_hidden_nor_comes_with_the_test_patch(
+    answer: dict[str, object], seen: list[Mutant]
+) -> None:
+    visible = VisibleLines(row(**answer))
+    assert [one for one in (OLD, BOTH, NEW) if visible.changed_by(one, CONTENT.encode())] == seen
+
+
+def test_a_new_file_is_unseen() -> None:
+    visible = VisibleLines(row(test_patch=diff_texts(PATH, "", CONTENT)))
+    assert not visible.changed_by(NEW, CONTENT.encode())
+
+
+def test_quiet_variants_have_the_fixed_tests_that_agents_cannot_read_else_others() -> None:
+    functions = {one.function: (PATH, one.function) for one in (OLD, BOTH, NEW)}
+    mutants = {
+        functions["test_old"]: [OLD],
+        functions["test_both"]: [BOTH],
+        functions["test_new"]: [NEW, LOUD],
+    }
+    fixed = {functions["test_old"], functions["test_new"]}
+
+    def chosen(fixed: set[tuple[str, str]], *seen: Mutant) -> list[Mutant]:
+        found = quiet_choice(mutants, fixed, lambda one: one in seen)
+        return [one for kept in found.values() for one in kept]
+
+    assert chosen(fixed, OLD, BOTH) == [NEW]
+    assert chosen(fixed, OLD, BOTH, NEW) == [OLD, NEW]
+    assert chosen(set(), OLD) == [BOTH, NEW]
+    assert chosen(set(), OLD, BOTH, NEW) == [OLD, BOTH, NEW]
+    assert quiet_choice({functions["test_new"]: [LOUD]}, fixed, lambda _one: False) == {}
+
+
+def test_a_variant_takes_another_mutant_each_time_and_loud_ones_no_quiet_mutants() -> None:
+    mutants = {(PATH, "test_new"): [NEW, replace(NEW, after="f(3) == 7"), LOUD]}
+    draw = random.Random(3)
+    first = choose(mutants, MutantKind.VALUE, (), draw)
+    second = choose(mutants, MutantKind.VALUE, first, draw)
+    assert {one.after for one in (*first, *second)} == {"f(3) == 8", "f(3) == 7"}
+    assert choose(mutants, MutantKind.ADDED, (), draw) == [LOUD]
+
+
+def test_the_part_of_a_variant_for_a_row_keeps_names_and_tests_of_its_functions() -> None:
+    tests = [f"{PATH}::test_old[1]", f"{PATH}::test_both", f"{PATH}::test_new"]
+    variant = Variant(
+        mutants=(OLD, BOTH, NEW), must_fail=tuple(tests), renamed=((tests[0], f"{PATH}::test_old[2]"),)
+    )
+    part = part_of(variant, tests[:2], fixed=tests[:1])
+    assert (part.mutants, part.must_fail, part.renamed) == ((OLD,), (tests[0],), variant.renamed)
+    part = part_of(variant, tests[1:], fixed=[])
+    assert (part.mutants, part.must_fail, part.renamed) == ((BOTH, NEW), tuple(tests[1:]), ())
+    loud = replace(variant, mutants=(OLD, BOTH, LOUD))
+    assert part_of(loud, tests, fixed=tests[:1]).mutants == loud.mutants
+    assert kinds_by_test([loud, part]) == {
+        tests[0]: MutantKind.VALUE, tests[1]: MutantKind.VALUE, tests[2]: MutantKind.VALUE,
+    }  # fmt: skip
+    assert kinds_by_test([loud])[tests[2]] is MutantKind.CHANGED
