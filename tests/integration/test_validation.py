@@ -119,7 +119,8 @@ async def test_every_kind_of_row_is_told_apart(home: Path, dataset: str) -> None
         progress = [event for event in events(run.run_dir) if event["type"] == "run_progress"]
     assert outcome.summary | {"seconds": 0} == {
         "dataset": dataset, "rows": 11, "valid": 2, "noop_passes": 1, "gold_fails": 6, "flaky": 1, "infra": 1,
-        "quarantined": 8, "tests_quiet": 8, "tests_changed": 0, "tests_added": 0, "tests_without_mutant": 0, "seconds": 0,
+        "quarantined": 8, "tests_quiet": 8, "tests_changed": 0, "tests_added": 0, "tests_without_mutant": 0,
+        "seconds": 0,
     }  # fmt: skip
     records = found(home, dataset)
     assert {name: record.status for name, record in records.items()} == {

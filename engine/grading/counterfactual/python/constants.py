@@ -192,8 +192,7 @@ def certainly_differ(old: Any, new: Any) -> bool:
         case bool() | int():
             return bool(old != new)
         case float() | complex() | Decimal() | Fraction():
-            size = abs(old)
-            return bool(abs(old - new) > type(size)(_MIN_CHANGE) * max(type(size)(1), size))
+            return bool(abs(old - new) > max(_MIN_CHANGE, _MIN_CHANGE * float(abs(old))))
         case str() | bytes():
             return bool(_folded(old) != _folded(new))
         case Mapping():
