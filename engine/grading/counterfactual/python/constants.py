@@ -192,7 +192,7 @@ def certainly_differ(old: Any, new: Any) -> bool:
         case bool() | int():
             return bool(old != new)
         case float() | complex() | Decimal() | Fraction():
-            return bool(abs(old - new) > max(_MIN_CHANGE, _MIN_CHANGE * float(abs(old))))
+            return _are_far_apart(old, new)
         case str() | bytes():
             return bool(_folded(old) != _folded(new))
         case Mapping():
@@ -203,6 +203,10 @@ def certainly_differ(old: Any, new: Any) -> bool:
             gone, come = old - new, new - old
             return len(old) == len(new) and any(all(certainly_differ(one, it) for it in come) for one in gone)
     return bool(old != new)
+
+
+def _are_far_apart(old: Any, new: Any) -> bool:
+    return bool(abs(old - new) > _MIN_CHANGE * max(1.0, float(abs(old))))
 
 
 def _folded(text: str | bytes) -> str:

@@ -150,8 +150,8 @@ class _Finder:
                 rest = text[len("not") :].lstrip(" ")
                 return ((start, start + len(text) - len(rest), ""), 1) if rest[:1] not in "(" else None
             case ast.Call() | ast.Name() | ast.Attribute() | ast.Subscript():
-                name = dotted(test).rpartition(".")[2]
-                return (start, start, "not "), 3 if name in names.RARELY_NEGATED else 1
+                rare = dotted(test).rpartition(".")[2] in names.RARELY_NEGATED
+                return None if rare else ((start, start, "not "), 1)
             case ast.Compare(ops=[ast.In() | ast.NotIn()]):
                 edit = other_operator(self._source, test)
                 return (edit, 1) if edit is not None else None
@@ -215,7 +215,8 @@ def _opposite_method(
         return None
     if {keyword.arg for keyword in call.keywords} - {"msg"}:
         return None
-    first = call.args[0] if call.args else call
+    other, first = names.COMMON_OPPOSITES[name], call.args[0] if call.args else call
     rare = isinstance(first, ast.Call) and dotted(first.func) in names.RARELY_NEGATED
-    odd = rare or isinstance(first, ast.Compare | ast.BoolOp)
-    return (end - len(name.encode()), end, names.COMMON_OPPOSITES[name]), 3 if odd else 1
+    if other == "assertFalse" and (rare or isinstance(first, ast.Compare | ast.BoolOp)):
+        return None
+    return (end - len(name.encode()), end, other), 1

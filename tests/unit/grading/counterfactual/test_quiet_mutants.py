@@ -98,6 +98,15 @@ def test_what_stands_out_least_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
+    "statement",
+    ["assert isinstance(f(), C)", "self.assertTrue(isinstance(f(), C))", "self.assertTrue(f() == g())",
+     "self.assertIs(f(), g())", "assert all(f())", "assert raises(C, f)"],
+)  # fmt: skip
+def test_what_authors_rarely_negate_is_not_quiet(statement: str) -> None:
+    assert quiet(f"def test_it():\n    {statement}\n") == []
+
+
+@pytest.mark.parametrize(
     "source",
     [
         "def test_it(expected):\n    assert f() == expected\n",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ NEW = mutant("test_new", "f(3) == 9", "f(3) == 8")
 LOUD = mutant("test_new", "f(3) == 9", "not f(3) == 9", MutantKind.CHANGED)
 
 
-def row(**answer: object) -> TaskRow:
+def row(**answer: Any) -> TaskRow:
     task = Task(id="1", instance_id="1", repo="", image="", base_commit="", problem_statement="")
     return TaskRow(task=task, answer=replace(TaskAnswer(gold_patch=""), **answer), split="train")
 
@@ -49,7 +50,7 @@ def row(**answer: object) -> TaskRow:
     ],
 )
 def test_agents_see_what_neither_is_hidden_nor_comes_with_the_test_patch(
-    answer: dict[str, object], seen: list[Mutant]
+    answer: dict[str, Any], seen: list[Mutant]
 ) -> None:
     visible = VisibleLines(row(**answer))
     assert [one for one in (OLD, BOTH, NEW) if visible.changed_by(one, CONTENT.encode())] == seen
