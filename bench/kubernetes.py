@@ -40,7 +40,7 @@ from tests.fakes.cluster import FakeCluster, Fault, FaultKind
 from tests.kubernetes_builders import NAMESPACE, apply, kubernetes_config
 from tests.rollout_builders import Recorder, TextPolicy, quick_agent, respond, swe_scheduler
 
-BAR_S, BAR_LIVE, BAR_WRITES = 180.0, 1.1, 4.0
+BAR_S, BAR_LIVE, BAR_WRITES = 150.0, 1.1, 4.0
 MAX_LIVE, MAX_STARTING, MAX_GRADING, GROUP = 32, 12, 12, 8
 PODS = ("pods",)
 RUN_ID = "bench"

@@ -26,7 +26,9 @@ Row = dict[str, float | int | str | None]
 SPEC = SandboxSpec(image="local:bench", run_id="bench")
 
 
-def row(what: str, parallel: int, seconds: Sequence[float], bars: tuple[float, float] | None = None) -> Row:
+def row(
+    what: str, parallel: int, seconds: Sequence[float], bars: tuple[float, float | None] | None = None
+) -> Row:
     """Return percentiles in milliseconds with their bars."""
     ordered = sorted(seconds)
     at = [ordered[min(len(ordered) - 1, int(len(ordered) * part))] * 1000 for part in (0.5, 0.99)]
@@ -66,7 +68,7 @@ async def seconds_of(sandbox: Sandbox, commands: int) -> list[float]:
 
 
 async def lifecycle(
-    backend: SandboxBackend, count: int, bars: tuple[float, float] | None = None
+    backend: SandboxBackend, count: int, bars: tuple[float, float | None] | None = None
 ) -> list[Row]:
     """Measure sequential starts and closes; ``bars`` apply to the starts."""
     starts, closes = [], []
@@ -81,7 +83,7 @@ async def lifecycle(
 
 async def crowd(backend: LocalBackend, count: int, commands: int) -> list[Row]:
     """Measure start, commands and close with ``count`` concurrent sandboxes."""
-    bars = {1: (3.0, 15.0), 64: (80.0, 250.0)}
+    bars = {1: (2.5, 15.0), 64: (50.0, 250.0)}
     async with sandboxes(backend, count) as boxes:
         times = await asyncio.gather(*(seconds_of(box, commands) for box, _ in boxes))
         started = time.perf_counter()
@@ -89,7 +91,8 @@ async def crowd(backend: LocalBackend, count: int, commands: int) -> list[Row]:
         closing = time.perf_counter() - started
     rows = [row("exec", count, [value for one in times for value in one], bars.get(count))]
     if count > 1:
-        rows.insert(0, row("start", count, [seconds for _, seconds in boxes]))
+        up = (200.0, None) if count == 64 else None
+        rows.insert(0, row("start", count, [seconds for _, seconds in boxes], up))
         rows.append(row("close all", count, [closing]))
     return rows
 
@@ -133,7 +136,7 @@ async def measure(*, quick: bool, as_if_idle: bool) -> dict[str, object]:
         async with backend.open(SPEC):
             pass  # the spawner and the base files exist from here on
         load = os.getloadavg()[0]
-        rows = await lifecycle(backend, 15 if quick else 60, (40, 120))
+        rows = await lifecycle(backend, 15 if quick else 60, (15, 120))
         for count in (1, 8) if quick else (1, 8, 32, 64):
             rows += await crowd(backend, count, 100 if count == 1 else 20)
         weight = await memory_mb(backend, 4 if quick else 16)

@@ -310,6 +310,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
+    os.umask(0o022)  # the folders of a sandbox's root must be open to its user
     # The kernel pipes cores to a handler outside of the sandbox whatever the limit is, unless it is 1.
     resource.setrlimit(resource.RLIMIT_CORE, (1, 1))
     _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
