@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import py_compile
 import shutil
 import sys
 import tempfile
@@ -47,6 +48,13 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
         )
         for name, script in scripts.items():
             (folder / name).write_bytes(script)
+            # Sandboxes see the folder read-only: none of them could keep the bytecode.
+            py_compile.compile(
+                str(folder / name),
+                dfile=f"{MOUNT}/{name}",
+                doraise=True,
+                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
+            )
         (folder / "pytest.ini").write_text("[pytest]\n")
         folder.rename(target)
     except OSError:
