@@ -4,6 +4,7 @@ The file lies beside the dataset's ``tasks.jsonl``, is only ever appended to and
 
     {"type": "validation", "task_id": …, "content": …, "status": "flaky", …}    one per row and run
     {"type": "decision", "task_id": …, "content": …, "quarantined": false, …}   one per hand-made change
+    {"type": "proof", "task_id": …, "content": …, "coverage": {…}, …}           one per proof of false tests
 
 A record counts for a row only while the row's content is what it was. ``standings`` says what follows:
 a person's decision stands above every validation, else the newest validation decides.
@@ -126,6 +127,21 @@ class ValidationRecord(Record):
     """Tests that can be made false; None where it was not tried, as for every row that is not valid."""
 
 
+class ProofRecord(Record):
+    """Finding of one proof of a row's false tests, by curation, at first use or by a validation."""
+
+    type: Literal["proof"] = "proof"
+    id: str = Field(min_length=1, max_length=200)
+    """A repeated record has no effect."""
+    task_id: str = Field(min_length=1, max_length=64)
+    content: str = Field(max_length=16)
+    time: float
+    coverage: MutantCoverage | None = None
+    """None where the proof failed."""
+    problem: str = Field(default="", max_length=2000)
+    """Reason why the proof failed, one sentence: submissions are graded without false tests."""
+
+
 class DecisionRecord(Record):
     """Decision of a person to quarantine or release a row."""
 
@@ -139,8 +155,8 @@ class DecisionRecord(Record):
     by: str = Field(max_length=150)
 
 
-HealthRecord = Annotated[ValidationRecord | DecisionRecord, Field(discriminator="type")]
-_ADAPTER: TypeAdapter[ValidationRecord | DecisionRecord] = TypeAdapter(HealthRecord)
+HealthRecord = ValidationRecord | DecisionRecord | ProofRecord
+_ADAPTER: TypeAdapter[HealthRecord] = TypeAdapter(Annotated[HealthRecord, Field(discriminator="type")])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +204,7 @@ def _canonical(value: Any) -> Any:
     return value
 
 
-def append(folder: Path, records: Iterable[ValidationRecord | DecisionRecord]) -> None:
+def append(folder: Path, records: Iterable[HealthRecord]) -> None:
     """Add records to the dataset in ``folder``, durably; other processes may do so at the same time.
 
     Raises:
@@ -215,7 +231,7 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def read(folder: Path) -> list[ValidationRecord | DecisionRecord]:
+def read(folder: Path) -> list[HealthRecord]:
     """Return all records of the dataset in ``folder``, oldest first; none where nothing was validated.
 
     A line cut off by a crash is skipped.
@@ -251,9 +267,7 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def standings(
-    records: Sequence[ValidationRecord | DecisionRecord], contents: Mapping[str, str]
-) -> dict[str, Standing]:
+def standings(records: Sequence[HealthRecord], contents: Mapping[str, str]) -> dict[str, Standing]:
     """Return the current standing of rows by task id; rows without an applicable record are left out.
 
     Args:
@@ -267,7 +281,7 @@ def standings(
             continue
         if isinstance(record, ValidationRecord):
             validations[record.task_id] = record
-        else:
+        elif isinstance(record, DecisionRecord):
             decisions[record.task_id] = record
     return {
         task_id: _standing(validations.get(task_id), decisions.get(task_id))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from engine.datasets.health import row_standings
+from engine.datasets.health import row_content, row_standings
 from engine.datasets.store import save_dataset
 from engine.events.health import MutantCoverage, RowStatus, Side, SideOutcome, append
+from engine.grading.counterfactual.base import Reference
+from engine.grading.counterfactual.store import FileReferences
 from engine.types import TaskRow, Verdict
 from tests.event_builders import Stream, ref
 from tests.html_regions import inner_html, links, tight
@@ -108,10 +111,13 @@ def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[Task
 
     token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
     api = Client(headers={"Authorization": f"Bearer {token}"})
-    counts = {"value": 700, "changed": 1200, "added": 30, "none": 9, "tasks": 2, "tasks_without": 1}
+    counts = {
+        "value": 700, "changed": 1200, "added": 30, "none": 9,
+        "tasks": 2, "tasks_without": 1, "tasks_failed": 0,
+    }  # fmt: skip
     assert api.get("/api/v1/datasets/d/health").json()["mutants"] == counts
     shown = tight(inner_html(text(viewer, "/datasets/d/health/"), "health-body"))
-    assert "1,939 required tests of 2 valid tasks" in shown.replace("\u202f", ",")
+    assert "1,939 required tests of 2 tasks" in shown.replace("\u202f", ",")
     assert "graded without counterfactual runs" in shown
     page = text(viewer, f"/datasets/d/tasks/{rows[1].task.id}/")
     assert "0 quiet, 0 changed, 0 added, 5 none" in page
@@ -119,6 +125,48 @@ def test_the_page_and_the_api_count_tests_that_can_be_made_false(rows: list[Task
     told = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
     assert told["validations"][0]["coverage"] == coverage[0].model_dump()
     assert told["validations"][1]["coverage"] is None
+
+
+def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
+    settings: Any, tmp_path: Path
+) -> None:
+    """Those of validated rows too; of several proofs of one content the newest counts."""
+    settings.TRAINYARD_HOME = tmp_path
+    made = [make_row(f"row-{number}") for number in range(3)]
+    save_dataset(tmp_path, "d", made, {})
+    store = FileReferences(tmp_path / "datasets" / "d")
+    failed = Reference(content=row_content(made[1]), problem="the sandbox did not start")
+    asyncio.run(store.save(made[1], failed))
+    asyncio.run(store.save(made[0], Reference(content="another", problem="of other content")))
+    asyncio.run(store.save(made[0], Reference(content=row_content(made[0]), note="no test file")))
+    datasets.sync(name="d")
+
+    viewer = client(Role.VIEWER)
+    context = viewer.get("/datasets/d/health/").context
+    assert context["num_validated"] == 0
+    counts = context["mutants"]
+    assert (counts.tasks, counts.tasks_without, counts.tasks_failed) == (2, 1, 1)
+    shown = tight(inner_html(text(viewer, "/datasets/d/health/"), "health-body"))
+    assert "the sandbox did not start" in shown
+    pages = [text(viewer, f"/datasets/d/tasks/{row.task.id}/") for row in made]
+    assert "no test file" in pages[0]
+    assert "the proof failed: the sandbox did not start" in pages[1]
+    assert "not proven yet" in pages[2]
+
+    token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
+    api = Client(headers={"Authorization": f"Bearer {token}"})
+    proofs = [api.get(f"/api/v1/datasets/d/tasks/{row.task.id}/health").json()["proof"] for row in made]
+    assert proofs[0]["coverage"]["note"] == "no test file"
+    assert (proofs[1]["problem"], proofs[1]["coverage"]) == ("the sandbox did not start", None)
+    assert proofs[2] is None
+
+    append(
+        tmp_path / "datasets" / "d",
+        [record(made[1], RowStatus.VALID, coverage=MutantCoverage(changed=2, variants=3), run="9", time=9e9)],
+    )
+    datasets.sync(name="d")
+    counts = viewer.get("/datasets/d/health/").context["mutants"]
+    assert (counts.changed, counts.tasks_failed) == (2, 0)
 
 
 def test_the_list_says_how_much_of_each_dataset_is_known(rows: list[TaskRow], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
 from engine.datasets.testing.testrun import driver_command
 from engine.errors import DatasetError, SandboxStartError
-from engine.events.health import MutantCoverage, RowStatus, ValidationRecord, append, read
+from engine.events.health import MutantCoverage, ProofRecord, RowStatus, ValidationRecord, append, read
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
@@ -204,8 +204,10 @@ async def test_the_last_gold_repeat_is_the_true_run_of_the_proof(home: Path, rul
     with open_context(home, name, settings) as run:
         validation = Validation(settings, run)
         await validation.work(backend)
-    [record] = read(dataset_path(home, name))
+    proof, record = read(dataset_path(home, name))
     assert isinstance(record, ValidationRecord)
+    assert isinstance(proof, ProofRecord)
+    assert proof.coverage == record.coverage
     assert (record.status, len(record.gold.verdicts)) == (RowStatus.VALID, 2)
     assert record.coverage is not None
     assert record.coverage.variants == 3

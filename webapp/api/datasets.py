@@ -114,6 +114,17 @@ class DatasetCoverageOut(CoverageOut):
     """Tasks for which it was tried."""
     tasks_without: int
     """Tasks graded without counterfactual runs, as none of their tests can be made false."""
+    tasks_failed: int
+    """Tasks graded without, as the proof of their false tests failed."""
+
+
+class ProofOut(Schema):
+    """Result of the newest proof of a task's false tests."""
+
+    time: datetime
+    coverage: TaskCoverageOut | None
+    problem: str
+    """Reason why the proof failed; empty where it did not."""
 
 
 class ValidationOut(Schema):
@@ -151,6 +162,7 @@ class TaskHealthOut(Schema):
     quarantine_reason: str
     quarantine_by: str
     solve_rate: SolveRateOut
+    proof: ProofOut | None
     validations: list[ValidationOut]
 
 
@@ -341,7 +353,7 @@ def get_task_health(request: HttpRequest, name: str, key: str) -> dict[str, Any]
     """Return a task's validations and quarantine decisions, newest first."""
     task = find_task(name, key)
     solve = difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, difficulty.SolveRate())
-    fields = ("key", "instance_id", "health", "quarantined", "quarantine_reason", "quarantine_by")
+    fields = ("key", "instance_id", "health", "quarantined", "quarantine_reason", "quarantine_by", "proof")
     return {
         **{field: getattr(task, field) for field in fields},
         "solve_rate": solve,

@@ -111,6 +111,7 @@ class HealthContext:
     attempts: int
     """Graded rollouts behind the solve rates."""
     mutants: MutantCounts | None
+    failed_proofs: tuple[Task, ...]
     runs: tuple[RunLine, ...]
     active: Run | None
     params: Mapping[str, str]
@@ -127,6 +128,7 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
     found = reads.grading_times(dataset)
     times = tuple((label, found.get(side, NO_TIMES)) for side, label in _TIMED) if found else ()
     profile = difficulty.profile(dataset)
+    mutants = reads.mutant_counts(dataset)
     flaky = sum(count.tasks for count in counts if count.health == RowStatus.FLAKY)
     return HealthContext(
         section="datasets",
@@ -147,7 +149,8 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
         solved=_solved(profile.classes, url),
         solve_bins=_solve_bins(profile.bins) if profile.attempts else (),
         attempts=profile.attempts,
-        mutants=reads.mutant_counts(dataset),
+        mutants=mutants,
+        failed_proofs=tuple(reads.failed_proofs(dataset)) if mutants and mutants.tasks_failed else (),
         runs=tuple(_run_line(run) for run in runs),
         active=active,
         params=dict(params),

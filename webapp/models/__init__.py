@@ -11,7 +11,7 @@ from webapp.models.endpoints import Endpoint
 from webapp.models.engines import EngineReport, EngineSample
 from webapp.models.events import Event
 from webapp.models.experiments import Experiment
-from webapp.models.health import QuarantineDecision, Validation
+from webapp.models.health import Proof, QuarantineDecision, Validation
 from webapp.models.iterations import Checkpoint, Evaluation, Iteration
 from webapp.models.runs import Run, RunAttempt
 from webapp.models.sandboxes import Pool, Reaper, Sandbox
@@ -33,6 +33,7 @@ __all__ = [
     "Group",
     "Iteration",
     "Pool",
+    "Proof",
     "QuarantineDecision",
     "Reaper",
     "Run",

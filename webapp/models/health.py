@@ -60,6 +60,29 @@ class Validation(models.Model):
         return f"validation of task {self.task_id}: {self.status}"
 
 
+class Proof(models.Model):
+    """Result of one proof of a task's false tests; ``Task.proof`` is the newest valid one."""
+
+    task = models.ForeignKey(Task, on_delete=models.CASCADE, related_name="proofs", db_index=False)
+    uid = models.CharField(max_length=200)
+    content = models.CharField(max_length=16, blank=True, default="")
+    time = models.DateTimeField()
+    coverage: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
+        null=True, blank=True
+    )
+    """``MutantCoverage`` of the row's tests; None where the proof failed."""
+    problem = models.TextField(blank=True, default="")
+    """Reason why the proof failed."""
+
+    class Meta:
+        ordering = ["-time", "-id"]
+        constraints = [models.UniqueConstraint(fields=["task", "uid"], name="proof_uid")]
+        indexes = [models.Index(fields=["task", "-time", "-id"], name="proof_newest")]
+
+    def __str__(self) -> str:
+        return f"proof of task {self.task_id}: {self.problem or 'made'}"
+
+
 class QuarantineDecision(models.Model):
     """Decision of a person to quarantine or release a task; the newest overrides every validation."""
 

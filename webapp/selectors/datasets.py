@@ -114,7 +114,7 @@ def _narrowed(dataset: Dataset, filters: TaskFilters) -> QuerySet[Task]:
 def get_task(dataset_name: str, key: str) -> Task | None:
     """Return one task of a dataset, active or not."""
     return (
-        Task.objects.select_related("dataset", "validation")
+        Task.objects.select_related("dataset", "validation", "proof")
         .filter(dataset__name=dataset_name, key=key)
         .first()
     )

@@ -113,7 +113,7 @@ def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
 
 @dataclass(frozen=True, slots=True)
 class MutantCounts:
-    """Required tests of validated tasks by the best proven way to make them false."""
+    """Required tests by the best proven way to make them false."""
 
     value: int
     changed: int
@@ -123,6 +123,8 @@ class MutantCounts:
     """Tasks for which it was tried."""
     tasks_without: int
     """Tasks none of whose tests can be made false: they are graded without counterfactual runs."""
+    tasks_failed: int
+    """Tasks whose proof failed: they are graded without, too."""
 
     @property
     def tests(self) -> int:
@@ -131,17 +133,30 @@ class MutantCounts:
 
 
 def mutant_counts(dataset: Dataset) -> MutantCounts | None:
-    """Return the tests that can be made false; None while no validation has tried it."""
+    """Return the tests that can be made false; None while nobody has tried it."""
     sums = ", ".join(
-        f"coalesce(sum((v.coverage->>'{kind}')::int), 0)" for kind in ("value", "changed", "added", "none")
+        f"coalesce(sum((p.coverage->>'{kind}')::int), 0)" for kind in ("value", "changed", "added", "none")
     )
-    without = "count(*) FILTER (WHERE (v.coverage->>'variants')::int = 0)"
+    query = (
+        f"SELECT {sums}, count(*), count(*) FILTER (WHERE (p.coverage->>'variants')::int = 0),"  # noqa: S608
+        " count(*) FILTER (WHERE p.problem <> '')"
+        " FROM webapp_task t JOIN webapp_proof p ON p.id = t.proof_id WHERE t.dataset_id = %s AND t.active"
+    )
     with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT {sums}, count(*), {without} {_TIMED} AND v.coverage IS NOT NULL", {"dataset": dataset.pk}
-        )
-        counts = MutantCounts(*(cursor.fetchone() or (0, 0, 0, 0, 0, 0)))
+        cursor.execute(query, [dataset.pk])
+        counts = MutantCounts(*(cursor.fetchone() or (0,) * 7))
     return counts if counts.tasks else None
+
+
+def failed_proofs(dataset: Dataset, limit: int = 25) -> list[Task]:
+    """Return tasks whose newest proof of false tests failed, in the dataset's order."""
+    tasks = Task.objects.filter(dataset=dataset, active=True).exclude(proof__problem="")
+    return list(
+        tasks.filter(proof__isnull=False)
+        .select_related("proof")
+        .defer("problem_statement")
+        .order_by("position", "id")[:limit]
+    )
 
 
 def validation_runs(dataset: Dataset, limit: int = 10) -> list[Run]:

@@ -16,8 +16,8 @@ from django.contrib.auth.models import User
 from django.db import connection, transaction
 
 from engine.events import health
-from engine.events.health import FAULTS, DecisionRecord, Side, ValidationRecord
-from webapp.models import Dataset, QuarantineDecision, Run, Task, Validation
+from engine.events.health import FAULTS, DecisionRecord, ProofRecord, Side, ValidationRecord
+from webapp.models import Dataset, Proof, QuarantineDecision, Run, Task, Validation
 from webapp.services.cleaning import without_nul
 from webapp.services.trajectory_rows import moment
 
@@ -55,7 +55,13 @@ def mirror(*, dataset: Dataset) -> None:
         return
     records = health.read(path.parent)
     validations = [record for record in records if isinstance(record, ValidationRecord)]
-    store(dataset.pk, validations, [record for record in records if isinstance(record, DecisionRecord)])
+    decisions = [record for record in records if isinstance(record, DecisionRecord)]
+    store(
+        dataset.pk,
+        validations,
+        decisions,
+        proofs=[record for record in records if isinstance(record, ProofRecord)],
+    )
     Dataset.objects.filter(pk=dataset.pk).update(health_checksum=checksum)
 
 
@@ -76,12 +82,13 @@ _NEWEST = (
     " AND (x.content = '' OR r.content = x.content) ORDER BY r.time DESC, r.id DESC LIMIT 1) {name} ON TRUE "
 )
 _REFRESH = (
-    "UPDATE webapp_task t SET validation_id = v.id, health = coalesce(v.status, ''),"  # noqa: S608
+    "UPDATE webapp_task t SET validation_id = v.id, proof_id = p.id, health = coalesce(v.status, ''),"  # noqa: S608
     " quarantined = coalesce(d.quarantined, v.quarantine AND v.status = ANY(%s), FALSE),"
     " quarantine_reason = coalesce(d.reason, v.reason, ''), quarantine_by = coalesce(d.by, ''),"
     " quarantine_since = coalesce(d.time, v.time) FROM webapp_task x "
     + _NEWEST.format(table="webapp_validation", name="v")
     + _NEWEST.format(table="webapp_quarantinedecision", name="d")
+    + _NEWEST.format(table="webapp_proof", name="p")
     + "WHERE t.id = x.id AND x.id = ANY(%s)"
 )
 """``engine.events.health.standings`` in SQL."""
@@ -92,10 +99,12 @@ def store(
     validations: Sequence[ValidationRecord],
     decisions: Sequence[DecisionRecord],
     *,
+    proofs: Sequence[ProofRecord] = (),
     actor: User | None = None,
 ) -> None:
     """Upsert records of a dataset's tasks and recompute those tasks' status; ``actor`` made the decisions."""
     keys = {record.task_id for record in validations} | {record.task_id for record in decisions}
+    keys |= {record.task_id for record in proofs}
     tasks = dict(Task.objects.filter(dataset=dataset_id, key__in=keys).values_list("key", "pk"))
     runs = _known_runs({record.run_id for record in validations})
     # A repeated record replaces the earlier one: an upsert must not contain the same row twice.
@@ -119,7 +128,32 @@ def store(
         batch_size=_BATCH,
         ignore_conflicts=True,
     )  # fmt: skip
+    proofs = [*map(_proof_of, validations), *proofs]
+    Proof.objects.bulk_create(
+        [
+            Proof(
+                task_id=tasks[record.task_id], uid=record.id, content=record.content,
+                time=moment(record.time), problem=without_nul(record.problem),
+                coverage=record.coverage.model_dump(mode="json") if record.coverage is not None else None,
+            )
+            for record in proofs
+            if record.task_id in tasks and (record.coverage is not None or record.problem)
+        ],
+        batch_size=_BATCH,
+        ignore_conflicts=True,
+    )  # fmt: skip
     refresh_standings(task_ids=list(tasks.values()))
+
+
+def _proof_of(record: ValidationRecord) -> ProofRecord:
+    """Return the proof that a validation made; it is empty where it made none."""
+    return ProofRecord(
+        id=record.id,
+        task_id=record.task_id,
+        content=record.content,
+        time=record.time,
+        coverage=record.coverage,
+    )
 
 
 def _known_runs(labels: set[str]) -> dict[str, int]:

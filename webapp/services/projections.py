@@ -131,13 +131,15 @@ class Projection:
         self._trajectories.flush()
         self._sandboxes.flush()
         moved = self._move(event, RunState(event.state), reason=event.reason, summary=event.summary)
-        if not moved or event.state != "succeeded":
+        if not moved:
             return
         kind, config = self._run.kind, self._run.config
         if kind in _OUTPUT_SECTIONS:
-            send_on_commit(TaskName.SYNC_DATASET, config[_OUTPUT_SECTIONS[kind]]["output"], self._run.pk)
-        elif kind == RunKind.VALIDATE:
-            send_on_commit(TaskName.SYNC_DATASET, config["dataset"]["name"])
+            if event.state == "succeeded":
+                send_on_commit(TaskName.SYNC_DATASET, config[_OUTPUT_SECTIONS[kind]]["output"], self._run.pk)
+        elif self._run.dataset is not None:
+            # What the run found out about the rows: a validation all, others which false tests are proven.
+            send_on_commit(TaskName.SYNC_DATASET, self._run.dataset.name)
 
     def _task_validated(self, event: e.TaskValidated) -> None:
         own = f"{self._run.pk}/{event.record.task_id}"

@@ -80,7 +80,7 @@ class References:
             try:
                 await self._store.save(row, made)
                 return made
-            except OSError as error:
+            except (OSError, DatasetError) as error:
                 _log.warning("cannot store a reference", task=row.task.instance_id, error=str(error))
         self._made[row.task.id] = made
         return made

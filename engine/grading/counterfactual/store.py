@@ -1,5 +1,6 @@
 """References on disk: ``<dataset folder>/references/<hash of the task's id>.json.gz``, one file per row.
 
+What people may see of it, coverage or the reason of a failed proof, goes to ``validation.jsonl`` beside it.
 As secret as the hidden tests: readable by the owner only, never in an agent's sandbox, an export or a page.
 """
 
@@ -11,7 +12,9 @@ import gzip
 import hashlib
 import json
 import os
+import secrets
 import tempfile
+import time
 import zlib
 from dataclasses import asdict
 from pathlib import Path
@@ -20,12 +23,14 @@ import structlog
 from pydantic import TypeAdapter, ValidationError
 
 from engine.datasets.health import row_content
-from engine.events.health import REFERENCES_FOLDER
+from engine.events.health import REFERENCES_FOLDER, ProofRecord, append
 from engine.grading.counterfactual.base import Reference
+from engine.grading.counterfactual.proof import coverage_of
 from engine.types import TaskRow
 
 _log = structlog.get_logger(__name__)
 _FORMAT = 2
+_PROBLEM_CHARS = 2000
 _REFERENCE: TypeAdapter[Reference] = TypeAdapter(Reference)
 
 
@@ -44,8 +49,13 @@ class FileReferences:
         return await asyncio.to_thread(self._load, row)
 
     async def save(self, row: TaskRow, reference: Reference) -> None:
-        """Store the reference of a row in place of an older one. Raises OSError where that fails."""
+        """Store the reference of a row in place of an older one, and what of it people may see.
+
+        Raises:
+            OSError, DatasetError: it cannot be written.
+        """
         await asyncio.to_thread(self._save, row, reference)
+        await asyncio.to_thread(append, self._folder.parent, [_record(row, reference)])
 
     def _path(self, row: TaskRow) -> Path:
         return self._folder / f"{hashlib.sha256(row.task.id.encode()).hexdigest()[:32]}.json.gz"
@@ -71,6 +81,18 @@ class FileReferences:
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
+
+
+def _record(row: TaskRow, reference: Reference) -> ProofRecord:
+    """Return the coverage of a row's tests, or the reason why their proof failed."""
+    return ProofRecord(
+        id=secrets.token_hex(16),
+        task_id=row.task.id,
+        content=reference.content,
+        time=time.time(),
+        coverage=None if reference.problem else coverage_of(row, reference),
+        problem=reference.problem[:_PROBLEM_CHARS],
+    )
 
 
 def _packed(reference: Reference) -> bytes:
