@@ -7,8 +7,9 @@ Where git is missing or the repository is broken, all of it is removed. To hide 
 
 Test scripts name commits, and builds name versions after tags. So grading keeps, under their own names, the
 commits that a script names: those that were there when the task began (the base commit and its ancestors) as
-parents of the synthetic one, without their own history; of a later commit only the files that a script takes
-out of it. It keeps the nearest tag, too.
+parents of the synthetic one; of a later commit only the files that a script takes out of it. It keeps the
+nearest tag, too. Where the project takes its version from git, all earlier commits and their tags stay,
+without their files: enough for ``git describe`` with any pattern.
 """
 
 from __future__ import annotations
@@ -27,13 +28,17 @@ export GIT_CONFIG_NOSYSTEM=1 GIT_CONFIG_GLOBAL=/dev/null GIT_TERMINAL_PROMPT=0 G
 export GIT_AUTHOR_NAME=base GIT_AUTHOR_EMAIL=base@localhost GIT_AUTHOR_DATE='2000-01-01T00:00:00Z'
 export GIT_COMMITTER_NAME=base GIT_COMMITTER_EMAIL=base@localhost GIT_COMMITTER_DATE='2000-01-01T00:00:00Z'
 new=.trainyard-git
+version_tools='setuptools[_-](git|scm)|hatch-vcs|vcs[_-](version|tag)|versioneer|dunamai|\<pbr\>|git.{1,4}describe'
+versioned() {  # whether the project takes its version from git
+  [ -e versioneer.py ] || grep -qsE "$version_tools" ./*
+}
 keep() {  # with: whole yes or no, commits, files of later commits
-  whole=$1 commits=$2 names=; shift 2
+  whole=$1 commits=$2 names= seen=; shift 2
   tag=$(g describe --tags --abbrev=0 HEAD 2>/dev/null)
   for name in $commits; do
     old_commit=$(g rev-parse -q --verify "$name^{commit}" 2>/dev/null) || continue
-    case " $shallow " in *" $old_commit "*) continue ;; esac
-    shallow="$shallow $old_commit"
+    case " $seen " in *" $old_commit "*) continue ;; esac
+    seen="$seen $old_commit"
     if [ "$whole" = yes ] && g merge-base --is-ancestor "$old_commit" HEAD; then
       names="$names $old_commit" parents="$parents -p $old_commit"
     else
@@ -41,8 +46,24 @@ keep() {  # with: whole yes or no, commits, files of later commits
       [ $# = 0 ] || g ls-tree -r "$old_commit" -- "$@" | cut -f1 | cut -d' ' -f3 >>"$new/more" || return 1
     fi
   done
+  shallow=$seen
+  if [ "$whole" = yes ] && versioned; then
+    first=${parents##* }
+    g rev-list "${first:-HEAD}" >"$new/earlier" || return 1
+    g for-each-ref --merged "${first:-HEAD}" --format='%(objectname) %(refname)' refs/tags \
+      >"$new/packed-refs" || return 1
+    cut -d' ' -f1 "$new/packed-refs" | cat "$new/earlier" - >>"$new/more"
+    # Of the commits without parents here, those that were without them already.
+    shallow=$(printf '%s\n' $seen | grep -vFxf "$new/earlier")
+    [ ! -f "$common/shallow" ] || shallow="$shallow $(grep -Fxf "$new/earlier" "$common/shallow")"
+    tag= earlier=$(head -n 1 "$new/earlier")
+    rm "$new/earlier"
+  fi
   # An empty commit on top: `git show` in a script prints no tree.
-  if [ -z "$parents" ]; then parents="-p $commit" names=$commit; fi
+  if [ -z "$parents" ]; then
+    [ -z "$earlier" ] || commit=$(g commit-tree -m base -p "$earlier" "$tree") || return 1
+    parents="-p $commit" names=$commit
+  fi
   commit=$(g commit-tree -m base $parents "$tree") && names="$names $commit"
 }
 scrub() {
@@ -63,7 +84,7 @@ scrub() {
     shift; changed=$((changed - 1))
   done
   tree=$(g write-tree) && commit=$(g commit-tree -m base "$tree") || return 1
-  names=$commit parents= shallow= tag=
+  names=$commit parents= shallow= tag= earlier=
   [ "$kept" = no ] || keep "$@" || return 1
   pack="pack-objects -q --window=0 --delta-base-offset $new/objects/pack/pack"  # no search for deltas
   { g rev-list --objects --no-walk $names || echo failed; [ ! -s "$new/more" ] || cat "$new/more"; } |

@@ -146,6 +146,41 @@ async def test_grading_keeps_the_nearest_tag_for_builds_that_ask_for_a_version(
     assert await run(box, "git fsck --unreachable --no-reflogs") == ""
 
 
+VERSIONED = (
+    "git reset -q --hard && git clean -qfdx -e vendor && "
+    "git commit -q --allow-empty -m second && git tag -a -m one v1.0 HEAD~1 && git tag nightly-7 && "
+    "git commit -q --allow-empty -m third && git tag v9 fixed && {files} && git add -A && "
+    "git -c user.name=a -c user.email=a@b commit -qm build"
+)
+
+
+@pytest.mark.parametrize("files", ["echo '[tool.setuptools_scm]' > pyproject.toml", "touch versioneer.py"])
+@pytest.mark.parametrize("named", [True, False])
+async def test_grading_keeps_earlier_commits_where_versions_are_taken_from_git(
+    box: Sandbox, home: Path, files: str, named: bool
+) -> None:
+    """Commits and tags without their files; nothing of later ones, and the tree as it is."""
+    await run(box, f"rm -rf vendor; git config user.name a; git config user.email a@b; "
+              f"{VERSIONED.format(files=files)}")  # fmt: skip
+    base = await run(box, "git rev-parse HEAD")
+    described = await run(box, "git describe --long --tags --match 'v[0-9]*'")
+    assert described.startswith("v1.0-3-g")
+    await prepare_for_grading(box, commits=[base] if named else [])
+    long = "git describe --dirty --long --match 'v[0-9]*'"
+    steps = 4 if named else 5
+    assert (await run(box, long)).startswith(f"v1.0-{steps}-g")
+    assert (await run(box, f"{long} --tags; git describe --tags --abbrev=0; git tag")).endswith(
+        "nightly-7\nnightly-7\nv1.0"
+    )
+    assert await run(box, "git log --format=%s | tail -4") == "build\nthird\nsecond\nold"
+    assert await run(box, "git status --porcelain; git show --format=; cat .git/shallow 2>&1 | wc -l") == "1"
+    fix = git(home / "tree", "rev-parse", "fixed")
+    assert "fatal" in await run(box, f"git show {fix}")
+    assert "fatal" in await run(box, "git rev-parse -q v9 --")
+    assert await run(box, "git cat-file --batch-all-objects --batch | grep -c 'return 1\\|the fix'") == "0"
+    assert await run(box, "git rev-list --all --reflog | wc -l") == str(steps + 1)
+
+
 async def test_grading_without_a_repository_and_with_a_broken_one(home: Path, box: Sandbox) -> None:
     async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
         await prepare_for_grading(broken, commits=["0123456789"])
