@@ -4,6 +4,7 @@ The toy task as a row of three kinds: graded by the driver's signed report (quic
 applies a test patch before its markers (SWE-bench), by one without test patch and ``pytest -v`` (SWE-smith).
 References are made first; their time is told apart. Then the gold patch, which passes, and no patch at all,
 which fails, are graded by turns with one run, with the extra runs of training and with those of evaluations.
+Last, the gold patch is graded alone as in evaluations: its extra runs one after the other, then at once.
 Run: ``python -m bench.grading [--quick] [--gradings N]``; results go to ``bench/results/grading.json``.
 """
 
@@ -44,6 +45,9 @@ FILE = "tests/test_numbers.py"
 PYTEST = f"PYTHONPATH={MOUNT} python3 -m pytest -c {MOUNT}/pytest.ini --rootdir=/testbed -p no:cacheprovider"
 NEW_TEST = "\n\ndef test_clamp_within():\n    assert clamp(7, 0, 10) == 7\n"
 MODES = ("one run", "training", "evaluation")
+ALONE = 5
+"""Gradings of a patch alone."""
+AT_ONCE = 4
 
 
 def rows(home: Path) -> dict[str, TaskRow]:
@@ -70,12 +74,12 @@ def rows(home: Path) -> dict[str, TaskRow]:
     }
 
 
-def settings(mode: str) -> GradingConfig:
+def settings(mode: str, parallel: int = os.cpu_count() or 1) -> GradingConfig:
     """Return the settings of grading; ``one run`` is without counterfactual runs."""
     alone = CounterfactualConfig(mode="off", prove="validated_only")
     return GradingConfig(
         timeout_s=120.0,
-        max_parallel=os.cpu_count() or 1,
+        max_parallel=parallel,
         counterfactual=alone if mode == "one run" else CounterfactualConfig(prove="validated_only"),
     )
 
@@ -111,7 +115,34 @@ async def measure(home: Path, row: TaskRow, gradings: int) -> dict[str, Any]:
             "gradings_per_second_per_core": {mode: round(rate, 3) for mode, rate in per_core.items()},
             "time_ratio": {mode: round(per_core["one run"] / rate, 2) for mode, rate in per_core.items()},
         }
+    found["evaluation_alone_seconds"] = await alone(backend, row, kept)
     return found
+
+
+async def alone(backend: LocalBackend, row: TaskRow, kept: MemoryStore) -> dict[str, float]:
+    """Return the median time of one evaluation while nothing else is graded."""
+    times: dict[str, list[float]] = {"one run": [], "in turn": [], "at once": []}
+    graders = {
+        how: Grader(
+            backend=backend,
+            config=settings(mode, parallel),
+            sandbox=SANDBOX,
+            run_id="bench",
+            store=kept,
+        )
+        for how, mode, parallel in (
+            ("one run", "one run", 1),
+            ("in turn", "evaluation", 1),
+            ("at once", "evaluation", AT_ONCE),
+        )
+    }
+    for _ in range(ALONE):
+        for how, grader in graders.items():
+            began = time.perf_counter()
+            grade = await grader.grade(row, row.answer.gold_patch, evaluation=True)
+            assert grade.verdict is Verdict.PASSED, grade.detail
+            times[how].append(time.perf_counter() - began)
+    return {how: round(statistics.median(values), 3) for how, values in times.items()}
 
 
 def show(found: dict[str, Any]) -> None:
@@ -123,6 +154,8 @@ def show(found: dict[str, Any]) -> None:
             cells = "".join(f"{rate[mode]:>12.2f}/s{ratio[mode]:>7.2f}×" for mode in MODES)
             print(f"{name:<12}{what:<10}{cells}")
         print(f"{'':<12}proof of {kind['variants']} variants: {kind['proof_seconds']:.2f} s")
+        single = ", ".join(f"{how} {taken:.2f} s" for how, taken in kind["evaluation_alone_seconds"].items())
+        print(f"{'':<12}an evaluation alone: {single}")
 
 
 def main() -> None:
