@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import re
 import zlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,6 +17,7 @@ import pytest
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing import testrun
+from engine.datasets.testing.toolchain import MOUNT
 from engine.errors import DatasetError, SandboxStartError
 from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
@@ -48,6 +50,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def row(home: Path) -> TaskRow:
     return broken_task(home, write_toy(home / "source"))
+
+
+async def test_sandboxes_do_not_compile_the_runner(home: Path, row: TaskRow) -> None:
+    """Sandboxes see the toolchain read-only, so its bytecode must be there and be valid."""
+    command = f"PYTHONPATH={MOUNT} python3 -v -S -B -c 'import trainyard_guard, trainyard_recorder, pytest'"
+    async with LocalBackend(home).open(SandboxSpec(image=row.task.image)) as box:
+        said = (await box.exec(command, timeout_s=60, output_cap=1 << 20)).stderr.decode()
+    loaded = {name for name in re.findall(r"code object from '?([^'\n]+)'?", said) if MOUNT in name}
+    assert f"{MOUNT}/__pycache__/trainyard_guard" in "".join(loaded)
+    assert [name for name in loaded if name.endswith(".py")] == []
 
 
 class CountingBackend(LocalBackend):
