@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.core.management import call_command
 from django.test import Client
 
 from engine.datasets.health import row_content, row_standings
@@ -165,8 +168,11 @@ def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
         [record(made[1], RowStatus.VALID, coverage=MutantCoverage(changed=2, variants=3), run="9", time=9e9)],
     )
     datasets.sync(name="d")
+    out = StringIO()
+    call_command("sync_dataset", "d", stdout=out)
     counts = viewer.get("/datasets/d/health/").context["mutants"]
     assert (counts.changed, counts.tasks_failed) == (2, 0)
+    assert json.loads(out.getvalue().splitlines()[1]) == {"false_tests": asdict(counts)}
 
 
 def test_the_list_says_how_much_of_each_dataset_is_known(rows: list[TaskRow], tmp_path: Path) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from engine.errors import TrainyardError
+from webapp.selectors import health
 from webapp.services import datasets
 
 
@@ -20,9 +23,11 @@ class Command(BaseCommand):
         parser.add_argument("name")
 
     def handle(self, **options: Any) -> None:
-        """Synchronise the dataset and print its number of tasks."""
+        """Synchronise the dataset, print its number of tasks and how many tests can be made false."""
         try:
             dataset = datasets.sync(name=options["name"])
         except TrainyardError as error:
             raise CommandError(str(error)) from None
         self.stdout.write(f"dataset {dataset.name}: {dataset.num_tasks} tasks {dataset.splits}")
+        if (counts := health.mutant_counts(dataset)) is not None:
+            self.stdout.write(json.dumps({"false_tests": asdict(counts)}))
