@@ -41,8 +41,6 @@ from engine.threads import in_thread
 _START_S = 30.0
 _ATTEMPTS = 3
 _CLOSE_S = 10.0
-_STARTING_PER_CORE = 4
-"""Most sandboxes that start at the same time, per core; more would only delay one another."""
 _INODES_PER_MB = 64
 _STREAM_LIMIT = 1 << 20
 
@@ -159,9 +157,7 @@ class LocalBackend:
         """Fallback to copies of images, where overlay mounts turned out to be impossible."""
         self._base: BaseSystem | None = None
         self._spawner: SpawnClient | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._spawner_lock = asyncio.Lock()
-        self._places = asyncio.Semaphore()
+        self._spawner_lock: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
         self._trees: dict[tuple[object, ...], _ImageTree] = {}
 
     @contextlib.asynccontextmanager
@@ -213,12 +209,6 @@ class LocalBackend:
     async def _spawn(self, spec: SandboxSpec, image: Image) -> AgentSandbox:
         began = time.monotonic()
         spawner = await self._live_spawner()
-        async with self._places:
-            return await self._spawn_with(spawner, spec, image, began)
-
-    async def _spawn_with(
-        self, spawner: SpawnClient, spec: SandboxSpec, image: Image, began: float
-    ) -> AgentSandbox:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
         entry = LedgerEntry.of_this_process(sandbox_id, spec, cgroups=groups)
@@ -306,10 +296,9 @@ class LocalBackend:
 
     async def _live_spawner(self) -> SpawnClient:
         loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._loop, self._spawner_lock = loop, asyncio.Lock()
-            self._places = asyncio.Semaphore(_STARTING_PER_CORE * (os.cpu_count() or 1))
-        async with self._spawner_lock:
+        if self._spawner_lock is None or self._spawner_lock[0] is not loop:
+            self._spawner_lock = (loop, asyncio.Lock())
+        async with self._spawner_lock[1]:
             spawner = self._spawner
             if spawner is None or not spawner.alive or spawner.loop is not loop:
                 spawner = self._spawner = await SpawnClient.start()
