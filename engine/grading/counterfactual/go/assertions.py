@@ -240,14 +240,15 @@ def _other_conditions(statement: Node, scope: Scope) -> Iterator[Candidate]:
         yield _candidate(MutantKind.VALUE, statement, Edit(start, start, "!"))
     elif condition.type == "binary_expression" and operator is not None:
         other = {"==": "!=", "!=": "=="}.get(text_of(operator))
-        if other is not None:
-            yield _candidate(
-                MutantKind.CHANGED, statement, Edit(operator.start_byte, operator.end_byte, other)
-            )
+        block = text_of(statement.child_by_field_name("consequence"))
+        sides = [text_of(side) for side in condition.named_children if side.type != "nil"]
+        if other is None:
+            edit = Edit(start, condition.end_byte, f"!({text_of(condition)})")
+            yield _candidate(MutantKind.CHANGED, statement, edit)
         else:
-            yield _candidate(
-                MutantKind.CHANGED, statement, Edit(start, condition.end_byte, f"!({text_of(condition)})")
-            )
+            is_shown = any(side in block for side in sides)
+            kind = MutantKind.CHANGED if is_shown else MutantKind.VALUE
+            yield _candidate(kind, statement, Edit(operator.start_byte, operator.end_byte, other))
 
 
 def _candidate(kind: MutantKind, within: Node, edit: Edit, messages: Sequence[Node] = ()) -> Candidate:

@@ -40,13 +40,9 @@ class Go:
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the length of the function's name where the test is it, or one of its subtests."""
-        suite, _, method = function.rpartition(".")
-        name = (
-            rf"(?:^|\W){re.escape(method)}(?:$|/)"
-            if suite
-            else rf"(?:^|[^\w/]|/(?=Test)){re.escape(function)}(?:$|/)"
-        )
-        if re.search(name, test) is None:
+        suite = re.match(r"\w+\.(?=Test\w+$)", function)
+        name = function[suite.end() :] if suite else function
+        if name not in test or re.search(rf"(?:^|[^\w/]|/(?=Test)){re.escape(name)}(?:$|/)", test) is None:
             return 0
         folder = path.rpartition("/")[0]
         return 2 * len(function) + (1 if folder and folder in test else 0)

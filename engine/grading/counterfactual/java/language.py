@@ -37,8 +37,8 @@ class Java:
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the number of words of the test's name that are the function's classes and package."""
-        words = re.findall(r"\w+", test.partition("[")[0])
         *classes, method = function.split(".")
+        words = re.findall(r"\w+", test.partition("[")[0]) if method in test else ()
         if method not in words:
             return 0
         package = path.split("/")[:-1]

@@ -24,7 +24,7 @@ from engine.grading.counterfactual.javascript.chains import (
     is_jest,
 )
 from engine.grading.counterfactual.javascript.equalities import equated, leaves
-from engine.grading.counterfactual.javascript.functions import expressions_of, parameter
+from engine.grading.counterfactual.javascript.functions import expressions_of, parameter, uses_of
 from engine.grading.counterfactual.javascript.opposites import negations, opposites, renamed
 from engine.grading.counterfactual.syntax.bindings import ExpectedNames
 from engine.grading.counterfactual.syntax.literals import Edit, is_literal, literal_edit
@@ -49,6 +49,7 @@ class _Place:
 def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candidate]:
     """Yield candidates of the assertions that every passing run executes: values first, then opposites."""
     context = parameter(test.node)
+    ends_once = len(uses_of(test, context)) == 1
     own = {
         name.decode() for names_of in _OWN.findall(source.content) for name in re.findall(rb"\w+", names_of)
     }
@@ -56,7 +57,10 @@ def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candi
         (expression, chain, _Place(context, awaited, source.words))
         for expression, awaited in expressions_of(test)
         for chain in (chain_of(expression),)
-        if chain.root not in own and not _is_loose(chain) and (awaited or not _is_promised(chain))
+        if chain.root not in own
+        and not _is_loose(chain)
+        and (awaited or not _is_promised(chain))
+        and (awaited or ends_once or chain.root != "request")
     ]
     valued: set[int] = set()
     for expression, chain, place in certain:

@@ -100,10 +100,15 @@ def parameter(function: Node) -> str:
 def expressions_of(test: SyntaxTest) -> Iterator[tuple[Node, bool]]:
     """Yield expressions that run in every passing run of a test, and whether it waits for their promise."""
     yield from certain_expressions(test.body)
-    done = parameter(test.node)
-    uses = [node for node in all_nodes(test.body) if node.type == "identifier" and text_of(node) == done]
-    if done and len(uses) == 1:
+    uses = uses_of(test, parameter(test.node))
+    if len(uses) == 1:
         yield from _before_end(uses[0], test.node)
+
+
+def uses_of(test: SyntaxTest, name: str) -> list[Node]:
+    """Return the places in a test's body that name a parameter; none for an empty name."""
+    nodes = all_nodes(test.body) if name else ()
+    return [node for node in nodes if node.type == "identifier" and text_of(node) == name]
 
 
 def _before_end(done: Node, test: Node) -> Iterator[tuple[Node, bool]]:

@@ -47,6 +47,8 @@ class JavaScript:
         """Return the number of characters of the test's name that the function's titles explain."""
         name = " ".join(test.split())
         *suites, title = function.split(SEPARATOR)
+        if _PLACEHOLDER.search(title) is None and not name.endswith(title):
+            return 0
         found = re.search(rf"(?:^|[^\w]){_pattern(title)}$", name)
         if found is None:
             return 0
@@ -63,7 +65,7 @@ class JavaScript:
         return is_same_file(test, path)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=10_000)
 def _pattern(title: str) -> str:
     parts = _PLACEHOLDER.split(title)
     return ".+?".join(re.escape(part) for part in parts) if len(parts) > 1 else re.escape(title)

@@ -35,8 +35,8 @@ class Rust:
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the number of words of the test's name that are the function's modules and file."""
-        words = re.findall(r"\w+", test)
         *modules, name = function.split(SEPARATOR)
+        words = re.findall(r"\w+", test) if name in test else ()
         if name not in words:
             return 0
         files = re.findall(r"\w+", path.removesuffix(".rs"))
