@@ -8,11 +8,15 @@ from collections.abc import Iterable, Iterator
 import tree_sitter_go
 from tree_sitter import Language
 
-from engine.grading.counterfactual.base import MutantKind
 from engine.grading.counterfactual.go.assertions import changed_candidates
-from engine.grading.counterfactual.go.functions import GoTest, find_tests
+from engine.grading.counterfactual.go.functions import (
+    GoTest,
+    block_statements,
+    certain_statements,
+    find_tests,
+)
 from engine.grading.counterfactual.go.tables import table_candidates
-from engine.grading.counterfactual.syntax.added import added_edit
+from engine.grading.counterfactual.syntax.added import added_candidates
 from engine.grading.counterfactual.syntax.mutator import Candidate
 from engine.grading.counterfactual.syntax.source import SyntaxSource
 
@@ -31,12 +35,12 @@ class Go:
         return find_tests(source.root)
 
     def candidates(self, source: SyntaxSource, test: GoTest) -> Iterator[Candidate]:
-        """Yield changed tables and assertions, then a false assertion at the top."""
+        """Yield changed tables and assertions, then a false assertion more."""
         yield from table_candidates(source, test)
         yield from changed_candidates(source, test)
         if not test.is_suite:
-            for edit in added_edit(source, test.body, "go", test.context):
-                yield Candidate(kind=MutantKind.ADDED, within=(edit.start, edit.start), edits=(edit,))
+            certain = certain_statements(test.body, test.context)
+            yield from added_candidates(source, block_statements(test.body), certain, "go", test.context)
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the length of the function's name where the test is it, or one of its subtests."""

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Iterator
 import tree_sitter_java
 from tree_sitter import Language
 
-from engine.grading.counterfactual.base import MutantKind
 from engine.grading.counterfactual.java.assertions import changed_candidates
-from engine.grading.counterfactual.java.functions import JavaTest, find_tests
-from engine.grading.counterfactual.syntax.added import added_edit
+from engine.grading.counterfactual.java.functions import JavaTest, certain_statements, find_tests
+from engine.grading.counterfactual.syntax.added import added_candidates
 from engine.grading.counterfactual.syntax.mutator import Candidate
-from engine.grading.counterfactual.syntax.source import SyntaxSource
+from engine.grading.counterfactual.syntax.source import SyntaxSource, statements_of
 
 _GRAMMAR = Language(tree_sitter_java.language())
 
@@ -30,10 +29,10 @@ class Java:
         return find_tests(source.root)
 
     def candidates(self, source: SyntaxSource, test: JavaTest) -> Iterator[Candidate]:
-        """Yield changed assertions, then a false assertion at the top."""
+        """Yield changed assertions, then a false assertion more."""
         yield from changed_candidates(source, test)
-        for edit in added_edit(source, test.body, "java"):
-            yield Candidate(kind=MutantKind.ADDED, within=(edit.start, edit.start), edits=(edit,))
+        statements = statements_of(test.body)
+        yield from added_candidates(source, statements, certain_statements(statements), "java")
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the number of words of the test's name that are the function's classes and package."""

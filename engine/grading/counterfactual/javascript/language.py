@@ -11,13 +11,12 @@ import tree_sitter_javascript
 import tree_sitter_typescript
 from tree_sitter import Language
 
-from engine.grading.counterfactual.base import MutantKind
 from engine.grading.counterfactual.javascript.assertions import changed_candidates
-from engine.grading.counterfactual.javascript.functions import SEPARATOR, find_tests
-from engine.grading.counterfactual.syntax.added import added_edit
+from engine.grading.counterfactual.javascript.functions import SEPARATOR, certain_statements, find_tests
+from engine.grading.counterfactual.syntax.added import added_candidates
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.naming import is_same_file
-from engine.grading.counterfactual.syntax.source import SyntaxSource
+from engine.grading.counterfactual.syntax.source import SyntaxSource, statements_of
 
 _PLACEHOLDER = re.compile(r"%[sdifjoOpc#$%]|\\?\$\\?\{.*?\}|\\?\$[A-Za-z_][\w.]*")
 
@@ -34,14 +33,12 @@ class JavaScript:
         return find_tests(source.root)
 
     def candidates(self, source: SyntaxSource, test: SyntaxTest) -> Iterator[Candidate]:
-        """Yield changed assertions, then a false one at the top."""
+        """Yield changed assertions, then a false one more."""
         yield from changed_candidates(source, test)
         if test.body.type == "statement_block":
             style = "expect" if b"expect(" in source.content else "assert"
-            yield from (
-                Candidate(kind=MutantKind.ADDED, within=(edit.start, edit.start), edits=(edit,))
-                for edit in added_edit(source, test.body, style)
-            )
+            statements = statements_of(test.body)
+            yield from added_candidates(source, statements, certain_statements(statements), style)
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the number of characters of the test's name that the function's titles explain."""

@@ -39,17 +39,21 @@ def _is_test(attributes: Sequence[str]) -> bool:
 
 def certain_expressions(body: Node) -> Iterator[Node]:
     """Yield the expressions that run whenever the test returns normally, and whose panics leave it."""
-    yield from _expressions(statements_of(body))
+    for node in certain_statements(statements_of(body)):
+        yield _expression(node)
 
 
-def _expressions(statements: Sequence[Node]) -> Iterator[Node]:
+def certain_statements(statements: Sequence[Node]) -> Iterator[Node]:
+    """Yield the statements and tail expressions that run whenever the test returns normally."""
     for node in statements:
-        expression = node
-        if node.type == "expression_statement" and node.named_children:
-            expression = node.named_children[0]
-        yield expression
+        yield node
+        expression = _expression(node)
         if expression.type in ("block", "unsafe_block"):
             inner = expression if expression.type == "block" else expression.named_children[-1]
-            yield from _expressions(statements_of(inner))
+            yield from certain_statements(statements_of(inner))
         if any(one.type in ("return_expression", "break_expression") for one in own_nodes([node], _SCOPES)):
             return
+
+
+def _expression(node: Node) -> Node:
+    return node.named_children[0] if node.type == "expression_statement" and node.named_children else node

@@ -7,13 +7,12 @@ from collections.abc import Iterable, Iterator
 
 from tree_sitter import Language
 
-from engine.grading.counterfactual.base import MutantKind
 from engine.grading.counterfactual.rust.assertions import changed_candidates
-from engine.grading.counterfactual.rust.functions import SEPARATOR, find_tests
+from engine.grading.counterfactual.rust.functions import SEPARATOR, certain_statements, find_tests
 from engine.grading.counterfactual.rust.macros import GRAMMAR
-from engine.grading.counterfactual.syntax.added import added_edit
+from engine.grading.counterfactual.syntax.added import added_candidates
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
-from engine.grading.counterfactual.syntax.source import SyntaxSource
+from engine.grading.counterfactual.syntax.source import SyntaxSource, statements_of
 
 
 class Rust:
@@ -28,10 +27,12 @@ class Rust:
         return find_tests(source.root, "")
 
     def candidates(self, source: SyntaxSource, test: SyntaxTest) -> Iterator[Candidate]:
-        """Yield changed assertions, then a false assertion at the top."""
+        """Yield changed assertions, then a false assertion more."""
         yield from changed_candidates(source, test)
-        for edit in added_edit(source, test.body, "rust"):
-            yield Candidate(kind=MutantKind.ADDED, within=(edit.start, edit.start), edits=(edit,))
+        statements = statements_of(test.body)
+        if test.node.child_by_field_name("return_type") is not None:
+            statements = statements[:-1]  # the last one is the result
+        yield from added_candidates(source, statements, certain_statements(statements), "rust")
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the number of words of the test's name that are the function's modules and file."""

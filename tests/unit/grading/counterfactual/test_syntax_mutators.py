@@ -182,8 +182,30 @@ def test_values_that_are_used_elsewhere_or_hidden_by_others_stay(ending: str, bo
 
 
 @pytest.mark.parametrize("ending", WRAPPED)
-def test_a_false_assertion_can_be_added_to_every_test(ending: str) -> None:
-    assert changed("g();", ending, MutantKind.ADDED)
+def test_a_false_assertion_can_be_added_to_every_test_after_what_it_tests(ending: str) -> None:
+    body = "g()" if ending == ".go" else "g();"
+    added = changed(body, ending, MutantKind.ADDED)
+    assert added
+    for text in added:
+        assert text.startswith(f"{body}\n")
+
+
+@pytest.mark.parametrize(
+    ("ending", "body", "first"),
+    [
+        (".js", "g()\n  return h()", "g()\n  "),
+        (".js", "if (a) return\n  g()", ""),
+        (".go", "if a { return }\n\tg()", ""),
+        (".java", "g();\n        throw h();", "g();\n        "),
+        (".rs", "g();\n    h()", "g();\n    "),
+    ],
+)
+def test_a_false_assertion_is_added_before_a_test_may_end(ending: str, body: str, first: str) -> None:
+    added = changed(body, ending, MutantKind.ADDED)
+    assert added
+    for text in added:
+        assert text.startswith(first)
+        assert text.endswith(body.removeprefix(first))
 
 
 @pytest.mark.parametrize(
