@@ -16,7 +16,6 @@ from types import MappingProxyType
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.answer_files import contents_of
 from engine.datasets.testing.testrun import run_tests
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import HostileInputError, PatchError, SandboxError
@@ -26,6 +25,7 @@ from engine.grading.rules import RULES
 from engine.grading.running.agent_leftovers import put_tests_in_place
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.image_answers import remove_answers
+from engine.grading.running.log_parser import PARSER_S, LogParser, without_parser
 from engine.grading.running.placement import PlacementError, place_files
 from engine.grading.running.scripts import run_script
 from engine.grading.submission.apply import AppliedPatch, apply_graded
@@ -142,6 +142,7 @@ class RunExecutor:
         overlay: Mapping[str, bytes],
         inspect: Inspection | None,
     ) -> RunResult:
+        parser, logs = LogParser.of(row.answer), None
         async with self.open(row, lifetime_s=timeout_s) as box:
             if row.answer.setup_patch:
                 await _set_up(box, row)
@@ -152,8 +153,13 @@ class RunExecutor:
                 return unjudged(Verdict.PATCH_FAILED, problem, applied=applied, tests=_missing(row.answer))
             changed = applied.filtered.changes.paths
             evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
+            if parser is not None and not evidence.problem:
+                logs = await parser.read_logs(box)
             if inspect is not None:
                 await inspect(box)
+        if parser is not None and logs is not None:
+            async with self.open(row, lifetime_s=PARSER_S) as fresh:
+                evidence = await parser.parse(fresh, row.answer, logs, evidence)
         return await self._judged(row, evidence, applied)
 
     async def execute_in(
@@ -272,7 +278,7 @@ async def _restore_tests(box: Sandbox, row: TaskRow, applied: AppliedPatch) -> s
         PlacementError: the sandbox does not take a file, and the patch is not at fault.
     """
     try:
-        await place_files(box, contents_of(row.answer))
+        await place_files(box, without_parser(row.answer, LogParser.of(row.answer)))
     except PlacementError as error:
         changed = (f"{row.task.workdir}/{path}" for path in applied.filtered.changes.paths)
         if not error.is_caused_by(changed):

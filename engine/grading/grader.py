@@ -37,6 +37,7 @@ from engine.grading.grades import grade_of, noted
 from engine.grading.logs.parsers import find_parser
 from engine.grading.own_box import OwnBoxGrading
 from engine.grading.rules import RULES
+from engine.grading.running.log_parser import LogParser
 from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend
 from engine.types import CounterfactualOutcome, Grade, GradeRule, TaskRow, Verdict
@@ -331,3 +332,5 @@ def check_gradable(row: TaskRow) -> None:
         raise DatasetError(f"task {task} names no parser for its test log")
     if answer.log_parser:
         find_parser(answer.log_parser)
+    if LogParser.of(answer) is not None and answer.own_box:
+        raise DatasetError(f"task {task}: a parser in a fresh sandbox and 'own_box' exclude each other")

@@ -226,6 +226,7 @@ async def test_swe_bench_pro(home: Path) -> None:
     run = f"cd /app && git apply - <<'EOF'\n{TEST_PATCH}EOF\n{PYTEST} tests\n"
     task = one_row(home, "swe-bench-pro", row | {"run_script.sh": run, "parser.py": PRO_PARSER})
     task = relocated(home, task, {"/app": "/testbed", "/workspace": "/tmp/workspace"})
+    assert task.answer.metadata["parser"]["script"] == "/tmp/workspace/parser.py"
     assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
 
 

@@ -218,7 +218,7 @@ def read_log(result: ExecResult, nonces: _Nonces, *, marked: bool) -> Evidence:
     """
     text = log_text(result)
     if not marked:
-        log = _published(text, result.exit_code)
+        log = published(text, result.exit_code)
         timed_out = "the tests hit their deadline" if result.timed_out else ""
         return Evidence(
             log=log,
@@ -239,8 +239,8 @@ def read_log(result: ExecResult, nonces: _Nonces, *, marked: bool) -> Evidence:
     after = text[ends[0][1] :] if once else ""
     code = ends[0][2] if once else None
     return Evidence(
-        log=_published(shown, code, before, after) if once else _neutral(text),
-        judged=_published(shown, code) if once else "",
+        log=published(shown, code, before, after) if once else _neutral(text),
+        judged=published(shown, code) if once else "",
         shown=shown,
         exit_code=code,
         seconds=result.seconds,
@@ -269,7 +269,7 @@ def _problem(result: ExecResult, starts: int, ends: int, once: bool) -> str:
     return f"the script ended during its tests (exit code {result.exit_code})"
 
 
-def _published(shown: str, exit_code: int | None, before: str = "", after: str = "") -> str:
+def published(shown: str, exit_code: int | None, before: str = "", after: str = "") -> str:
     """Return the log in the official format; constant markers printed by tests are neutralised."""
     code = "" if exit_code is None else f"{swebench.EXIT_CODE}: {exit_code}\n"
     body = shown if shown.endswith("\n") else f"{shown}\n"

@@ -42,7 +42,7 @@ from tests.dataset_builders import (
 
 FAMILIES = (
     "honest", "output", "exits", "files", "reports", "runner", "theft", "patches", "helpers",
-    "changes", "resources", "git", "recognition",
+    "changes", "resources", "git", "recognition", "parsers",
 )  # fmt: skip
 """Modules of this package that hold a ``FAMILY``."""
 

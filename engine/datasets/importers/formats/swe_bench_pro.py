@@ -1,9 +1,9 @@
 """SWE-bench Pro: lists as Python literals, images at Docker Hub, scripts outside of the rows.
 
 Each instance's ``run_script.sh`` and ``parser.py`` are in the benchmark's repository (``run_scripts/<id>/``).
-Where the row or the source folder brings them they become hidden test files and the result is the JSON that
-the parser writes; without them a row is imported and named as ungradable. See ``swe_bench_pro_eval.py`` of
-scaleapi/SWE-bench_Pro-os.
+Where the row or the source folder brings them they become hidden test files, and the result is the JSON that
+the parser writes, in a sandbox without the submission; without them a row is imported and named as
+ungradable. See ``swe_bench_pro_eval.py`` of scaleapi/SWE-bench_Pro-os.
 """
 
 from __future__ import annotations
@@ -19,7 +19,15 @@ from engine.datasets.importers.formats.swe_row import SweRow, read_row
 WORKDIR = "/app"
 PARSER = "swe_bench_pro"
 REPOSITORY = "jefzda/sweap-images"
+_LOGS = ("/workspace/stdout.log", "/workspace/stderr.log")
 _RESULT = "/workspace/output.json"
+_PARSER = {
+    "script": "/workspace/parser.py",
+    "command": f"python3 /workspace/parser.py {' '.join(_LOGS)} {_RESULT}",
+    "logs": list(_LOGS),
+    "result": _RESULT,
+}
+"""See ``engine.grading.running.log_parser``."""
 _ODD = "instance_element-hq__element-web-ec0f940ef0e8e3b61078f145f34dc40d1938e6c5-vnan"
 _MAX_TAG = 128
 
@@ -45,9 +53,16 @@ def convert(row: Row) -> Imported:
         test_files={f"/workspace/{name}": content for name, content in scripts.items()} if gradable else {},
         test_command=_script(row) if gradable else "",
         log_parser=PARSER if gradable else "",
-        metadata=kept(
-            row, "issue_specificity", "issue_categories", "before_repo_set_cmd", "selected_test_files_to_run"
-        ),
+        metadata={
+            **kept(
+                row,
+                "issue_specificity",
+                "issue_categories",
+                "before_repo_set_cmd",
+                "selected_test_files_to_run",
+            ),
+            **({"parser": _PARSER} if gradable else {}),
+        },
     )
     missing = (
         "" if gradable else "run_script.sh and parser.py are in the benchmark's repository, not in the row"
@@ -77,18 +92,14 @@ def image_tag(published: SweRow) -> str:
 
 
 def _script(row: Row) -> str:
-    """Return a script that applies the row's tests, runs them and prints the parsed outcomes as JSON."""
+    """Return a script that applies the row's tests and runs them; the parser reads the logs elsewhere."""
     commands = [line for line in optional_text(row, "before_repo_set_cmd").strip().split("\n") if line]
     files = ",".join(names(row, "selected_test_files_to_run", required=False))
     place = commands[-1:] if commands and re.match(r"git (?:checkout|restore)", commands[-1]) else []
     lines = ["#!/bin/bash", f"cd {WORKDIR}", "git config --global --add safe.directory '*'", *place]
     lines += [
-        f"bash /workspace/run_script.sh {shlex.quote(files)} "
-        "> /workspace/stdout.log 2> /workspace/stderr.log",
-        "cat /workspace/stdout.log /workspace/stderr.log",
-        f"python3 /workspace/parser.py /workspace/stdout.log /workspace/stderr.log {_RESULT}",
         f"echo '{START}'",
-        f"cat {_RESULT}",
+        f"bash /workspace/run_script.sh {shlex.quote(files)} > {_LOGS[0]} 2> {_LOGS[1]}",
         f"echo '{END}'",
     ]
     return "\n".join(lines) + "\n"

@@ -307,6 +307,8 @@ def test_swe_bench_pro_needs_its_scripts() -> None:
         "run_script.sh tests/test_core.py"
     )
     assert "git reset" not in script
+    assert "parser.py" not in script
+    assert full.answer.metadata["parser"]["result"] == "/workspace/output.json"
 
 
 def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
