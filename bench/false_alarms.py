@@ -1,14 +1,14 @@
 """Honest patches that grading calls tampered, and solutions that it does not pass: both must be none.
 
-Patches: the gold patch, the same with more code, half of it, an unrelated edit, and the gold patch with
-another fault. Tasks: the quickstart's; of three other packages, made by injecting faults; the example images
-where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own datasets are
-graded by the driver's report, every fourth also by a script, as rows of SWE-bench are; with the extra runs of
-evaluations and all false variants.
+Patches: the gold patch, half of it, an unrelated edit, and the gold patch with another fault, near it or
+elsewhere in its file. Tasks: the quickstart's; of three other packages, made by injecting faults; the example
+images where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own
+datasets are graded by the driver's report, every fourth also by a script, as rows of SWE-bench are; what
+passes is graded with all false variants of its tests.
 
-Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, and
-repeats what ended wrongly. Run: ``python -m bench.false_alarms [--quick] [--home FOLDER] [--sets NAME …]
-[--tasks N]``; results go to ``bench/results/false_alarms.json``.
+Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, with the
+datasets that it has made, and repeats what ended wrongly. Run: ``python -m bench.false_alarms [--quick]
+[--home FOLDER] [--sets NAME …] [--tasks N]``; results go to ``bench/results/false_alarms.json``.
 """
 
 from __future__ import annotations
@@ -53,8 +53,9 @@ FORMATS = {"r2e-gym": "r2e_gym.jsonl", "swe-bench": "swe_bench.jsonl"}
 SANDBOX = SandboxConfig(memory_mb=512)
 GRADING = GradingConfig(
     timeout_s=250.0,
+    max_parallel=2,
     reuse_verdicts=False,
-    counterfactual=CounterfactualConfig(evaluation=EvaluationExtraRuns(true_runs=1, false_runs=3)),
+    counterfactual=CounterfactualConfig(evaluation=EvaluationExtraRuns(true_runs=0, false_runs=3)),
 )
 PYTEST = f"PYTHONPATH=$PYTHONPATH:{MOUNT} python3 -m pytest -rA -p no:cacheprovider"
 
@@ -91,8 +92,9 @@ async def subjects(home: Path, names: Iterable[str], tasks: int) -> AsyncIterato
 
 
 async def _curated(home: Path, name: str, backend: SandboxBackend) -> list[TaskRow]:
-    quick = quickstart.dataset().curation
-    config = quick.model_copy(update={"output": f"false-alarms-{name}"})
+    config = quickstart.dataset().curation.model_copy(update={"output": f"false-alarms-{name}"})
+    if dataset_path(home, config.output).exists():
+        return list(load_dataset(home, config.output).rows)
     if name == "packages":
         sources = tuple(f"pip:{package}" for package in PACKAGES)
         config = CurationConfig(
