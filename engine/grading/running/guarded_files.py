@@ -11,12 +11,14 @@ import asyncio
 import hashlib
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePosixPath
 
 from engine.errors import PatchError, SandboxError
 from engine.grading.evidence import Evidence
 from engine.patches.apply import apply_patch, touched
+from engine.patches.sections import split_patch
 from engine.patches.trees import MAX_FILES, is_plain
 from engine.sandbox.base import Sandbox
 from engine.types import TaskAnswer
@@ -64,9 +66,7 @@ class GuardedFiles:
         given = {
             _key(workdir, path) for path in [*answer.test_files, *answer.binary_files, *scripts, *overlay]
         }
-        guarded = {
-            path for path in {*given, *patched, *_files_of(answer)} if PurePosixPath(path).suffix in _SOURCE
-        }
+        guarded = {path for path in {*given, *patched, *_files_of(answer)} if _is_source(path)}
         names = sorted(path for path in guarded if is_plain(path))[:MAX_FILES]
         outside = sorted(path for path in guarded if not is_plain(path))
         try:
@@ -120,15 +120,33 @@ async def _hashes(box: Sandbox, names: Sequence[str], outside: Sequence[str]) ->
 
 
 async def _patched(box: Sandbox, test_patch: str) -> dict[str, bytes]:
-    """Return the test patch's files as it makes them; none where it does not apply to the tree as it is."""
-    if not test_patch.strip():
+    """Return the test patch's source files as it makes them.
+
+    Those whose section does not fit the tree are left out. Sections of other files are not tried: a row may
+    have no content of binary ones.
+    """
+    parts = await asyncio.to_thread(split_patch, test_patch)
+    texts = [part.text for part in parts if any(_is_source(path) for path in part.paths)]
+    with suppress(PatchError):
+        return await _applied(box, "".join(texts))
+    found: dict[str, bytes] = {}
+    for text in texts:
+        with suppress(PatchError):
+            found |= await _applied(box, text)
+    return found
+
+
+async def _applied(box: Sandbox, patch: str) -> dict[str, bytes]:
+    """Return the files of a patch as it makes them. Raises PatchError where it does not apply to the tree."""
+    if not patch:
         return {}
-    try:
-        before = await box.fetch_files(await asyncio.to_thread(touched, test_patch))
-        changes = await asyncio.to_thread(apply_patch, before, test_patch)
-    except PatchError:
-        return {}
+    before = await box.fetch_files(await asyncio.to_thread(touched, patch))
+    changes = await asyncio.to_thread(apply_patch, before, patch)
     return {path: state.data for path, state in changes.files.items()}
+
+
+def _is_source(path: str) -> bool:
+    return PurePosixPath(path).suffix in _SOURCE
 
 
 def _files_of(answer: TaskAnswer) -> set[str]:
@@ -136,7 +154,7 @@ def _files_of(answer: TaskAnswer) -> set[str]:
     found: set[str] = set()
     for test in (*answer.fail_to_pass, *answer.pass_to_pass):
         path, separator, _ = test.partition("::")
-        if separator and PurePosixPath(path).suffix in _SOURCE and is_plain(path):
+        if separator and _is_source(path) and is_plain(path):
             found.add(path)
             found.update(f"{parent}/conftest.py".removeprefix("./") for parent in PurePosixPath(path).parents)
     return found

@@ -13,6 +13,7 @@ from engine.grading.running.guarded_files import GuardedFiles
 from engine.patches.trees import FileState
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.types import TaskAnswer
+from tests.dataset_builders import new_file
 
 NAMES = [f"tests/test_{number:03}.py" for number in range(100)]
 
@@ -74,3 +75,18 @@ async def test_test_files_are_escaped_in_a_thread(threads: list[int]) -> None:
     assert "$'x \\x3d 1\\x0a'" in command
     assert len(threads) == 1
     assert threading.get_ident() not in threads
+
+
+@pytest.mark.parametrize("binary", ["tests/image.png", "tests/test_latin.py"])
+async def test_a_test_patch_may_leave_out_the_content_of_binary_files(binary: str) -> None:
+    lossy = (
+        f"diff --git a/{binary} b/{binary}\nnew file mode 100644\nindex 0000000..1111111\n"
+        f"Binary files /dev/null and b/{binary} differ\n"
+    )
+    box, name, content = Box(), "tests/test_new.py", "def test_new(): pass\n"
+    answer = TaskAnswer(gold_patch="", test_patch=lossy + new_file(name, content))
+    guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
+    box.contents[name] = content.encode()
+    assert await guarded.signs(cast("Sandbox", box)) == ()
+    box.contents[name] = b""
+    assert len(await guarded.signs(cast("Sandbox", box))) == 1
