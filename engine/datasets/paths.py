@@ -65,6 +65,8 @@ _TEST_FOLDER = re.compile(
     r"|test[_-]?(?:utils?|data|lib|helpers?|suites?|cases?|fixtures?|support|resources)|[\w.-]+[._-]tests",
     re.IGNORECASE,
 )
+_SHIPPED_FOLDER = re.compile(r"_?testing|test|test[_-]?(?:utils?|lib|helpers?|support)", re.IGNORECASE)
+"""Names of folders with helpers of tests that products ship for their users (``numpy/testing``)."""
 _SOURCE = (
     r"\.(?:pyi?|pyx|[cm]?[jt]sx?|vue|svelte|coffee|go|rs|rb|java|kts?|scala|groovy|php|c|cc|cpp|cxx|h|hh|hpp"
     r"|cs|fs|vb|swift|mm?|exs?|erl|dart|lua|pl|r|jl|hs|mli?|zig|nim|sh|bash)"
@@ -105,11 +107,35 @@ def is_test_code(path: str) -> bool:
         return False
     name = parts[-1]
     return bool(
-        any(_TEST_FOLDER.fullmatch(part) for part in parts[:-1])
+        _test_folders(path)
         or _TEST_FILE.fullmatch(name)
         or _TEST_CLASS.fullmatch(name)
         or _TEST_SCRIPT.search(path)
     )
+
+
+def innermost_test_folder(path: str) -> str:
+    """Return the innermost folder of a path below which everything counts as tests; empty without one."""
+    parts = PurePosixPath(path).parts
+    count = max(_test_folders(path), default=0)
+    return "/".join(parts[:count])
+
+
+def may_be_shipped(folder: str) -> bool:
+    """Return whether a folder of tests may hold helpers that the product ships, by its name and place."""
+    name = PurePosixPath(folder).name
+    return _SHIPPED_FOLDER.fullmatch(name) is not None and len(_test_folders(f"{folder}/x")) == 1
+
+
+def _test_folders(path: str) -> list[int]:
+    """Return the number of parts that lead to each folder below which everything counts as tests."""
+    parts = PurePosixPath(path).parts
+    python = path.endswith((".py", ".pyi"))  # specifications, not tests, where the language is Python
+    return [
+        count
+        for count, folder in enumerate(parts[:-1], start=1)
+        if _TEST_FOLDER.fullmatch(folder) and not (python and folder.lower() in ("spec", "specs"))
+    ]
 
 
 def is_test_folder(name: str) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,6 +54,18 @@ Tree = Mapping[str, FileState]
 def is_plain(name: str) -> bool:
     """Return whether a name stays below the folder it is placed in."""
     return bool(name) and "\0" not in name and not any(part in ("", ".", "..") for part in name.split("/"))
+
+
+def path_below(folder: str, path: str) -> str:
+    """Return a normalised path: relative to a folder where it lies below it, else absolute.
+
+    Args:
+        folder: absolute.
+        path: relative to the folder, or absolute.
+    """
+    place = posixpath.normpath(posixpath.join(folder, path))
+    name = posixpath.relpath(place, folder)
+    return name if is_plain(name) else place
 
 
 def check_names(names: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
@@ -16,6 +15,7 @@ from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
 from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunResult
 from engine.grading.submission.filter import PatchFilter
+from engine.patches.trees import path_below
 from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow, Verdict
 
@@ -128,9 +128,6 @@ def protected(files: Mapping[str, bytes], row: TaskRow, patch: str) -> dict[str,
         patch: the gold patch; files that it touches are code.
     """
     kept = PatchFilter(replace(row, answer=replace(row.answer, gold_patch=patch)))
-    workdir = row.task.workdir
     return {
-        path: content
-        for path, content in files.items()
-        if kept.protects(posixpath.relpath(posixpath.join(workdir, path), workdir))
+        path: content for path, content in files.items() if kept.protects(path_below(row.task.workdir, path))
     }

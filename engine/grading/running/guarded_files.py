@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -19,7 +18,7 @@ from engine.errors import PatchError, SandboxError
 from engine.grading.evidence import Evidence
 from engine.patches.apply import apply_patch, touched
 from engine.patches.sections import split_patch
-from engine.patches.trees import MAX_FILES, is_plain
+from engine.patches.trees import MAX_FILES, is_plain, path_below
 from engine.sandbox.base import Sandbox
 from engine.types import TaskAnswer
 
@@ -64,7 +63,8 @@ class GuardedFiles:
         workdir = box.spec.workdir
         patched = await _patched(box, answer.test_patch)
         given = {
-            _key(workdir, path) for path in [*answer.test_files, *answer.binary_files, *scripts, *overlay]
+            path_below(workdir, path)
+            for path in [*answer.test_files, *answer.binary_files, *scripts, *overlay]
         }
         guarded = {path for path in {*given, *patched, *_files_of(answer)} if _is_source(path)}
         names = sorted(path for path in guarded if is_plain(path))[:MAX_FILES]
@@ -76,7 +76,7 @@ class GuardedFiles:
         allowed = {path: {found[path], _ABSENT} for path in found}
         for contents in (overlay, patched):
             for path, digest in (await asyncio.to_thread(_hashed, contents)).items():
-                allowed.setdefault(_key(workdir, path), set()).add(digest)
+                allowed.setdefault(path_below(workdir, path), set()).add(digest)
         # What was absent may only come to be as the test patch or the overlay makes it.
         return cls(names, outside, allowed)
 
@@ -158,13 +158,6 @@ def _files_of(answer: TaskAnswer) -> set[str]:
             found.add(path)
             found.update(f"{parent}/conftest.py".removeprefix("./") for parent in PurePosixPath(path).parents)
     return found
-
-
-def _key(workdir: str, path: str) -> str:
-    """Return a path relative to the workdir where it lies below it, else absolute."""
-    place = posixpath.normpath(posixpath.join(workdir, path))
-    name = posixpath.relpath(place, workdir)
-    return name if is_plain(name) else place
 
 
 def _hashed(contents: Mapping[str, bytes]) -> dict[str, str]:

@@ -1,14 +1,14 @@
 """Filter of a patch's graded part: all changes except tests, their configuration and installed packages.
 
 That is decided by the files that changed when the patch was applied, never by its text. Files that the gold
-patch touches are always admitted, whatever their names (``django/test/x.py`` is code). What is left out,
-and suspicious added lines, become findings. Names are listed in ``engine.datasets.paths``; a task's own tests
-are protected whatever their names, and nothing may be put where they or their folders go.
+patch touches are always admitted, whatever their names (``django/test/x.py`` is code, and its neighbours are,
+too), and changes of build files that concern the product alone. What is left out, and suspicious added lines,
+become findings. Names are listed in ``engine.datasets.paths``; a task's own tests are protected, whatever
+their names, and nothing may be put where they or their folders go.
 """
 
 from __future__ import annotations
 
-import posixpath
 import re
 import stat
 import sys
@@ -16,11 +16,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from engine.datasets.paths import is_configuration, is_installed, is_test_code, is_test_folder
+from engine.datasets.paths import (
+    innermost_test_folder,
+    is_configuration,
+    is_installed,
+    is_test_code,
+    is_test_folder,
+    may_be_shipped,
+)
+from engine.grading.submission.build_files import is_product_change
 from engine.patches.apply import Changes
 from engine.patches.sections import split_patch
 from engine.patches.structure import header_paths
-from engine.patches.trees import FileState, Tree
+from engine.patches.trees import FileState, Tree, path_below
 from engine.types import FindingKind, TamperFinding, TaskRow
 
 _RUNNER = frozenset(
@@ -67,6 +75,11 @@ class PatchFilter:
             *_paths_of(answer.test_patch),
         }
         self._hidden = frozenset(_below(workdir, answer.hidden_paths))
+        required = (test.partition("::")[0] for test in (*answer.fail_to_pass, *answer.pass_to_pass))
+        folders_of_tests = {innermost_test_folder(path) for path in (*self._tests, *required)}
+        self._shipped = {
+            folder for folder in map(innermost_test_folder, self._gold) if may_be_shipped(folder)
+        } - folders_of_tests
         self._test_folders = {parent for test in self._tests | self._hidden for parent in _parents(test)}
 
     def visible(self, tree: Tree) -> dict[str, FileState]:
@@ -74,8 +87,12 @@ class PatchFilter:
         return {path: state for path, state in tree.items() if not self._is_hidden(path)}
 
     def protects(self, path: str) -> bool:
-        """Return whether no graded patch brings its own version of a file, relative to the workdir."""
-        return path.startswith("../") or self._kind(path, None, None) is not None
+        """Return whether no graded patch brings its own version of a file.
+
+        Args:
+            path: as ``path_below`` returns it for the workdir.
+        """
+        return path.startswith("/") or self._kind(path, None, None) is not None
 
     def admit(self, before: Tree, changes: Changes) -> FilteredPatch:
         """Split the changes of a patch into graded and left-out ones."""
@@ -122,13 +139,23 @@ class PatchFilter:
         pure = PurePosixPath(path)
         if is_installed(path):
             return FindingKind.INSTALLED_EDITED
-        if is_configuration(path) or (old is None and _shadows(pure)):
+        if is_configuration(path) and not _builds_product(path, old, new):
             return FindingKind.CONFIGURATION_EDITED
-        if is_test_code(path) or path in self._tests or not self._tests.isdisjoint(_parents(path)):
+        if old is None and _shadows(pure):
+            return FindingKind.CONFIGURATION_EDITED
+        if (
+            (is_test_code(path) and not self._is_shipped(path))
+            or path in self._tests
+            or not self._tests.isdisjoint(_parents(path))
+        ):
             return FindingKind.TESTS_EDITED
         if new is not None and (path in self._test_folders or _replaces_tests(pure, new)):
             return FindingKind.TESTS_EDITED
         return None
+
+    def _is_shipped(self, path: str) -> bool:
+        """Return whether a file is a helper of tests that the product ships, as the gold patch shows."""
+        return innermost_test_folder(path) in self._shipped and not is_test_code(PurePosixPath(path).name)
 
     def _is_hidden(self, path: str) -> bool:
         return any(path == hidden or path.startswith(f"{hidden}/") for hidden in self._hidden)
@@ -142,12 +169,19 @@ def _paths_of(patch: str) -> set[str]:
 
 
 def _below(workdir: str, paths: Iterable[str]) -> set[str]:
-    """Return paths relative to the workdir; others begin with ``..``."""
-    return {posixpath.relpath(posixpath.normpath(posixpath.join(workdir, path)), workdir) for path in paths}
+    """Return paths as ``path_below`` does."""
+    return {path_below(workdir, path) for path in paths}
 
 
 def _parents(path: str) -> list[str]:
     return [path[:index] for index, character in enumerate(path) if character == "/"]
+
+
+def _builds_product(path: str, old: FileState | None, new: FileState | None) -> bool:
+    """Return whether a build file is changed in what concerns the product alone."""
+    if old is None or new is None or old.git_mode != new.git_mode or stat.S_ISLNK(new.mode):
+        return False
+    return is_product_change(path, old.data, new.data)
 
 
 def _replaces_tests(path: PurePosixPath, new: FileState) -> bool:

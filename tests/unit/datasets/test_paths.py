@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from engine.datasets.paths import is_configuration, is_installed, is_test_code, is_test_path
+from engine.datasets.paths import (
+    innermost_test_folder,
+    is_configuration,
+    is_installed,
+    is_test_code,
+    is_test_path,
+    may_be_shipped,
+)
 
 TESTS = [
     "tests/helper.py", "Tests/helper.py", "pkg/tests/data.json", "test_a.py", "pkg/a_test.py", "pkg/a_tests.py",
@@ -46,6 +53,7 @@ CODE = [
     "pkg/specifiers.py", "docs/index.md", "setup.py", "requirements.txt", "src/jest/a.ts", "pkg/vendor/a.py",
     "target/a.py", "pkg/target/a.py", "bin/tool", "bin/latest", "pkg/build/a.py", "README", "src/lib.rs",
     "src/main/java/a/Specification.java", "pkg/greatest_common.py", ".gitignore",
+    "connexion/spec/parse.py", "pkg/specs/openapi.pyi",
 ]  # fmt: skip
 
 
@@ -75,3 +83,21 @@ def test_only_pytests_configuration_counts_as_tests_where_code_is_measured() -> 
     assert is_test_path("conftest.py")
     assert not is_test_path("package.json")
     assert not is_test_path("")
+
+
+@pytest.mark.parametrize(
+    ("path", "folder", "shipped"),
+    [
+        ("numpy/testing/_private/utils.py", "numpy/testing", True),
+        ("numpy/testing/tests/test_utils.py", "numpy/testing/tests", False),
+        ("pandas/_testing/asserters.py", "pandas/_testing", True),
+        ("django/test/client.py", "django/test", True),
+        ("tests/helpers.py", "tests", False),
+        ("tests/testing/helpers.py", "tests/testing", False),
+        ("src/__tests__/add.js", "src/__tests__", False),
+        ("pkg/a.py", "", False),
+    ],
+)
+def test_folders_of_helpers_that_products_ship(path: str, folder: str, shipped: bool) -> None:
+    assert innermost_test_folder(path) == folder
+    assert may_be_shipped(folder) is shipped
