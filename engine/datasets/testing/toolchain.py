@@ -73,7 +73,7 @@ def runner_scripts() -> Mapping[str, bytes]:
 @functools.cache
 def recorder_scripts() -> Mapping[str, bytes]:
     """Return the files that record a pytest session, by the names under which they import each other."""
-    return {f"trainyard_{name}.py": _source(name) for name in ("recorder", "guard", "witness")}
+    return {f"trainyard_{name}.py": _source(name) for name in ("recorder", "guard", "trust", "witness")}
 
 
 def _source(name: str) -> bytes:
