@@ -127,11 +127,11 @@ async def _scripted(subject: Subject) -> TaskRow:
     runs = RunExecutor(backend=subject.backend, config=GRADING, sandbox=SANDBOX, run_id="bench")
     run = await runs.execute(row, answer.gold_patch, timeout_s=GRADING.timeout_s)
     passed = {test.test_id for test in run.judgement.tests if test.outcome is TestOutcome.PASSED}
-    lists = {
-        kind: tuple(test for test in getattr(answer, kind) if test in passed)
-        for kind in ("fail_to_pass", "pass_to_pass")
-    }
-    return replace(row, answer=replace(row.answer, **lists))
+    failing, passing = (
+        tuple(test for test in tests if test in passed)
+        for tests in (answer.fail_to_pass, answer.pass_to_pass)
+    )
+    return replace(row, answer=replace(row.answer, fail_to_pass=failing, pass_to_pass=passing))
 
 
 def example_images(home: Path) -> list[Subject]:
