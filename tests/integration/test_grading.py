@@ -107,6 +107,16 @@ async def test_code_that_cannot_be_imported_fails(home: Path, row: TaskRow) -> N
     assert {test.outcome for test in grade.tests} == {TestOutcome.MISSING}
 
 
+async def test_a_conftest_that_cannot_be_imported_ends_the_run_with_that_reason(
+    home: Path, row: TaskRow
+) -> None:
+    files = {"tests/conftest.py": "import toy.numbers\n"}
+    task = replace(row, answer=replace(row.answer, test_files=files, deterministic=False))
+    grade = await make_grader(LocalBackend(home)).grade(task, patched("def clamp(:\n"))
+    assert grade.verdict is Verdict.FAILED
+    assert "the tests did not run (exit code 4)" in grade.detail
+
+
 @pytest.mark.parametrize("patch", ["garbage", diff_texts("toy/numbers.py", "not there\n", "x\n")])
 async def test_a_patch_that_does_not_apply(home: Path, row: TaskRow, patch: str) -> None:
     grade = await make_grader(LocalBackend(home)).grade(row, patch)
