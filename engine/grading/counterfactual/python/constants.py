@@ -32,6 +32,7 @@ _LIBRARY = {
     "pathlib": ("Path", "PurePath", "PurePosixPath"),
 }
 """Modules and names in them that may be called; calls with constants have no effect."""
+_SIZED = (range, bytes, bytearray)
 _METHODS = frozenset({
     "upper", "lower", "title", "capitalize", "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines",
     "join", "encode", "decode", "replace",
@@ -127,7 +128,7 @@ class Constants:
     def _called(self, function: ast.expr, args: Sequence[ast.expr], keywords: Sequence[ast.keyword]) -> Any:
         called = self._callable(function)
         arguments = [self._value(argument) for argument in args]
-        if called is range and any(abs(one) > _MAX_SIZE for one in arguments):
+        if called in _SIZED and any(isinstance(one, int) and abs(one) > _MAX_SIZE for one in arguments):
             raise ValueError("too large")
         named = {}
         for keyword in keywords:
@@ -171,6 +172,8 @@ def _bindings(tree: ast.Module) -> Counter[str]:
 def _computed(op: ast.operator, left: Any, right: Any) -> Any:
     if isinstance(op, ast.Pow) and not (abs(left) <= _MAX_SIZE and abs(right) <= _MAX_EXPONENT):
         raise ValueError("too large")
+    if isinstance(op, ast.Mod) and isinstance(left, str | bytes):
+        raise ValueError("a format")
     if isinstance(op, ast.Mult) and any(hasattr(one, "__len__") for one in (left, right)):
         size = math.prod(len(one) if hasattr(one, "__len__") else int(one) for one in (left, right))
         if size > _MAX_SIZE:

@@ -19,7 +19,10 @@ Edit = tuple[int, int, str]
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}(?![A-Za-z]|://)")
 _MAX_TRIES = 20
+_LONG = 4000
 _MAX_LEAVES = 40
+_MAX_LEAVES_OF_LONG = 3
+"""The whole operand is parsed again for every edit."""
 _MAX_WORDS = 4
 _MAX_MENTION = 40
 _NO_CONSTANTS = Constants(ast.Module(body=[], type_ignores=[]))
@@ -55,7 +58,8 @@ def literal_edits(
     known = _known(source.constants, operand)
     found: list[LiteralEdit] = []
     leaves = list(_leaves(operand, constant=known is not None))
-    for leaf in reversed(leaves[-_MAX_LEAVES:]):
+    most = _MAX_LEAVES if len(text) < _LONG else _MAX_LEAVES_OF_LONG
+    for leaf in reversed(leaves[-most:]):
         for replacement, doubt in _replacements(source, leaf, tolerance):
             first, last = source.start(leaf), source.end(leaf)
             after = text[: first - start] + replacement.encode() + text[last - start :]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -61,11 +62,12 @@ class ParameterTable:
             for number in kept:
                 names[number] = self._parts(constants, number, place, new[number])
             pairs = {number: (old[number], names[number]) for number in kept if old[number] != names[number]}
-            refused = [
+            counts = Counter(old), Counter(names)
+            refused = {
                 number
                 for number, (before, after) in pairs.items()
-                if not self.alone or None in before or old.count(before) > 1 or names.count(after) > 1
-            ]  # pytest numbers equal names
+                if not self.alone or None in before or counts[0][before] > 1 or counts[1][after] > 1
+            }  # pytest numbers equal names
             if not refused:
                 joined = (
                     ("-".join(map(str, one)), "-".join(map(str, other))) for one, other in pairs.values()

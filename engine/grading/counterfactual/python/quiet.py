@@ -23,6 +23,7 @@ from engine.grading.counterfactual.python.source import PythonSource, parse
 _MAX_MUTANTS = 8
 _MAX_DOUBT = 5
 _MAX_PER_OPERAND = 4
+_MAX_SEARCHED = 20_000
 _COLUMN_CHOICES = 2
 _TELLING_NAMES = re.compile(
     r"(?i)(?:^|_)(?:not?|none|never|true|false|empty|missing|without|in|is|has|raises?)(?=_|$)"
@@ -79,12 +80,13 @@ class _Finder:
             for one in self._edits(found.cells[0], found)[:_MAX_PER_OPERAND]:
                 yield _Candidate((one.edit,), found.within, one.doubt + contradicted)
             return
-        edits = {number: self._edits(cell, found) for number, cell in self._numbered(operand, found).items()}
+        cells = self._numbered(operand, found)
+        edits = {number: self._edits(cell, found) for number, cell in cells.items()}
         for choice in range(_COLUMN_CHOICES):
             chosen = {number: options[choice % len(options)] for number, options in edits.items() if options}
             parameters: tuple[tuple[str, str], ...] = ()
             if found.table is not None and isinstance(operand.node, ast.Name):
-                new = {number: self._changed(found, operand, number, one) for number, one in chosen.items()}
+                new = {number: self._changed(cells[number], one) for number, one in chosen.items()}
                 kept, parameters = found.table.renamed(self._source.constants, operand.node.id, new)
                 chosen = {number: chosen[number] for number in kept}
             if chosen:
@@ -97,9 +99,8 @@ class _Finder:
             return found.table.column(operand.node.id)
         return dict(enumerate(found.cells))
 
-    def _changed(self, found: Expectation, operand: Operand, number: int, one: LiteralEdit) -> ast.expr:
+    def _changed(self, cell: ast.expr, one: LiteralEdit) -> ast.expr:
         """Return a value of a table after an edit."""
-        cell = self._numbered(operand, found)[number]
         start, end = self._source.start(cell), self._source.end(cell)
         first, last, replacement = one.edit
         content = self._source.content
@@ -112,7 +113,8 @@ class _Finder:
         is_boolean = isinstance(cell, ast.Constant) and isinstance(cell.value, bool)
         if found.boolean_only and not is_boolean:
             return []
-        return literal_edits(self._source, cell, around=self._text, tolerance=found.tolerance)
+        around = self._text if len(self._text) < _MAX_SEARCHED else ""
+        return literal_edits(self._source, cell, around=around, tolerance=found.tolerance)
 
     def _later_uses(self, node: ast.AST) -> int:
         """Return 1 where other statements use variables of an assertion, so that they may contradict it."""

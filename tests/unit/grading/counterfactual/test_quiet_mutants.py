@@ -126,6 +126,24 @@ def test_expected_values_that_may_mean_more_stay(source: str) -> None:
     assert quiet(source.replace("{parametrize}", "@pytest.mark.parametrize")) == []
 
 
+@pytest.mark.parametrize(
+    "expression", ["'%999999999d' % 3", "bytes(10 ** 9)", "10 ** 10 ** 10", "[0] * 10 ** 9", "range(10 ** 9)"]
+)
+def test_expressions_that_are_too_large_are_not_evaluated(expression: str) -> None:
+    assert quiet(f"def test_it():\n    assert f() == list({expression})\n") == []
+
+
+def test_long_values_and_tables_are_searched_in_little_time() -> None:
+    rows = ", ".join(f"({number}, {number * 7})" for number in range(3000))
+    source = (
+        f"@pytest.mark.parametrize('x, y', [{rows}])\ndef test_it(x, y):\n    assert f(x) == y\n"
+        f"def test_other():\n    assert f() == [{rows}]\n"
+    )
+    mutants = mutants_of(source)
+    assert {one.function for one in mutants} == {"test_it", "test_other"}
+    assert len(next(one for one in mutants if one.parameters).parameters) > 2000
+
+
 def test_names_of_parametrised_tests_follow_their_values() -> None:
     table = "[(1, 2), (5, 'a'), (7, None), pytest.param(3, 8, id='z'), (4, [6])]"
     source = f"@pytest.mark.parametrize('x, y', {table})\ndef test_it(x, y):\n    assert f(x) == y\n"
