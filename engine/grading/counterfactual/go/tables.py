@@ -78,7 +78,7 @@ def _bound_once(test: GoTest, name: str) -> Node | None:
 def _expected_fields(table: _Table, scope: Scope) -> Iterator[str]:
     """Yield the fields that serve as expected values alone."""
     body = table.loop.child_by_field_name("body")
-    if body is None:
+    if body is None or not _is_used_by_fields(table, body):
         return
     certain: dict[str, list[Equality]] = {}
     for statement, context in loop_statements(body, scope.context):
@@ -92,6 +92,34 @@ def _expected_fields(table: _Table, scope: Scope) -> Iterator[str]:
                 if one.type == "selector_expression" and text_of(one) == f"{table.row}.{field}"]  # fmt: skip
         if all(any(_is_shown_by(use, equality) for equality in found) for use in uses):
             yield field
+
+
+def _is_used_by_fields(table: _Table, body: Node) -> bool:
+    """Return whether nothing but fields of a row is used: who is given a row sees all of it."""
+    for node in all_nodes(body):
+        if node.type != "identifier" or text_of(node) != table.row or node.parent is None:
+            continue
+        selector = node.parent
+        if selector.type != "selector_expression":
+            if not _is_copied(selector, table.row):
+                return False
+        elif selector.parent is not None and selector.parent.type == "call_expression":
+            called = selector.parent.child_by_field_name("function")
+            field = text_of(selector.child_by_field_name("field"))
+            if called is not None and called.id == selector.id and _place_of(table.literal, field) is None:
+                return False
+    return True
+
+
+def _is_copied(names: Node, row: str) -> bool:
+    """Return whether a list of names is a side of ``row := row``."""
+    statement = names.parent
+    return (
+        statement is not None
+        and statement.type == "short_var_declaration"
+        and text_of(statement.child_by_field_name("left")) == row
+        and text_of(statement.child_by_field_name("right")) == row
+    )
 
 
 def _is_shown_by(use: Node, equality: Equality) -> bool:

@@ -14,7 +14,6 @@ from engine.grading.counterfactual.java.functions import JavaTest, certain_expre
 from engine.grading.counterfactual.syntax.bindings import ExpectedNames
 from engine.grading.counterfactual.syntax.literals import (
     Edit,
-    is_float,
     is_literal,
     is_text,
     literal_edit,
@@ -113,13 +112,14 @@ def _equalities(source: SyntaxSource, expression: Node) -> Iterator[_Equality]:
 
 
 def _compared(source: SyntaxSource, expression: Node, arguments: Sequence[Node]) -> Iterator[_Equality]:
-    """Yield the compared arguments, with or without a message and a tolerance."""
+    """Yield the compared arguments, with or without a message and a tolerance.
+
+    Three arguments hold a message only where one is a text: else the last may be a tolerance.
+    """
     message_last = any(name in source.content for name in (b"org.junit.jupiter", b"org.testng"))
     messages: tuple[Node, ...] = ()
-    if len(arguments) == 4 or (len(arguments) == 3 and not _is_tolerant(arguments)):
-        if len(arguments) == 3 and is_text(arguments[0]) and is_text(arguments[-1]) and not message_last:
-            messages, arguments = (arguments[0],), arguments[1:]
-        elif message_last:
+    if len(arguments) == 4 or (len(arguments) == 3 and any(map(_is_message, arguments))):
+        if message_last:
             messages, arguments = (arguments[-1],), arguments[:-1]
         else:
             messages, arguments = (arguments[0],), arguments[1:]
@@ -129,11 +129,11 @@ def _compared(source: SyntaxSource, expression: Node, arguments: Sequence[Node])
         yield _Equality(tuple(arguments[:2]), expression, messages, arguments[2])
 
 
-def _is_tolerant(arguments: Sequence[Node]) -> bool:
-    """Return whether the last of three arguments is a tolerance rather than a message or a value."""
-    if any(is_text(argument) for argument in arguments):
-        return False
-    return is_float(arguments[2]) or any(map(is_float, arguments[:2])) or number_of(arguments[2]) is not None
+def _is_message(argument: Node) -> bool:
+    """Return whether an argument is certainly a text, or the supplier of one: ``"a" + x``, ``() -> "a"``."""
+    if argument.type == "binary_expression" and text_of(argument.child_by_field_name("operator")) == "+":
+        return any(map(_is_message, argument.named_children))
+    return is_text(argument) or argument.type == "lambda_expression"
 
 
 def _equal_condition(condition: Node) -> Iterator[tuple[Node, ...]]:

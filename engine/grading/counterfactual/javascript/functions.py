@@ -175,7 +175,8 @@ def _called_back(call: Node, *, awaited: bool) -> Node | None:
         return None
     name = text_of(function.child_by_field_name("property"))
     waits = name == "then" and awaited
-    loops = name == "forEach" and _is_not_empty(function.child_by_field_name("object"))
+    is_async = any(child.type == "async" for child in parts[0].children)  # nobody awaits what it returns
+    loops = name == "forEach" and not is_async and _is_not_empty(function.child_by_field_name("object"))
     return parts[0].child_by_field_name("body") if waits or loops else None
 
 

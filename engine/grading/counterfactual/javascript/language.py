@@ -12,11 +12,16 @@ import tree_sitter_typescript
 from tree_sitter import Language
 
 from engine.grading.counterfactual.javascript.assertions import changed_candidates
-from engine.grading.counterfactual.javascript.functions import SEPARATOR, certain_statements, find_tests
+from engine.grading.counterfactual.javascript.functions import (
+    SEPARATOR,
+    certain_statements,
+    find_tests,
+    parameter,
+)
 from engine.grading.counterfactual.syntax.added import added_candidates
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.naming import is_same_file
-from engine.grading.counterfactual.syntax.source import SyntaxSource, statements_of
+from engine.grading.counterfactual.syntax.source import SyntaxSource, statements_of, text_of
 
 _PLACEHOLDER = re.compile(r"%[sdifjoOpc#$%]|\\?\$\\?\{.*?\}|\\?\$[A-Za-z_][\w.]*")
 
@@ -36,9 +41,9 @@ class JavaScript:
         """Yield changed assertions, then a false one more."""
         yield from changed_candidates(source, test)
         if test.body.type == "statement_block":
-            style = "expect" if b"expect(" in source.content else "assert"
             statements = statements_of(test.body)
-            yield from added_candidates(source, statements, certain_statements(statements), style)
+            certain = certain_statements(statements)
+            yield from added_candidates(source, statements, certain, *_style(source, test))
 
     def closeness(self, test: str, path: str, function: str) -> int:
         """Return the number of characters of the test's name that the function's titles explain."""
@@ -60,6 +65,21 @@ class JavaScript:
     def contains(self, test: str, path: str, function: str) -> bool:  # noqa: ARG002
         """Return whether the test's name is that of the file."""
         return is_same_file(test, path)
+
+
+def _style(source: SyntaxSource, test: SyntaxTest) -> tuple[str, str]:
+    """Return the style of the assertions of a test, or of its file, and the function that they call."""
+    context = re.escape(parameter(test.node) or "assert")
+    called = rf"(?<![.\w])(?:assert|{context})\.(?:strictEqual|equal|is)(?=\()"
+    for text in (text_of(test.body), source.content.decode()):
+        if re.search(r"(?<![.\w])expect\(", text):
+            if re.search(r"\)\s*\.(?:not\.|resolves\.)*to[A-Z]\w*\(", text):
+                return "jest", ""
+            if re.search(r"\)\s*\.(?:to|not|is|eventually)\.", text):
+                return "chai", ""
+        if (found := re.search(called, text)) is not None:
+            return "called", found[0]
+    return "thrown", ""
 
 
 @functools.lru_cache(maxsize=10_000)

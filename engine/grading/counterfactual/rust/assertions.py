@@ -19,9 +19,8 @@ from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
 
 _WRAPPERS = frozenset({"Some", "Ok", "Err", "String::from", "Box::new", "Vec::from"})
-_CONVERSIONS = frozenset(
-    {"to_string", "to_owned", "into", "to_vec", "as_bytes", "as_str", "as_slice", "as_ref"}
-)
+_CONVERSIONS = frozenset({"to_string", "to_owned", "to_vec", "as_bytes", "as_str", "as_slice"})
+"""Methods of literals with results of a known type: those of ``into`` and ``as_ref`` may be a solution's."""
 _OPPOSITES = {"is_some": "is_none", "is_none": "is_some", "is_ok": "is_err", "is_err": "is_ok"}
 _TESTED = frozenset({
     "call_expression", "identifier", "field_expression", "macro_invocation", "index_expression",

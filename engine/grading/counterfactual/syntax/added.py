@@ -15,13 +15,15 @@ from engine.grading.counterfactual.syntax.mutator import Candidate
 from engine.grading.counterfactual.syntax.source import SyntaxSource
 
 _STYLES = {
-    "expect": "expect({length}).toBe({other});",
-    "assert": "if ({length} !== {other}) throw new Error('expected {other}');",
+    "jest": "expect({length}).toBe({other});",
+    "chai": "expect({length}).to.equal({other});",
+    "called": "{context}({length}, {other});",
+    "thrown": "if ({length} !== {other}) throw new Error('expected {other}');",
     "go": 'if n := {length}; n != {other} {{ {context}.Errorf("got %d, want {other}", n) }}',
     "java": 'if ({length} != {other}) throw new AssertionError("expected {other}");',
     "rust": "assert_eq!({length}, {other});",
 }
-_LENGTHS = {"expect": '"{word}".length', "assert": '"{word}".length', "go": 'len("{word}")',
+_LENGTHS = {**dict.fromkeys(("jest", "chai", "called", "thrown"), '"{word}".length'), "go": 'len("{word}")',
             "java": '"{word}".length()', "rust": '"{word}".len()'}  # fmt: skip
 _WORDS = ("alpha", "north", "value", "item", "red", "first", "user", "left", "total", "page", "name", "data")
 _SHAPES = 3
@@ -44,7 +46,7 @@ def added_candidates(
     Args:
         statements: statements of the test's body.
         certain: those of them that every passing run executes, and statements within them.
-        context: name of the test's context, in Go.
+        context: name of the test's context, in Go; of the called function, in JavaScript.
     """
     known = {node.id for node in certain}
     reached = list(takewhile(lambda node: node.id in known, statements))

@@ -76,6 +76,10 @@ QUIET = [
      "\t\tif got := f(c.in); got != c.want { t.Errorf(x, got, c.want) }\n\t}",
      "for _, c := range []struct{ in, want int }{{1, 3}, {in: 3, want: 5}} {\n"
      "\t\tif got := f(c.in); got != c.want { t.Errorf(x, got, c.want) }\n\t}"),
+    (".go", "for _, c := range []struct{ run func() int; want int }{{g, 1}} {\n"
+     "\t\tc := c\n\t\tif got := c.run(); got != c.want { t.Error(x) }\n\t}",
+     "for _, c := range []struct{ run func() int; want int }{{g, 2}} {\n"
+     "\t\tc := c\n\t\tif got := c.run(); got != c.want { t.Error(x) }\n\t}"),
     (".go", "cases := map[string]struct{ want bool }{x: {want: true}}\n\tfor name, c := range cases {\n"
      "\t\tt.Run(name, func(t *testing.T) { assert.Equal(t, c.want, f()) })\n\t}",
      "cases := map[string]struct{ want bool }{x: {want: false}}\n\tfor name, c := range cases {\n"
@@ -84,6 +88,8 @@ QUIET = [
     (".java", 'assertEquals("v1", f(), "not v1");', 'assertEquals("v2", f(), "not v2");'),
     (".java", "assertEquals(0.5, f(), 0.01);", "assertEquals(0.6, f(), 0.01);"),
     (".java", "assertArrayEquals(new int[] {1, 2}, f());", "assertArrayEquals(new int[] {2, 2}, f());"),
+    (".java", 'assertEquals(3, f(), "of " + x);', 'assertEquals(4, f(), "of " + x);'),
+    (".java", 'assertEquals(3, f(), () -> "of " + x);', 'assertEquals(4, f(), () -> "of " + x);'),
     (".java", "assertTrue(f());", "assertFalse(f());"),
     (".java", "assertThat(f()).isNotNull().isEqualTo(3L);", "assertThat(f()).isNotNull().isEqualTo(4L);"),
     (".java", "assertThat(f()).contains(x);", "assertThat(f()).doesNotContain(x);"),
@@ -151,6 +157,11 @@ UNCERTAIN = [
     (".java", "assertThat(f()).isGreaterThan(3);"),
     (".java", "Numbers.assertEquals(3, f());"),
     (".go", "if x { t.Skip() }\n\tassert.Equal(t, 3, f())"),
+    (".java", "assertEquals(45, f(), DELTA);"),
+    (".java", "assertArrayEquals(new double[] {1, 2}, f(), delta);"),
+    (".js", "[1].forEach(async (a) => { await g(a); expect(f(a)).toBe(3) })"),
+    (".go", "for _, c := range []struct{ want int }{{1}} { check(c); if f() != c.want { t.Error(x) } }"),
+    (".go", "for _, c := range []testCase{{want: 1}} { if c.run() != c.want { t.Error(x) } }"),
     (".rs", "if x { assert_eq!(f(), 3); }"),
     (".rs", "for a in b { assert_eq!(f(a), 3); }"),
     (".rs", "if x { return; } assert_eq!(f(), 3);"),
@@ -175,6 +186,8 @@ def test_assertions_that_need_not_decide_have_no_quiet_mutant(ending: str, body:
         (".java", "int want = 3; g(want); assertEquals(want, f());"),
         (".rs", "let want = 3; g(want); assert_eq!(f(), want);"),
         (".rs", "assert_eq!(f(), Point { x: 3 });"),
+        (".rs", 'assert_eq!(f(), "3".into());'),
+        (".rs", 'assert_eq!(f(), "3".as_ref());'),
     ],
 )
 def test_values_that_are_used_elsewhere_or_hidden_by_others_stay(ending: str, body: str) -> None:
@@ -188,6 +201,25 @@ def test_a_false_assertion_can_be_added_to_every_test_after_what_it_tests(ending
     assert added
     for text in added:
         assert text.startswith(f"{body}\n")
+
+
+@pytest.mark.parametrize(
+    ("body", "added"),
+    [
+        ("expect(f()).toBe(3)", "expect("),
+        ("expect(f()).to.deep.equal([3])", "expect("),
+        ("assert.equal(f(), 3)", "assert.equal("),
+        ("done.is(f(), 3)", "done.is("),
+        ("request(app).get('/').expect(200)", "if ("),
+    ],
+)
+def test_a_false_assertion_that_is_added_to_a_test_has_the_style_of_its_own(body: str, added: str) -> None:
+    lines = [text.rpartition("\n")[2].strip() for text in changed(body, ".js", MutantKind.ADDED)]
+    assert lines
+    for line in lines:
+        assert line.startswith(added)
+        assert (".to.equal(" in line) == (".to." in body)
+        assert (").toBe(" in line) == ("toBe" in body)
 
 
 @pytest.mark.parametrize(
