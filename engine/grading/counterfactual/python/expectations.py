@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from engine.grading.counterfactual.python.functions import TestFunction, certain_statements, dotted, own_nodes
 from engine.grading.counterfactual.python.operands import EXACT, Operand, Tolerance, operands
 from engine.grading.counterfactual.python.parameters import ParameterTable
-from engine.grading.counterfactual.python.source import PythonSource
+from engine.grading.counterfactual.python.source import PythonSource, is_introspected
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,15 @@ class Expectations:
                 self._loads[name.id].append(name)
             else:
                 self._stores[name.id] += 1
+        self._is_read_elsewhere = is_introspected(function.node)
         self.statements = list(certain_statements(function.node.body, literal=self._literal))
-        self._compared = _compared_names(source.tree, function.node)
+        self._compared = _compared_names(source, function.node)
         self._tables = ParameterTable.all_of(function, self._literal)
 
     def __iter__(self) -> Iterator[tuple[Operand, Expectation]]:
         """Yield operands of certain equalities with the expected value that each stands for."""
         for statement in self.statements:
-            for operand in operands(self._source.tree, statement):
+            for operand in operands(self._source, statement):
                 found = self._of(operand)
                 if found is not None:
                     yield operand, found
@@ -66,11 +67,11 @@ class Expectations:
         node = operand.node
         if not isinstance(node, ast.Name):
             return Expectation((node,), operand.within, operand.tolerance, operand.boolean_only)
-        if any(id(one) not in self._compared for one in self._loads[node.id]):
+        if self._is_read_elsewhere or any(id(one) not in self._compared for one in self._loads[node.id]):
             return None  # it decides about more than equality
-        tolerance = max(
-            (self._compared[id(one)] for one in self._loads[node.id]),
-            key=lambda one: (one.absolute, one.relative),
+        allowed = [self._compared[id(one)] for one in self._loads[node.id]]
+        tolerance = Tolerance(
+            absolute=max(one.absolute for one in allowed), relative=max(one.relative for one in allowed)
         )
         if node.id not in self._stores:
             return self._of_parameter(node.id, tolerance, operand)
@@ -82,11 +83,11 @@ class Expectations:
         arguments = {argument.arg for argument in self._node.args.args}
         if name in arguments:
             table = next((table for table in self._tables if name in table.names), None)
-            if table is None or not (cells := table.column(name)):
+            if table is None or name in self._source.fixture_arguments or not (cells := table.column(name)):
                 return None
             return Expectation(tuple(cells.values()), table.node, tolerance, operand.boolean_only, table)
         value = self._literal(ast.Name(id=name, ctx=ast.Load()))
-        if isinstance(value, ast.Name):
+        if isinstance(value, ast.Name) or self._source.is_introspected:
             return None
         return Expectation((value,), value, tolerance, operand.boolean_only)
 
@@ -141,7 +142,7 @@ class Expectations:
         return found[0] if once and len(found) == 1 else node
 
 
-def _compared_names(tree: ast.Module, function: ast.AST) -> dict[int, Tolerance]:
+def _compared_names(source: PythonSource, function: ast.AST) -> dict[int, Tolerance]:
     """Return the names, by identity, that are operands of equalities or shown in messages of assertions."""
     found: dict[int, Tolerance] = {}
     for node in ast.walk(function):
@@ -153,7 +154,7 @@ def _compared_names(tree: ast.Module, function: ast.AST) -> dict[int, Tolerance]
                 shown = [keyword.value for keyword in keywords]
         found.update((id(name), EXACT) for one in shown for name in ast.walk(one))
         if isinstance(node, ast.Assert | ast.Expr):
-            found.update((id(operand.node), operand.tolerance) for operand in operands(tree, node))
+            found.update((id(operand.node), operand.tolerance) for operand in operands(source, node))
     return found
 
 

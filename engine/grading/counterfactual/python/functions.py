@@ -90,7 +90,7 @@ def certain_statements(
         yield node
         match node:
             case ast.With() | ast.AsyncWith():
-                if all(_is_transparent(item.context_expr) for item in node.items):
+                if all(is_transparent(item.context_expr) for item in node.items):
                     yield from certain_statements(node.body, literal=literal, in_loop=in_loop)
             case ast.For() if _runs_once(literal(node.iter), literal):
                 yield from certain_statements(node.body, literal=literal, in_loop=True)
@@ -100,7 +100,8 @@ def certain_statements(
             return
 
 
-def _is_transparent(context: ast.expr) -> bool:
+def is_transparent(context: ast.expr) -> bool:
+    """Return whether a context manager lets every exception of its body pass."""
     return isinstance(context, ast.Call) and dotted(context.func) in names.TRANSPARENT
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,6 +19,11 @@ Edit = tuple[int, int, str]
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _WORD = re.compile(r"(?<![A-Za-z\\])[A-Za-z]{3,}(?![A-Za-z]|://)")
+_SHARED = re.compile(r"\w{3,}")
+_MIN_WORD = 3
+_REPEATED = 6
+_BUILD = re.compile(r"(?<=\w)[^\w\n]{0,3}[+#;?]")
+"""Beginning of what versions, addresses and header fields may leave out of a comparison."""
 _MAX_TRIES = 20
 _LONG = 4000
 _MAX_LEAVES = 40
@@ -41,8 +47,52 @@ class LiteralEdit:
     doubt: int
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """Literals of an assertion, of which a changed one may be the only slip.
+
+    Args:
+        places: identity of each literal.
+        values: how often each is written.
+        words: how often each word is written.
+    """
+
+    places: frozenset[int]
+    values: Counter[str]
+    words: Counter[str]
+
+    @classmethod
+    def of(cls, node: ast.AST) -> Shown:
+        """Return the literals below a node."""
+        found = [one for one in ast.walk(node) if isinstance(one, ast.Constant)]
+        values = [_shown(one.value) for one in found]
+        words = (word for value in values for word in _words(value))
+        return cls(frozenset(map(id, found)), Counter(values), Counter(words))
+
+    def doubt(self, leaf: ast.Constant, replacement: str) -> int:
+        """Return how clearly the other literals tell that one was edited."""
+        value, own = _shown(leaf.value), id(leaf) in self.places
+        if len(value) >= _MIN_WORD and self.values[value] > own:
+            return _REPEATED
+        gone = _words(value) - _words(replacement)
+        return 2 * any(self.words[word] > own for word in gone)
+
+
+def _shown(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+
+
+def _words(text: str) -> set[str]:
+    return set(_SHARED.findall(text))
+
+
 def literal_edits(
-    source: PythonSource, operand: ast.expr, *, around: str = "", tolerance: Tolerance = EXACT
+    source: PythonSource,
+    operand: ast.expr,
+    *,
+    beside: Shown,
+    around: str = "",
+    tolerance: Tolerance = EXACT,
 ) -> list[LiteralEdit]:
     """Return edits of an operand of ``==``, the least conspicuous first.
 
@@ -51,6 +101,7 @@ def literal_edits(
     differ as well where comparisons ignore case, white space or the notation of a number.
 
     Args:
+        beside: literals of the assertion.
         around: text of the test, in which the true value may be mentioned again.
         tolerance: how near numbers may be and count as equal.
     """
@@ -60,6 +111,7 @@ def literal_edits(
     leaves = list(_leaves(operand, constant=known is not None))
     most = _MAX_LEAVES if len(text) < _LONG else _MAX_LEAVES_OF_LONG
     for leaf in reversed(leaves[-most:]):
+        mentions = _mentions(leaf, around)
         for replacement, doubt in _replacements(source, leaf, tolerance):
             first, last = source.start(leaf), source.end(leaf)
             after = text[: first - start] + replacement.encode() + text[last - start :]
@@ -68,7 +120,7 @@ def literal_edits(
                 continue
             if known is not None and not certainly_differ(known, changed):
                 continue
-            stands_out = doubt + _disorder(known, changed) + _mentions(leaf, around)
+            stands_out = doubt + _disorder(known, changed) + mentions + beside.doubt(leaf, replacement)
             found.append(LiteralEdit((first, last, replacement), stands_out))
     return sorted(found, key=lambda one: one.doubt)
 
@@ -190,7 +242,7 @@ def _with_other_digit(text: str, value: str | bytes) -> Iterator[str]:
 def _with_other_word(text: str, value: str | bytes, words: Sequence[str]) -> Iterator[str]:
     """Yield the string literal with one of its last words replaced by another one of the file."""
     plain = value if isinstance(value, str) else value.decode("latin-1")
-    for found in reversed(list(_WORD.finditer(text))[-_MAX_WORDS:]):
+    for found in reversed(list(_WORD.finditer(text[: _significant(text)]))[-_MAX_WORDS:]):
         old = found[0]
         others = [word for word in words if word.casefold() != old.casefold() and word not in plain.lower()]
         near = sorted((abs(len(word) - len(old)), at, word) for at, word in enumerate(others))
@@ -214,7 +266,15 @@ def _has_other_word(old: str | bytes, new: Any, word: str, other: str) -> bool:
 
 def _places(text: str) -> range:
     """Return the places to try, from the end: escapes and prefixes make some of them useless."""
-    return range(len(text) - 1, max(-1, len(text) - 1 - _MAX_TRIES), -1)
+    last = _significant(text) - 1
+    return range(last, max(-1, last - _MAX_TRIES), -1)
+
+
+def _significant(text: str) -> int:
+    """Return the length of a string literal's part that every comparison of its kind counts."""
+    prefix = len(text) - len(text.lstrip("bBrRuU"))
+    found = _BUILD.search(text, prefix)
+    return found.start() if found is not None else len(text)
 
 
 def _next_letter(letter: str) -> str:
@@ -236,8 +296,7 @@ def _is_plain(character: str | int) -> bool:
 
 def _mentions(leaf: ast.Constant, text: str) -> int:
     """Return how often a constant is mentioned in a text beyond its own place, at most 3 times."""
-    value = leaf.value
-    shown = value.decode("latin-1") if isinstance(value, bytes) else str(value)
+    shown = _shown(leaf.value)
     if not shown or len(shown) > _MAX_MENTION:
         return 0
     count = len(re.findall(rf"(?<!\w){re.escape(shown)}(?!\w)", text))

@@ -15,6 +15,7 @@ from engine.grading.counterfactual.base import Mutant, MutantKind
 from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.functions import TestFunction, certain_statements, dotted
 from engine.grading.counterfactual.python.literals import Edit
+from engine.grading.counterfactual.python.operands import has_message_alone
 from engine.grading.counterfactual.python.quiet import exception_contexts, other_operator
 from engine.grading.counterfactual.python.source import PythonSource
 
@@ -33,26 +34,44 @@ def loud_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutan
 def _exceptions(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:
     for context in exception_contexts(statement):
         name, expected = dotted(context.func), context.args[0]
-        others = (
-            names.UNRELATED_EXCEPTIONS
-            if name in names.RAISES
-            else names.UNRELATED_WARNINGS
-            if name in names.WARNS
-            else ()
-        )
-        for other in others:
-            if _is_unrelated(expected, other):
+        if source.defines(name.rpartition(".")[2]):
+            continue
+        parts = expected.elts if isinstance(expected, ast.Tuple) else [expected]
+        if not parts or not all(map(_is_narrow_class, parts)):
+            continue
+        builtin = all(_builtin(source, part) is not None for part in parts)
+        for other in _others(name, builtin=builtin):
+            if all(_is_unrelated(_builtin(source, part), other) for part in parts):
                 yield context, (source.start(expected), source.end(expected), other)
 
 
-def _is_unrelated(expected: ast.expr, other: str) -> bool:
-    if isinstance(expected, ast.Tuple):
-        return bool(expected.elts) and all(_is_unrelated(element, other) for element in expected.elts)
+def _others(name: str, *, builtin: bool) -> tuple[str, ...]:
+    """Return what a context manager may expect instead of built-in classes, or of those of a solution."""
+    if name in names.RAISES:
+        return names.UNRELATED_EXCEPTIONS if builtin else (names.NEW_EXCEPTION,)
+    if name in names.WARNS:
+        return names.UNRELATED_WARNINGS if builtin else (names.NEW_WARNING,)
+    return ()
+
+
+def _is_narrow_class(expected: ast.expr) -> bool:
     name = dotted(expected).rpartition(".")[2] if isinstance(expected, ast.Name | ast.Attribute) else ""
-    if not name[:1].isupper() or name in names.BROAD or name.isupper():
-        return False
-    known, unrelated = getattr(builtins, name, None), getattr(builtins, other)
-    return not (isinstance(known, type) and (issubclass(known, unrelated) or issubclass(unrelated, known)))
+    return name[:1].isupper() and name not in names.BROAD and not name.isupper()
+
+
+def _builtin(source: PythonSource, expected: ast.expr) -> type | None:
+    """Return the built-in class that an expression names; None for others."""
+    if not isinstance(expected, ast.Name) or source.constants.bound[expected.id]:
+        return None
+    found = getattr(builtins, expected.id, None)
+    return found if isinstance(found, type) else None
+
+
+def _is_unrelated(known: type | None, other: str) -> bool:
+    unrelated = getattr(builtins, other, None)
+    if known is None or not isinstance(unrelated, type):
+        return True
+    return not (issubclass(known, unrelated) or issubclass(unrelated, known))
 
 
 def _negations(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:
@@ -85,12 +104,14 @@ def _opposite_call(source: PythonSource, call: ast.Call, function: ast.Attribute
     if {keyword.arg for keyword in call.keywords} - names.TOLERANCES:
         return None
     name = function.attr
+    if source.defines(name):
+        return None
     end = source.end(function)
     if name in names.OPPOSITES:
         return end - len(name.encode()), end, names.OPPOSITES[name]
     if name in names.OPPOSITES_OF_TWO and len(call.args) == 2 and not call.keywords:
         return end - len(name), end, names.OPPOSITES_OF_TWO[name]
-    if name in names.OPERATORS and len(call.args) in (2, 3):
+    if name in names.OPERATORS and has_message_alone(call):
         left, right = (source.text(argument) for argument in call.args[:2])
         rest = source.content[source.end(call.args[1]) : source.end(call)].decode()
         negated = f"self.assertFalse(({left}) {names.OPERATORS[name]} ({right}){rest}"

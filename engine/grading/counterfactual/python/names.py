@@ -44,10 +44,12 @@ OPPOSITES_OF_TWO = {"assertContains": "assertNotContains", "assertNotContains": 
 OPERATORS = {
     "assertEqual": "==", "assertEquals": "==", "assertNotEqual": "!=", "assertNotEquals": "!=",
     "assertLess": "<", "assertLessEqual": "<=", "assertGreater": ">", "assertGreaterEqual": ">=",
-    "assertListEqual": "==", "assertTupleEqual": "==", "assertDictEqual": "==", "assertSetEqual": "==",
-    "assertSequenceEqual": "==", "assertMultiLineEqual": "==",
+    "assertListEqual": "==", "assertTupleEqual": "==",
 }  # fmt: skip
-"""Method → operator between its first two arguments that holds where it passes."""
+"""Method → operator between its first two arguments that holds where it passes.
+
+Methods that compare by ``!=``, by differences or element by element have none: classes define each of these.
+"""
 RARELY_NEGATED = frozenset({"isinstance", "issubclass", "callable", "hasattr", "all", "raises"})
 """Functions whose result tests rarely expect to be false."""
 TOLERANCES = frozenset({"msg", "places", "delta"})
@@ -63,7 +65,7 @@ BROAD = frozenset({"Exception", "BaseException", "StandardError", "Warning", "Ex
 COMMON_EXCEPTIONS = {
     "ValueError": ("AttributeError", "NotImplementedError"),
     "TypeError": ("AttributeError", "NotImplementedError"),
-    "KeyError": ("RuntimeError", "ValueError"),
+    "KeyError": ("RuntimeError", "TypeError"),
     "IndexError": ("AttributeError", "RuntimeError"),
     "AttributeError": ("TypeError", "IndexError"),
     "RuntimeError": ("KeyError", "AttributeError"),
@@ -72,14 +74,22 @@ COMMON_EXCEPTIONS = {
     "FileNotFoundError": ("KeyError", "AttributeError"),
     "ZeroDivisionError": ("TypeError", "KeyError"),
     "AssertionError": ("KeyError", "TypeError"),
-    "ImportError": ("KeyError", "AttributeError"),
+    "ImportError": ("KeyError", "TypeError"),
     "StopIteration": ("ValueError", "KeyError"),
     "OverflowError": ("TypeError", "KeyError"),
 }
 """Built-in exception → others that tests expect as well, and that no class combines with it."""
 UNRELATED_EXCEPTIONS = ("BufferError", "ReferenceError")
-"""Exceptions that nothing raises as a subclass of the one that a test expects."""
+"""Exceptions that nothing raises as a subclass of another built-in one."""
 UNRELATED_WARNINGS = ("BytesWarning", "UnicodeWarning")
+NEW_EXCEPTION = 'type("OtherError", (Exception,), {})'
+NEW_WARNING = 'type("OtherWarning", (Warning,), {})'
+"""Classes of the test alone, for exceptions and warnings of a solution: they may have any built-in base."""
+INTROSPECTION = frozenset({
+    "locals", "vars", "globals", "eval", "exec", "_getframe", "currentframe", "format_map", "getfixturevalue",
+    "callspec", "funcargs",
+})  # fmt: skip
+"""Names by which code reads the variables of a test."""
 TRANSPARENT = frozenset({
     "open", "io.open", "self.subTest", "self.settings", "self.modify_settings", "override_settings",
     "modify_settings", "self.assertNumQueries", "self.assertWarns", "self.assertWarnsRegex",

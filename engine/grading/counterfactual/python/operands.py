@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from engine.grading.counterfactual.python import names
-from engine.grading.counterfactual.python.functions import dotted
+from engine.grading.counterfactual.python.functions import dotted, is_transparent
+from engine.grading.counterfactual.python.source import PythonSource
 
 _RELATIVE, _ABSOLUTE = 1e-6, 1e-12
 """Tolerances of ``pytest.approx``."""
@@ -46,18 +47,26 @@ class Operand:
     boolean_only: bool = False
 
 
-def operands(tree: ast.Module, statement: ast.stmt) -> Iterator[Operand]:
+def operands(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
     """Yield the operands that a statement compares, where it fails unless they are equal."""
     match statement:
         case ast.Assert(test=test):
             for comparison in _conjuncts(test):
-                yield from _compared(comparison, statement)
+                yield from _compared(source, comparison, statement)
         case ast.Expr(value=ast.Call() as call):
-            yield from _arguments(tree, call, statement)
+            yield from _arguments(source, call, statement)
         case ast.With() | ast.AsyncWith():
-            for context in (item.context_expr for item in statement.items):
+            for context in certain_contexts(statement):
                 if isinstance(context, ast.Call) and dotted(context.func) == "self.assertNumQueries":
                     yield from (Operand(argument, context) for argument in context.args[:1])
+
+
+def certain_contexts(statement: ast.With | ast.AsyncWith) -> Iterator[ast.expr]:
+    """Yield the context managers of a statement whose exceptions leave it: no unknown one is around them."""
+    for context in (item.context_expr for item in statement.items):
+        yield context
+        if not is_transparent(context):
+            return
 
 
 def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
@@ -68,7 +77,7 @@ def _conjuncts(test: ast.expr) -> Iterator[ast.expr]:
         yield test
 
 
-def _compared(test: ast.expr, statement: ast.stmt) -> Iterator[Operand]:
+def _compared(source: PythonSource, test: ast.expr, statement: ast.stmt) -> Iterator[Operand]:
     """Yield the operands of ``==``, and those of ``is`` for True and False."""
     if not isinstance(test, ast.Compare):
         return
@@ -81,7 +90,7 @@ def _compared(test: ast.expr, statement: ast.stmt) -> Iterator[Operand]:
             continue
         if not loose:
             yield Operand(side, statement, boolean_only=not equal)
-        elif loose == [side] and equal and (found := _approximated(side)) is not None:
+        elif loose == [side] and equal and (found := _approximated(source, side)) is not None:
             yield Operand(found[0], statement, found[1])
 
 
@@ -90,11 +99,11 @@ def _is_loose(expression: ast.expr) -> bool:
     return any(names.LOOSE.search(name) for name in used)
 
 
-def _approximated(call: ast.expr) -> tuple[ast.expr, Tolerance] | None:
+def _approximated(source: PythonSource, call: ast.expr) -> tuple[ast.expr, Tolerance] | None:
     """Return the argument of ``approx``, with its tolerance; None for anything else."""
     if not isinstance(call, ast.Call) or dotted(call.func) not in ("approx", "pytest.approx"):
         return None
-    if len(call.args) != 1 or _is_loose(call.args[0]):
+    if len(call.args) != 1 or _is_loose(call.args[0]) or source.defines("approx"):
         return None
     given = {keyword.arg: _number(keyword.value) for keyword in call.keywords}
     if not given.keys() <= {"rel", "abs"} or None in given.values():
@@ -108,7 +117,7 @@ def _number(node: ast.expr) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _arguments(tree: ast.Module, call: ast.Call, statement: ast.stmt) -> Iterator[Operand]:
+def _arguments(source: PythonSource, call: ast.Call, statement: ast.stmt) -> Iterator[Operand]:
     """Yield the arguments of an assertion that two values are equal."""
     first = call.args[:2]
     if len(first) < 2 or any(isinstance(one, ast.Starred) for one in first):
@@ -116,14 +125,17 @@ def _arguments(tree: ast.Module, call: ast.Call, statement: ast.stmt) -> Iterato
     if any(map(_is_loose, first)):
         return
     owner, _, name = dotted(call.func).rpartition(".")
+    if source.defines(name):
+        return
     if owner == "self" and name in names.EQUALITIES:
-        yield from (Operand(one, statement) for one in first)
+        if has_message_alone(call):
+            yield from (Operand(one, statement) for one in first)
     elif owner == "self" and name == "assertIs":
         yield from (Operand(one, statement, boolean_only=True) for one in first)
     elif owner == "self" and name in names.ALMOST_EQUALITIES:
         if (tolerance := _almost(call)) is not None:
             yield from (Operand(one, statement, tolerance) for one in first)
-    elif name in names.ARRAY_EQUALITIES and _is_of_numpy(tree, owner, name):
+    elif name in names.ARRAY_EQUALITIES and _is_of_numpy(source.tree, owner, name):
         if call.keywords or len(call.args) != 2:
             return
         # A scalar equals every element of an empty array, whatever it is.
@@ -132,6 +144,24 @@ def _arguments(tree: ast.Module, call: ast.Call, statement: ast.stmt) -> Iterato
             for one in first
             if isinstance(one, ast.List | ast.Tuple) and one.elts and _is_literal(one)
         )
+
+
+def has_message_alone(call: ast.Call) -> bool:
+    """Return whether a call has two arguments and perhaps a message, but no tolerance or option."""
+    if {keyword.arg for keyword in call.keywords} - {"msg"}:
+        return False
+    return len(call.args) == 2 or (len(call.args) == 3 and _is_text(call.args[2]))
+
+
+def _is_text(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=str()) | ast.JoinedStr():
+            return True
+        case ast.BinOp(left=inner, op=ast.Add() | ast.Mod()):
+            return _is_text(inner)
+        case ast.Call(func=ast.Attribute(value=inner, attr="format")):
+            return _is_text(inner)
+    return False
 
 
 def _almost(call: ast.Call) -> Tolerance | None:

@@ -86,10 +86,6 @@ class ParameterTable:
         return tuple(_id(constants, cell, name, number) for cell, name in zip(cells, self.names, strict=True))
 
 
-def _joined(parts: Sequence[str | None]) -> str:
-    return "-".join(map(str, parts))
-
-
 def _is_parametrize(decorator: ast.expr) -> bool:
     return dotted(decorator).rpartition(".")[2] == "parametrize"
 

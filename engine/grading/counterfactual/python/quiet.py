@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
 from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.expectations import Expectation, Expectations
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
-from engine.grading.counterfactual.python.literals import Edit, LiteralEdit, literal_edits
-from engine.grading.counterfactual.python.operands import Operand
+from engine.grading.counterfactual.python.literals import Edit, LiteralEdit, Shown, literal_edits
+from engine.grading.counterfactual.python.operands import Operand, certain_contexts
 from engine.grading.counterfactual.python.source import PythonSource, parse
 
 _MAX_MUTANTS = 8
 _MAX_DOUBT = 5
 _MAX_PER_OPERAND = 4
+_MAX_OPERANDS = 100
 _MAX_SEARCHED = 20_000
 _COLUMN_CHOICES = 2
 _TELLING_NAMES = re.compile(
@@ -60,15 +63,17 @@ class _Finder:
         self._expectations = Expectations(source, function)
         first = min(source.start(node) for node in (*function.node.decorator_list, function.node))
         self._text = source.content[first : source.end(function.node)].decode()
-        self._own = {
-            node.id
-            for node in ast.walk(function.node)
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        }
+        used = [node for node in ast.walk(function.node) if isinstance(node, ast.Name)]
+        own = {node.id for node in used if isinstance(node.ctx, ast.Store)}
+        self._last_uses: defaultdict[str, int] = defaultdict(int)
+        """Last line that uses each variable of the function."""
+        for node in used:
+            if node.id in own:
+                self._last_uses[node.id] = max(self._last_uses[node.id], node.lineno)
 
     def candidates(self) -> Iterator[_Candidate]:
         """Yield the candidates of all kinds."""
-        for operand, expectation in self._expectations:
+        for operand, expectation in islice(self._expectations, _MAX_OPERANDS):
             yield from self._values(operand, expectation)
         for statement in self._expectations.statements:
             yield from self._opposites(statement)
@@ -76,12 +81,13 @@ class _Finder:
 
     def _values(self, operand: Operand, found: Expectation) -> Iterator[_Candidate]:
         contradicted = self._later_uses(operand.within)
+        beside = Shown.of(operand.within)
         if len(found.cells) == 1 and found.table is None:
-            for one in self._edits(found.cells[0], found)[:_MAX_PER_OPERAND]:
+            for one in self._edits(found.cells[0], found, beside)[:_MAX_PER_OPERAND]:
                 yield _Candidate((one.edit,), found.within, one.doubt + contradicted)
             return
         cells = self._numbered(operand, found)
-        edits = {number: self._edits(cell, found) for number, cell in cells.items()}
+        edits = {number: self._edits(cell, found, beside) for number, cell in cells.items()}
         for choice in range(_COLUMN_CHOICES):
             chosen = {number: options[choice % len(options)] for number, options in edits.items() if options}
             parameters: tuple[tuple[str, str], ...] = ()
@@ -109,23 +115,18 @@ class _Finder:
         assert isinstance(expression, ast.Expr)
         return expression.value
 
-    def _edits(self, cell: ast.expr, found: Expectation) -> list[LiteralEdit]:
+    def _edits(self, cell: ast.expr, found: Expectation, beside: Shown) -> list[LiteralEdit]:
         is_boolean = isinstance(cell, ast.Constant) and isinstance(cell.value, bool)
         if found.boolean_only and not is_boolean:
             return []
         around = self._text if len(self._text) < _MAX_SEARCHED else ""
-        return literal_edits(self._source, cell, around=around, tolerance=found.tolerance)
+        return literal_edits(self._source, cell, around=around, beside=beside, tolerance=found.tolerance)
 
     def _later_uses(self, node: ast.AST) -> int:
         """Return 1 where other statements use variables of an assertion, so that they may contradict it."""
-        variables = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)} & self._own
+        variables = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
         end = getattr(node, "end_lineno", 0) or 0
-        return int(
-            any(
-                isinstance(one, ast.Name) and one.id in variables and one.lineno > end
-                for one in ast.walk(self._function.node)
-            )
-        )
+        return int(any(self._last_uses.get(name, 0) > end for name in variables))
 
     def _opposites(self, statement: ast.stmt) -> Iterator[_Candidate]:
         match statement:
@@ -168,8 +169,10 @@ class _Finder:
 
     def _exceptions(self, statement: ast.stmt) -> Iterator[_Candidate]:
         for context in exception_contexts(statement):
-            expected = context.args[0]
-            if dotted(context.func) not in names.RAISES or not isinstance(expected, ast.Name):
+            expected, name = context.args[0], dotted(context.func)
+            if name not in names.RAISES or not isinstance(expected, ast.Name):
+                continue
+            if self._source.defines(name.rpartition(".")[2]):
                 continue
             for other in names.COMMON_EXCEPTIONS.get(expected.id, ()):
                 if {expected.id, other} & self._source.constants.bound.keys():
@@ -202,7 +205,7 @@ def exception_contexts(statement: ast.stmt) -> list[ast.Call]:
     calls: Sequence[ast.expr] = ()
     match statement:
         case ast.With() | ast.AsyncWith():
-            calls = [item.context_expr for item in statement.items]
+            calls = list(certain_contexts(statement))
         case ast.Expr(value=ast.Call() as call) if len(call.args) > 1:
             calls = [call]
     return [call for call in calls if isinstance(call, ast.Call) and call.args]
@@ -213,7 +216,9 @@ def _opposite_method(
 ) -> tuple[Edit, int] | None:
     """Return the edit to the opposite assertion method, with its doubt."""
     name, end = function.attr, source.end(function)
-    if name not in names.COMMON_OPPOSITES or any(isinstance(one, ast.Starred) for one in call.args):
+    if name not in names.COMMON_OPPOSITES or source.defines(name):
+        return None
+    if any(isinstance(one, ast.Starred) for one in call.args):
         return None
     if {keyword.arg for keyword in call.keywords} - {"msg"}:
         return None

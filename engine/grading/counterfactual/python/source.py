@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from itertools import islice
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.constants import Constants
 
 _MAX_TEXT = 300
@@ -46,12 +47,19 @@ class PythonSource:
             for node in ast.walk(self.tree)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         )
+        self._defined = {name for node in ast.walk(self.tree) if (name := _defined_name(node))}
+        self.fixture_arguments = _fixture_arguments(self.tree)
+        self.is_introspected = is_introspected(self.tree)
         self._line_starts = [0, *(found.end() for found in re.finditer(rb"\r\n|\r|\n", content))]
         self._first_column = len(content) - len(content.removeprefix(BOM_UTF8))
 
     def is_used_once(self, name: str) -> bool:
         """Return whether a name is bound once and read once in the whole module."""
         return self.constants.bound[name] == 1 and self._reads[name] == 1
+
+    def defines(self, name: str) -> bool:
+        """Return whether the module gives a name a meaning of its own: no import of a library's."""
+        return name in self._defined
 
     def start(self, node: ast.stmt | ast.expr) -> int:
         """Return the offset of a node's first byte."""
@@ -117,6 +125,35 @@ class PythonSource:
             replacement=parts.decode(),
             parameters=parameters,
         )
+
+
+def is_introspected(tree: ast.AST) -> bool:
+    """Return whether code may read variables without their names in its syntax."""
+    return any(
+        getattr(node, "id", "") in names.INTROSPECTION or getattr(node, "attr", "") in names.INTROSPECTION
+        for node in ast.walk(tree)
+    )
+
+
+def _fixture_arguments(tree: ast.Module) -> set[str]:
+    """Return the arguments of decorated functions that are no tests: fixtures get those of tests, too."""
+    return {
+        argument.arg
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        if node.decorator_list and not node.name.startswith("test")
+        for argument in (*node.args.args, *node.args.kwonlyargs)
+    }
+
+
+def _defined_name(node: ast.AST) -> str:
+    """Return the name that a node defines; empty for others and for imports."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            return name
+        case ast.Name(id=name, ctx=ast.Store()):
+            return name
+    return ""
 
 
 def _words(tree: ast.Module) -> list[str]:
