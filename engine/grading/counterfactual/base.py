@@ -64,8 +64,7 @@ class Variant:
     renamed: tuple[tuple[str, str], ...] = ()
     """Required test, and its name in the false run, where that differs."""
     score: float = 0.0
-    """Reward of the proof, for rules with partial rewards. A false run with a higher reward is forged: no
-    solution satisfies more of the false tests than the gold patch does."""
+    """Reward of the proof, for rules with partial rewards; 0 where the rule knows no tests by name."""
 
     @property
     def quiet(self) -> bool:

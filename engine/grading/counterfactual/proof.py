@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -36,6 +37,8 @@ _LOUD = (MutantKind.CHANGED, MutantKind.ADDED, MutantKind.CHANGED)
 """Kind of the mutants of each variant, for rows with quiet ones and for others."""
 _MAX_PASS_TO_PASS = 20
 _MAX_ATTEMPTS = 3
+_SKIPS = re.compile(rb"(?i)skip|\bassum(?:e|ing)|abled(?:if|on|for)")
+"""Words by which tests of any language are left out under a condition."""
 _NOT_RUN = frozenset({TestOutcome.MISSING, TestOutcome.ERROR})
 
 
@@ -44,7 +47,6 @@ class _Subject:
     """A row with what is known of it before its false runs."""
 
     row: TaskRow
-    true_run: RunResult
     files: Mapping[str, bytes]
     mutants: Mapping[Function, Sequence[Mutant]]
     quiet: Mapping[Function, Sequence[Mutant]]
@@ -117,7 +119,9 @@ def _subject(row: TaskRow, true_run: RunResult, files: Mapping[str, bytes]) -> _
     draw = secrets.SystemRandom()
     results = true_run.judgement.tests
     wanted = _wanted(results, draw)
-    mutants = mutants_by_function(files, wanted) if wanted or not results else {}
+    # Without names nobody notices that a solution skips a false test.
+    known = files if results else {path: text for path, text in files.items() if not _SKIPS.search(text)}
+    mutants = mutants_by_function(known, wanted) if wanted or not results else {}
     if results:
         mutants = {function: mutants[function] for function in tests_by_function(mutants, wanted)}
     tests = tests_by_function(mutants, [test.test_id for test in results])
@@ -125,7 +129,6 @@ def _subject(row: TaskRow, true_run: RunResult, files: Mapping[str, bytes]) -> _
     visible = VisibleLines(row)
     return _Subject(
         row=row,
-        true_run=true_run,
         files={path: files[path] for path in dict.fromkeys(path for path, _ in mutants)},
         mutants=mutants,
         quiet=quiet_choice(
@@ -157,7 +160,8 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
         if run.verdict is not Verdict.FAILED:
             return None
         if not subject.outcomes:
-            return replace(variant, score=run.score) if run.score < subject.true_run.score else None
+            # Solutions that pass more of the true tests than the gold patch would keep a part of its reward.
+            return replace(variant, score=run.score) if run.score == 0 else None
         failed = _failed(subject, variant, run)
         kept = [mutant for mutant in chosen if failed.intersection(_tests_of(subject, mutant))]
         if len(kept) == len(chosen):
