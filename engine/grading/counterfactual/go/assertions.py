@@ -6,6 +6,7 @@ where equality alone decides whether the test fails.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +25,11 @@ from engine.grading.counterfactual.syntax.bindings import ExpectedNames
 from engine.grading.counterfactual.syntax.literals import Edit, is_literal, literal_edit
 from engine.grading.counterfactual.syntax.mutator import Candidate
 from engine.grading.counterfactual.syntax.source import SyntaxSource, all_nodes, is_comparison, text_of
+
+_IMPORT = re.compile(
+    rb'^[ \t]*(?:import[ \t]+)?(\w*)[ \t]*"([\w./~-]+?)(?:[./]v\d+)?"[ \t]*(?://.*)?$', re.MULTILINE
+)
+_METHOD = re.compile(rb"^func\s*\([^)]*\)\s*(\w+)\s*\(", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +50,29 @@ class Scope:
     is_suite: bool
     instances: frozenset[str]
     """Variables with assertions that need no context."""
-    is_known: bool
-    """Whether a library whose assertions are known is imported."""
+    packages: frozenset[str]
+    """Names under which packages with known assertions are imported."""
+    own: frozenset[str]
+    """Methods that the file defines."""
     is_testify: bool
+    """Whether they are all testify's."""
 
 
 def scope_of(source: SyntaxSource, test: GoTest) -> Scope:
     """Return the surroundings of a test's statements."""
     body = text_of(test.body)
+    found = [(name.decode(), path) for name, path in _IMPORT.findall(source.content)]
+    paths = {name or path.rpartition(b"/")[2].decode(): path for name, path in found}
+    known = {name: path for name, path in paths.items() if any(one in path for one in names.LIBRARIES)}
     return Scope(
         context=test.context,
         is_suite=test.is_suite,
-        instances=frozenset(name for name in names.PACKAGES if f"{name} := {name}.New(" in body),
-        is_known=any(library in source.content for library in names.LIBRARIES),
-        is_testify=b"stretchr/testify" in source.content,
+        instances=frozenset(
+            name for name in names.PACKAGES & known.keys() if f"{name} := {name}.New(" in body
+        ),
+        packages=frozenset(known),
+        own=frozenset(name.decode() for name in _METHOD.findall(source.content)),
+        is_testify=all(b"stretchr/testify" in path for path in known.values()),
     )
 
 
@@ -175,7 +190,7 @@ def _unequal(condition: Node) -> Iterator[tuple[Node, Node]]:
 def _assertion(statement: Node, scope: Scope) -> tuple[str, Sequence[Node]] | None:
     """Return name and arguments of a library's assertion, without the context."""
     found = _called(statement)
-    if found is None or not scope.is_known:
+    if found is None or not scope.packages:
         return None
     owner, field, arguments = found
     name = text_of(field)
@@ -187,10 +202,10 @@ def _assertion(statement: Node, scope: Scope) -> tuple[str, Sequence[Node]] | No
         return None
     if scope.is_suite:
         owners = {f"{scope.context}{part}" for part in ("", ".Require()", ".Assert()")}
-        return (plain, arguments) if owner in owners else None
+        return (plain, arguments) if owner in owners and name not in scope.own else None
     if owner in scope.instances:
         return plain, arguments
-    if owner in names.PACKAGES and arguments and text_of(arguments[0]) == scope.context:
+    if owner in names.PACKAGES & scope.packages and arguments and text_of(arguments[0]) == scope.context:
         return plain, arguments[1:]
     return None
 

@@ -16,7 +16,9 @@ def leaves(node: Node) -> Iterator[Node]:
     """Yield the literals of a value: constants, conversions of constants, elements of composite literals."""
     if is_literal(node):
         yield node
-    elif node.type == "parenthesized_expression" or text_of(node)[:1] in ("-", "&"):
+    elif node.type == "parenthesized_expression" or (
+        node.type == "unary_expression" and text_of(node)[:1] in ("-", "&")
+    ):
         yield from leaves(node.named_children[0])
     elif node.type in ("call_expression", "type_conversion_expression"):
         arguments = arguments_of(node)

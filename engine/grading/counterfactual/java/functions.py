@@ -70,14 +70,14 @@ def _expected(annotation: Node) -> Node | None:
     return None
 
 
-def certain_expressions(test: JavaTest) -> Iterator[Node]:
-    """Yield the expressions that run whenever a test passes, also those in ``assertAll``."""
+def certain_expressions(test: JavaTest) -> Iterator[tuple[Node, Node | None]]:
+    """Yield the expressions that run whenever a test passes, with the ``assertAll`` that runs them."""
     for statement in certain_statements(statements_of(test.body)):
         if statement.type == "expression_statement" and statement.named_children:
             expression = statement.named_children[0]
-            yield expression
+            yield expression, None
             if expression.type == "method_invocation" and _name(expression) == "assertAll":
-                yield from _grouped(expression)
+                yield from ((one, expression) for one in _grouped(expression))
 
 
 def _grouped(call: Node) -> Iterator[Node]:
@@ -127,7 +127,10 @@ def _always_fails(block: Node) -> bool:
     if not statements or _may_leave(block) or statements[-1].type != "expression_statement":
         return False
     call = statements[-1].named_children[0]
-    return call.type == "method_invocation" and _name(call) == "fail"
+    if call.type != "method_invocation" or _name(call) != "fail":
+        return False
+    owner = call.child_by_field_name("object")
+    return owner is None or text_of(owner) in names.CLASSES
 
 
 def _name(call: Node) -> str:
@@ -135,4 +138,9 @@ def _name(call: Node) -> str:
 
 
 def _may_leave(node: Node) -> bool:
-    return any(one.type in ("return_statement", "yield_statement") for one in own_nodes([node], _SCOPES))
+    """Return whether a statement may end the method without failing it."""
+    return any(
+        one.type in ("return_statement", "yield_statement")
+        or (one.type == "method_invocation" and _name(one).startswith("assume"))
+        for one in own_nodes([node], _SCOPES)
+    )

@@ -32,18 +32,19 @@ CHAIN_OPPOSITES = {
         ("isTrue", "isFalse"), ("isNull", "isNotNull"), ("isSameAs", "isNotSameAs"),
         ("contains", "doesNotContain"), ("isInstanceOf", "isNotInstanceOf"),
         ("containsKey", "doesNotContainKey"),
-        ("startsWith", "doesNotStartWith"), ("endsWith", "doesNotEndWith"), ("isZero", "isNotZero"),
+        ("startsWith", "doesNotStartWith"), ("endsWith", "doesNotEndWith"),
         ("isEmpty", "isNotEmpty"),
     )
     for name, other in (pair, pair[::-1])
 }  # fmt: skip
 NOT_OF_TRUTH = frozenset({
-    "isEmpty", "isNotEmpty", "startsWith", "doesNotStartWith", "endsWith", "doesNotEndWith", "isZero",
-    "isNotZero", "isSameAs", "isNotSameAs",
+    "isEmpty", "isNotEmpty", "startsWith", "doesNotStartWith", "endsWith", "doesNotEndWith", "isSameAs",
+    "isNotSameAs",
 })  # fmt: skip
 """Assertions without an opposite for every type in Truth."""
 MATCHERS = frozenset({"is", "equalTo", "hasSize"})
 """Matchers of Hamcrest that equality decides."""
+MATCHER_CLASSES = frozenset({"Matchers", "CoreMatchers", "Is", "IsEqual", "IsCollectionWithSize"})
 COLLECTIONS = frozenset({
     "List.of", "Arrays.asList", "ImmutableList.of", "Collections.singletonList", "Collections.singleton",
     "Integer.valueOf", "Long.valueOf", "Optional.of", "Lists.newArrayList", "Boolean.valueOf", "Byte.valueOf",

@@ -207,5 +207,7 @@ def _is_not_empty(iterated: Node | None) -> bool:
 def _may_leave(node: Node, *, in_loop: bool) -> bool:
     leaving = ("return_statement", "break_statement", "continue_statement", "yield_expression")
     return any(
-        one.type in (leaving if in_loop else (leaving[0], leaving[3])) for one in own_nodes([node], _SCOPES)
+        one.type in (leaving if in_loop else (leaving[0], leaving[3]))
+        or (one.type == "property_identifier" and text_of(one) == "skip")
+        for one in own_nodes([node], _SCOPES)
     )

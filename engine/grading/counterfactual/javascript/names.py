@@ -6,6 +6,14 @@ import re
 
 LOOSE = re.compile(r"(?i)closeTo|approx|almost|anything|\bany\b|soft|matching|containing")
 """Names in an assertion that equals several values."""
+TOLERANT = re.compile(rb"(?i)EqualityTester|chai-?(?:almost|roughly)|overwriteMethod|overwriteProperty")
+"""Text of files that give known assertions another meaning."""
+MODULES = frozenset({
+    "chai", "@esm-bundle/chai", "@open-wc/testing", "should", "expect.js", "assert", "node:assert",
+    "assert/strict", "node:assert/strict", "power-assert", "uvu/assert", "expect", "vitest", "@jest/globals",
+    "bun:test", "@playwright/test", "supertest",
+})  # fmt: skip
+"""Packages whose assertions are known."""
 SUITES = frozenset({"describe", "context", "suite", "module"})
 TESTS = frozenset({"it", "test", "specify"})
 OWNERS = frozenset({"QUnit", "Deno"})

@@ -6,6 +6,7 @@ inside of types that a solution may define are left alone: their equality may ig
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from tree_sitter import Node
@@ -18,6 +19,12 @@ from engine.grading.counterfactual.syntax.literals import Edit, is_literal, lite
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
 
+_CRATES = frozenset({"", "std", "core", "pretty_assertions", "similar_asserts"})
+_OWN = re.compile(
+    rb"\buse\s+(?!(?:::)?(?:std|core|alloc|pretty_assertions|similar_asserts)\b)([^;]*);"
+    rb"|macro_rules!\s*(\w+)"
+)
+"""Names that other crates or the file define: they may take the place of the standard library's."""
 _WRAPPERS = frozenset({"Some", "Ok", "Err", "String::from", "Box::new", "Vec::from"})
 _CONVERSIONS = frozenset({"to_string", "to_owned", "to_vec", "as_bytes", "as_str", "as_slice"})
 """Methods of literals with results of a known type: those of ``into`` and ``as_ref`` may be a solution's."""
@@ -30,15 +37,20 @@ _TESTED = frozenset({
 
 def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candidate]:
     """Yield candidates of the assertions that every passing run executes: values first, then opposites."""
+    own = {
+        name.decode()
+        for found in _OWN.findall(source.content)
+        for name in re.findall(rb"\w+", b" ".join(found))
+    }
     macros = [
-        (
-            text_of(node.child_by_field_name("macro")).rpartition("::")[2],
-            node,
-            macro_arguments(Fragment(node, 0)),
-        )
+        (name, node, macro_arguments(Fragment(node, 0)))
         for node in certain_expressions(test.body)
         if node.type == "macro_invocation"
+        for crate, _, name in (text_of(node.child_by_field_name("macro")).rpartition("::"),)
+        if crate in _CRATES and name not in own
     ]
+    if own & {"String", "Box", "Vec", "Some", "Ok", "Err"}:
+        return
     equalities = [
         (node, sides, messages)
         for name, node, arguments in macros
@@ -47,7 +59,10 @@ def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candi
     expected = _expected_names(test, equalities)
     for node, sides, messages in equalities:
         for side in sides:
-            bound = expected.value_of(side.text.lstrip("&")) if sides[0].text != sides[1].text else None
+            name = side.text.lstrip("&")
+            is_formatted = re.search(rf"\{{{re.escape(name)}\b", text_of(test.body)) is not None
+            same = sides[0].text == sides[1].text
+            bound = None if same or is_formatted else expected.value_of(name)
             value = side if bound is None else Fragment(bound, 0)
             within = node if bound is None else bound.parent or bound
             for leaf in leaves(value):

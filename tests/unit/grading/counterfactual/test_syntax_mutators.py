@@ -162,6 +162,13 @@ UNCERTAIN = [
     (".js", "[1].forEach(async (a) => { await g(a); expect(f(a)).toBe(3) })"),
     (".go", "for _, c := range []struct{ want int }{{1}} { check(c); if f() != c.want { t.Error(x) } }"),
     (".go", "for _, c := range []testCase{{want: 1}} { if c.run() != c.want { t.Error(x) } }"),
+    (".js", "if (x) this.skip()\n  expect(f()).toBe(3)"),
+    (".go", "t := new(testing.T)\n\tif f() != 3 { t.Errorf(x) }"),
+    (".java", "assertThat(f()).isEqualTo(0.5, near);"),
+    (".java", "assumeTrue(x); assertEquals(3, f());"),
+    (".java", "all.assertAll(() -> assertEquals(3, f()));"),
+    (".java", "try { f(); log.fail(); } catch (IOException e) { assertEquals(3, e.code()); }"),
+    (".rs", "my::assert_eq!(f(), 3);"),
     (".rs", "if x { assert_eq!(f(), 3); }"),
     (".rs", "for a in b { assert_eq!(f(a), 3); }"),
     (".rs", "if x { return; } assert_eq!(f(), 3);"),
@@ -186,6 +193,10 @@ def test_assertions_that_need_not_decide_have_no_quiet_mutant(ending: str, body:
         (".java", "int want = 3; g(want); assertEquals(want, f());"),
         (".rs", "let want = 3; g(want); assert_eq!(f(), want);"),
         (".rs", "assert_eq!(f(), Point { x: 3 });"),
+        (".rs", 'let want = "3"; g(&format!("{want}")); assert_eq!(f(), want);'),
+        (".go", "if f() != -3 * g() { t.Fatal(x) }"),
+        (".java", 'assertTrue(f().equals("3"));'),
+        (".rs", 'use near::{Other, String}; assert_eq!(f(), String::from("3"));'),
         (".rs", 'assert_eq!(f(), "3".into());'),
         (".rs", 'assert_eq!(f(), "3".as_ref());'),
     ],
@@ -314,6 +325,25 @@ def test_a_name_stands_for_the_function_that_explains_most_of_it() -> None:
         (".js", "const assert = require('../assert')\nit('a', () => { assert.equal(f(), 3) })"),
         (".js", "import { expect } from './expect'\nit('a', () => { expect(f()).toBe(3) })"),
         (".go", 'package a\nimport "a/assert"\nfunc TestA(t *testing.T) { assert.Equal(t, 3, f()) }'),
+        (".js", "function assert(x) { log(x) }\nit('a', () => { assert(f() === 3) })"),
+        (".js", "const expect = (x) => near(x)\nit('a', () => { expect(f()).toBe(3) })"),
+        (".js", "import { expect } from '@a/near'\nit('a', () => { expect(f()).toBe(3) })"),
+        (".js", "const {assert} = require('near')\nit('a', () => { assert.equal(f(), 3) })"),
+        (".js", "expect.addEqualityTesters([near])\nit('a', () => { expect(f()).toEqual([3]) })"),
+        (".go", 'package a\nimport (\n\t"a/assert"\n\t"github.com/stretchr/testify/require"\n)\n'
+         "func TestA(t *testing.T) { assert.Equal(t, 3, f()) }"),
+        (".go", 'package a\nimport "github.com/stretchr/testify/suite"\ntype S struct { suite.Suite }\n'
+         "func (s *S) Equal(a, b int) { near(a, b) }\nfunc (s *S) TestA() { s.Equal(3, f()) }"),
+        (".java", "import static org.junit.Assert.*;\n"
+         "class A extends Near { @Test void a() { assertEquals(3, f()); } }"),
+        (".java", "import static org.junit.Assert.*;\nimport static a.Near.is;\n"
+         "class A { @Test void a() { assertThat(f(), is(3)); } }"),
+        (".java", "import static org.testng.Assert.*;\n"
+         "class A { @Test void a() { assertEquals(f(), g()); } }"),
+        (".java", "import static org.junit.Assert.assertEquals;\nimport io.vavr.collection.List;\n"
+         "class A { @Test void a() { assertEquals(List.of(3), f()); } }"),
+        (".rs", "use near::assert_eq;\n#[test]\nfn a() { assert_eq!(f(), 3); }"),
+        (".rs", "macro_rules! assert_eq { ($a:expr) => {} }\n#[test]\nfn a() { assert_eq!(f(), 3); }"),
         (".java", "import static a.Near.assertEquals;\nclass A { @Test void a() { assertEquals(3, f()); } }"),
         (".java", "import static org.junit.Assert.*;\nclass A { @Test void a() { assertEquals(3, f()); }\n"
          "void assertEquals(long a, long b) { } }"),
