@@ -51,7 +51,13 @@ class Expectations:
             else:
                 self._stores[name.id] += 1
         self._is_read_elsewhere = is_introspected(function.node)
-        self.statements = list(certain_statements(function.node.body, literal=self._literal))
+        self._shared = {
+            name
+            for node in ast.walk(function.node)
+            if isinstance(node, ast.Global | ast.Nonlocal)
+            for name in node.names
+        }
+        self.statements = list(certain_statements(source, function.node.body, literal=self._literal))
         self._compared = _compared_names(source, function.node)
         self._tables = ParameterTable.all_of(function, self._literal)
 
@@ -67,7 +73,9 @@ class Expectations:
         node = operand.node
         if not isinstance(node, ast.Name):
             return Expectation((node,), operand.within, operand.tolerance, operand.boolean_only)
-        if self._is_read_elsewhere or any(id(one) not in self._compared for one in self._loads[node.id]):
+        if self._is_read_elsewhere or node.id in self._shared:
+            return None
+        if any(id(one) not in self._compared for one in self._loads[node.id]):
             return None  # it decides about more than equality
         allowed = [self._compared[id(one)] for one in self._loads[node.id]]
         tolerance = Tolerance(
@@ -81,6 +89,8 @@ class Expectations:
 
     def _of_parameter(self, name: str, tolerance: Tolerance, operand: Operand) -> Expectation | None:
         arguments = {argument.arg for argument in self._node.args.args}
+        if "request" in arguments:
+            return None  # it gives the names of tests, which follow their values
         if name in arguments:
             table = next((table for table in self._tables if name in table.names), None)
             if table is None or name in self._source.fixture_arguments or not (cells := table.column(name)):

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.grading.counterfactual.python import names
+from engine.grading.counterfactual.python.source import PythonSource
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
@@ -76,7 +77,11 @@ def _is_plain(node: Function) -> bool:
 
 
 def certain_statements(
-    body: Sequence[ast.stmt], *, literal: Callable[[ast.expr], ast.expr], in_loop: bool = False
+    source: PythonSource,
+    body: Sequence[ast.stmt],
+    *,
+    literal: Callable[[ast.expr], ast.expr],
+    in_loop: bool = False,
 ) -> Iterator[ast.stmt]:
     """Yield the statements that run whenever the function ends normally, and whose exceptions leave it.
 
@@ -90,19 +95,20 @@ def certain_statements(
         yield node
         match node:
             case ast.With() | ast.AsyncWith():
-                if all(is_transparent(item.context_expr) for item in node.items):
-                    yield from certain_statements(node.body, literal=literal, in_loop=in_loop)
+                if all(is_transparent(source, item.context_expr) for item in node.items):
+                    yield from certain_statements(source, node.body, literal=literal, in_loop=in_loop)
             case ast.For() if _runs_once(literal(node.iter), literal):
-                yield from certain_statements(node.body, literal=literal, in_loop=True)
+                yield from certain_statements(source, node.body, literal=literal, in_loop=True)
             case ast.Try(handlers=[]) if not _may_leave(node.finalbody, in_loop=True):
-                yield from certain_statements(node.body, literal=literal, in_loop=in_loop)
+                yield from certain_statements(source, node.body, literal=literal, in_loop=in_loop)
         if _may_leave([node], in_loop=in_loop):
             return
 
 
-def is_transparent(context: ast.expr) -> bool:
+def is_transparent(source: PythonSource, context: ast.expr) -> bool:
     """Return whether a context manager lets every exception of its body pass."""
-    return isinstance(context, ast.Call) and dotted(context.func) in names.TRANSPARENT
+    name = dotted(context.func) if isinstance(context, ast.Call) else ""
+    return name in names.TRANSPARENT and not source.defines(name.rpartition(".")[2])
 
 
 def _runs_once(iterated: ast.expr, literal: Callable[[ast.expr], ast.expr]) -> bool:

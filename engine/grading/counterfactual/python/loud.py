@@ -24,7 +24,7 @@ _MAX_PER_KIND = 6
 
 def loud_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
     """Yield changed exceptions and negated conditions of the assertions that every passing run executes."""
-    statements = list(certain_statements(function.node.body, literal=lambda node: node))
+    statements = list(certain_statements(source, function.node.body, literal=lambda node: node))
     for find in (_exceptions, _negations):
         edits = (edit for statement in statements for edit in find(source, statement))
         mutants = (source.mutant(function.name, within, [edit], MutantKind.CHANGED) for within, edit in edits)
@@ -32,7 +32,7 @@ def loud_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutan
 
 
 def _exceptions(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt | ast.expr, Edit]]:
-    for context in exception_contexts(statement):
+    for context in exception_contexts(source, statement):
         name, expected = dotted(context.func), context.args[0]
         if source.defines(name.rpartition(".")[2]):
             continue

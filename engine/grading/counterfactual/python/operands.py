@@ -56,16 +56,16 @@ def operands(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
         case ast.Expr(value=ast.Call() as call):
             yield from _arguments(source, call, statement)
         case ast.With() | ast.AsyncWith():
-            for context in certain_contexts(statement):
+            for context in certain_contexts(source, statement):
                 if isinstance(context, ast.Call) and dotted(context.func) == "self.assertNumQueries":
                     yield from (Operand(argument, context) for argument in context.args[:1])
 
 
-def certain_contexts(statement: ast.With | ast.AsyncWith) -> Iterator[ast.expr]:
+def certain_contexts(source: PythonSource, statement: ast.With | ast.AsyncWith) -> Iterator[ast.expr]:
     """Yield the context managers of a statement whose exceptions leave it: no unknown one is around them."""
     for context in (item.context_expr for item in statement.items):
         yield context
-        if not is_transparent(context):
+        if not is_transparent(source, context):
             return
 
 
@@ -103,7 +103,9 @@ def _approximated(source: PythonSource, call: ast.expr) -> tuple[ast.expr, Toler
     """Return the argument of ``approx``, with its tolerance; None for anything else."""
     if not isinstance(call, ast.Call) or dotted(call.func) not in ("approx", "pytest.approx"):
         return None
-    if len(call.args) != 1 or _is_loose(call.args[0]) or source.defines("approx"):
+    if len(call.args) != 1 or _is_loose(call.args[0]):
+        return None
+    if isinstance(call.func, ast.Name) and not _is_imported(source.tree, "approx", "pytest"):
         return None
     given = {keyword.arg: _number(keyword.value) for keyword in call.keywords}
     if not given.keys() <= {"rel", "abs"} or None in given.values():
@@ -181,9 +183,13 @@ def _almost(call: ast.Call) -> Tolerance | None:
 def _is_of_numpy(tree: ast.Module, owner: str, name: str) -> bool:
     if owner:
         return owner in ("np.testing", "numpy.testing")
+    return _is_imported(tree, name, "numpy.testing")
+
+
+def _is_imported(tree: ast.Module, name: str, module: str) -> bool:
     return any(
         isinstance(node, ast.ImportFrom)
-        and node.module == "numpy.testing"
+        and node.module == module
         and any(alias.name == name and alias.asname is None for alias in node.names)
         for node in tree.body
     )

@@ -168,7 +168,7 @@ class _Finder:
         return None
 
     def _exceptions(self, statement: ast.stmt) -> Iterator[_Candidate]:
-        for context in exception_contexts(statement):
+        for context in exception_contexts(self._source, statement):
             expected, name = context.args[0], dotted(context.func)
             if name not in names.RAISES or not isinstance(expected, ast.Name):
                 continue
@@ -200,12 +200,12 @@ def other_operator(source: PythonSource, test: ast.Compare) -> Edit | None:
     return place, place + len(found[2].encode()), other
 
 
-def exception_contexts(statement: ast.stmt) -> list[ast.Call]:
+def exception_contexts(source: PythonSource, statement: ast.stmt) -> list[ast.Call]:
     """Return the calls in a statement that may expect an exception or a warning, which they name first."""
     calls: Sequence[ast.expr] = ()
     match statement:
         case ast.With() | ast.AsyncWith():
-            calls = list(certain_contexts(statement))
+            calls = list(certain_contexts(source, statement))
         case ast.Expr(value=ast.Call() as call) if len(call.args) > 1:
             calls = [call]
     return [call for call in calls if isinstance(call, ast.Call) and call.args]

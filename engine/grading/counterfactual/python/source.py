@@ -48,6 +48,8 @@ class PythonSource:
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
         )
         self._defined = {name for node in ast.walk(self.tree) if (name := _defined_name(node))}
+        if any(getattr(node, "attr", "") == "addTypeEqualityFunc" for node in ast.walk(self.tree)):
+            self._defined |= {"assertEqual", "assertEquals", "failUnlessEqual"}
         self.fixture_arguments = _fixture_arguments(self.tree)
         self.is_introspected = is_introspected(self.tree)
         self._line_starts = [0, *(found.end() for found in re.finditer(rb"\r\n|\r|\n", content))]

@@ -121,6 +121,8 @@ def test_what_authors_rarely_negate_is_not_quiet(statement: str) -> None:
         "W = 3\ndef test_it():\n    assert f() == W\ndef test_other():\n    g(W)\n    assert f() == W\n",
         "def list(x): return x\ndef test_it():\n    assert f() == list(3)\n",
         "def test_it():\n    expected = 3\n    assert f(locals()) == expected\n",
+        "def test_it():\n    global expected\n    expected = 3\n    assert f() == expected\n",
+        "{parametrize}('y', [10])\ndef test_it(y, request):\n    assert f(request.node.name) == y\n",
         "W = 3\ndef g():\n    return globals()['W']\ndef test_it():\n    assert f() == W\n",
         "@pytest.fixture\ndef made(y):\n    return f(y)\n"
         "{parametrize}('y', [10, 20], ids=['a', 'b'])\ndef test_it(made, y):\n    assert made.value == y\n",
@@ -155,6 +157,9 @@ def test_options_and_unknown_contexts_of_assertions_are_left_alone(statement: st
         ("def assertTrue(self, a): pass", "self.assertTrue(f())"),
         ("def raises(kind): return suppress(Exception)", "with raises(ValueError):\n        f()"),
         ("approx = almost", "assert f() == approx(3)"),
+        ("from lib import approx", "assert f() == approx(3)"),
+        ("def patch(x): return suppress(Exception)", "with patch('a'):\n        self.assertTrue(f() == 3)"),
+        ("def setUp(self): self.addTypeEqualityFunc(float, near)", "self.assertEqual(f(), 3.0)"),
     ],
 )
 def test_names_that_a_file_defines_itself_mean_nothing(helper: str, statement: str) -> None:
