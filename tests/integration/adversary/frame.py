@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from engine.config.rollout import CounterfactualConfig, GradingConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.health import row_content
 from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.testing.toolchain import MOUNT
+from engine.grading.counterfactual.base import Reference
 from engine.grading.grader import Grader
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, GradeRule, TaskRow, Verdict
@@ -144,6 +146,18 @@ def under(row: TaskRow, rule: str) -> TaskRow:
     return replace(row, answer=replace(row.answer, **RULES[rule]))
 
 
+class _ProcessReferences:
+    """References of the rows that this process has graded; many submissions share a row."""
+
+    _made: ClassVar[dict[str, Reference]] = {}
+
+    async def load(self, row: TaskRow) -> Reference | None:
+        return self._made.get(row_content(row))
+
+    async def save(self, row: TaskRow, reference: Reference) -> None:
+        self._made[row_content(row)] = reference
+
+
 async def grade(backend: SandboxBackend, row: TaskRow, submission: Submission, rule: str) -> Grade:
     """Grade a submission under a rule."""
     row = under(row, rule)
@@ -151,7 +165,10 @@ async def grade(backend: SandboxBackend, row: TaskRow, submission: Submission, r
         row = submission.task(row)
     mode: Literal["always", "off"] = "always" if submission.layer is Layer.COUNTERFACTUAL else "off"
     config = GradingConfig(timeout_s=60.0, counterfactual=CounterfactualConfig(mode=mode))
-    grader = Grader(backend=backend, config=config, sandbox=SandboxConfig(memory_mb=256), run_id="adversary")
+    sandbox = SandboxConfig(memory_mb=256)
+    grader = Grader(
+        backend=backend, config=config, sandbox=sandbox, run_id="adversary", store=_ProcessReferences()
+    )
     return await grader.grade(row, submission.patch)
 
 
