@@ -12,7 +12,7 @@ from engine.sandbox.base import Sandbox
 from engine.sandbox.conformance.subject import Subject, check
 from engine.sandbox.seccomp.profile import Syscall, Verdict, syscalls
 
-_REFUSED = ("EPERM", "ENOSYS", "EAFNOSUPPORT")
+_REFUSED = ("EPERM", "ENOSYS", "EAFNOSUPPORT", "ENOTSUP")
 _CALLS = """
 import ctypes, errno, json, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -54,6 +54,9 @@ tell("mq_open", b"name", os.O_RDWR | os.O_CREAT, 0o600, 0)
 tell("syslog", 10, 0, 0)
 tell("statmount", 0, 0, 0, 0)
 tell("get_mempolicy", 0, 0, 0, 0, 0)
+tell("mincore", page, 4096, page)
+tell("cachestat", -1, 0, 0, 0)
+tell("preadv2", -1, 0, 0, 0, 0, 8)
 tell("personality", 0x40000)
 tell("clone", 0x10000000 | 17, 0, 0, 0, 0)
 """
@@ -149,14 +152,14 @@ def _numbers() -> str:
 
 @check
 async def refuses_system_calls_that_agents_do_not_need(subject: Subject) -> None:
-    """No io_uring, userfaultfd, keyrings, BPF, performance counters, namespaces, mounts or foreign memory."""
+    """No io_uring, userfaultfd, keyrings, BPF, performance counters, namespaces, mounts, foreign memory, page cache."""
     async with subject.open() as box:
         answers = await _run(box, _CALLS + _ATTEMPTS, _numbers())
         assert len(answers) >= 20
         refused = {row.name for row in syscalls() if row.verdict is not Verdict.ALLOWED}
         for name, answer in answers:
             assert answer in _REFUSED, (name, answer)
-            assert name in refused | {"personality", "clone"}, name
+            assert name in refused | {"personality", "clone", "preadv2"}, name
 
 
 @check

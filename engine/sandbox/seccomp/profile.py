@@ -17,6 +17,7 @@ _TABLE = Path(__file__).with_name("syscalls.tsv")
 _NEW_NAMESPACES = 0x7E020000
 """The CLONE_NEW… flags: mount, cgroup, UTS, IPC, user, PID and network namespace."""
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK, _NETLINK_ROUTE = 1, 2, 10, 16, 0
+_RWF_NOWAIT = 0x8
 _PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0xFFFFFFFF)
 """Linux, UNAME26 and 32-bit variants of both, and the query: no personality that weakens protections."""
 
@@ -73,8 +74,12 @@ RULES = (
     Rule("socketpair", errno.EAFNOSUPPORT, ((Argument(0, _AF_UNIX),),)),
     Rule("clone", errno.EPERM, ((Argument(0, 0, mask=_NEW_NAMESPACES),),)),
     Rule("personality", errno.EPERM, tuple((Argument(0, value),) for value in _PERSONALITIES)),
+    Rule("preadv2", errno.ENOTSUP, ((Argument(5, 0, mask=_RWF_NOWAIT),),)),
 )
-"""``clone3`` takes its flags through memory, which no filter can see, and is absent for that reason."""
+"""Sandboxes share the host's page cache: ``preadv2`` without waiting, ``mincore`` and ``cachestat`` would
+show a submission which pages an earlier run of its tests has left there.
+
+``clone3`` takes its flags through memory, which no filter can see, and is absent for that reason."""
 
 
 @dataclass(frozen=True, slots=True)
