@@ -152,7 +152,7 @@ def _numbers() -> str:
 
 @check
 async def refuses_system_calls_that_agents_do_not_need(subject: Subject) -> None:
-    """No io_uring, userfaultfd, keyrings, BPF, performance counters, namespaces, mounts, foreign memory, page cache."""
+    """No io_uring, userfaultfd, keyrings, BPF, counters, namespaces, mounts, foreign memory or page cache."""
     async with subject.open() as box:
         answers = await _run(box, _CALLS + _ATTEMPTS, _numbers())
         assert len(answers) >= 20
