@@ -33,6 +33,7 @@ _MAX_DIGITS = 15
 """Beyond that, neighbours may be the same floating-point number."""
 _LARGEST = frozenset(2**bits - extra for bits in (7, 8, 15, 16, 31, 32) for extra in (0, 1))
 """Largest and smallest integers of narrow types, beyond which a program does not compile."""
+_REST = re.compile(r"(?<=.)[+#;?].*", re.DOTALL)
 _VOWELS, _CONSONANTS = "aeiou", "bcdfghjklmnpqrstvwxyz"
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _OTHER_WORDS = {
@@ -183,7 +184,13 @@ def _other_character_literal(text: str) -> str | None:
 
 
 def _other_content(content: str, words: Sequence[str]) -> str:
-    """Return a text with another digit, word or letter; empty where it has none outside of escapes."""
+    """Return a text with another digit, word or letter; empty where it has none outside of escapes.
+
+    The part before ``+``, ``#``, ``;`` or ``?`` comes first: comparisons may ignore what follows.
+    """
+    found_rest = _REST.search(content)
+    if found_rest and (head := _other_content(content[: found_rest.start()], words)):
+        return f"{head}{content[found_rest.start() :]}"
     protected = {at for escape in _ESCAPE.finditer(content) for at in range(*escape.span())}
     places = [at for at in range(len(content) - 1, -1, -1)
               if at not in protected and content[at].isascii() and content[at].isalnum()]  # fmt: skip

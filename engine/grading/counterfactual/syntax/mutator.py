@@ -16,6 +16,8 @@ from engine.grading.counterfactual.syntax.literals import Edit
 from engine.grading.counterfactual.syntax.source import SyntaxSource
 
 _MAX_PER_KIND = 6
+_SHORTEST_REPEATED = 3
+"""Characters from which on a value that stands twice in an assertion is no coincidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +96,7 @@ class SyntaxMutator(Generic[Test]):
     def _mutants_of(self, source: SyntaxSource, test: Test) -> Iterator[Mutant]:
         found: dict[MutantKind, dict[tuple[Edit, ...], Candidate]] = {kind: {} for kind in MutantKind}
         for candidate in self._language.candidates(source, test):
-            told = _told(candidate, test)
+            told = _told(candidate, test, source.content)
             found[told.kind].setdefault(told.edits, told)
         for kind, candidates in found.items():
             for candidate in islice(candidates.values(), _MAX_PER_KIND):
@@ -122,8 +124,8 @@ def _is_wanted(path: str, test: SyntaxTest, names: Collection[str] | None) -> bo
     return names is None or any(word in names for word in re.findall(r"\w+", f"{path} {test.name}"))
 
 
-def _told(candidate: Candidate, test: SyntaxTest) -> Candidate:
-    """Return the candidate with messages that tell of the new value; loud where a title tells of the old."""
+def _told(candidate: Candidate, test: SyntaxTest, content: bytes) -> Candidate:
+    """Return the candidate with messages that tell of the new value; loud where others tell the old one."""
     if candidate.kind is not MutantKind.VALUE:
         return candidate
     edits = list(candidate.edits)
@@ -131,6 +133,8 @@ def _told(candidate: Candidate, test: SyntaxTest) -> Candidate:
         if not edit.before:
             continue
         word = re.compile(rf"(?<!\w){re.escape(edit.before)}(?!\w)")
+        if len(edit.before) >= _SHORTEST_REPEATED and _is_repeated(candidate, edit, word, content):
+            return replace(candidate, kind=MutantKind.CHANGED)
         if word.search(test.title) or word.search(test.title.lower()):
             return replace(candidate, kind=MutantKind.CHANGED)
         for start, text in candidate.messages:
@@ -138,3 +142,11 @@ def _told(candidate: Candidate, test: SyntaxTest) -> Candidate:
                 at = start + len(text[: match.start()].encode())
                 edits.append(Edit(at, at + len(edit.before.encode()), edit.after))
     return replace(candidate, edits=tuple(edits))
+
+
+def _is_repeated(candidate: Candidate, edit: Edit, word: re.Pattern[str], content: bytes) -> bool:
+    """Return whether the assertion holds the old value elsewhere, its messages apart."""
+    first, last = candidate.within
+    others = (content[first : edit.start] + b"\0" + content[edit.end : last]).decode("utf-8", "replace")
+    in_messages = sum(len(word.findall(text)) for _, text in candidate.messages)
+    return len(word.findall(others)) > in_messages

@@ -50,6 +50,7 @@ QUIET = [
     (".js", "expect(f()).to.be.true", "expect(f()).to.be.false"),
     (".js", "expect(f()).to.not.include(x)", "expect(f()).to.include(x)"),
     (".js", "f().should.equal('ca')", "f().should.equal('ce')"),
+    (".js", "expect(f()).toBe('1.2+5')", "expect(f()).toBe('1.3+5')"),
     (".js", "assert.strictEqual(f(), 7, 'is 7')", "assert.strictEqual(f(), 8, 'is 8')"),
     (".js", "assert.ok(!f())", "assert.ok(f())"),
     (".js", "assert(f() === 10)", "assert(f() === 11)"),
@@ -278,6 +279,20 @@ def test_a_title_that_tells_of_the_value_makes_its_mutant_loud() -> None:
     source = "it('returns 3', () => { expect(f()).toBe(3) })"
     kinds = [mutant.kind for mutant in mutants_of(source, ".js") if "toBe(4)" in mutant.after]
     assert kinds == [MutantKind.CHANGED]
+
+
+@pytest.mark.parametrize(
+    ("ending", "body"),
+    [
+        (".js", "expect(f('1.2.3')).toBe('1.2.3')"),
+        (".go", 'if got := f("1.2.3"); got != "1.2.3" { t.Error(got) }'),
+        (".java", 'assertEquals("1.2.3", f("x 1.2.3"));'),
+        (".rs", 'assert_eq!(f("1.2.3"), "1.2.3");'),
+    ],
+)
+def test_a_value_that_its_assertion_repeats_makes_its_mutant_loud(ending: str, body: str) -> None:
+    assert not [text for text in changed(body, ending) if "1.2.4" in text]
+    assert [text for text in changed(body, ending, MutantKind.CHANGED) if "1.2.4" in text]
 
 
 def test_a_test_that_expects_an_exception_changes_only_that() -> None:
