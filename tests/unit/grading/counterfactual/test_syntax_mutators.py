@@ -259,6 +259,7 @@ def test_a_false_assertion_is_added_before_a_test_may_end(ending: str, body: str
         (".js", "test.failing('a', () => { expect(f()).toBe(3) })"),
         (".js", "test('a', {todo: true}, () => { expect(f()).toBe(3) })"),
         (".js", "it('a', () => { expect(f()).toBe(3) })\nit('a', () => { expect(f()).toBe(3) })"),
+        (".js", "if (lib.has) { it('a', () => { expect(f()).toBe(3) }) }"),
         (".js", "function helper() { expect(f()).toBe(3) }"),
         (".go", "package a\nfunc Testing(t *testing.T) { if f() != 3 { t.Fail() } }"),
         (".go", "package a\nfunc helper(t *testing.T) { if f() != 3 { t.Fail() } }"),
