@@ -21,8 +21,9 @@ from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
 
 _CRATES = frozenset({"", "std", "core", "pretty_assertions", "similar_asserts"})
 _OWN = re.compile(
-    rb"\buse\s+(?!(?:::)?(?:std|core|alloc|pretty_assertions|similar_asserts)\b)([^;]*);"
-    rb"|macro_rules!\s*(\w+)"
+    rb"^[ \t]*(?:pub\b\S*[ \t]+)?use\s+(?!(?:::)?(?:std|core|alloc|pretty_assertions|similar_asserts)\b)"
+    rb"([\w\s:{},*]+);|macro_rules!\s*(\w+)",
+    re.MULTILINE,
 )
 """Names that other crates or the file define: they may take the place of the standard library's."""
 _WRAPPERS = frozenset({"Some", "Ok", "Err", "String::from", "Box::new", "Vec::from"})

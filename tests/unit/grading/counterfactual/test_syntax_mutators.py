@@ -106,6 +106,7 @@ QUIET = [
      'assert_eq!(f::<A, B>(), Some("v2"), "not {}", x);'),
     (".rs", "assert_eq!(f(), vec![(1, 'a')]);", "assert_eq!(f(), vec![(2, 'a')]);"),
     (".rs", 'assert_eq!(f(), "7".to_string());', 'assert_eq!(f(), "8".to_string());'),
+    (".rs", "// We use assert_eq\n    assert_eq!(f(), 3);", "// We use assert_eq\n    assert_eq!(f(), 4);"),
     (".rs", "assert_ne!(f(), x)", "assert_eq!(f(), x)"),
     (".rs", "assert!(f().is_ok());", "assert!(f().is_err());"),
     (".rs", "assert!(!f());", "assert!(f());"),
