@@ -27,7 +27,7 @@ from engine.sandbox.conformance import CHECKS, Subject, reference_tree
 from engine.sandbox.conformance.subject import SECRET
 from engine.sandbox.local import cgroups
 from engine.sandbox.local.backend import LocalBackend
-from engine.sandbox.local.images import build_image, image_exists
+from engine.sandbox.local.images import OWNER, build_image, image_exists
 from engine.sandbox.preflight import preflight
 
 REPO = Path(__file__).parents[2]
@@ -331,13 +331,15 @@ async def test_a_folder_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root owns files as root")
-async def test_root_starts_no_sandbox_of_files_that_belong_to_root(home: Path, tmp_path: Path) -> None:
-    build_image(home, "copied", tmp_path)
-    for path in (home / "images/copied/rootfs", *(home / "images/copied/rootfs").rglob("*")):
+async def test_no_command_runs_as_root_in_an_image_that_root_copied(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    build_image(home, "copied", tmp_path / "tree")
+    rootfs = home / "images/copied/rootfs"
+    for path in (rootfs, *rootfs.rglob("*")):
         os.chown(path, 0, 0, follow_symlinks=False)
-    with pytest.raises(SandboxStartError, match="belong to root"):
-        async with LocalBackend(home).open(SandboxSpec(image="copied")):
-            pass
+    async with LocalBackend(home).open(SandboxSpec(image="copied")) as box:
+        assert (await box.exec("chmod 666 /dev/null", timeout_s=_PATIENCE_S)).exit_code != 0
+    assert {path.lstat().st_uid for path in rootfs.rglob("*")} == {OWNER}
 
 
 async def test_preflight_finds_nothing_fatal_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

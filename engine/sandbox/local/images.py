@@ -83,6 +83,9 @@ def image_exists(home: Path, name: str) -> bool:
 def load_image(home: Path, name: str) -> Image:
     """Read an image's description.
 
+    As root, an image whose files are root's (a copied one) is given away first: commands run as the owner of
+    its files, and root owns the host's device nodes.
+
     Raises:
         ImageError: there is no such image, or it is damaged; says what to do.
     """
@@ -92,6 +95,8 @@ def load_image(home: Path, name: str) -> Image:
         described = json.loads(path.read_text())
         written, rootfs = path.stat(), folder / "rootfs"
         workdir = rootfs / described["workdir"].lstrip("/")
+        if workdir.stat().st_uid == 0 == os.geteuid():
+            _give_away(rootfs)
         owner = workdir.stat()
         return Image(
             name=folder.name,
