@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import time
 
 from .limits import apply_rlimits, descendants, has_rlimits
@@ -29,6 +30,10 @@ def harden() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     _set_signals(default=(_SIGINT,), ignore=(_SIGPIPE,))  # an init ignores what has no handler
     os.umask(0o022)
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (1, 1))  # 0 leaves cores to a handler outside of the sandbox
+    except (OSError, ValueError):
+        pass  # the limit is lower already, and cannot be raised
 
 
 def _prctl(option: int, argument: int) -> None:
