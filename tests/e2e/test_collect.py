@@ -68,7 +68,7 @@ def shoot(page: Page, folder: Path, name: str) -> None:
 def enter_endpoint(page: Page, server: OpenAIServer) -> None:
     page.goto("/endpoints/")
     page.get_by_label("Name").fill("lab")
-    page.get_by_label("Address").fill(server.url)
+    page.get_by_role("textbox", name="Address").fill(server.url)
     page.get_by_label("Key", exact=True).fill(KEY)
     page.get_by_role("button", name="Add").click()
     expect(page.get_by_role("cell", name="lab", exact=True)).to_be_visible()

@@ -1,1 +1,1 @@
-"""What an agent submits: which files count, how they are applied, and signs of tampering."""
+"""Submissions of agents: which of their files count, how they are applied, signs of tampering."""

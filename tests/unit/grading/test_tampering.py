@@ -136,9 +136,10 @@ def test_what_a_patch_may_not_touch_is_left_out_and_named(path: str, kind: Findi
 
 
 def test_files_of_the_gold_patch_are_code_whatever_their_name() -> None:
-    path, other = "django/test/client.py", "django/test/runner.py"
-    found = admit({}, {path: "c\n", other: "c\n"}, gold_patch=diff_texts(path, "a\n", "b\n"))
-    assert (found.changes.paths, found.left_out) == ([path], (other,))
+    path, neighbour, other = "django/test/client.py", "django/test/runner.py", "django/tests/runner.py"
+    gold = diff_texts(path, "a\n", "b\n")
+    found = admit({}, {path: "c\n", neighbour: "c\n", other: "c\n"}, gold_patch=gold)
+    assert (found.changes.paths, found.left_out) == ([path, neighbour], (other,))
 
 
 def test_hidden_paths_are_no_code_even_where_the_gold_patch_names_them() -> None:

@@ -11,7 +11,7 @@ from tree_sitter import Node
 from engine.grading.counterfactual.base import MutantKind
 from engine.grading.counterfactual.java import names
 from engine.grading.counterfactual.java.functions import JavaTest, certain_expressions
-from engine.grading.counterfactual.syntax.bindings import ExpectedNames
+from engine.grading.counterfactual.syntax.bindings import ExpectedNames, declared
 from engine.grading.counterfactual.syntax.literals import (
     Edit,
     is_literal,
@@ -78,22 +78,13 @@ def _values(source: SyntaxSource, one: _Equality, side: Node, bound: Node | None
 
 
 def _expected_names(test: JavaTest, equalities: Sequence[_Equality]) -> ExpectedNames:
-    expected = ExpectedNames(test.body, _declared)
+    expected = ExpectedNames(test.body, declared("variable_declarator"))
     for one in equalities:
         for side in one.sides:
             expected.compared(side.byte_range, side.byte_range)
         for message in one.messages:
             expected.shown(*message.byte_range)
     return expected
-
-
-def _declared(name: Node) -> Node | None:
-    """Return the value of ``int name = value``."""
-    parent = name.parent
-    if parent is None or parent.type != "variable_declarator":
-        return None
-    own = parent.child_by_field_name("name")
-    return parent.child_by_field_name("value") if own is not None and own.id == name.id else None
 
 
 def _is_beyond(leaf: Node, edit: Edit, delta: Node | None) -> bool:

@@ -26,7 +26,7 @@ from engine.grading.counterfactual.javascript.equalities import equated, leaves
 from engine.grading.counterfactual.javascript.functions import expressions_of, parameter, uses_of
 from engine.grading.counterfactual.javascript.imports import own_names
 from engine.grading.counterfactual.javascript.opposites import negations, opposites, renamed
-from engine.grading.counterfactual.syntax.bindings import ExpectedNames
+from engine.grading.counterfactual.syntax.bindings import ExpectedNames, declared
 from engine.grading.counterfactual.syntax.literals import Edit, is_literal, literal_edit
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
@@ -75,7 +75,7 @@ def changed_candidates(source: SyntaxSource, test: SyntaxTest) -> Iterator[Candi
 
 def _names(test: SyntaxTest, certain: Sequence[tuple[Node, Chain, _Place]]) -> Iterator[Candidate]:
     """Yield candidates that change the value of a name that serves as an expected value alone."""
-    expected = ExpectedNames(test.body, _declared)
+    expected = ExpectedNames(test.body, declared("variable_declarator"))
     operands: list[tuple[Node, Sequence[str]]] = []
     for _, chain, place in certain:
         own = [operand for operand, _ in equated(chain, place.context, place.awaited)]
@@ -90,15 +90,6 @@ def _names(test: SyntaxTest, certain: Sequence[tuple[Node, Chain, _Place]]) -> I
             edit = literal_edit(leaf, words)
             if edit is not None and value is not None:
                 yield _candidate(value.parent or value, edit, ())
-
-
-def _declared(name: Node) -> Node | None:
-    """Return the value of ``const name = value``."""
-    parent = name.parent
-    if parent is None or parent.type != "variable_declarator":
-        return None
-    own = parent.child_by_field_name("name")
-    return parent.child_by_field_name("value") if own is not None and own.id == name.id else None
 
 
 def _candidate(within: Node, edit: Edit, messages: Sequence[Node]) -> Candidate:

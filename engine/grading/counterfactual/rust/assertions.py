@@ -14,7 +14,7 @@ from tree_sitter import Node
 from engine.grading.counterfactual.base import MutantKind
 from engine.grading.counterfactual.rust.functions import certain_expressions
 from engine.grading.counterfactual.rust.macros import Fragment, macro_arguments
-from engine.grading.counterfactual.syntax.bindings import ExpectedNames
+from engine.grading.counterfactual.syntax.bindings import ExpectedNames, declared
 from engine.grading.counterfactual.syntax.literals import Edit, is_literal, literal_edit
 from engine.grading.counterfactual.syntax.mutator import Candidate, SyntaxTest
 from engine.grading.counterfactual.syntax.source import SyntaxSource, text_of
@@ -91,7 +91,7 @@ def _equalities(
 def _expected_names(
     test: SyntaxTest, equalities: Sequence[tuple[Node, tuple[Fragment, Fragment], Sequence[Fragment]]]
 ) -> ExpectedNames:
-    expected = ExpectedNames(test.body, _declared)
+    expected = ExpectedNames(test.body, declared("let_declaration", "pattern"))
     for _, sides, messages in equalities:
         for side in sides:
             start = side.end - len(side.text.lstrip("&").encode())
@@ -99,15 +99,6 @@ def _expected_names(
         for message in messages:
             expected.shown(message.start, message.end)
     return expected
-
-
-def _declared(name: Node) -> Node | None:
-    """Return the value of ``let name = value``."""
-    parent = name.parent
-    if parent is None or parent.type != "let_declaration":
-        return None
-    own = parent.child_by_field_name("pattern")
-    return parent.child_by_field_name("value") if own is not None and own.id == name.id else None
 
 
 def leaves(value: Fragment) -> Iterator[Fragment]:

@@ -18,6 +18,24 @@ _DECLARATIONS = frozenset({
 """Nodes between a value and the block of its statement."""
 
 
+def declared(declaration: str, own: str = "name") -> Callable[[Node], Node | None]:
+    """Return what finds the value of a declaration such as ``int name = value``, given the name's node.
+
+    Args:
+        declaration: the grammar's type of such declarations.
+        own: the field that holds their name.
+    """
+
+    def value(name: Node) -> Node | None:
+        parent = name.parent
+        if parent is None or parent.type != declaration:
+            return None
+        declared_name = parent.child_by_field_name(own)
+        return parent.child_by_field_name("value") if declared_name == name else None
+
+    return value
+
+
 class ExpectedNames:
     """Names of a test's body.
 
