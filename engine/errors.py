@@ -26,6 +26,7 @@
     ├── RunEndingError         every other rollout would meet it too: the run ends at once
     │   ├── EndpointRefusedError   an endpoint refuses the run's requests: key, quota, model
     │   └── SpendLimitError        an endpoint's spend limit is reached
+    ├── ScoreError             a verifier gave a trajectory no score
     ├── CheckpointError        a checkpoint is missing, incomplete or of another model
     └── TrainerError           an update failed, or a rank of the trainer ended
         └── UpdateAbandonedError   it was told to end an update early, and cannot go on
@@ -226,6 +227,19 @@ class EndpointRefusedError(RunEndingError):
 
 class SpendLimitError(RunEndingError):
     """An endpoint's spend limit is reached; the run ends as stopped."""
+
+
+class ScoreError(TrainyardError):
+    """A verifier gave a trajectory no score; that is never a score of 0.
+
+    Args:
+        message: the reason.
+        retry: False where another attempt would fail in the same way.
+    """
+
+    def __init__(self, message: str, *, retry: bool = True) -> None:
+        self.retry = retry
+        super().__init__(message)
 
 
 class CheckpointError(TrainyardError):

@@ -26,6 +26,8 @@ class Reply:
     """More fields of the message."""
     finish_reason: str | None = None
     """None: what follows from the message."""
+    logprobs: Any = None
+    """``logprobs`` of the choice; None leaves it out."""
     usage: Any = field(default_factory=lambda: dict(USAGE))
     model: str | None = None
     """None: the model asked for."""
@@ -49,12 +51,15 @@ class Reply:
                 for n, (name, arguments) in enumerate(self.calls)
             ]
         finish = self.finish_reason or ("tool_calls" if self.calls else "stop")
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        if self.logprobs is not None:
+            choice["logprobs"] = self.logprobs
         return {
             "id": "chatcmpl-1",
             "object": "chat.completion",
             "created": 1,
             "model": asked if self.model is None else self.model,
-            "choices": [{"index": 0, "message": message, "finish_reason": finish}],
+            "choices": [choice],
             "usage": self.usage,
         }
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from engine.inference.base import Usage
 from engine.tools.base import printable
@@ -39,6 +42,16 @@ class OversizedAnswerError(ValueError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogprobs:
+    """A token of a response, with the tokens that were most likely at its place."""
+
+    token: str
+    logprob: float
+    alternatives: Mapping[str, float]
+    """Log-probabilities by token, in most cases with that of ``token``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A message of an endpoint."""
 
@@ -49,6 +62,8 @@ class Answer:
     calls: tuple[NativeCall, ...]
     finish_reason: str
     usage: Mapping[str, Any] | None
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """Tokens of the response; empty where none were asked for, or the endpoint gives none."""
 
 
 def read_answer(body: object) -> Answer:
@@ -80,6 +95,7 @@ def read_answer(body: object) -> Answer:
         calls=_calls(message.get("tool_calls")),
         finish_reason=read_text(choices[0].get("finish_reason")),
         usage=body["usage"] if isinstance(body.get("usage"), dict) else None,
+        logprobs=_logprobs(choices[0].get("logprobs")),
     )
     if len(answer.content) + len(answer.thinking) > MAX_RESPONSE_CHARS:
         raise OversizedAnswerError(f"the answer is longer than {MAX_RESPONSE_CHARS} characters")
@@ -99,6 +115,39 @@ def read_content(content: object) -> tuple[str, str]:
         else:
             text.append(read_text(part.get("text")) or read_text(part.get("refusal")))
     return "".join(text), "".join(thinking)
+
+
+def _logprobs(logprobs: object) -> tuple[TokenLogprobs, ...]:
+    tokens = logprobs.get("content") if isinstance(logprobs, dict) else None
+    if not isinstance(tokens, list):
+        return ()
+    return tuple(
+        TokenLogprobs(
+            token=read_text(token.get("token")),
+            logprob=_logprob(token),
+            alternatives=_alternatives(token.get("top_logprobs")),
+        )
+        for token in tokens
+        if isinstance(token, dict)
+    )
+
+
+def _alternatives(listed: object) -> dict[str, float]:
+    """Return the alternatives of a place; tokens that read the same, as invalid bytes do, are summed."""
+    found: dict[str, float] = {}
+    for entry in listed if isinstance(listed, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("token"), str):
+            token = read_text(entry["token"])
+            found[token] = float(np.logaddexp(found.get(token, -math.inf), _logprob(entry)))
+    return found
+
+
+def _logprob(entry: Mapping[str, Any]) -> float:
+    """Return a log-probability. Raises GarbledAnswerError."""
+    value = entry.get("logprob")
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise GarbledAnswerError(f"a token's log-probability is {value!r}, not a number")
+    return float(value)
 
 
 def _calls(calls: object) -> tuple[NativeCall, ...]:

@@ -20,7 +20,7 @@ from openai import OpenAIError
 from engine.config.policies import EndpointPolicyConfig
 from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, RunEndingError
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, SamplingParams, Usage
-from engine.inference.endpoint.answers import Answer, read_answer, read_usage
+from engine.inference.endpoint.answers import Answer, TokenLogprobs, read_answer, read_usage
 from engine.inference.endpoint.client import EndpointClient
 from engine.inference.endpoint.failures import Failure, classify
 from engine.inference.endpoint.keys import Endpoint
@@ -150,6 +150,28 @@ class EndpointPolicy(ChatPolicy):
             stopped=answer.finish_reason != "length",
             usage=usage,
         )
+
+    async def respond_with_logprobs(
+        self, messages: Sequence[Message], sampling: SamplingParams, *, seed: int, key: RolloutKey, top: int
+    ) -> tuple[Sequence[TokenLogprobs], Usage]:
+        """Return the tokens of a response, each with the most likely ones at its place.
+
+        Args:
+            messages: the conversation; no functions are declared.
+            sampling: temperature and maximum length.
+            seed: of the response.
+            key: rollout for which it is counted.
+            top: number of tokens at each place; most endpoints give at most 20.
+
+        Raises:
+            ContextLengthError, ModelError, RunEndingError: as ``respond``.
+        """
+        body = self._body(messages, (), sampling, seed=seed)
+        for inert in ("stream", "stream_options"):
+            body.pop(inert, None)
+        body |= {"logprobs": True, "top_logprobs": top}
+        answer, usage = await self._answer(body, self._expected(messages, sampling.max_tokens), key)
+        return answer.logprobs, usage
 
     def release(self, key: RolloutKey) -> None:
         """Forget the waits and the cost of a rollout."""

@@ -1,0 +1,186 @@
+"""Scores of endpoints: found in the response's tokens, keyed by trajectory, never 0 by default."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from engine.config.policies import EndpointPolicyConfig
+from engine.errors import EndpointRefusedError, ScoreError
+from engine.inference.endpoint import policy as endpoint_policy
+from engine.inference.endpoint.answers import TokenLogprobs
+from engine.inference.endpoint.keys import Endpoint
+from engine.inference.endpoint.policy import EndpointPolicy
+from engine.verifiers.execution_free import EndpointJudge, Judgement, Score, Transcript, judge_all
+from engine.verifiers.execution_free.endpoint_judge import read_answer_tokens
+from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
+from tests.unit.verifiers.builders import make_transcript
+
+YES, NO = math.log(0.6), math.log(0.2)
+
+
+@pytest.fixture(autouse=True)
+def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint_policy, "FIRST_PAUSE_S", 0.001)
+
+
+def tokens(*texts: str, at: int, **alternatives: float) -> list[TokenLogprobs]:
+    """A response's tokens; those at one place have alternatives."""
+    return [
+        TokenLogprobs(
+            token=text,
+            logprob=alternatives.get(text, -0.1) if place == at else -0.1,
+            alternatives=alternatives if place == at else {text: -0.1},
+        )
+        for place, text in enumerate(texts)
+    ]
+
+
+def reply(texts: Sequence[str], place: int, alternatives: Mapping[str, float]) -> Reply:
+    content = [
+        {
+            "token": text,
+            "logprob": -0.1,
+            "top_logprobs": [
+                {"token": other, "logprob": value}
+                for other, value in (alternatives if index == place else {text: -0.1}).items()
+            ],
+        }
+        for index, text in enumerate(texts)
+    ]
+    return Reply(content="".join(texts), logprobs={"content": content})
+
+
+GOOD = reply(["<judg", "ement>", "YES", "</", "judgement>"], 2, {"YES": YES, "NO": NO})
+
+
+@asynccontextmanager
+async def judged_by(server: OpenAIServer, **settings: Any) -> AsyncIterator[EndpointJudge]:
+    config = EndpointPolicyConfig(endpoint=server.url, **{"model": "m", "max_retries": 1, **settings})
+    opened = EndpointPolicy(config, Endpoint(address=server.url, key=""))
+    try:
+        yield EndpointJudge(opened, max_context=8192)
+    finally:
+        await opened.close()
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        tokens("<judg", "ement>", "YES", "</", "judgement>", at=2, YES=YES, NO=NO),
+        tokens("Well", ".", "<judgement", ">YES", "</judgement>", at=3, **{">YES": YES, ">NO": NO}),
+        tokens("<judgement>", "\n", " YES", at=2, **{" YES": YES, " NO": NO, "\n": -9.0}),
+        tokens("<judgement>", "Yes", at=1, Yes=math.log(0.4), YES=math.log(0.2), No=NO),
+        tokens("YES", "<|im_end|>", at=0, YES=YES, NO=NO),
+        tokens("<judgement>", "NO", "</judgement>", "<judgement>", "YES", at=4, YES=YES, NO=NO),
+    ],
+    ids=["split", "merged", "space", "case", "bare", "last"],
+)
+def test_the_answer_is_found_wherever_it_is(found: list[TokenLogprobs]) -> None:
+    assert read_answer_tokens(found).p_yes == pytest.approx(0.75)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ([], "no log-probabilities"),
+        (tokens("May", "be", at=0), "no <judgement>"),
+        (tokens("<judgement>", at=0), "ends after"),
+        (tokens("<judgement>", " \n", at=0), "ends after"),
+        (tokens("<judgement>", "YES", at=1, YES=YES, Maybe=-3.0), "NO is not among the 2 tokens"),
+        (tokens("<judgement>", "NO", at=1, NO=NO), "YES is not among"),
+        (tokens("<judgement>", "MAYBE", at=1, MAYBE=-0.1), "YES is not among"),
+    ],
+)
+def test_what_is_no_answer_gives_no_score(found: list[TokenLogprobs], message: str) -> None:
+    with pytest.raises(ScoreError, match=message):
+        read_answer_tokens(found)
+
+
+async def test_a_request_asks_for_log_probabilities_and_a_greedy_answer() -> None:
+    with openai_server([GOOD]) as server:
+        async with judged_by(server, stream=True, input_price=1.0, output_price=2.0) as judge:
+            score = await judge.score(make_transcript())
+    [body] = server.requests
+    assert (body["logprobs"], body["top_logprobs"], body["temperature"]) == (True, 20, 0.0)
+    assert "stream" not in body
+    assert score.p_yes == pytest.approx(0.75)
+    assert score.prompt_tokens == 100
+    assert score.cost == pytest.approx((100 * 1.0 + 20 * 2.0) / 1e6)
+
+
+async def judge_through(
+    server: OpenAIServer, transcripts: Mapping[str, Transcript]
+) -> dict[str, Judgement[str]]:
+    async with judged_by(server) as judge:
+        return {found.key: found async for found in judge_all(judge, transcripts, max_attempts=3)}
+
+
+async def test_a_failed_score_is_tried_again_at_another_temperature() -> None:
+    with openai_server([Reply(content="Hm", logprobs={"content": []}), Reply(content="Hm"), GOOD]) as server:
+        found = await judge_through(server, {"t": make_transcript()})
+    assert found["t"].score is None
+    assert "no log-probabilities" in found["t"].error
+    assert len(server.requests) == 1, "an endpoint without log-probabilities never has any"
+    unclear = reply(["Hm", "."], 0, {"Hm": -0.1})
+    with openai_server([unclear, GOOD]) as server:
+        found = await judge_through(server, {"t": make_transcript()})
+    assert found["t"].attempts == 2
+    assert found["t"].score is not None
+    assert [body["temperature"] for body in server.requests] == [0.0, 0.5]
+
+
+async def test_a_score_that_stays_missing_is_an_error_and_not_zero() -> None:
+    certain = reply(["<judgement>", "YES", "</judgement>"], 1, {"YES": -1e-4, "Yes": -9.2})
+    with openai_server([certain]) as server:
+        found = await judge_through(server, {"t": make_transcript()})
+    assert found["t"].score is None
+    assert found["t"].attempts == 3
+    assert "NO is not among" in found["t"].error
+
+
+@pytest.mark.parametrize("value", [None, "-0.1", True, math.nan])
+async def test_garbled_log_probabilities_are_no_score(value: object) -> None:
+    garbled = [{"token": "YES", "logprob": value, "top_logprobs": []}]
+    with openai_server([Reply(content="YES", logprobs={"content": garbled})]) as server:
+        found = await judge_through(server, {"t": make_transcript()})
+    assert found["t"].score is None
+    assert "not a number" in found["t"].error
+
+
+async def test_a_refusal_ends_all() -> None:
+    refused = Reply(status=401, error={"message": "no"})
+    with openai_server([refused]) as server, pytest.raises(EndpointRefusedError):
+        await judge_through(server, {name: make_transcript() for name in "abc"})
+
+
+async def test_scores_belong_to_their_trajectories_in_whatever_order_they_arrive() -> None:
+    class Slow:
+        """Scores by the problem statement; later transcripts are ready first."""
+
+        def __init__(self) -> None:
+            self.started = 0
+            self.later = asyncio.Event()
+
+        async def score(self, transcript: Transcript, *, attempt: int = 0) -> Score:
+            self.started += 1
+            if transcript.problem == "0":
+                await self.later.wait()
+            if transcript.problem == "7":
+                self.later.set()
+                raise ScoreError(f"unreadable, attempt {attempt}")
+            return Score(p_yes=int(transcript.problem) / 10, yes_logprob=-1, no_logprob=-1, prompt_tokens=1)
+
+    transcripts = {f"t{n}": make_transcript(problem=str(n)) for n in range(8)}
+    arrived = [found async for found in judge_all(Slow(), transcripts, parallel=2, max_attempts=2)]
+    assert arrived[-1].key in ("t0", "t7"), "the first transcript waited for the last one"
+    found = {one.key: one for one in arrived}
+    assert {key: one.score.p_yes for key, one in found.items() if one.score} == {
+        f"t{n}": n / 10 for n in range(7)
+    }
+    assert (found["t7"].score, found["t7"].error, found["t7"].attempts) == (None, "unreadable, attempt 1", 2)

@@ -1,0 +1,131 @@
+"""The judge's prompt, and how it is shortened."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import ScoreError
+from engine.types import Step, ToolCall
+from engine.verifiers.execution_free import Shortened, Transcript, judge_messages, shorten, turn_of
+from engine.verifiers.execution_free.prompts import JudgedPart
+from engine.verifiers.execution_free.shortening import OBSERVATION_MARKER, THOUGHT_MARKER
+from tests.unit.verifiers.builders import PATCH, make_transcript, make_turn
+
+
+def text_of(transcript: Transcript, part: JudgedPart = "trajectory") -> str:
+    return "\n".join(str(message["content"]) for message in judge_messages(transcript, part))
+
+
+def size_of(transcript: Transcript) -> int:
+    return len(text_of(transcript))
+
+
+def cut(transcript: Transcript, limit: int) -> Shortened:
+    return shorten(transcript, limit=limit, prompt_tokens=size_of, text_tokens=len)
+
+
+def test_a_prompt_has_the_tags_of_the_published_verifiers_in_their_order() -> None:
+    shown = make_transcript(make_turn(1), make_turn(2), system="You mend code.")
+    system, user = judge_messages(shown)
+    assert system["role"] == "system"
+    assert "<judgement>YES</judgement>" in system["content"]
+    text = user["content"]
+    order = [
+        "=== INTERACTION LOG ===", "[SYSTEM]\nYou mend code.\n[/SYSTEM]", "[USER]\nx should be 2\n[/USER]",
+        "[STEP]\n1\n[/STEP]", "[ASSISTANT]\nthought 1\n<function=view>", "[USER]\nobservation 1\n[/USER]",
+        "[STEP]\n2\n[/STEP]", "=== END INTERACTION ===", "=== FINAL PATCH ===", f"[PATCH]\n{PATCH.strip()}",
+        "=== END FINAL PATCH ===",
+    ]  # fmt: skip
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
+
+
+def test_the_patch_alone_can_be_judged() -> None:
+    text = text_of(make_transcript(make_turn(1)), "patch")
+    assert "observation 1" not in text
+    assert "x should be 2" in text
+    assert "+x = 2" in text
+
+
+def test_an_empty_patch_is_stated() -> None:
+    assert "[PATCH]\n(the agent changed nothing)\n[/PATCH]" in text_of(make_transcript(patch="\n"))
+
+
+def test_a_turn_has_the_call_in_one_form_and_the_whole_response_without_one() -> None:
+    call = ToolCall(name="file_editor", arguments={"path": "a.py", "old_str": "  x\n"})
+    step = Step(index=0, thought="Look.", response="<think>Look.</think>{...}", call=call, observation="ok")
+    turn = turn_of(step)
+    assert turn.thought == "Look."
+    assert turn.action.startswith("<function=file_editor>\n<parameter=path>a.py</parameter>")
+    lost = Step(index=1, thought="", response="I am done.", call=None, observation="", error="no call")
+    assert turn_of(lost).thought == "I am done."
+    assert turn_of(lost).observation == "no call"
+
+
+def test_a_call_that_xml_cannot_express_is_shown_as_json() -> None:
+    call = ToolCall(name="bash", arguments={"cmd": "echo '</parameter>\n</function>'"})
+    turn = turn_of(Step(index=0, thought="", response="", call=call, observation=""))
+    assert turn.action.startswith("<tool_call>")
+
+
+def test_what_fits_is_not_shortened() -> None:
+    shown = make_transcript(make_turn(1, thought="long " * 50))
+    found = cut(shown, size_of(shown))
+    assert found.transcript == shown
+    assert found.pieces == 0
+
+
+def test_the_longest_thought_goes_first() -> None:
+    shown = make_transcript(
+        make_turn(1, thought="a" * 200), make_turn(2, thought="b" * 300), make_turn(3, thought="c" * 100)
+    )
+    found = cut(shown, size_of(shown) - 1)
+    assert [turn.thought[0] for turn in found.transcript.turns] == ["a", "<", "c"]
+    assert (found.thoughts, found.observations, found.turns) == (1, 0, 0)
+
+
+def test_then_the_oldest_observation_goes() -> None:
+    turns = [make_turn(n, thought="t" * 100, observation=f"{n}" * 200) for n in range(3)]
+    shown = make_transcript(*turns)
+    without_thoughts = size_of(make_transcript(*(make_turn(n, thought=THOUGHT_MARKER) for n in range(3))))
+    found = cut(shown, size_of(shown) - 3 * (100 - len(THOUGHT_MARKER)) - 1)
+    assert without_thoughts < size_of(shown)
+    assert found.thoughts == 3
+    assert [turn.observation for turn in found.transcript.turns] == [OBSERVATION_MARKER, "1" * 200, "2" * 200]
+
+
+def test_then_the_oldest_turns_go_and_their_number_is_stated() -> None:
+    shown = make_transcript(*(make_turn(n, thought="", observation="") for n in range(1, 6)))
+    found = cut(shown, size_of(make_transcript()) + 300)
+    assert 0 < found.turns < 5
+    assert f"<{found.turns} steps omitted" in text_of(found.transcript)
+    assert f"[STEP]\n{found.turns + 1}\n" in text_of(found.transcript)
+    assert found.transcript.turns == shown.turns[found.turns :]
+
+
+def test_a_prompt_that_never_fits_is_an_error_that_is_not_retried() -> None:
+    with pytest.raises(ScoreError, match="do not fit") as caught:
+        cut(make_transcript(make_turn(1), patch="p" * 10_000), 5000)
+    assert not caught.value.retry
+
+
+@given(
+    texts=st.lists(st.tuples(st.integers(0, 400), st.integers(0, 400), st.integers(0, 80)), max_size=12),
+    room=st.integers(0, 3000),
+)
+def test_whatever_is_cut_fits_and_keeps_problem_and_patch(
+    texts: list[tuple[int, int, int]], room: int
+) -> None:
+    shown = make_transcript(
+        *(make_turn(thought="t" * a, observation="o" * b, action="c" * c) for a, b, c in texts)
+    )
+    limit = size_of(make_transcript()) + 40 + room
+    found = cut(shown, limit)
+    assert size_of(found.transcript) <= limit
+    assert (found.transcript.problem, found.transcript.patch) == (shown.problem, shown.patch)
+    kept = zip(found.transcript.turns, shown.turns[found.turns :], strict=True)
+    assert all(turn.action == original.action for turn, original in kept)
+    if size_of(shown) > limit:
+        assert found.pieces > 0
