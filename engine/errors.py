@@ -18,6 +18,7 @@
     │   │   └── NoGreetingError        the agent did not greet in time
     │   └── SandboxResourceError   the sandbox's disk or process limit broke the protocol itself
     ├── RolloutsLostError      infrastructure lost every rollout that was asked for
+    ├── MissingScoreError      a rollout lacks a score that selection needs
     ├── PatchError             a patch does not apply
     ├── HostileInputError      what a sandbox left behind cannot be read within limits: the agent's doing
     ├── ModelError             the policy could not produce a completion
@@ -171,6 +172,26 @@ class SandboxResourceError(SandboxError):
 
 class RolloutsLostError(TrainyardError):
     """Infrastructure failures lost every rollout of a collection; its metrics would be meaningless."""
+
+
+class MissingScoreError(TrainyardError):
+    """A rollout lacks a score that selection needs: never counted as 0.
+
+    Args:
+        field: the missing score.
+        purpose: what needs it.
+        example: one of the rollouts without it.
+        num_missing: rollouts without it.
+        num_rollouts: rollouts looked at.
+    """
+
+    def __init__(self, field: str, purpose: str, example: str, num_missing: int, num_rollouts: int) -> None:
+        self.field = field
+        self.num_missing = num_missing
+        super().__init__(
+            f"{num_missing} of {num_rollouts} rollouts have no {field}, such as {example}; {purpose} needs "
+            "it of all; compute the missing scores, or leave these rollouts out"
+        )
 
 
 class PatchError(TrainyardError):

@@ -1,0 +1,1 @@
+"""Scores of finished rollouts without the answer key, and selection by them."""

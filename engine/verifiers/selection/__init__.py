@@ -1,0 +1,1 @@
+"""Selection of one rollout among several, and exact Best@K."""

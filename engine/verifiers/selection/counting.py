@@ -1,0 +1,122 @@
+"""Expected outcome of selecting from K rollouts, over all subsets of n: exact, by counting.
+
+Candidates come as classes of equal ones, a class as its size and how many of it are resolved. A subset draws
+the members of a class with equal probability, and selection cannot tell them apart: the class that wins
+counts with its share of resolved ones, whichever members were drawn.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import comb
+
+
+@dataclass(frozen=True, slots=True)
+class Class:
+    """Candidates that selection cannot tell apart."""
+
+    size: int
+    num_resolved: int
+
+    @property
+    def share(self) -> float:
+        """Return the share of resolved candidates."""
+        return self.num_resolved / self.size
+
+
+def best_of_ordered(classes: Sequence[Class], k: int) -> float:
+    """Return the probability that the first class of K drawn candidates yields a resolved one.
+
+    Order statistics: the class at the places i … j − 1 of the n ordered candidates is the first of
+    C(n − i, K) − C(n − j, K) subsets.
+
+    Args:
+        classes: best first.
+        k: candidates drawn, 1 … n.
+    """
+    n = sum(one.size for one in classes)
+    subsets = comb(n, k)
+    first, found = 0, 0.0
+    for one in classes:
+        after = first + one.size
+        found += (comb(n - first, k) - comb(n - after, k)) / subsets * one.share
+        first = after
+    return found
+
+
+def best_of_filtered(places: Sequence[int], classes: Sequence[Class], k: int, keep: int) -> float:
+    """Return the probability of a resolved candidate when a filter and then another order select.
+
+    Of K drawn candidates the first ``keep`` in the filter's order stay; of these the first in the final order
+    is selected.
+
+    Args:
+        places: of each candidate, in the filter's order, its place in the final order (a permutation).
+        classes: class of each candidate, in the filter's order.
+        k: candidates drawn, 1 … n.
+        keep: candidates that stay, 1 … K.
+    """
+    wins = (_num_wins(position, places, k, keep) for position in range(len(places)))
+    subsets = comb(len(places), k)
+    return sum(number / subsets * one.share for number, one in zip(wins, classes, strict=True))
+
+
+def _num_wins(position: int, places: Sequence[int], k: int, keep: int) -> int:
+    """Count the subsets of K from which the candidate at ``position`` is selected.
+
+    All that stay beside it must be behind it in the final order. Sums over the last candidate that stays: the
+    ``keep`` − 2 others are drawn from those before it, the K − ``keep`` filtered ones from those after it.
+    """
+    n, place = len(places), places[position]
+    beaten = sum(other > place for other in places[:position])
+    wins = comb(beaten, keep - 1) * comb(n - position - 1, k - keep)
+    if keep == 1:
+        return wins
+    for last in range(position + 1, n):
+        if places[last] > place:
+            wins += comb(beaten, keep - 2) * comb(n - last - 1, k - keep)
+            beaten += 1
+    return wins
+
+
+def most_frequent(classes: Sequence[Class], blank: Class, ks: Sequence[int]) -> list[float]:
+    """Return, for each K, the probability that the most frequent class drawn yields a resolved candidate.
+
+    Of classes that are equally frequent each is selected with the same probability.
+
+    Args:
+        classes: the classes that compete.
+        blank: the class that is selected only where nothing else was drawn; its size may be 0.
+        ks: numbers of candidates drawn, each 1 … n.
+    """
+    n = sum(one.size for one in classes) + blank.size
+    found = [comb(blank.size, k) / comb(n, k) * blank.share if blank.size else 0.0 for k in ks]
+    for top in range(1, max((one.size for one in classes), default=0) + 1):
+        for (drawn, tied), (_, shares) in _draws(classes, top, max(ks)).items():
+            if tied:
+                for index, k in enumerate(ks):
+                    if k >= drawn:
+                        found[index] += shares / tied * (comb(blank.size, k - drawn) / comb(n, k))
+    return found
+
+
+def _draws(classes: Sequence[Class], top: int, most: int) -> dict[tuple[int, int], tuple[int, float]]:
+    """Count the draws in which no class occurs more than ``top`` times, at most ``most`` candidates drawn.
+
+    Returns (candidates drawn, classes that occur ``top`` times) → (number of draws, sum over these draws of
+    the shares of the classes that occur ``top`` times).
+    """
+    draws: dict[tuple[int, int], tuple[int, float]] = {(0, 0): (1, 0.0)}
+    for one in classes:
+        extended: dict[tuple[int, int], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+        for (drawn, tied), (number, shares) in draws.items():
+            for times in range(min(one.size, top, most - drawn) + 1):
+                ways, at_top = comb(one.size, times), times == top
+                key = drawn + times, tied + at_top
+                before = extended[key]
+                gained = shares + number * one.share if at_top else shares
+                extended[key] = before[0] + number * ways, before[1] + gained * ways
+        draws = extended
+    return draws

@@ -1,0 +1,209 @@
+"""Rules that select one rollout of a task.
+
+    ef        highest P(YES)
+    eb        most regression passes, then most reproduction passes
+    hybrid    the top half (or the top n) by P(YES) stay; of these as eb, then highest P(YES)
+    shortest  fewest steps among the rollouts with a patch
+    majority  the patch that most rollouts submitted
+    oracle    resolved, if any is: the ceiling, pass@K
+
+A rule has two faces: ``best`` defines it on given candidates, ``expected`` is its outcome over all subsets
+of K. Ties: ``best`` returns all candidates that the rule cannot tell apart, ``expected`` counts their mean,
+and ``pick`` takes the one with the smallest trajectory id. To add a rule: a class with both, and a test that
+compares them over all subsets.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Protocol
+
+from engine.errors import ConfigError
+from engine.verifiers.selection.candidates import Candidate, require_scores
+from engine.verifiers.selection.counting import Class, best_of_filtered, best_of_ordered, most_frequent
+
+
+class Rule(Protocol):
+    """A rule that selects among the rollouts of one task."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables and on the command line."""
+        ...
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Fields of a candidate that must be known."""
+        ...
+
+    def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates that the rule selects and cannot tell apart; at least one of them.
+
+        Raises:
+            MissingScoreError: a candidate lacks a score that the rule needs.
+        """
+        ...
+
+    def expected(self, candidates: Sequence[Candidate], ks: Sequence[int]) -> list[float]:
+        """Return, for each K, the probability that selecting from K random candidates yields a resolved one.
+
+        Exact, K drawn without replacement.
+
+        Raises:
+            MissingScoreError: a candidate lacks a score that the rule needs, or is not graded.
+            ConfigError: a K is below 1 or above the number of candidates.
+        """
+        ...
+
+
+def pick(rule: Rule, candidates: Sequence[Candidate]) -> Candidate:
+    """Return the candidate to submit; of equal ones the one with the smallest trajectory id.
+
+    Raises:
+        ConfigError: there are no candidates.
+        MissingScoreError: a candidate lacks a score that the rule needs.
+    """
+    if not candidates:
+        raise ConfigError("there are no rollouts to select from; give at least one")
+    return min(rule.best(candidates), key=lambda one: one.trajectory_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Highest:
+    """Select by scores that are compared one after the other, each the higher the better."""
+
+    name: str
+    needs: tuple[str, ...]
+    key: Callable[[Candidate], tuple[float, ...]]
+
+    def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates with the highest scores."""
+        require_scores(candidates, self.needs, self.name)
+        highest = max(map(self.key, candidates))
+        return [one for one in candidates if self.key(one) == highest]
+
+    def expected(self, candidates: Sequence[Candidate], ks: Sequence[int]) -> list[float]:
+        """Return the exact Best@K by order statistics."""
+        require_scores(candidates, self.needs, self.name)
+        _require_outcomes(candidates, ks)
+        classes = [_class(members) for members in _classes(candidates, self.key)]
+        return [best_of_ordered(classes, k) for k in ks]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hybrid:
+    """Keep the best by P(YES), then select by tests.
+
+    The filter compares P(YES), then regression and reproduction passes; the rest compares regression passes,
+    reproduction passes and P(YES). Candidates equal in all three are one class, even if the filter cuts it.
+    """
+
+    keep: int | None = None
+    """Candidates that stay; None is half of them, rounded down, but at least ``minimum``."""
+    minimum: int = 1
+    """R2E-Gym's notebook keeps at least 3."""
+    name: str = "hybrid"
+    needs: tuple[str, ...] = ("p_yes", "regression_passes", "reproduction_passes")
+
+    def __post_init__(self) -> None:
+        if self.minimum < 1 or (self.keep is not None and self.keep < 1):
+            raise ConfigError(f"{self.name} is set to keep fewer than 1 rollout; the least is 1")
+
+    def num_kept(self, k: int) -> int:
+        """Return how many of K candidates stay."""
+        return min(k, max(self.minimum, k // 2) if self.keep is None else self.keep)
+
+    def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates with the scores of the selected one."""
+        require_scores(candidates, self.needs, self.name)
+        kept = sorted(candidates, key=_by_verifier, reverse=True)[: self.num_kept(len(candidates))]
+        highest = max(map(_by_tests, kept))
+        return [one for one in candidates if _by_tests(one) == highest]
+
+    def expected(self, candidates: Sequence[Candidate], ks: Sequence[int]) -> list[float]:
+        """Return the exact Best@K, counted over the last candidate that stays."""
+        require_scores(candidates, self.needs, self.name)
+        _require_outcomes(candidates, ks)
+        ordered = sorted(candidates, key=_by_verifier, reverse=True)
+        finally_ordered = sorted(range(len(ordered)), key=lambda i: (_by_tests(ordered[i]), -i), reverse=True)
+        places = [0] * len(ordered)
+        for place, position in enumerate(finally_ordered):
+            places[position] = place
+        groups = {_by_tests(members[0]): _class(members) for members in _classes(candidates, _by_tests)}
+        classes = [groups[_by_tests(one)] for one in ordered]
+        return [best_of_filtered(places, classes, k, self.num_kept(k)) for k in ks]
+
+
+@dataclass(frozen=True, slots=True)
+class Majority:
+    """Select the patch that most rollouts submitted; an empty one only where all are empty."""
+
+    name: str = "majority"
+    needs: tuple[str, ...] = ("patch_hash",)
+
+    def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates whose patch is the most frequent one, or one of several."""
+        require_scores(candidates, self.needs, self.name)
+        votes: Counter[str | None] = Counter(one.patch_hash for one in candidates if one.patch_hash)
+        if not votes:
+            return list(candidates)
+        most = max(votes.values())
+        return [one for one in candidates if votes[one.patch_hash] == most]
+
+    def expected(self, candidates: Sequence[Candidate], ks: Sequence[int]) -> list[float]:
+        """Return the exact Best@K, counted over the votes of the winning patch."""
+        require_scores(candidates, self.needs, self.name)
+        _require_outcomes(candidates, ks)
+        patches: dict[str | None, list[Candidate]] = {"": []}
+        for one in candidates:
+            patches.setdefault(one.patch_hash, []).append(one)
+        blank = _class(patches.pop(""))
+        return most_frequent([_class(members) for members in patches.values()], blank, ks)
+
+
+def _by_verifier(one: Candidate) -> tuple[float, ...]:
+    return _known(one.p_yes), _known(one.regression_passes), _known(one.reproduction_passes)
+
+
+def _by_tests(one: Candidate) -> tuple[float, ...]:
+    return _known(one.regression_passes), _known(one.reproduction_passes), _known(one.p_yes)
+
+
+def _known(score: float | None) -> float:
+    assert score is not None, "require_scores comes first"
+    return score
+
+
+def _classes(
+    candidates: Sequence[Candidate], key: Callable[[Candidate], tuple[float, ...]]
+) -> list[list[Candidate]]:
+    """Return the candidates by equal keys, highest first."""
+    return [list(members) for _, members in groupby(sorted(candidates, key=key, reverse=True), key)]
+
+
+def _class(members: Sequence[Candidate]) -> Class:
+    return Class(len(members), sum(one.resolved is True for one in members))
+
+
+def _require_outcomes(candidates: Sequence[Candidate], ks: Sequence[int]) -> None:
+    require_scores(candidates, ("resolved",), "Best@K")
+    for k in ks:
+        if not 1 <= k <= len(candidates):
+            raise ConfigError(
+                f"K = {k} with {len(candidates)} rollouts; K is between 1 and the number of rollouts"
+            )
+
+
+EF: Rule = Highest("ef", ("p_yes",), lambda one: (_known(one.p_yes),))
+EB: Rule = Highest("eb", ("regression_passes", "reproduction_passes"), lambda one: _by_tests(one)[:2])
+HYBRID: Rule = Hybrid()
+SHORTEST: Rule = Highest(
+    "shortest", ("steps", "patch_hash"), lambda one: (one.patch_hash != "", -_known(one.steps))
+)
+MAJORITY: Rule = Majority()
+ORACLE: Rule = Highest("oracle", ("resolved",), lambda one: (_known(one.resolved),))
+
+RULES: Mapping[str, Rule] = {rule.name: rule for rule in (EF, EB, HYBRID, SHORTEST, MAJORITY, ORACLE)}

@@ -1,0 +1,174 @@
+"""Curves of whole tables, and R2E-Gym's published predictions."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import statistics
+from pathlib import Path
+
+import pytest
+
+from engine.errors import ConfigError, DatasetError, MissingScoreError
+from engine.verifiers.selection.candidates import Candidate
+from engine.verifiers.selection.curves import curves
+from engine.verifiers.selection.r2e_predictions import COLUMNS, published_curves, read_r2e_predictions
+from engine.verifiers.selection.rules import EF, ORACLE, Hybrid
+from tests.unit.verifiers.brute_force import best_at_k
+
+PREDICTIONS = os.environ.get("TRAINYARD_R2E_PREDICTIONS", "")
+"""Path of the published file: R2E-Gym/32B_predictions, split ``predictions``."""
+
+
+def rollouts(task: str, outcomes: list[tuple[bool, float]]) -> list[Candidate]:
+    return [
+        Candidate(task_id=task, trajectory_id=f"{task}{index}", resolved=resolved, p_yes=p_yes)
+        for index, (resolved, p_yes) in enumerate(outcomes)
+    ]
+
+
+def test_a_table_becomes_curves_of_the_rules_it_has_scores_for() -> None:
+    table = rollouts("a", [(True, 0.9), (False, 0.1)]) + rollouts(
+        "b", [(False, 0.9), (True, 0.1), (False, 0.0)]
+    )
+    found = {curve.rule: curve for curve in curves(table)}
+    assert set(found) == {"ef", "oracle"}
+    assert [point.k for point in found["ef"].points] == [1, 2]
+    assert [point.rate for point in found["ef"].points] == pytest.approx(
+        [(1 / 2 + 1 / 3) / 2, (1 + 1 / 3) / 2]
+    )
+    assert [point.rate for point in found["oracle"].points] == pytest.approx(
+        [(1 / 2 + 1 / 3) / 2, (1 + 2 / 3) / 2]
+    )
+    error = statistics.stdev([1 / 2, 1 / 3]) / 2**0.5
+    assert found["ef"].points[0].standard_error == pytest.approx(error)
+    assert found["ef"].num_tasks == 2
+
+
+def test_a_score_that_only_some_rollouts_lack_is_an_error() -> None:
+    table = rollouts("a", [(True, 0.9), (False, 0.1)])
+    table.append(Candidate(task_id="a", trajectory_id="x", resolved=False))
+    with pytest.raises(
+        MissingScoreError, match="1 of 3 rollouts have no p_yes, such as trajectory x of task a"
+    ):
+        curves(table)
+
+
+def test_more_than_the_rollouts_of_a_task_is_refused_or_counted_and_shown() -> None:
+    table = rollouts("a", [(True, 0.9)]) + rollouts("b", [(False, 0.9), (True, 0.1)])
+    with pytest.raises(
+        ConfigError, match="K = 2 is more than the rollouts of 1 of 2 tasks, such as a with 1"
+    ):
+        curves(table, ks=[1, 2])
+    (curve,) = curves(table, [ORACLE], [1, 2], allow_short=True)
+    assert [(point.k, point.rate, point.num_short) for point in curve.points] == [(1, 0.75, 0), (2, 1.0, 1)]
+
+
+def test_one_task_has_no_error_over_tasks() -> None:
+    (curve,) = curves(rollouts("a", [(True, 0.9), (False, 0.1)]), [EF])
+    assert [point.standard_error for point in curve.points] == [None, None]
+
+
+def test_impossible_tables() -> None:
+    with pytest.raises(DatasetError, match="no rollouts"):
+        curves([])
+    twice = rollouts("a", [(True, 0.9)])
+    with pytest.raises(DatasetError, match="trajectory a0 of task a occurs 2 times"):
+        curves(twice + twice)
+    with pytest.raises(ConfigError, match="at least 1"):
+        curves(twice, ks=[0])
+
+
+def predictions(path: Path, lengths: list[int]) -> Path:
+    """Write a synthetic table with the columns and notation of the published one."""
+    random_state = random.Random(3)
+    with path.open("w") as lines:
+        for number, length in enumerate(lengths):
+            row = {
+                "docker_image": f"image-{number}",
+                "gt_rewards": repr([random_state.choice([0, 1]) for _ in range(length)]),
+                "regression_rates": repr([random_state.choice([0.9, 1.0]) for _ in range(length)]),
+                "mean_predicted_rewards": repr(
+                    [random_state.choice([0.0, 0.25, 1.0]) for _ in range(length)]
+                ),
+                "avg_yes_prob": repr([round(random_state.random(), 1) for _ in range(length)]),
+                "step_counts": repr([random_state.randint(5, 40) for _ in range(length)]),
+            }
+            lines.write(json.dumps(row) + "\n")
+    return path
+
+
+def test_predictions_of_r2e_gym_become_the_curves_of_their_notebook(tmp_path: Path) -> None:
+    table = read_r2e_predictions(predictions(tmp_path / "predictions.jsonl", [8, 6, 7]))
+    assert len(table) == 21
+    assert [one.steps for one in table[:8]] == [one.steps for one in table if one.task_id == "0"]
+    found = {curve.rule: curve for curve in published_curves(table)}
+    assert list(found) == ["oracle", "eb", "ef", "hybrid"]
+    tasks = [[one for one in table if one.task_id == str(number)] for number in range(3)]
+    for k in (1, 3, 6, 7):
+        by_definition = [best_at_k(Hybrid(minimum=3), task, min(k, len(task))) for task in tasks]
+        assert found["hybrid"].points[k - 1].rate == pytest.approx(statistics.fmean(by_definition))
+    assert [point.num_short for point in found["hybrid"].points][5:9] == [0, 1, 2, 3]
+    assert len(found["hybrid"].points) == 26
+    assert found["eb"].points[25].rate == found["eb"].points[8].rate
+
+
+def test_python_literals_may_say_true_and_false(tmp_path: Path) -> None:
+    path = predictions(tmp_path / "p.jsonl", [2])
+    row = {**json.loads(path.read_text()), "gt_rewards": "[True, False]"}
+    path.write_text(json.dumps(row))
+    assert [one.resolved for one in read_r2e_predictions(path)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("avg_yes_prob", "[0.1]", "differ in length"),
+        ("avg_yes_prob", "[nan, 0.1]", "no list"),
+        ("avg_yes_prob", "__import__('os').abort()", "no list"),
+        ("step_counts", "[1, None]", "None is not a number"),
+        ("gt_rewards", "[0.5, 1]", "0.5 is neither 0 nor 1"),
+        ("avg_yes_prob", "[0.1, 1.5]", "p_yes = 1.5"),
+        ("regression_rates", None, "no list"),
+    ],
+)
+def test_malformed_predictions_name_row_and_column(
+    tmp_path: Path, column: str, value: str | None, message: str
+) -> None:
+    path = predictions(tmp_path / "p.jsonl", [2, 2])
+    first, second = path.read_text().splitlines()
+    row = {**json.loads(second), column: value}
+    path.write_text(f"{first}\n{json.dumps(row)}\n")
+    with pytest.raises(DatasetError, match=message):
+        read_r2e_predictions(path)
+
+
+def test_a_broken_line_is_an_error(tmp_path: Path) -> None:
+    path = predictions(tmp_path / "p.jsonl", [2])
+    path.write_text(path.read_text() + '{"gt_rewards": \n')
+    with pytest.raises(DatasetError, match="row 1"):
+        read_r2e_predictions(path)
+
+
+def test_the_columns_are_those_of_the_published_table() -> None:
+    assert list(COLUMNS) == [
+        "gt_rewards",
+        "regression_rates",
+        "mean_predicted_rewards",
+        "avg_yes_prob",
+        "step_counts",
+    ]
+
+
+@pytest.mark.skipif(not PREDICTIONS, reason="TRAINYARD_R2E_PREDICTIONS names no file")
+def test_the_published_file_gives_the_published_numbers() -> None:
+    found = {curve.rule: curve for curve in published_curves(read_r2e_predictions(Path(PREDICTIONS)))}
+    published = {
+        "hybrid": {6: 44.7, 11: 47.7, 16: 49.4, 21: 50.4, 26: 51.0},
+        "eb": {6: 41.6, 11: 43.0, 16: 43.5, 21: 43.7, 26: 43.7},
+        "ef": {6: 40.0, 11: 41.5, 16: 42.2, 21: 42.6, 26: 42.8},
+    }
+    for rule, numbers in published.items():
+        rates = {k: 100 * found[rule].points[k - 1].rate for k in numbers}
+        assert rates == pytest.approx(numbers, abs=0.35)

@@ -1,0 +1,223 @@
+"""Selection rules: examples by hand, and Best@K against every subset."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import ConfigError, DatasetError, MissingScoreError
+from engine.evaluation.metrics import pass_at_k
+from engine.verifiers.selection.candidates import Candidate
+from engine.verifiers.selection.rules import (
+    EB,
+    EF,
+    HYBRID,
+    MAJORITY,
+    ORACLE,
+    RULES,
+    SHORTEST,
+    Hybrid,
+    Rule,
+    pick,
+)
+from tests.unit.verifiers.brute_force import best_at_k
+
+ALL_RULES = [*RULES.values(), Hybrid(minimum=3), Hybrid(keep=1), Hybrid(keep=3), Hybrid(keep=100)]
+
+
+def candidate(name: str, **fields: object) -> Candidate:
+    known = {
+        "resolved": False,
+        "p_yes": 0.5,
+        "regression_passes": 1,
+        "reproduction_passes": 1,
+        "steps": 5,
+        "tokens": 100,
+        "patch_hash": name,
+    }
+    return Candidate(task_id="t", trajectory_id=name, **{**known, **fields})  # type: ignore[arg-type]
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> list[Candidate]:
+    """Draw up to seven candidates; few distinct scores, so that ties are frequent."""
+    rows = draw(
+        st.lists(
+            st.tuples(
+                st.booleans(),
+                st.sampled_from([0.1, 0.5, 0.9]),
+                st.integers(0, 2),
+                st.integers(0, 1),
+                st.integers(1, 3),
+                st.sampled_from(["", "a", "b", "c"]),
+            ),
+            min_size=1,
+            max_size=7,
+        )
+    )
+    return [
+        candidate(
+            str(index),
+            resolved=resolved,
+            p_yes=p_yes,
+            regression_passes=regression,
+            reproduction_passes=reproduction,
+            steps=steps,
+            patch_hash=patch,
+        )
+        for index, (resolved, p_yes, regression, reproduction, steps, patch) in enumerate(rows)
+    ]
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=repr)
+@given(candidates=tables())
+def test_best_at_k_is_the_mean_over_every_subset(rule: Rule, candidates: list[Candidate]) -> None:
+    ks = range(1, len(candidates) + 1)
+    by_definition = [best_at_k(rule, candidates, k) for k in ks]
+    assert rule.expected(candidates, ks) == pytest.approx(by_definition, abs=1e-12)
+
+
+@given(candidates=tables())
+def test_the_oracle_is_the_unbiased_pass_at_k(candidates: list[Candidate]) -> None:
+    solved = sum(one.resolved is True for one in candidates)
+    ks = range(1, len(candidates) + 1)
+    unbiased = [pass_at_k(len(candidates), solved, k) for k in ks]
+    assert ORACLE.expected(candidates, ks) == pytest.approx(unbiased, abs=1e-12)
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=repr)
+@given(candidates=tables(), seed=st.randoms(use_true_random=False))
+def test_the_order_of_the_rollouts_changes_nothing(
+    rule: Rule, candidates: list[Candidate], seed: object
+) -> None:
+    shuffled = list(candidates)
+    seed.shuffle(shuffled)  # type: ignore[attr-defined]
+    ks = range(1, len(candidates) + 1)
+    assert rule.expected(shuffled, ks) == pytest.approx(rule.expected(candidates, ks), abs=1e-12)
+    assert pick(rule, shuffled) == pick(rule, candidates)
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=repr)
+def test_one_rollout_is_its_own_choice(rule: Rule) -> None:
+    only = candidate("a", resolved=True)
+    assert pick(rule, [only]) is only
+    assert rule.expected([only], [1]) == [1.0]
+
+
+def test_sixty_four_rollouts_are_counted_without_enumeration() -> None:
+    """Two resolved rollouts that nothing tells apart from the others: every rule is a random choice."""
+    candidates = [candidate(f"{i:02}", resolved=i < 2, patch_hash="same") for i in range(64)]
+    for rule in (EF, EB, HYBRID, SHORTEST, MAJORITY):
+        assert rule.expected(candidates, [1, 16, 64]) == pytest.approx([1 / 32] * 3, rel=1e-12)
+    assert ORACLE.expected(candidates, [1, 16, 64]) == pytest.approx(
+        [pass_at_k(64, 2, k) for k in (1, 16, 64)]
+    )
+
+
+def test_ef_takes_the_highest_probability_and_counts_the_mean_of_equals() -> None:
+    table = [candidate("a", p_yes=0.9), candidate("b", p_yes=0.9, resolved=True), candidate("c", p_yes=0.1)]
+    assert [one.trajectory_id for one in EF.best(table)] == ["a", "b"]
+    assert pick(EF, table).trajectory_id == "a"
+    assert EF.expected(table, [3]) == [0.5]
+
+
+def test_eb_compares_regression_tests_first_and_ignores_the_probability() -> None:
+    table = [
+        candidate("a", regression_passes=9, reproduction_passes=4, p_yes=1.0),
+        candidate("b", regression_passes=10, reproduction_passes=1, p_yes=0.0),
+        candidate("c", regression_passes=10, reproduction_passes=2, p_yes=0.0),
+    ]
+    assert pick(EB, table).trajectory_id == "c"
+
+
+def test_hybrid_keeps_the_top_half_before_it_looks_at_tests() -> None:
+    table = [
+        candidate("a", p_yes=0.9, regression_passes=1),
+        candidate("b", p_yes=0.8, regression_passes=2),
+        candidate("c", p_yes=0.2, regression_passes=3),
+        candidate("d", p_yes=0.1, regression_passes=4),
+    ]
+    assert pick(HYBRID, table).trajectory_id == "b"
+    assert pick(Hybrid(minimum=3), table).trajectory_id == "c"
+    assert pick(Hybrid(keep=1), table).trajectory_id == "a"
+    assert pick(Hybrid(keep=9), table).trajectory_id == "d"
+
+
+def test_hybrid_breaks_ties_of_tests_by_the_probability() -> None:
+    table = [candidate("a", p_yes=0.6), candidate("b", p_yes=0.7), candidate("c", p_yes=0.1)]
+    assert pick(Hybrid(keep=3), table).trajectory_id == "b"
+
+
+def test_shortest_leaves_empty_patches_out_while_there_are_others() -> None:
+    table = [
+        candidate("a", steps=1, patch_hash=""),
+        candidate("b", steps=4),
+        candidate("c", steps=3),
+    ]
+    assert pick(SHORTEST, table).trajectory_id == "c"
+    assert pick(SHORTEST, table[:1]).trajectory_id == "a"
+
+
+def test_majority_never_lets_empty_patches_win_against_a_patch() -> None:
+    table = [candidate(name, patch_hash="") for name in "abc"] + [
+        candidate("d", patch_hash="x", resolved=True)
+    ]
+    assert pick(MAJORITY, table).trajectory_id == "d"
+    assert MAJORITY.expected(table, [4]) == [1.0]
+    assert MAJORITY.expected(table, [1]) == [0.25]
+
+
+@pytest.mark.parametrize(
+    ("rule", "field"),
+    [
+        (EF, "p_yes"),
+        (EB, "regression_passes"),
+        (EB, "reproduction_passes"),
+        (HYBRID, "p_yes"),
+        (SHORTEST, "steps"),
+        (MAJORITY, "patch_hash"),
+        (ORACLE, "resolved"),
+    ],
+)
+def test_a_missing_score_is_an_error_never_a_zero(rule: Rule, field: str) -> None:
+    table = [candidate("a"), candidate("b", **{field: None})]
+    with pytest.raises(
+        MissingScoreError, match=f"1 of 2 rollouts have no {field}, such as trajectory b"
+    ) as caught:
+        pick(rule, table)
+    assert (caught.value.field, caught.value.num_missing) == (field, 1)
+    with pytest.raises(MissingScoreError):
+        rule.expected(table, [1])
+
+
+def test_a_rollout_that_was_not_graded_can_be_selected_but_not_counted() -> None:
+    table = [candidate("a", resolved=None, p_yes=0.9), candidate("b")]
+    assert pick(EF, table).trajectory_id == "a"
+    with pytest.raises(MissingScoreError, match="resolved"):
+        EF.expected(table, [1])
+
+
+@pytest.mark.parametrize("k", [0, -1, 3])
+def test_k_outside_the_number_of_rollouts_is_refused(k: int) -> None:
+    for rule in ALL_RULES:
+        with pytest.raises(ConfigError, match=f"K = {k} with 2 rollouts"):
+            rule.expected([candidate("a"), candidate("b")], [k])
+
+
+def test_nothing_to_select_from() -> None:
+    with pytest.raises(ConfigError, match="no rollouts"):
+        pick(EF, [])
+
+
+@pytest.mark.parametrize("p_yes", [float("nan"), float("inf"), -0.1, 1.1])
+def test_impossible_probabilities_are_refused(p_yes: float) -> None:
+    with pytest.raises(DatasetError, match="p_yes"):
+        candidate("a", p_yes=p_yes)
+
+
+def test_hybrid_must_keep_something() -> None:
+    with pytest.raises(ConfigError):
+        Hybrid(keep=0)
+    with pytest.raises(ConfigError):
+        Hybrid(minimum=0)
