@@ -11,7 +11,8 @@ import statistics
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.types import INFRASTRUCTURE_REASONS, Trajectory, Verdict
+from engine.evaluation.attempts import attempt_of
+from engine.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +76,7 @@ class EvaluationTally:
 
     def add_trajectory(self, trajectory: Trajectory) -> None:
         """Count a trajectory."""
-        lost = trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None
-        passed = trajectory.grade is not None and trajectory.grade.verdict is Verdict.PASSED
-        self.add(trajectory.key.task_id, solved=None if lost else passed)
+        self.add(trajectory.key.task_id, solved=attempt_of(trajectory).solved)
 
     @property
     def graded(self) -> list[TaskTally]:

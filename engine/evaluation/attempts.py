@@ -1,0 +1,62 @@
+"""Attempts of an evaluation: the row from which every statistic of this package is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Trajectory, Verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """One rollout of an evaluation."""
+
+    task_id: str
+    index: int = 0
+    """Number of the attempt among those of its task; attempts with the same number form one run."""
+    solved: bool | None
+    """None when infrastructure lost the rollout or its grading."""
+    submitted: bool = True
+    """Whether the agent submitted, instead of being ended by a limit."""
+    steps: int = 0
+    generated_tokens: int = 0
+    context_tokens: int = 0
+    """Tokens of the longest context: prompt and response of the last step."""
+    seconds: float = 0.0
+    cost: float | None = None
+    """US dollars; None where no price is known."""
+
+
+def attempt_of(trajectory: Trajectory) -> Attempt:
+    """Return a trajectory as an attempt."""
+    lost = trajectory.termination in INFRASTRUCTURE_REASONS or trajectory.reward is None
+    passed = trajectory.grade is not None and trajectory.grade.verdict is Verdict.PASSED
+    return Attempt(
+        task_id=trajectory.key.task_id,
+        index=trajectory.key.index,
+        solved=None if lost else passed,
+        submitted=trajectory.termination is TerminationReason.SUBMITTED,
+        steps=len(trajectory.steps),
+        generated_tokens=sum(step.generated_tokens for step in trajectory.steps),
+        context_tokens=max(
+            (step.prompt_tokens + step.generated_tokens for step in trajectory.steps), default=0
+        ),
+        seconds=trajectory.timings.total,
+        cost=trajectory.cost,
+    )
+
+
+def graded_by_task(attempts: Iterable[Attempt]) -> dict[str, list[Attempt]]:
+    """Return the graded attempts of each task, those lost to infrastructure left out."""
+    tasks: dict[str, list[Attempt]] = {}
+    for attempt in attempts:
+        if attempt.solved is not None:
+            tasks.setdefault(attempt.task_id, []).append(attempt)
+    return tasks
+
+
+def solve_share(attempts: Iterable[Attempt]) -> float:
+    """Return the share of solved attempts; there must be at least one."""
+    outcomes = [attempt.solved is True for attempt in attempts]
+    return sum(outcomes) / len(outcomes)

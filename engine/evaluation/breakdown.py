@@ -1,0 +1,163 @@
+"""An evaluation by parts: per repository, by deliberate submission, within budgets, per resolved attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from engine.evaluation.attempts import Attempt, graded_by_task, solve_share
+from engine.evaluation.metrics import solve_interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Solve rate of a part of the tasks."""
+
+    name: str
+    num_tasks: int
+    num_attempts: int
+    num_solved: int
+    rate: float
+    """Mean over tasks of their solve rates."""
+    interval_low: float
+    interval_high: float
+    """95 % interval of ``rate``; 0 … 1 for a single task."""
+
+
+def parts(attempts: Iterable[Attempt], names: Mapping[str, str]) -> list[Part]:
+    """Return the solve rate of each part, the largest first; ``names`` gives the part of every task.
+
+    A part is whatever the caller divides tasks by, such as the repository or the difficulty. Parts without a
+    graded attempt are left out.
+    """
+    members: dict[str, list[list[Attempt]]] = {}
+    for task, tried in graded_by_task(attempts).items():
+        members.setdefault(names[task], []).append(tried)
+    found = [_part(name, tasks) for name, tasks in members.items()]
+    return sorted(found, key=lambda part: (-part.num_tasks, part.name))
+
+
+def _part(name: str, tasks: Sequence[Sequence[Attempt]]) -> Part:
+    rates = [solve_share(tried) for tried in tasks]
+    num_attempts = sum(map(len, tasks))
+    low, high = solve_interval(rates, num_attempts)
+    return Part(
+        name=name,
+        num_tasks=len(tasks),
+        num_attempts=num_attempts,
+        num_solved=sum(attempt.solved is True for tried in tasks for attempt in tried),
+        rate=fmean(rates),
+        interval_low=low,
+        interval_high=high,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submissions:
+    """Graded attempts by outcome and by whether the agent submitted or a limit ended it."""
+
+    submitted_solved: int
+    submitted_unsolved: int
+    ended_solved: int
+    """A limit ended the agent, and its patch passed all the same."""
+    ended_unsolved: int
+    rate: float
+    """pass@1 of all graded attempts; 0 without any."""
+    deliberate_rate: float
+    """pass@1 if only deliberate submissions could count."""
+
+
+def submissions(attempts: Iterable[Attempt]) -> Submissions:
+    """Count outcomes with and without a deliberate submission."""
+    tasks = list(graded_by_task(attempts).values())
+    graded = [attempt for tried in tasks for attempt in tried]
+
+    def count(submitted: bool, solved: bool) -> int:
+        return sum(one.submitted is submitted and one.solved is solved for one in graded)
+
+    return Submissions(
+        submitted_solved=count(True, True),
+        submitted_unsolved=count(True, False),
+        ended_solved=count(False, True),
+        ended_unsolved=count(False, False),
+        rate=_mean_share(tasks, lambda one: one.solved is True),
+        deliberate_rate=_mean_share(tasks, lambda one: one.solved is True and one.submitted),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetPoint:
+    """Outcome of stored attempts had each been ended at a budget."""
+
+    budget: int
+    rate: float
+    """Mean over tasks of the share of attempts that were solved and had ended within the budget."""
+    ended: float
+    """The same of attempts that had ended within the budget."""
+
+
+def budget_curve(
+    attempts: Iterable[Attempt], size: Callable[[Attempt], int], budgets: Iterable[int]
+) -> list[BudgetPoint]:
+    """Return the solve rate within each budget, from attempts made with a larger one.
+
+    An approximation: a real rerun also grades the patch that stood when the budget ended, which makes this a
+    lower bound for agents that do not know their budget; those that know it may hurry.
+
+    Args:
+        attempts: all attempts; those lost to infrastructure are left out.
+        size: what the budget limits, such as ``attrgetter("steps")``.
+        budgets: in any order.
+    """
+    tasks = list(graded_by_task(attempts).values())
+    return [_budget_point(tasks, size, budget) for budget in sorted(set(budgets))]
+
+
+def _budget_point(
+    tasks: Sequence[Sequence[Attempt]], size: Callable[[Attempt], int], budget: int
+) -> BudgetPoint:
+    return BudgetPoint(
+        budget=budget,
+        rate=_mean_share(tasks, lambda one: one.solved is True and size(one) <= budget),
+        ended=_mean_share(tasks, lambda one: size(one) <= budget),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """Cost and time of an evaluation; lost attempts were paid for, too."""
+
+    num_solved: int
+    """Solved attempts."""
+    seconds: float
+    """Wall time of all attempts, added up."""
+    seconds_per_solved: float | None
+    """None where nothing was solved."""
+    cost: float | None
+    """US dollars; None where the price of an attempt is unknown."""
+    cost_per_solved: float | None
+    num_unpriced: int
+    """Attempts without a known price."""
+
+
+def spending(attempts: Iterable[Attempt]) -> Spending:
+    """Add up cost and time, and divide them by the solved attempts."""
+    attempts = list(attempts)
+    solved = sum(attempt.solved is True for attempt in attempts)
+    priced = [attempt.cost for attempt in attempts if attempt.cost is not None]
+    seconds = sum(attempt.seconds for attempt in attempts)
+    cost = sum(priced) if priced and len(priced) == len(attempts) else None
+    return Spending(
+        num_solved=solved,
+        seconds=seconds,
+        seconds_per_solved=seconds / solved if solved else None,
+        cost=cost,
+        cost_per_solved=cost / solved if solved and cost is not None else None,
+        num_unpriced=len(attempts) - len(priced),
+    )
+
+
+def _mean_share(tasks: Sequence[Sequence[Attempt]], holds: Callable[[Attempt], bool]) -> float:
+    """Return the mean over tasks of the share of attempts for which ``holds`` is true; 0 without tasks."""
+    return fmean(sum(map(holds, tried)) / len(tried) for tried in tasks) if tasks else 0.0

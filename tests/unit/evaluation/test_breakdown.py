@@ -1,0 +1,88 @@
+"""An evaluation by parts, budgets, submissions and spending."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import attrgetter
+
+import pytest
+
+from engine.evaluation.attempts import Attempt, attempt_of
+from engine.evaluation.breakdown import budget_curve, parts, spending, submissions
+from engine.types import Step, TerminationReason
+from tests.unit.engine.rl_builders import make_trajectory
+from tests.unit.evaluation.test_repeats import attempts
+
+
+def test_parts_count_tasks_equally_and_the_largest_comes_first() -> None:
+    table = attempts({"a": [True, True, False, False], "b": [True], "c": [False], "d": [None]})
+    django, flask = parts(table, {"a": "django", "b": "django", "c": "flask", "d": "lost"})
+    assert (django.name, django.num_tasks, django.num_attempts, django.num_solved) == ("django", 2, 5, 3)
+    assert django.rate == 0.75
+    assert (flask.name, flask.rate, flask.interval_low, flask.interval_high) == ("flask", 0.0, 0.0, 1.0)
+
+
+def test_submissions_split_what_a_limit_ended() -> None:
+    table = [
+        Attempt(task_id="a", solved=True),
+        Attempt(task_id="a", solved=True, submitted=False),
+        Attempt(task_id="b", solved=False, submitted=False),
+        Attempt(task_id="b", solved=False),
+        Attempt(task_id="c", solved=None, submitted=False),
+    ]
+    found = submissions(table)
+    assert (found.submitted_solved, found.ended_solved) == (1, 1)
+    assert (found.submitted_unsolved, found.ended_unsolved) == (1, 1)
+    assert (found.rate, found.deliberate_rate) == (0.5, 0.25)
+
+
+def test_a_budget_counts_what_was_solved_and_had_ended_within_it() -> None:
+    table = [
+        Attempt(task_id="a", solved=True, steps=5),
+        Attempt(task_id="a", solved=True, steps=20),
+        Attempt(task_id="b", solved=False, steps=10),
+        Attempt(task_id="b", solved=None, steps=1),
+    ]
+    curve = budget_curve(table, attrgetter("steps"), [20, 5, 10, 4])
+    assert [(point.budget, point.rate, point.ended) for point in curve] == [
+        (4, 0.0, 0.0),
+        (5, 0.25, 0.25),
+        (10, 0.25, 0.75),
+        (20, 0.5, 1.0),
+    ]
+
+
+def test_spending_counts_lost_attempts_and_unknown_prices() -> None:
+    table = [
+        Attempt(task_id="a", solved=True, seconds=60.0, cost=0.5),
+        Attempt(task_id="a", solved=None, seconds=30.0, cost=0.1),
+        Attempt(task_id="b", solved=True, seconds=30.0, cost=0.2),
+    ]
+    found = spending(table)
+    assert (found.num_solved, found.seconds, found.seconds_per_solved) == (2, 120.0, 60.0)
+    assert found.cost == pytest.approx(0.8)
+    assert found.cost_per_solved == pytest.approx(0.4)
+    unknown = spending([*table, Attempt(task_id="c", solved=False)])
+    assert (unknown.cost, unknown.cost_per_solved, unknown.num_unpriced) == (None, None, 1)
+    nothing = spending([Attempt(task_id="c", solved=False, cost=1.0)])
+    assert (nothing.cost, nothing.cost_per_solved, nothing.seconds_per_solved) == (1.0, None, None)
+
+
+def test_no_attempts() -> None:
+    assert parts([], {}) == []
+    assert submissions([]).rate == 0
+    assert [point.rate for point in budget_curve([], attrgetter("steps"), [1])] == [0.0]
+    assert spending([]).cost is None
+
+
+def test_a_trajectory_becomes_an_attempt() -> None:
+    steps = tuple(
+        Step(index=i, thought="", response="", call=None, observation="", prompt_tokens=p, generated_tokens=g)
+        for i, (p, g) in enumerate([(100, 10), (150, 40), (30, 5)])
+    )
+    trajectory = replace(make_trajectory(1.0, TerminationReason.MAX_STEPS, task_id="a", index=3), steps=steps)
+    found = attempt_of(trajectory)
+    assert (found.task_id, found.index, found.solved, found.submitted) == ("a", 3, True, False)
+    assert (found.steps, found.generated_tokens, found.context_tokens) == (3, 55, 190)
+    lost = attempt_of(replace(trajectory, termination=TerminationReason.ENV_ERROR))
+    assert lost.solved is None

@@ -1,0 +1,91 @@
+"""Paired comparison of two evaluations."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.errors import DatasetError
+from engine.evaluation.comparison import TaskChange, compare, mcnemar, paired_bootstrap
+from tests.unit.evaluation.test_repeats import attempts
+
+
+def test_gained_and_lost_tasks() -> None:
+    first = attempts({"a": [True], "b": [False], "c": [False], "d": [True], "e": [False]})
+    second = attempts({"a": [True], "b": [True], "c": [True], "d": [False], "e": [False]})
+    found = compare(first, second)
+    assert [change.task_id for change in found.gained] == ["b", "c"]
+    assert found.lost == (TaskChange(task_id="d", before=1.0, after=0.0),)
+    assert (found.rate_first, found.rate_second) == (0.4, 0.6)
+    assert found.difference == pytest.approx(0.2)
+    assert found.interval_low <= 0.2 <= found.interval_high
+    assert found.p_value == 1.0
+    assert (found.num_shared, found.unequal) == (5, False)
+
+
+def test_several_attempts_compare_rates_and_list_the_largest_change_first() -> None:
+    first = attempts({"a": [True, False], "b": [False, False], "c": [True, True]})
+    second = attempts({"a": [True, True], "b": [True, True], "c": [True, True]})
+    found = compare(first, second)
+    assert [(change.task_id, change.before, change.after) for change in found.gained] == [
+        ("b", 0.0, 1.0),
+        ("a", 0.5, 1.0),
+    ]
+    assert found.lost == ()
+
+
+def test_unequal_task_sets_are_compared_where_they_overlap_and_named() -> None:
+    first = attempts({"a": [True], "b": [True], "lost": [None]})
+    second = attempts({"b": [False], "c": [True], "lost": [True]})
+    found = compare(first, second)
+    assert (found.only_first, found.only_second, found.num_shared) == (("a",), ("c", "lost"), 1)
+    assert found.unequal
+    assert (found.rate_first, found.rate_second) == (1.0, 0.0)
+
+
+def test_evaluations_without_a_common_task_cannot_be_compared() -> None:
+    with pytest.raises(DatasetError, match="graded 1 and 2 tasks and none of them in common"):
+        compare(attempts({"a": [True]}), attempts({"b": [True], "c": [True]}))
+
+
+def test_mcnemar_by_hand() -> None:
+    assert mcnemar(0, 0) == 1.0
+    assert mcnemar(5, 0) == 2 / 32
+    assert mcnemar(1, 8) == pytest.approx(2 * (1 + 9) / 512)
+    assert mcnemar(3, 3) == 1.0
+    assert 0 < mcnemar(700, 900) < 1e-5
+
+
+@given(gained=st.integers(0, 8), lost=st.integers(0, 8))
+def test_mcnemar_is_the_share_of_sign_patterns_as_uneven(gained: int, lost: int) -> None:
+    n = gained + lost
+    uneven = [abs(2 * sum(signs) - n) >= abs(gained - lost) for signs in itertools.product((0, 1), repeat=n)]
+    assert mcnemar(gained, lost) == pytest.approx(statistics.fmean(uneven))
+
+
+def test_the_bootstrap_agrees_with_theory_and_repeats_itself() -> None:
+    state = random.Random(5)
+    differences = [float(state.choice([-1, 0, 0, 0, 1, 1])) for _ in range(400)]
+    low, high = paired_bootstrap(differences, seed=1, resamples=4000)
+    mean, error = statistics.fmean(differences), statistics.stdev(differences) / 20
+    assert low == pytest.approx(mean - 1.96 * error, abs=0.15 * error)
+    assert high == pytest.approx(mean + 1.96 * error, abs=0.15 * error)
+    assert paired_bootstrap(differences, seed=1, resamples=4000) == (low, high)
+
+
+def test_one_task_says_nothing_about_others() -> None:
+    assert paired_bootstrap([1.0]) == (-1.0, 1.0)
+
+
+def test_pairing_notices_what_two_intervals_cannot() -> None:
+    """Most tasks are decided by the task; the few that change all change in the same direction."""
+    first = attempts({str(i): [i < 100] for i in range(200)})
+    second = attempts({str(i): [i < 110] for i in range(200)})
+    found = compare(first, second)
+    assert found.interval_low > 0
+    assert found.p_value < 0.01

@@ -1,0 +1,84 @@
+"""pass@1 of repeated runs: errors by hand and by simulation."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+
+import pytest
+
+from engine.evaluation.attempts import Attempt
+from engine.evaluation.repeats import repeated_rate
+
+
+def attempts(table: dict[str, list[bool | None]]) -> list[Attempt]:
+    return [
+        Attempt(task_id=task, index=index, solved=solved)
+        for task, outcomes in table.items()
+        for index, solved in enumerate(outcomes)
+    ]
+
+
+def test_the_errors_by_hand() -> None:
+    found = repeated_rate(attempts({"a": [True, False], "b": [True, True], "c": [False, False]}))
+    assert (found.num_tasks, found.num_attempts, found.num_lost, found.rate) == (3, 6, 0, 0.5)
+    assert found.run_rates == pytest.approx((2 / 3, 1 / 3))
+    assert found.sampling_error == pytest.approx(math.sqrt(0.25 / 9))
+    assert found.standard_error == pytest.approx(math.sqrt(0.25 / 3))
+    assert found.task_error == pytest.approx(math.sqrt(0.25 / 3 - 0.25 / 9))
+    assert found.interval_low < 0.5 < found.interval_high
+
+
+def test_an_evaluation_of_five_hundred_tasks_once_has_the_known_error() -> None:
+    """500 tasks once at 42.2 %: standard error 2.2 points, and nothing is known of sampling."""
+    found = repeated_rate(attempts({str(i): [i < 211] for i in range(500)}))
+    assert found.standard_error == pytest.approx(0.0221, abs=1e-4)
+    assert found.sampling_error is None
+    assert found.task_error is None
+    assert found.interval_low == pytest.approx(0.379, abs=2e-3)
+    assert found.interval_high == pytest.approx(0.465, abs=2e-3)
+
+
+def test_lost_attempts_are_left_out_and_counted() -> None:
+    found = repeated_rate(attempts({"a": [True, None], "b": [None, None], "c": [False, True, None]}))
+    assert (found.num_tasks, found.num_attempts, found.num_lost) == (2, 3, 4)
+    assert found.rate == pytest.approx(0.75)
+    assert found.run_rates == (0.5, 1.0)
+    # c is known to vary by 1/2 · 1/2 · 2; a, tried once, counts as much
+    assert found.sampling_error == pytest.approx(math.sqrt((0.5 / 1 + 0.5 / 2) / 4))
+
+
+def test_nothing_graded() -> None:
+    found = repeated_rate(attempts({"a": [None]}))
+    assert (found.num_tasks, found.rate, found.run_rates) == (0, 0.0, ())
+    assert (found.interval_low, found.interval_high) == (0.0, 1.0)
+    assert found.standard_error is None
+
+
+def test_runs_that_agree_have_no_sampling_error() -> None:
+    found = repeated_rate(attempts({"a": [True] * 4, "b": [False] * 4, "c": [True] * 4}))
+    assert found.sampling_error == 0
+    assert found.task_error == found.standard_error
+
+
+def test_sampling_alone_leaves_no_task_error_below_zero() -> None:
+    found = repeated_rate(attempts({"a": [True, False], "b": [False, True]}))
+    assert found.standard_error == 0
+    assert found.task_error == 0
+
+
+def test_simulated_runs_spread_as_the_errors_say() -> None:
+    """Rates of 40 tasks are known; 4,000 evaluations of 4 attempts on the same tasks, and on fresh ones."""
+    state = random.Random(11)
+
+    def evaluate(rates: list[float]) -> list[Attempt]:
+        return attempts({str(i): [state.random() < rate for _ in range(4)] for i, rate in enumerate(rates)})
+
+    fixed = [state.random() ** 2 for _ in range(40)]
+    same = [repeated_rate(evaluate(fixed)) for _ in range(2000)]
+    sampling = statistics.fmean(one.sampling_error**2 for one in same if one.sampling_error is not None)
+    assert math.sqrt(sampling) == pytest.approx(statistics.stdev(one.rate for one in same), rel=0.08)
+    fresh = [repeated_rate(evaluate([state.random() ** 2 for _ in range(40)])) for _ in range(2000)]
+    total = statistics.fmean(one.standard_error**2 for one in fresh if one.standard_error is not None)
+    assert math.sqrt(total) == pytest.approx(statistics.stdev(one.rate for one in fresh), rel=0.08)
