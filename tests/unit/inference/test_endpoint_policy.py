@@ -4,59 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 import tracemalloc
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from engine.config.policies import EndpointPolicyConfig
-from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, SpendLimitError
-from engine.inference.base import ChatRequest, ChatResponse, GenerationContext, SamplingParams
+from engine.errors import ContextLengthError, EndpointRefusedError, ModelError
+from engine.inference.base import ChatResponse
 from engine.inference.endpoint import client, policy
-from engine.inference.endpoint.keys import Endpoint
-from engine.inference.endpoint.messages import estimate_tokens
-from engine.inference.endpoint.policy import EndpointPolicy
 from engine.models.chat.base import Message
 from engine.tools.parser import NativeCall
-from engine.tools.schemas import SWE_TOOLS
+from tests.endpoint_builders import FAILED, KEY, OK, TALK, TOOLS, attempt, opened, request, until
 from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
-from tests.rollout_builders import make_key, make_row
-
-KEY = "correct-horse-battery-staple"
-TOOLS = [tool.json_schema() for tool in SWE_TOOLS.values()]
-TALK: list[Message] = [{"role": "system", "content": "You mend code."}, {"role": "user", "content": "Go."}]
-OK = Reply(content="fine")
-FAILED = Reply(status=500, error={"message": "oops"})
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(policy, "FIRST_PAUSE_S", 0.001)
-
-
-@asynccontextmanager
-async def opened(
-    server: OpenAIServer, *, key: str = KEY, book: Path | None = None, **settings: Any
-) -> AsyncIterator[EndpointPolicy]:
-    config = EndpointPolicyConfig(endpoint=server.url, **{"model": "m", "max_retries": 3, **settings})
-    opened = EndpointPolicy(config, Endpoint(address=server.url, key=key), book=book)
-    try:
-        yield opened
-    finally:
-        await opened.close()
-
-
-def request(messages: Sequence[Message] = TALK, *, tools: Any = (), **sampling: Any) -> ChatRequest:
-    context = GenerationContext(key=make_key(), row=make_row())
-    sampling_params = SamplingParams(**{"max_tokens": 64, **sampling})
-    return ChatRequest(
-        messages=messages, tools=tools, sampling=sampling_params, seed=2**62 + 5, context=context
-    )
 
 
 async def answer(replies: Any, *, tools: Any = (), **settings: Any) -> tuple[ChatResponse, OpenAIServer]:
@@ -238,12 +198,6 @@ async def test_cancelling_a_request_ends_it_at_the_server() -> None:
                 await task
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 ENDLESS = {
     "one line": b"x" * 65_536,
     "comments": b": " + b"x" * 65_534 + b"\n\n",
@@ -346,186 +300,6 @@ async def test_a_success_starts_the_count_of_failures_anew() -> None:
             results = [await attempt(endpoint) for _ in range(60)]
     assert results.count(None) == 6
     assert {type(one) for one in results if one} == {ModelError}
-
-
-async def attempt(endpoint: EndpointPolicy) -> Exception | None:
-    try:
-        await endpoint.respond(request())
-    except Exception as error:
-        return error
-    return None
-
-
-async def test_rollouts_slow_down_together_at_rate_limits() -> None:
-    with openai_server([OK]) as server:
-        server.max_in_flight, server.pause_s = 4, 0.02
-        async with opened(server, max_retries=8) as endpoint:
-            responses = await asyncio.gather(*(endpoint.respond(request()) for _ in range(120)))
-            metrics = await endpoint.take_metrics()
-            assert metrics["endpoint/answered"] == 120
-            assert metrics["endpoint/repeated"] == metrics["endpoint/rate_limited"] == server.refused > 0
-            assert set((await endpoint.take_metrics()).values()) == {0.0}
-    assert all(response.content == "fine" for response in responses)
-    assert server.most_in_flight <= 4
-    assert len(server.requests) == 120
-    assert server.refused < 600  # without the window all would come again after every pause
-
-
-async def test_spending_ends_the_run_and_is_bounded_by_what_is_in_flight(tmp_path: Path) -> None:
-    settings: Any = {"input_price": 1000.0, "output_price": 1000.0, "spend_limit": 1.0}  # 0.12 a request
-    with openai_server([OK]) as server:
-        server.pause_s = 0.01
-        async with opened(server, book=tmp_path / "spend.json", **settings) as endpoint:
-            slots = asyncio.Semaphore(4)
-
-            async def limited() -> Exception | None:
-                async with slots:
-                    return await attempt(endpoint)
-
-            results = await asyncio.gather(*(limited() for _ in range(50)))
-            assert {type(one) for one in results if one} == {SpendLimitError}
-            assert 1.0 <= endpoint.spent <= 1.0 + 4 * 0.12 + 1e-9
-            assert len(server.requests) == results.count(None) == round(endpoint.spent / 0.12)
-        async with opened(server, book=tmp_path / "spend.json", **settings) as endpoint:
-            assert isinstance(await attempt(endpoint), SpendLimitError)
-
-
-async def test_money_for_answers_of_no_use_is_counted() -> None:
-    useless = Reply(raw=json.dumps({"choices": [], "usage": {"prompt_tokens": 500}}).encode())
-    with openai_server([useless]) as server:
-        async with opened(server, input_price=10.0, output_price=10.0, max_retries=1) as endpoint:
-            with pytest.raises(ModelError):
-                await endpoint.respond(request())
-            assert endpoint.spent == pytest.approx(2 * 500 * 10 / 1e6)
-
-
-PRICES: Any = {"input_price": 1000.0, "output_price": 1000.0}
-"""0.12 US dollars for a request that the server reports; estimates are near 0.09 before the first answer."""
-
-
-@pytest.mark.parametrize(
-    ("lost", "is_billed"),
-    [
-        (Reply(hang="before"), True),
-        (Reply(content="half", cut=True), True),
-        (Reply(raw=b"{nonsense"), True),
-        (FAILED, False),
-        (Reply(status=429, error={"message": "slow down"}), False),
-    ],
-)
-async def test_lost_requests_are_counted_by_estimates(lost: Reply, is_billed: bool, tmp_path: Path) -> None:
-    key = request().context.key
-    with openai_server([lost, OK, lost, OK]) as server:
-        book = tmp_path / "spend.json"
-        async with opened(server, book=book, timeout_s=2.0, **PRICES) as endpoint:
-            response = await endpoint.respond(request())
-            assert response.usage.cost == pytest.approx(0.12), "of the answer alone"
-            first = endpoint.spent - 0.12
-            await endpoint.respond(request())
-            second = endpoint.spent - 0.24 - first
-            assert endpoint.spent_on(key) == pytest.approx(endpoint.spent)
-            assert json.loads(book.read_text()) == {"us_dollars": endpoint.spent, "in_flight": 0.0}
-            endpoint.release(key)
-            assert endpoint.spent_on(key) == 0.0
-    if is_billed:
-        prompt = estimate_tokens(TALK)
-        assert first == pytest.approx((prompt + 64) / 1000), "all that it might have generated"
-        assert second == pytest.approx((prompt + 20) / 1000), "as many tokens as other responses have"
-    else:
-        assert first == pytest.approx(0.0)
-        assert second == pytest.approx(0.0)
-
-
-async def test_requests_that_never_reach_a_server_cost_nothing() -> None:
-    with openai_server([OK]) as server:
-        pass
-    async with opened(server, max_retries=1, **PRICES) as endpoint:
-        assert isinstance(await attempt(endpoint), ModelError)
-        assert endpoint.spent == 0.0
-
-
-async def test_cancelled_requests_are_counted_by_estimates() -> None:
-    with openai_server([Reply(hang="before")]) as server:
-        async with opened(server, **PRICES) as endpoint:
-            task = asyncio.create_task(endpoint.respond(request()))
-            await until(lambda: server.in_flight == 1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert endpoint.spent == pytest.approx((estimate_tokens(TALK) + 64) / 1000)
-
-
-async def test_rollouts_do_not_pay_for_rate_limits_with_their_time() -> None:
-    slow = Reply(status=429, error={"message": "slow down"}, headers={"Retry-After": "0.4"})
-    key = request().context.key
-    with openai_server([slow, OK]) as server:
-        async with opened(server) as endpoint:
-            task = asyncio.create_task(endpoint.respond(request()))
-            await until(lambda: endpoint.waited_seconds(key) > 0.3)
-            await task
-            waited = endpoint.waited_seconds(key)
-            assert waited >= 0.4, "the pause that the endpoint asked for"
-            server.pause_s = 0.5
-            await endpoint.respond(request())
-            assert endpoint.waited_seconds(key) < waited + 0.5, "time of answers counts"
-            endpoint.release(key)
-            assert endpoint.waited_seconds(key) == 0.0
-        async with opened(server, requests_per_minute=1) as endpoint:
-            await endpoint.respond(request())
-            task = asyncio.create_task(endpoint.respond(request()))
-            await until(lambda: endpoint.waited_seconds(key) > 0.3)
-            assert not task.done()
-            task.cancel()
-            await asyncio.wait([task])
-
-
-async def test_failures_that_are_no_rate_limits_cost_a_rollout_its_time() -> None:
-    key = request().context.key
-    with openai_server([Reply(hang="before"), OK]) as server:
-        async with opened(server, timeout_s=1.0) as endpoint:
-            began = time.monotonic()
-            await endpoint.respond(request())
-            assert endpoint.waited_seconds(key) <= time.monotonic() - began - 1.0
-
-
-async def test_a_check_learns_the_context_and_sends_the_runs_own_parameters() -> None:
-    with openai_server([OK]) as server:
-        server.models = [{"id": "other", "max_model_len": 5}, {"id": "m", "max_model_len": 32768}]
-        async with opened(server, temperature=0.0) as endpoint:
-            await asyncio.gather(*(endpoint.check(TOOLS) for _ in range(5)))
-            assert endpoint.max_context == 32768
-    assert server.paths == ["/v1/models", "/v1/chat/completions"]
-    assert server.requests[0]["tools"] == TOOLS
-    assert server.requests[0]["temperature"] == 0.0
-
-
-@pytest.mark.parametrize(
-    ("reply", "settings", "words"),
-    [
-        (
-            Reply(status=400, error={"message": "seed unsupported"}),
-            {},
-            "seed unsupported; what is sent",
-        ),
-        (FAILED, {}, "oops"),
-        (Reply(status=401, error={"message": KEY}), {}, "refuses the key"),
-        (
-            Reply(content="x", usage=None),
-            {"spend_limit": 1.0, "input_price": 1.0, "output_price": 1.0},
-            "reports no usage",
-        ),
-    ],
-)
-async def test_a_check_refuses_what_cannot_work(reply: Reply, settings: Any, words: str) -> None:
-    with openai_server([reply]) as server:
-        async with opened(server, max_retries=1, **settings) as endpoint:
-            with pytest.raises(EndpointRefusedError, match=words) as refused:
-                await endpoint.check(TOOLS)
-            sent = len(server.requests)
-            with pytest.raises(EndpointRefusedError, match=words):
-                await endpoint.check(TOOLS)
-    assert len(server.requests) == sent
-    assert KEY not in str(refused.value)
 
 
 async def test_logs_and_representations_hold_no_key() -> None:
