@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
@@ -27,6 +28,18 @@ def printed(text: str = "", exit_code: int = 0) -> ExecResult:
 async def silent(_command: str) -> ExecResult:
     """Every command succeeds and prints nothing."""
     return printed()
+
+
+def dying_once() -> Command:
+    """The first command loses its sandbox; all others succeed and print nothing."""
+    calls = itertools.count()
+
+    async def command(_command: str) -> ExecResult:
+        if next(calls) == 0:
+            raise SandboxError("gone")
+        return printed()
+
+    return command
 
 
 class MemorySandbox:

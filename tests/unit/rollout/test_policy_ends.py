@@ -9,13 +9,12 @@ import pytest
 
 from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.errors import SandboxError, SpendLimitError
+from engine.errors import SpendLimitError
 from engine.inference.base import ChatRequest, ChatResponse, GenerationContext
 from engine.rollout import GroupRequest
 from engine.rollout.summary import RolloutSummary
-from engine.sandbox.base import ExecResult
 from engine.types import RolloutKey, TerminationReason
-from tests.fakes.memory_sandbox import MemoryBackend, printed, start_fault
+from tests.fakes.memory_sandbox import MemoryBackend, dying_once, start_fault
 from tests.rollout_builders import (
     SOURCE,
     SUBMIT,
@@ -50,17 +49,8 @@ async def test_a_rollout_is_released_before_it_is_graded() -> None:
 
 
 async def test_every_attempt_is_released_and_one_without_a_sandbox_never_asked() -> None:
-    commands = 0
-
-    async def dying_once(_command: str) -> ExecResult:
-        nonlocal commands
-        commands += 1
-        if commands == 1:
-            raise SandboxError("gone")
-        return printed()
-
     policy = ChatScript([RUN, SUBMIT])
-    backend = MemoryBackend(FILES, command=dying_once, faults=[start_fault()])
+    backend = MemoryBackend(FILES, command=dying_once(), faults=[start_fault()])
     sandbox = SandboxConfig(start_retries=2)
     (group,) = await swe_scheduler(backend, policy, sandbox=sandbox).collect([request(1)])
     assert group.trajectories[0].attempts == 3
@@ -69,15 +59,6 @@ async def test_every_attempt_is_released_and_one_without_a_sandbox_never_asked()
 
 
 async def test_a_rollout_costs_what_its_lost_attempts_cost_too() -> None:
-    commands = 0
-
-    async def dying_once(_command: str) -> ExecResult:
-        nonlocal commands
-        commands += 1
-        if commands == 1:
-            raise SandboxError("gone")
-        return printed()
-
     class Priced(ChatScript):
         def spent_on(self, key: RolloutKey) -> float | None:
             asked = [one for one in self.requests if one.context.key == key]
@@ -91,7 +72,7 @@ async def test_a_rollout_costs_what_its_lost_attempts_cost_too() -> None:
 
     policy = Priced([RUN, SUBMIT])
     sandbox = SandboxConfig(start_retries=2)
-    backend = MemoryBackend(FILES, command=dying_once)
+    backend = MemoryBackend(FILES, command=dying_once())
     (group,) = await swe_scheduler(backend, policy, sandbox=sandbox).collect([request(1)])
     (trajectory,) = group.trajectories
     assert (trajectory.attempts, len(trajectory.steps)) == (2, 2)

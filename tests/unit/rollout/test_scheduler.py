@@ -18,7 +18,7 @@ from engine.rollout import GroupRequest, RolloutScheduler, SweEnvironments
 from engine.sandbox.base import ExecResult, SandboxSpec
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
-from tests.fakes.memory_sandbox import MemoryBackend, printed, start_fault
+from tests.fakes.memory_sandbox import MemoryBackend, dying_once, start_fault
 from tests.rollout_builders import (
     GOLD,
     SOURCE,
@@ -165,18 +165,9 @@ async def test_exhausted_retries_exclude_the_rollout_and_harm_no_other() -> None
 
 
 async def test_a_sandbox_that_dies_midway_starts_the_rollout_over() -> None:
-    calls = 0
-
-    async def dying_once(_command: str) -> ExecResult:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            raise SandboxError("gone")
-        return printed()
-
     recorder = Recorder()
     policy = TextPolicy([respond("execute_bash", cmd="true"), respond("submit")])
-    (group,) = await scheduler(MemoryBackend(FILES, command=dying_once), policy, observer=recorder).collect(
+    (group,) = await scheduler(MemoryBackend(FILES, command=dying_once()), policy, observer=recorder).collect(
         [request(size=1)]
     )
     trajectory = group.trajectories[0]
