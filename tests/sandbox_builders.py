@@ -1,10 +1,16 @@
-"""Builds sandbox records and pool snapshots as a pool would report them."""
+"""Builds sandbox records and pool snapshots as a pool would report them, and sandboxes that are counted."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Container
+from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
+from engine.errors import SandboxStartError
 from engine.events.sandboxes import CLOCK_BOUNDS_S
+from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.local.backend import LocalBackend
 from tests.event_builders import T0
 
 
@@ -39,3 +45,20 @@ def pool(**changes: Any) -> dict[str, Any]:
         "clocks": {"queue": clock(0.2, 3.0), "start": clock(*[0.03] * 19, 40.0), "exec": clock(0.004)},
         **changes,
     }  # fmt: skip
+
+
+class CountingBackend(LocalBackend):
+    """Counts sandboxes; those with the numbers in ``failing``, from 1, do not start."""
+
+    def __init__(self, home: Path, failing: Container[int] = ()) -> None:
+        super().__init__(home)
+        self.opened = 0
+        self._failing = failing
+
+    @asynccontextmanager
+    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
+        self.opened += 1
+        if self.opened in self._failing:
+            raise SandboxStartError("no room")
+        async with super().open(spec) as box:
+            yield box

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,8 @@ from typing import Any
 import pytest
 
 from engine.config.rollout import CounterfactualConfig, EvaluationExtraRuns, ExtraRuns
-from engine.errors import SandboxStartError
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.prover import Prover
-from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import CounterfactualOutcome, FindingKind, Grade, TaskRow, TestOutcome, Verdict
 from tests.dataset_builders import (
@@ -27,6 +23,7 @@ from tests.dataset_builders import (
     toolchain_or_skip,
 )
 from tests.integration.adversary.frame import EVERY, IDS, STILL_BROKEN, toy_row, under
+from tests.sandbox_builders import CountingBackend
 
 FILE = "tests/test_numbers.py"
 EDITS = {"test_clamp": ("== expected", "!= expected"), "TestMean.test_mean": ("== 3", "== 4")}
@@ -65,23 +62,6 @@ def reference_of(row: TaskRow, rule: str, **fields: Any) -> Reference:
         names = [*row.answer.fail_to_pass]
     variant = Variant(mutants=tuple(map(mutant, EDITS)), must_fail=tuple(names))
     return Reference(content="c", files={FILE: TEST_NUMBERS.encode()}, variants=(variant,), **fields)
-
-
-class CountingBackend(LocalBackend):
-    """Counts sandboxes; those with the numbers in ``failing``, from 1, do not start."""
-
-    def __init__(self, home: Path, failing: tuple[int, ...] = ()) -> None:
-        super().__init__(home)
-        self.opened = 0
-        self._failing = failing
-
-    @asynccontextmanager
-    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        self.opened += 1
-        if self.opened in self._failing:
-            raise SandboxStartError("no room")
-        async with super().open(spec) as box:
-            yield box
 
 
 async def graded(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +18,12 @@ from engine.grading.execution import RunExecutor
 from engine.orchestrator.curate import make_dataset
 from engine.orchestrator.references import make_references
 from engine.patches.diff import diff_texts
-from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
 from tests.dataset_builders import NUMBERS, TEST_NUMBERS, patched, toolchain_or_skip, write_toy
 from tests.integration.adversary.frame import RULES, toy_row, under
 from tests.integration.toy_yard import curation, open_context
+from tests.sandbox_builders import CountingBackend
 
 TESTS = "tests/test_numbers.py"
 REFERENCE_TESTS = '''"""Methods of unittest, and a test that is expected to fail."""
@@ -200,18 +198,6 @@ async def test_references_are_kept_for_unchanged_rows_when_a_dataset_is_replaced
     assert file.stat().st_mode & 0o077 == 0
     file.write_bytes(file.read_bytes()[:100])
     assert await FileReferences(folder).load(row) is None
-
-
-class CountingBackend(LocalBackend):
-    """Counts the sandboxes that were opened."""
-
-    opened = 0
-
-    @asynccontextmanager
-    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        self.opened += 1
-        async with super().open(spec) as box:
-            yield box
 
 
 async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -> None:

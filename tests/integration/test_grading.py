@@ -7,8 +7,6 @@ import base64
 import hashlib
 import re
 import zlib
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,10 +16,10 @@ from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing import testrun
 from engine.datasets.testing.toolchain import MOUNT
-from engine.errors import DatasetError, SandboxStartError
+from engine.errors import DatasetError
 from engine.grading.grader import Grader
 from engine.patches.diff import diff_texts
-from engine.sandbox.base import Sandbox, SandboxSpec
+from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskAnswer, TaskRow, TestOutcome, Verdict
 from tests.dataset_builders import (
@@ -36,6 +34,7 @@ from tests.dataset_builders import (
     without_reuse,
     write_toy,
 )
+from tests.sandbox_builders import CountingBackend
 
 STILL_BROKEN = NUMBERS.replace(*BROKEN)
 
@@ -60,23 +59,6 @@ async def test_sandboxes_do_not_compile_the_runner(home: Path, row: TaskRow) -> 
     loaded = {name for name in re.findall(r"code object from '?([^'\n]+)'?", said) if MOUNT in name}
     assert f"{MOUNT}/__pycache__/trainyard_guard" in "".join(loaded)
     assert [name for name in loaded if name.endswith(".py")] == []
-
-
-class CountingBackend(LocalBackend):
-    """Counts sandboxes; the first ``failures`` of them do not start."""
-
-    def __init__(self, home: Path, failures: int = 0) -> None:
-        super().__init__(home)
-        self.opened = 0
-        self.failures = failures
-
-    @asynccontextmanager
-    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        self.opened += 1
-        if self.opened <= self.failures:
-            raise SandboxStartError("no room")
-        async with super().open(spec) as box:
-            yield box
 
 
 async def test_the_gold_patch_passes_and_every_test_is_reported(home: Path, row: TaskRow) -> None:
@@ -314,7 +296,7 @@ async def test_verdicts_are_reused_only_for_deterministic_tasks_and_on_request(
 
 
 async def test_infrastructure_is_tried_again_in_a_fresh_sandbox(home: Path, row: TaskRow) -> None:
-    backend = CountingBackend(home, failures=2)
+    backend = CountingBackend(home, failing=(1, 2))
     grade = await make_grader(backend).grade(row, row.answer.gold_patch)
     assert (grade.verdict, backend.opened) == (Verdict.PASSED, 3)
 
@@ -322,7 +304,7 @@ async def test_infrastructure_is_tried_again_in_a_fresh_sandbox(home: Path, row:
 async def test_infrastructure_that_stays_broken_is_no_reward_and_is_not_remembered(
     home: Path, row: TaskRow
 ) -> None:
-    backend = CountingBackend(home, failures=3)
+    backend = CountingBackend(home, failing=(1, 2, 3))
     grader = make_grader(backend)
     grade = await grader.grade(row, row.answer.gold_patch)
     assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)

@@ -37,6 +37,7 @@ from tests.dataset_builders import broken_task, new_file, patched, toolchain_or_
 from tests.integration import toy_yard
 from tests.integration.adversary.frame import toy_row, under
 from tests.integration.toy_yard import engine_process, events, make_run_dir, open_context, wait_for
+from tests.sandbox_builders import CountingBackend
 
 COINS = """import random
 import pytest
@@ -181,18 +182,6 @@ async def test_lost_gradings_are_made_again_and_only_so_many_at_once(home: Path)
     assert (backend.most, backend.live) == (2, 0)
 
 
-class Counting(LocalBackend):
-    """Counts sandboxes."""
-
-    opened = 0
-
-    @asynccontextmanager
-    async def open(self, spec: SandboxSpec) -> AsyncIterator[Sandbox]:
-        self.opened += 1
-        async with super().open(spec) as box:
-            yield box
-
-
 @pytest.mark.parametrize(("rule", "opened"), [("signed", 2 + 2 + 3), ("log", 2 + 2 + 3 + 1)])
 async def test_the_last_gold_repeat_is_the_true_run_of_the_proof(home: Path, rule: str, opened: int) -> None:
     """A script's tests are run once more, as they are, where false ones would be put in place."""
@@ -200,7 +189,7 @@ async def test_the_last_gold_repeat_is_the_true_run_of_the_proof(home: Path, rul
     name = f"counted-{rule}"
     save_dataset(home, name, [with_content_id(row)], {})
     settings = config(name)
-    backend = Counting(home / "toy-row")
+    backend = CountingBackend(home / "toy-row")
     with open_context(home, name, settings) as run:
         validation = Validation(settings, run)
         await validation.work(backend)
