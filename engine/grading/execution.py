@@ -16,17 +16,17 @@ from types import MappingProxyType
 
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.testing.testrun import run_tests
 from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.evidence import Evidence, Judgement, named, required
 from engine.grading.logs.isolated_worker import run_isolated
 from engine.grading.rules import RULES
 from engine.grading.running.agent_leftovers import put_tests_in_place
-from engine.grading.running.guarded_files import GuardedFiles
+from engine.grading.running.driver import run_driver
 from engine.grading.running.image_answers import remove_answers
 from engine.grading.running.log_parser import PARSER_S, LogParser, without_parser
 from engine.grading.running.placement import PlacementError, place_files
+from engine.grading.running.request import RunRequest
 from engine.grading.running.scripts import run_script
 from engine.grading.submission.apply import AppliedPatch, apply_graded
 from engine.grading.submission.filter import FilteredPatch
@@ -152,7 +152,10 @@ class RunExecutor:
             if problem := applied.problem or await _restore_tests(box, row, applied):
                 return unjudged(Verdict.PATCH_FAILED, problem, applied=applied, tests=_missing(row.answer))
             changed = applied.filtered.changes.paths
-            evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
+            evidence = await gather(
+                box,
+                RunRequest(answer=row.answer, timeout_s=timeout_s, changed=changed, overlay=overlay),
+            )
             if parser is not None and not evidence.problem:
                 logs = await parser.read_logs(box)
             if inspect is not None:
@@ -175,7 +178,10 @@ class RunExecutor:
         """
         if problem := await put_tests_in_place(box, row.answer):
             return unjudged(Verdict.PATCH_FAILED, problem, tests=_missing(row.answer))
-        evidence = await gather(box, row.answer, timeout_s=timeout_s, overlay=NO_OVERLAY, changed=changed)
+        evidence = await gather(
+            box,
+            RunRequest(answer=row.answer, timeout_s=timeout_s, changed=changed, overlay=NO_OVERLAY),
+        )
         return await self._judged(row, evidence, NOTHING_APPLIED)
 
     async def _judged(self, row: TaskRow, evidence: Evidence, applied: AppliedPatch) -> RunResult:
@@ -203,50 +209,15 @@ class RunExecutor:
         return self._backend.open(spec)
 
 
-async def gather(
-    box: Sandbox,
-    answer: TaskAnswer,
-    *,
-    timeout_s: float,
-    overlay: Mapping[str, bytes],
-    changed: Iterable[str],
-) -> Evidence:
+async def gather(box: Sandbox, request: RunRequest) -> Evidence:
     """Run an answer's tests on the current tree and return the evidence.
-
-    Args:
-        changed: paths, relative to the workdir, that the graded patch changed.
 
     Raises:
         SandboxError: the sandbox failed; failures of the tests are evidence.
     """
-    if DRIVER in answer.test_command:
-        evidence = await _run_driver(box, answer, timeout_s, overlay, changed)
-    else:
-        evidence = await run_script(box, answer, timeout_s=timeout_s, overlay=overlay, changed=changed)
+    run = run_driver if DRIVER in request.answer.test_command else run_script
+    evidence = await run(box, request)
     return replace(evidence, disk_full=evidence.is_incomplete and await _has_full_disk(box))
-
-
-async def _run_driver(
-    box: Sandbox,
-    answer: TaskAnswer,
-    timeout_s: float,
-    overlay: Mapping[str, bytes],
-    changed: Iterable[str],
-) -> Evidence:
-    await place_files(box, overlay)
-    guarded = await GuardedFiles.hashed(box, answer, overlay=overlay)
-    run = await run_tests(box, answer.test_command, timeout_s=timeout_s, changed=changed)
-    evidence = Evidence(
-        log=run.log,
-        shown=run.log,
-        seconds=run.seconds,
-        timed_out=run.timed_out,
-        problem=run.problem,
-        forged=run.forged,
-        signs=run.signs,
-        signed=run,
-    )
-    return evidence if run.timed_out or run.forged else await guarded.checked(box, evidence)
 
 
 async def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:

@@ -18,8 +18,8 @@ from engine.datasets.answer_files import contents_of
 from engine.datasets.testing.testrun import LOG_BYTES
 from engine.errors import DatasetError
 from engine.grading.evidence import Evidence
+from engine.grading.running.marked_logs import published
 from engine.grading.running.placement import place_files
-from engine.grading.running.scripts import published
 from engine.sandbox.base import Sandbox
 from engine.types import TaskAnswer
 

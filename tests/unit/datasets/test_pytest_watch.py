@@ -11,7 +11,7 @@ import pytest
 
 from engine.datasets.testing.testrun import Record
 from engine.datasets.testing.toolchain import recorder_scripts
-from engine.grading.running.scripts import _unsealed
+from engine.grading.running.reports import unsealed
 from engine.sandbox.agent.interpreters import launcher
 
 KEY, TOKEN = "k" * 48, "t" * 48
@@ -63,7 +63,7 @@ def run(
         capture_output=True,
         timeout=300,
     )
-    return _unsealed((folder / "record").read_bytes(), KEY.encode())
+    return unsealed((folder / "record").read_bytes(), KEY.encode())
 
 
 CONFTEST = """

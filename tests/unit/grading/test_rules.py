@@ -21,7 +21,9 @@ from engine.grading.rules import RULES
 from engine.grading.rules.map_equal import differences
 from engine.grading.rules.multi_swe import problem_of
 from engine.grading.rules.reward_file import parse_rewards
-from engine.grading.running.scripts import _Nonces, _runs_pytest, prepare, read_log
+from engine.grading.running.marked_logs import read_log
+from engine.grading.running.nonces import Nonces
+from engine.grading.running.scripts import prepare, runs_pytest
 from engine.sandbox.base import ExecResult
 from engine.types import GradeRule, TaskAnswer, TestOutcome
 from tests.rollout_builders import make_row
@@ -196,7 +198,7 @@ def test_a_full_reward_over_failed_tests_is_not_believed() -> None:
     assert (found.passed, found.signs, found.reward) == (False, (), 0.5)
 
 
-NONCES = _Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
+NONCES = Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
 
 
 def result(text: str, exit_code: int | None = 0) -> ExecResult:
@@ -246,7 +248,7 @@ class Files:
 async def test_a_record_is_due_where_pytest_is_run(command: str, due: bool) -> None:
     files = {"/root/run_tests.sh": ".venv/bin/python -W ignore -m pytest -rA r2e_tests"}
     files["/home/run_tests.sh"] = "python r2e_tests/tornado_unittest_runner.py"
-    assert await _runs_pytest(Files(files), command) == due  # type: ignore[arg-type]
+    assert await runs_pytest(Files(files), command) == due  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", recorder_scripts())
