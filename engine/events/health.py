@@ -102,17 +102,23 @@ class MutantCoverage(Record):
     """Reason why there are none."""
 
 
-class ValidationRecord(Record):
-    """Finding of one validation run about one row."""
+class RowRecord(Record):
+    """One record about a row; a subclass names its ``type``."""
 
-    type: Literal["validation"] = "validation"
     id: str = Field(min_length=1, max_length=200)
-    """``<run>/<task>``: each run has one finding per row; a repeated record has no effect."""
+    """A repeated record has no effect."""
     task_id: str = Field(min_length=1, max_length=64)
     content: str = Field(max_length=16)
-    run_id: str = Field(max_length=100)
+    """``content_hash`` of the row."""
     time: float
     """Unix time, seconds."""
+
+
+class ValidationRecord(RowRecord):
+    """Finding of one validation run about one row; its id is ``<run>/<task>``."""
+
+    type: Literal["validation"] = "validation"
+    run_id: str = Field(max_length=100)
     status: RowStatus
     noop: Side
     gold: Side
@@ -127,29 +133,20 @@ class ValidationRecord(Record):
     """Tests that can be made false; None where it was not tried, as for every row that is not valid."""
 
 
-class ProofRecord(Record):
+class ProofRecord(RowRecord):
     """Finding of one proof of a row's false tests, by curation, at first use or by a validation."""
 
     type: Literal["proof"] = "proof"
-    id: str = Field(min_length=1, max_length=200)
-    """A repeated record has no effect."""
-    task_id: str = Field(min_length=1, max_length=64)
-    content: str = Field(max_length=16)
-    time: float
     coverage: MutantCoverage | None = None
     """None where the proof failed."""
     problem: str = Field(default="", max_length=2000)
     """Reason why the proof failed, one sentence: submissions are graded without false tests."""
 
 
-class DecisionRecord(Record):
+class DecisionRecord(RowRecord):
     """Decision of a person to quarantine or release a row."""
 
     type: Literal["decision"] = "decision"
-    id: str = Field(min_length=1, max_length=200)
-    task_id: str = Field(min_length=1, max_length=64)
-    content: str = Field(max_length=16)
-    time: float
     quarantined: bool
     reason: str = Field(min_length=1, max_length=2000)
     by: str = Field(max_length=150)
