@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.grading.counterfactual.pairs import both_ways
+
 FAILS = frozenset({"Error", "Errorf", "Fatal", "Fatalf", "Fail", "FailNow"})
 """Methods of a test's context that fail it."""
 ENDS = frozenset({"Skip", "Skipf", "SkipNow", "Goexit", "Exit"})
@@ -14,15 +16,11 @@ EQUAL = {
     "Equal": "NotEqual", "EqualValues": "NotEqualValues", "Exactly": "", "EqualError": "", "JSONEq": "",
 }  # fmt: skip
 """Assertion that its two arguments are equal → its opposite, empty where there is none."""
-OPPOSITES = {
-    name: other
-    for pair in (
-        ("True", "False"), ("Nil", "NotNil"), ("NoError", "Error"), ("Empty", "NotEmpty"),
-        ("Contains", "NotContains"), ("Zero", "NotZero"), ("Panics", "NotPanics"), ("Same", "NotSame"),
-        ("ErrorIs", "NotErrorIs"), ("Regexp", "NotRegexp"),
-    )
-    for name, other in (pair, pair[::-1])
-}  # fmt: skip
+OPPOSITES = both_ways(
+    ("True", "False"), ("Nil", "NotNil"), ("NoError", "Error"), ("Empty", "NotEmpty"),
+    ("Contains", "NotContains"), ("Zero", "NotZero"), ("Panics", "NotPanics"), ("Same", "NotSame"),
+    ("ErrorIs", "NotErrorIs"), ("Regexp", "NotRegexp"),
+)  # fmt: skip
 """Assertion → one that fails where it passes, with the same arguments."""
 COMPARES = frozenset({"reflect.DeepEqual", "bytes.Equal", "slices.Equal", "maps.Equal"})
 """Functions that say whether their two arguments are equal."""
@@ -31,14 +29,10 @@ CONVERSIONS = frozenset({
     "float32", "string", "byte", "rune", "uintptr", "errors.New", "json.RawMessage",
 })  # fmt: skip
 """Calls around a literal that keep different values different."""
-STATUSES = {
-    f"http.Status{name}": f"http.Status{other}"
-    for pair in (
-        ("OK", "Accepted"), ("Created", "NoContent"), ("BadRequest", "NotFound"),
-        ("Unauthorized", "Forbidden"),
-        ("InternalServerError", "NotImplemented"), ("BadGateway", "ServiceUnavailable"),
-        ("MovedPermanently", "Found"), ("TemporaryRedirect", "SeeOther"), ("Conflict", "Gone"),
-    )
-    for name, other in (pair, pair[::-1])
-}  # fmt: skip
+_OTHER_STATUS = both_ways(
+    ("OK", "Accepted"), ("Created", "NoContent"), ("BadRequest", "NotFound"), ("Unauthorized", "Forbidden"),
+    ("InternalServerError", "NotImplemented"), ("BadGateway", "ServiceUnavailable"),
+    ("MovedPermanently", "Found"), ("TemporaryRedirect", "SeeOther"), ("Conflict", "Gone"),
+)  # fmt: skip
+STATUSES = {f"http.Status{name}": f"http.Status{other}" for name, other in _OTHER_STATUS.items()}
 """Constant of ``net/http`` → another one."""

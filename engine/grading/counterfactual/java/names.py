@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from engine.grading.counterfactual.pairs import both_ways
+
 LOOSE = re.compile(r"(?i)using|ignor|compar|within|close|offset|percent|soft")
 """Names in a chain of assertions that equals several values."""
 TESTS = frozenset({"Test", "ParameterizedTest", "RepeatedTest"})
@@ -15,28 +17,19 @@ CLASSES = frozenset({
 """Classes whose assertions are known."""
 EQUAL = {"assertEquals": "assertNotEquals", "assertArrayEquals": "", "assertIterableEquals": ""}
 """Assertion that two arguments are equal → its opposite, empty where there is none."""
-OPPOSITES = {
-    name: other
-    for pair in (
-        ("assertTrue", "assertFalse"), ("assertNull", "assertNotNull"), ("assertSame", "assertNotSame"),
-    )
-    for name, other in (pair, pair[::-1])
-}  # fmt: skip
+OPPOSITES = both_ways(
+    ("assertTrue", "assertFalse"), ("assertNull", "assertNotNull"), ("assertSame", "assertNotSame"),
+)  # fmt: skip
 CHAIN_EQUAL = frozenset({
     "isEqualTo", "hasSize", "hasMessage", "hasToString", "containsExactly", "containsExactlyInAnyOrder",
     "hasMessageThat",
 })  # fmt: skip
-CHAIN_OPPOSITES = {
-    name: other
-    for pair in (
-        ("isTrue", "isFalse"), ("isNull", "isNotNull"), ("isSameAs", "isNotSameAs"),
-        ("contains", "doesNotContain"), ("isInstanceOf", "isNotInstanceOf"),
-        ("containsKey", "doesNotContainKey"),
-        ("startsWith", "doesNotStartWith"), ("endsWith", "doesNotEndWith"),
-        ("isEmpty", "isNotEmpty"),
-    )
-    for name, other in (pair, pair[::-1])
-}  # fmt: skip
+CHAIN_OPPOSITES = both_ways(
+    ("isTrue", "isFalse"), ("isNull", "isNotNull"), ("isSameAs", "isNotSameAs"),
+    ("contains", "doesNotContain"), ("isInstanceOf", "isNotInstanceOf"),
+    ("containsKey", "doesNotContainKey"), ("startsWith", "doesNotStartWith"), ("endsWith", "doesNotEndWith"),
+    ("isEmpty", "isNotEmpty"),
+)  # fmt: skip
 NOT_OF_TRUTH = frozenset({
     "isEmpty", "isNotEmpty", "startsWith", "doesNotStartWith", "endsWith", "doesNotEndWith", "isSameAs",
     "isNotSameAs",

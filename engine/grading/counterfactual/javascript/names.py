@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from engine.grading.counterfactual.pairs import both_ways
+
 LOOSE = re.compile(r"(?i)closeTo|approx|almost|anything|\bany\b|soft|matching|containing")
 """Names in an assertion that equals several values."""
 TOLERANT = re.compile(rb"(?i)EqualityTester|chai-?(?:almost|roughly)|overwriteMethod|overwriteProperty")
@@ -65,14 +67,10 @@ ASSERT_EQUAL = {
     "deepStrictEqual": "notDeepStrictEqual",
 }  # fmt: skip
 """Function of an ``assert`` module → its opposite."""
-ASSERT_OPPOSITES = {
-    name: other
-    for pair in (
-        *ASSERT_EQUAL.items(), ("isTrue", "isFalse"), ("isNull", "isNotNull"), ("isUndefined", "isDefined"),
-        ("isOk", "isNotOk"), ("include", "notInclude"), ("match", "doesNotMatch"),
-    )
-    for name, other in (pair, pair[::-1])
-}  # fmt: skip
+ASSERT_OPPOSITES = both_ways(
+    *ASSERT_EQUAL.items(), ("isTrue", "isFalse"), ("isNull", "isNotNull"), ("isUndefined", "isDefined"),
+    ("isOk", "isNotOk"), ("include", "notInclude"), ("match", "doesNotMatch"),
+)  # fmt: skip
 CONTEXT_EQUAL = frozenset({
     "is", "equal", "equals", "same", "deepEqual", "strictEqual", "deepStrictEqual", "strictSame", "eq",
 })  # fmt: skip

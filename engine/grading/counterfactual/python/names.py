@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from engine.grading.counterfactual.pairs import both_ways
+
 LOOSE = re.compile(r"(?i)approx|close|almost|^any$|anything|mock|match|ignor|wild")
 """Names of objects that may be equal to several values."""
 EQUALITIES = frozenset({
@@ -33,9 +35,9 @@ _PAIRS = (
     ("assertXMLEqual", "assertXMLNotEqual"),
     ("assertJSONEqual", "assertJSONNotEqual"),
 )
-COMMON_OPPOSITES = {name: other for pair in _COMMON_PAIRS for name, other in (pair, pair[::-1])}
+COMMON_OPPOSITES = both_ways(*_COMMON_PAIRS)
 """Those of ``OPPOSITES`` that tests use about as often as each other."""
-OPPOSITES = {name: other for pair in _PAIRS for name, other in (pair, pair[::-1])} | {
+OPPOSITES = both_ways(*_PAIRS) | {
     "assert_": "assertFalse", "failUnless": "assertFalse", "failIf": "assertTrue",
 }  # fmt: skip
 """Method → method that fails exactly where it passes, with the same arguments."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from engine.grading.counterfactual.base import Mutant, MutantKind
+from engine.grading.counterfactual.pairs import both_ways
 from engine.grading.counterfactual.python import names
 from engine.grading.counterfactual.python.expectations import Expectation, Expectations
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
@@ -184,8 +185,7 @@ class _Finder:
 
 _PLAIN = (ast.Call, ast.Name, ast.Attribute, ast.Subscript)
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-_PAIRS = (("is", "is not"), ("in", "not in"), ("<", ">="), (">", "<="))
-_OTHER_OPERATORS = {one: other for pair in _PAIRS for one, other in (pair, pair[::-1])}
+_OTHER_OPERATORS = both_ways(("is", "is not"), ("in", "not in"), ("<", ">="), (">", "<="))
 
 
 def other_operator(source: PythonSource, test: ast.Compare) -> Edit | None:
