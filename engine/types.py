@@ -28,8 +28,8 @@ class RunKind(StrEnum):
 
     @property
     def has_rollouts(self) -> bool:
-        """Return whether agents act in such a run; the others make or check a dataset."""
-        return self not in (RunKind.CURATE, RunKind.VALIDATE, RunKind.IMPORT)
+        """Return whether agents act in such a run; the others make or check a dataset, or score rollouts."""
+        return self not in (RunKind.CURATE, RunKind.VALIDATE, RunKind.IMPORT, RunKind.VERIFIER)
 
 
 class RunState(StrEnum):

@@ -208,3 +208,6 @@ PolicyConfig = Annotated[
     | ReplayPolicyConfig,
     Field(discriminator="type"),
 ]
+
+JudgePolicyConfig = Annotated[TransformerPolicyConfig | EndpointPolicyConfig, Field(discriminator="type")]
+"""Models that a verifier can use."""

@@ -25,7 +25,13 @@ from engine.config.environment import (
 )
 from engine.config.importing import ImportConfig
 from engine.config.places import Allowed, Text, places
-from engine.config.policies import EndpointPolicyConfig, PolicyConfig, TransformerPolicyConfig, VllmConfig
+from engine.config.policies import (
+    EndpointPolicyConfig,
+    JudgePolicyConfig,
+    PolicyConfig,
+    TransformerPolicyConfig,
+    VllmConfig,
+)
 from engine.config.rollout import (
     AgentConfig,
     CollectionConfig,
@@ -42,6 +48,7 @@ from engine.config.training import (
     SftConfig,
 )
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
+from engine.config.verifier import VerifierConfig, idle_settings
 from engine.errors import ConfigError, Problem
 
 PRESET_KEY = "algorithm.preset"
@@ -230,7 +237,21 @@ class ImportRun(_Run):
     importing: ImportConfig
 
 
-AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | CurateRun | ValidateRun | ImportRun
+class VerifierRun(_Run):
+    """Verification: a model scores the trajectories of finished runs without the answer key."""
+
+    kind: Literal["verifier"] = "verifier"
+    verifier: VerifierConfig = VerifierConfig()
+    policy: JudgePolicyConfig = TransformerPolicyConfig()
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if problems := idle_settings(self.verifier, self.policy):
+            raise ImpossibleSettingsError(problems)
+        return self
+
+
+AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | VerifierRun | CurateRun | ValidateRun | ImportRun
 _UNIONS = frozenset(
     (kind.model_fields["kind"].default, name)
     for kind in get_args(AnyRun)

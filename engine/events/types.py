@@ -329,6 +329,34 @@ class TaskValidated(RunEvent):
     record: ValidationRecord
 
 
+class ScoreRecord(Record):
+    """Score of an execution-free verifier for one trajectory, or the reason why there is none."""
+
+    p_yes: float | None = Field(default=None, ge=0, le=1)
+    """P(YES) / (P(YES) + P(NO)); None where there is no score."""
+    yes_logprob: float | None = None
+    no_logprob: float | None = None
+    error: str = ""
+    attempts: int = Field(default=1, ge=1)
+    prompt_tokens: int = Field(default=0, ge=0)
+    shortened: int = Field(default=0, ge=0)
+    """Number of pieces of the trajectory that were replaced or removed so that it fits."""
+    cost: float | None = None
+    """US dollars; None where no price is known."""
+    resolved: bool | None = None
+    """Whether grading passed the trajectory; None where it was not graded. No verifier reads it."""
+
+
+class TrajectoryScored(RunEvent):
+    """A verifier judged a trajectory of another run; a later event about the same one replaces it."""
+
+    type: Literal["trajectory_scored"] = "trajectory_scored"
+    source: str = Field(min_length=1, max_length=200)
+    """Run of the trajectory, as its folder is called."""
+    ref: TrajectoryRef
+    score: ScoreRecord
+
+
 class Alert(RunEvent):
     """A condition that a person should look at."""
 
@@ -360,6 +388,7 @@ AnyEvent = (
     | SandboxesChanged
     | PoolStatus
     | EnginesReported
+    | TrajectoryScored
     | Alert
 )
 Event = Annotated[AnyEvent, Field(discriminator="type")]

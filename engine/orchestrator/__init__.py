@@ -24,6 +24,7 @@ from engine.config.run import (
     SftRun,
     TrainRun,
     ValidateRun,
+    VerifierRun,
 )
 from engine.errors import FencedError, SpendLimitError, TrainyardError
 from engine.events.types import RunFinished
@@ -40,6 +41,7 @@ _KINDS: Mapping[type[AnyRun], str] = {
     EvaluateRun: "engine.orchestrator.collect:evaluate",
     SftRun: "engine.orchestrator.sft:warm_start",
     CurateRun: "engine.orchestrator.curate:make_dataset",
+    VerifierRun: "engine.orchestrator.verify:verify",
     ImportRun: "engine.orchestrator.importing:import_set",
     ValidateRun: "engine.orchestrator.validate:validate_dataset",
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from engine.config.policies import (
     EndpointPolicyConfig,
@@ -18,10 +18,13 @@ from engine.config.policies import (
     TransformerPolicyConfig,
 )
 from engine.config.rollout import AgentConfig
-from engine.inference.base import ChatPolicy, Policy, TokenPolicy
+from engine.inference.base import Policy, TokenPolicy
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.orchestrator.context import RunContext
 from engine.tools.tool_sets import TOOL_SETS
+
+if TYPE_CHECKING:
+    from engine.inference.endpoint.policy import EndpointPolicy
 
 SPENDING_NAME = "spending.json"
 """File in the run folder with the money that its attempts have spent."""
@@ -61,7 +64,7 @@ def open_policy(
         case TransformerPolicyConfig():
             return _transformer(config, agent, home)
         case EndpointPolicyConfig():
-            return _endpoint(config, run_dir)
+            return open_endpoint(config, run_dir)
         case OraclePolicyConfig():
             return OraclePolicy(tool_format=agent.tool_format, tool_set=TOOL_SETS[agent.tools])
         case NoopPolicyConfig():
@@ -72,7 +75,8 @@ def open_policy(
             assert_never(config)
 
 
-def _endpoint(config: EndpointPolicyConfig, run_dir: Path | None) -> ChatPolicy:
+def open_endpoint(config: EndpointPolicyConfig, run_dir: Path | None) -> EndpointPolicy:
+    """Open a policy behind an endpoint; see ``open_policy``. Raises ConfigError."""
     from engine.inference.endpoint.keys import find_endpoint
     from engine.inference.endpoint.policy import EndpointPolicy
 

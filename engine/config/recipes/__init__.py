@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.config.recipes import deepswe, frozenlake, importing, quickstart, validation
+from engine.config.recipes import deepswe, frozenlake, importing, quickstart, validation, verifying
 from engine.config.run import AnyRun, parse_run_config, with_overrides
 from engine.errors import ConfigError
 
@@ -27,6 +27,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "qwen3-4b-lora-24gb": deepswe.qwen3_lora,
     "qwen3-coder-30b-8gpu": deepswe.qwen3_coder,
     "collect": deepswe.collect,
+    "verify": verifying.verify,
     "validate-dataset": validation.validate,
     "import-dataset": importing.import_set,
 }

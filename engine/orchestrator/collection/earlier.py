@@ -78,11 +78,11 @@ def _read(spool: Path) -> dict[_Part, _Record]:
                         record.solved.add(rollout.key.task_id)
             case "run_started":
                 event = json.loads(line.data)
-                found = {part: record for part, record in found.items() if _is_kept(part, event)}
+                found = {part: record for part, record in found.items() if is_kept(part, event)}
     return found
 
 
-def _is_kept(part: _Part, started: dict[str, Any]) -> bool:
+def is_kept(part: _Part, started: dict[str, Any]) -> bool:
     """Return whether an attempt keeps what earlier ones have of an iteration and phase."""
     if started.get("rollouts_kept") is not None:
         return True

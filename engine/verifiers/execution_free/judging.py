@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Mapping
+from collections.abc import AsyncIterator, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from engine.errors import ModelError, ScoreError
+from engine.threads import in_thread
 from engine.verifiers.execution_free.answers import Score
 from engine.verifiers.execution_free.transcripts import Transcript
 
@@ -42,24 +43,24 @@ class Judgement(Generic[Key]):
 
 
 async def judge_all(
-    judge: Judge, transcripts: Mapping[Key, Transcript], *, parallel: int = 4, max_attempts: int = 3
+    judge: Judge, transcripts: Iterable[tuple[Key, Transcript]], *, parallel: int = 4, max_attempts: int = 3
 ) -> AsyncIterator[Judgement[Key]]:
     """Yield the judgement of every transcript as it is made.
 
     Args:
         judge: scores one transcript at a time.
-        transcripts: by the key under which the judgement is returned.
+        transcripts: each with the key under which its judgement is returned; read in a thread, as needed.
         parallel: maximum number of transcripts judged at once.
         max_attempts: attempts at a transcript that gets no score.
 
     Raises:
         RunEndingError: no further transcript would get a score; those in flight are cancelled.
     """
-    left = iter(transcripts.items())
+    left = iter(transcripts)
     active: set[asyncio.Task[Judgement[Key]]] = set()
     try:
         while True:
-            while len(active) < parallel and (item := next(left, None)) is not None:
+            while len(active) < parallel and (item := await in_thread(lambda: next(left, None))) is not None:
                 active.add(asyncio.create_task(judge_one(judge, *item, max_attempts=max_attempts)))
             if not active:
                 return

@@ -51,9 +51,9 @@ class ModelScorer:
         """Return the log-probability of each continuation, at temperature 1."""
         return await in_thread(lambda: self._logprobs(prompt_ids, continuations), executor=self._thread)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Wait for the score in progress and end the thread."""
-        self._thread.shutdown()
+        await asyncio.to_thread(self._thread.shutdown)
 
     @torch.no_grad()
     def _logprobs(self, prompt_ids: Sequence[int], continuations: Sequence[Sequence[int]]) -> list[float]:

@@ -118,7 +118,7 @@ async def judge_through(
     server: OpenAIServer, transcripts: Mapping[str, Transcript]
 ) -> dict[str, Judgement[str]]:
     async with judged_by(server) as judge:
-        return {found.key: found async for found in judge_all(judge, transcripts, max_attempts=3)}
+        return {found.key: found async for found in judge_all(judge, transcripts.items(), max_attempts=3)}
 
 
 async def test_a_failed_score_is_tried_again_at_another_temperature() -> None:
@@ -177,7 +177,7 @@ async def test_scores_belong_to_their_trajectories_in_whatever_order_they_arrive
             return Score(p_yes=int(transcript.problem) / 10, yes_logprob=-1, no_logprob=-1, prompt_tokens=1)
 
     transcripts = {f"t{n}": make_transcript(problem=str(n)) for n in range(8)}
-    arrived = [found async for found in judge_all(Slow(), transcripts, parallel=2, max_attempts=2)]
+    arrived = [found async for found in judge_all(Slow(), transcripts.items(), parallel=2, max_attempts=2)]
     assert arrived[-1].key in ("t0", "t7"), "the first transcript waited for the last one"
     found = {one.key: one for one in arrived}
     assert {key: one.score.p_yes for key, one in found.items() if one.score} == {

@@ -47,7 +47,7 @@ async def test_continuations_have_the_log_probabilities_of_a_full_forward(
     net, ids = model(), prompt(40)
     scorer = ModelScorer(net)
     found = await scorer.logprobs(ids, continuations)
-    scorer.close()
+    await scorer.close()
     assert found == pytest.approx([reference(net, ids, one) for one in continuations], abs=1e-5)
 
 
@@ -58,7 +58,7 @@ async def test_scores_equal_the_samplers_log_probabilities() -> None:
     await policy.close()
     scorer = ModelScorer(net)
     [found] = await scorer.logprobs(ids, [list(generation.ids)])
-    scorer.close()
+    await scorer.close()
     assert found == pytest.approx(sum(generation.logprobs), abs=1e-4)
 
 
@@ -68,7 +68,7 @@ async def test_a_judge_scores_by_both_answers_of_a_real_model(tmp_path: Path) ->
     judge = TokenJudge(scorer, opened.chat(), max_context=2048)
     transcript = make_transcript(make_turn(1))
     score = await judge.score(transcript)
-    scorer.close()
+    await scorer.close()
     chat = opened.chat().without_thinking()
     choice = forced_choice(chat)
     ids = chat.open(judge_messages(transcript))
@@ -90,7 +90,7 @@ async def test_a_long_transcript_is_shortened_to_the_models_context(tmp_path: Pa
     assert score.prompt_tokens < 1024
     with pytest.raises(ScoreError, match="do not fit"):
         await judge.score(make_transcript(patch="+ a line\n" * 2000))
-    scorer.close()
+    await scorer.close()
 
 
 def test_probabilities_of_yes() -> None:

@@ -1,0 +1,60 @@
+"""Settings of verifiers, which score finished trajectories without the answer key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from engine.config.base import Section
+from engine.config.places import Text
+from engine.config.policies import EndpointPolicyConfig, JudgePolicyConfig, TransformerPolicyConfig
+from engine.errors import Problem
+
+_IDLE = {
+    TransformerPolicyConfig: ("temperature", "top_p", "top_k", "min_p", "max_batch"),
+    EndpointPolicyConfig: (
+        "temperature", "top_p", "tool_choice", "single_call", "thinking_field", "stream", "stall_timeout_s",
+    ),
+}  # fmt: skip
+"""Settings of policies that no judge reads."""
+
+
+class VerifierConfig(Section):
+    """An execution-free verifier: a model judges the trajectories of finished runs by reading them."""
+
+    runs: tuple[Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")], ...] = ()
+    """Runs whose trajectories are scored, as their folders under the data folder's ``runs/`` are called."""
+    phases: tuple[Text, ...] = ()
+    """Phases whose trajectories are scored: ``train``, ``eval:heldout``, …; empty scores all."""
+    part: Literal["trajectory", "patch"] = "trajectory"
+    """Part that the judge reads: every turn and the patch, or the patch alone."""
+    max_context: int = Field(default=32_768, ge=256)
+    """Maximum length of the judge's prompt and answer, tokens (with an endpoint estimated from characters);
+    longer trajectories are shortened: thoughts, then observations, then whole turns. DeepSWE's verifier reads
+    76,800."""
+    max_response: int = Field(default=32, ge=8)
+    """Maximum length of an endpoint's response, tokens; reasoning models need more."""
+    max_attempts: int = Field(default=3, ge=1)
+    """Attempts at a trajectory that gets no score; then the error is stored in its place."""
+    parallel: int = Field(default=8, ge=1)
+    """Maximum number of trajectories judged at once."""
+
+
+def idle_settings(verifier: VerifierConfig, policy: JudgePolicyConfig) -> list[Problem]:
+    """Return the settings that a verifier's run would not read."""
+    fields = type(policy).model_fields
+    problems = [
+        Problem("has no effect on a judge, whose answer is forced or greedy: leave it out", f"policy.{name}")
+        for name in _IDLE[type(policy)]
+        if getattr(policy, name) != fields[name].default
+    ]
+    if isinstance(policy, EndpointPolicyConfig):
+        return problems
+    if policy.engine != "builtin":
+        message = "a judge runs in the run's own process: leave it out, or use a vLLM server as an endpoint"
+        problems.append(Problem(message, "policy.engine"))
+    if verifier.max_response != VerifierConfig.model_fields["max_response"].default:
+        message = "has no effect on a model whose answers are forced: leave it out"
+        problems.append(Problem(message, "verifier.max_response"))
+    return problems

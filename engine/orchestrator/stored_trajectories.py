@@ -1,0 +1,134 @@
+"""Finished trajectories of earlier runs, read from their spools one at a time.
+
+A first pass finds the terminal record that counts of each trajectory (an attempt that resumed from a
+checkpoint made what followed it again); a second one puts the trajectories together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.datasets.store import load_dataset
+from engine.errors import ConfigError, DatasetError, Problem
+from engine.events.spool import SPOOL_NAME, read_lines
+from engine.orchestrator.collection.earlier import is_kept
+from engine.orchestrator.collection.ledger import type_of
+from engine.rollout.summary import RolloutSummary
+from engine.types import RolloutKey, Step, ToolCall, Verdict
+from engine.verifiers.execution_free import Transcript, turn_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryId:
+    """Identifies a trajectory across runs."""
+
+    run: str
+    """The run's folder."""
+    key: RolloutKey
+
+    def __str__(self) -> str:
+        key = self.key
+        return f"{self.run}/{key.phase}/{key.iteration}/{key.task_id}/{key.index}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTrajectory:
+    """A finished trajectory as a verifier reads it, and its verdict."""
+
+    id: TrajectoryId
+    transcript: Transcript
+    resolved: bool
+
+
+class StoredTrajectories:
+    """Finished trajectories of one run, without those that infrastructure lost.
+
+    Args:
+        run_dir: the run's folder.
+        home: the data folder, with the datasets of the run's tasks.
+        phases: phases to read; empty reads all.
+
+    Raises:
+        ConfigError: the folder holds no run with trajectories.
+    """
+
+    def __init__(self, run_dir: Path, *, home: Path, phases: Collection[str] = ()) -> None:
+        self._spool = run_dir / SPOOL_NAME
+        self._run = run_dir.name
+        self._home = home
+        try:
+            self._config: Mapping[str, Any] = json.loads((run_dir / "config.json").read_text())
+        except (OSError, ValueError) as error:
+            message = f"there is no run '{self._run}' with a readable config.json"
+            raise ConfigError(Problem(message, "verifier.runs")) from error
+        self.ids = {
+            TrajectoryId(run=self._run, key=key): offset
+            for key, offset in _terminal_records(self._spool).items()
+            if not phases or key.phase in phases
+        }
+        """Trajectory → offset behind its terminal record, in the order of the spool."""
+
+    def read(self, wanted: Collection[TrajectoryId]) -> Iterator[StoredTrajectory]:
+        """Yield trajectories in the order in which they finished.
+
+        Raises:
+            DatasetError: the task of one is not in the run's datasets.
+        """
+        problems = self._problem_statements()
+        steps: dict[RolloutKey, list[Step]] = {}
+        for line in read_lines(self._spool):
+            kind = type_of(line.data)
+            if kind not in ("trajectory_started", "step_finished", "trajectory_finished"):
+                continue
+            event = json.loads(line.data)
+            key = RolloutKey(**event["ref"])
+            if kind == "step_finished":
+                steps.setdefault(key, []).append(_step(event))
+                continue
+            turns = tuple(turn_of(step) for step in steps.pop(key, ()))
+            found = TrajectoryId(run=self._run, key=key)
+            if kind == "trajectory_started" or found not in wanted or self.ids.get(found) != line.end:
+                continue
+            if key.task_id not in problems:
+                raise DatasetError(
+                    f"task {key.task_id} of run {self._run} is in none of the run's datasets: a judge cannot "
+                    "read its problem statement; restore the dataset, or leave the run out"
+                )
+            transcript = Transcript(problem=problems[key.task_id], turns=turns, patch=event["patch"])
+            resolved = event["verdict"] == Verdict.PASSED
+            yield StoredTrajectory(id=found, transcript=transcript, resolved=resolved)
+
+    def _problem_statements(self) -> dict[str, str]:
+        """Return the problem statements of the run's datasets by task."""
+        sections = (self._config.get("dataset"), self._config.get("evaluation"))
+        names = [section.get("name") or section.get("dataset") for section in sections if section]
+        return {
+            row.task.id: row.task.problem_statement
+            for name in filter(None, names)
+            for row in load_dataset(self._home, name).rows
+        }
+
+
+def _terminal_records(spool: Path) -> dict[RolloutKey, int]:
+    """Return the ends of the terminal records that count, without those of lost rollouts."""
+    found: dict[RolloutKey, int] = {}
+    for line in read_lines(spool):
+        match type_of(line.data):
+            case "trajectory_finished":
+                rollout = RolloutSummary.from_event(line.data)
+                if not rollout.is_lost:
+                    found.setdefault(rollout.key, line.end)
+            case "run_started":
+                event = json.loads(line.data)
+                found = {key: end for key, end in found.items() if is_kept((key.iteration, key.phase), event)}
+    return found
+
+
+def _step(event: Mapping[str, Any]) -> Step:
+    call = ToolCall(name=event["tool"], arguments=event["arguments"]) if event["tool"] else None
+    texts = {name: event[name] for name in ("thought", "response", "observation", "error")}
+    return Step(index=event["index"], call=call, **texts)

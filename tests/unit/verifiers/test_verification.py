@@ -1,0 +1,291 @@
+"""Runs of kind ``verifier``: a real tiny model and a scripted endpoint judge what other runs recorded."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.recipes import resolve
+from engine.config.run import VerifierRun
+from engine.datasets.store import save_dataset
+from engine.errors import ConfigError
+from engine.events.control import Control
+from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.types import RunStarted, StepFinished, TrajectoryFinished, TrajectoryRef, TrajectoryStarted
+from engine.orchestrator import execute
+from engine.orchestrator.context import RunContext
+from tests.fakes.openai_server import Reply, openai_server
+from tests.rollout_builders import make_row
+
+TASKS = ("a" * 16, "b" * 16)
+NOTHING: dict[str, Any] = {"termination": "model_error", "verdict": None, "reward": None}
+
+
+class Source:
+    """A finished run in a data folder, written event by event."""
+
+    def __init__(self, home: Path, name: str = "7") -> None:
+        self.home, self.run_dir = home, home / "runs" / name
+        self.run_dir.mkdir(parents=True)
+        (self.run_dir / "config.json").write_text(json.dumps({"seed": 0, "dataset": {"name": "toy"}}))
+        rows = [make_row(task) for task in TASKS]
+        save_dataset(home, "toy", rows, {})
+
+    @contextmanager
+    def attempt(self, epoch: int = 1, **started: Any) -> Iterator[SpoolSink]:
+        with closing(SpoolSink(self.run_dir, epoch=epoch)) as sink:
+            sink.emit(RunStarted, host="h", pid=1, **started)
+            yield sink
+
+
+def roll_out(sink: SpoolSink, task_id: str, index: int, *, passed: bool = True, **ended: Any) -> None:
+    ref = TrajectoryRef(iteration=0, phase="train", task_id=task_id, index=index)
+    sink.emit(TrajectoryStarted, ref=ref)
+    said = f"I mend {task_id[0]}{index}."
+    sink.emit(
+        StepFinished, ref=ref, index=0, thought=said, response=said, tool="finish",
+        arguments={"command": "submit"}, observation="",
+    )  # fmt: skip
+    graded = {
+        "termination": "submitted",
+        "verdict": "passed" if passed else "failed",
+        "reward": float(passed),
+        "patch": f"+ {task_id[0]}{index}\n",
+    }
+    sink.emit(TrajectoryFinished, ref=ref, num_steps=1, **{**graded, **ended})
+
+
+@contextmanager
+def verifying(home: Path, config: VerifierRun, *, epoch: int = 1) -> Iterator[RunContext]:
+    run_dir = home / "runs" / "v"
+    run_dir.mkdir(exist_ok=True)
+    with closing(SpoolSink(run_dir, epoch=epoch)) as sink:
+        yield RunContext(run_id="v", epoch=epoch, run_dir=run_dir, home=home, sink=sink, control=Control())
+
+
+def by_model(**settings: Any) -> VerifierRun:
+    overrides = {
+        "policy.checkpoint": "fresh:tiny", "verifier.runs": ["7"], "verifier.max_context": 2048, **settings,
+    }  # fmt: skip
+    config = resolve("verify", overrides)
+    assert isinstance(config, VerifierRun)
+    return config
+
+
+def by_endpoint(url: str, **settings: Any) -> VerifierRun:
+    policy = {"policy.type": "endpoint", "policy.endpoint": url, "policy.model": "m", "policy.max_retries": 0}
+    config = resolve("verify", {"verifier.runs": ["7"], "verifier.parallel": 1, **policy, **settings})
+    assert isinstance(config, VerifierRun)
+    return config
+
+
+def events(home: Path, kind: str = "") -> list[dict[str, Any]]:
+    found = [json.loads(line.data) for line in read_lines(home / "runs" / "v" / SPOOL_NAME)]
+    return [event for event in found if event["type"] == kind or not kind]
+
+
+def scores(home: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    return {
+        (event["source"], event["ref"]["task_id"], event["ref"]["index"]): event["score"]
+        for event in events(home, "trajectory_scored")
+    }
+
+
+def answer(p_yes: float) -> Reply:
+    listed = [("YES", math.log(p_yes)), ("NO", math.log1p(-p_yes))]
+    top = [{"token": token, "logprob": logprob} for token, logprob in listed]
+    content = [{"token": "YES", "logprob": top[0]["logprob"], "top_logprobs": top}]
+    return Reply(content="YES", logprobs={"content": content})
+
+
+def judging(body: dict[str, Any], _number: int) -> Reply:
+    """An endpoint that knows the right patches: those with an even number."""
+    text = body["messages"][-1]["content"]
+    if "ready?" in text:
+        return Reply(content="ready")
+    patch = text.partition("[PATCH]\n+ ")[2][:2]
+    return answer(0.9 if int(patch[1]) % 2 == 0 else 0.2)
+
+
+def test_a_real_model_scores_every_trajectory_under_its_own_key(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        for task in TASKS:
+            for index in range(3):
+                roll_out(sink, task, index, passed=index == 0)
+        roll_out(sink, TASKS[0], 3, **NOTHING)
+    config = by_model()
+    with verifying(tmp_path, config) as run:
+        assert execute(config, run) == 0, events(tmp_path)[-1]
+    found = scores(tmp_path)
+    assert found.keys() == {("7", task, index) for task in TASKS for index in range(3)}
+    assert all(0 < score["p_yes"] < 1 and score["yes_logprob"] < 0 for score in found.values())
+    assert {key: score["resolved"] for key, score in found.items()} == {key: key[2] == 0 for key in found}
+    ended = events(tmp_path)[-1]
+    assert (ended["type"], ended["state"]) == ("run_finished", "succeeded")
+    assert (ended["summary"]["scored"], ended["summary"]["resolved"]) == (6, 2)
+    assert 0 <= ended["summary"]["auc"] <= 1
+
+
+def test_an_endpoint_that_is_right_has_a_perfect_order(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        for index in range(4):
+            roll_out(sink, TASKS[0], index, passed=index % 2 == 0)
+    with openai_server(judging) as server:
+        config = by_endpoint(server.url, **{"policy.input_price": 1.0, "policy.output_price": 1.0})
+        with verifying(tmp_path, config) as run:
+            assert execute(config, run) == 0
+    assert {key[2]: score["p_yes"] for key, score in scores(tmp_path).items()} == pytest.approx(
+        {0: 0.9, 1: 0.2, 2: 0.9, 3: 0.2}
+    )
+    summary = events(tmp_path)[-1]["summary"]
+    assert (summary["auc"], summary["within_task_auc"]) == (1.0, 1.0)
+    assert summary["ece"] == pytest.approx(0.15)
+    assert summary["cost"] == pytest.approx(4 * 120 / 1e6)
+
+
+def test_only_the_records_that_count_are_scored(tmp_path: Path) -> None:
+    """A source that was started over, with a lost rollout that was repeated."""
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        roll_out(sink, TASKS[0], 0, patch="+ old\n")
+        roll_out(sink, TASKS[1], 5)
+    with source.attempt(2) as sink:
+        roll_out(sink, TASKS[0], 0, **NOTHING)
+        roll_out(sink, TASKS[0], 0, passed=False)
+    config = by_model()
+    with verifying(tmp_path, config) as run:
+        assert execute(config, run) == 0
+    found = scores(tmp_path)
+    assert found.keys() == {("7", TASKS[0], 0)}
+    assert found["7", TASKS[0], 0]["resolved"] is False
+
+
+def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        for index in range(4):
+            roll_out(sink, TASKS[0], index, passed=index % 2 == 0)
+
+    def moody(body: dict[str, Any], number: int) -> Reply:
+        unclear = [{"token": "Hm", "logprob": -0.1, "top_logprobs": []}]
+        text = body["messages"][-1]["content"]
+        return Reply(content="Hm", logprobs={"content": unclear}) if "+ a2" in text else judging(body, number)
+
+    with openai_server(moody) as server:
+        config = by_endpoint(server.url, **{"verifier.max_attempts": 2})
+        with verifying(tmp_path, config) as run:
+            assert execute(config, run) == 0
+        first = scores(tmp_path)
+        assert {key[2] for key, score in first.items() if score["p_yes"] is None} == {2}
+        assert "no <judgement>" in first["7", TASKS[0], 2]["error"]
+        assert first["7", TASKS[0], 2]["attempts"] == 2
+        (alert,) = events(tmp_path, "alert")
+        assert alert["code"] == "verifier_scores_missing"
+        assert events(tmp_path)[-1]["summary"]["without_score"] == 1
+        server.script = judging
+        asked = len(server.requests)
+        with verifying(tmp_path, config, epoch=2) as run:
+            assert execute(config, run) == 0
+        assert len(server.requests) == asked + 2, "a check and the one that had no score"
+    assert scores(tmp_path)["7", TASKS[0], 2]["p_yes"] == pytest.approx(0.9)
+    assert events(tmp_path)[-1]["summary"]["scored"] == 4
+
+
+def test_a_pause_is_acknowledged_between_trajectories(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        for index in range(6):
+            roll_out(sink, TASKS[0], index)
+    contexts: list[RunContext] = []
+
+    def pausing(body: dict[str, Any], number: int) -> Reply:
+        if number == 2:
+            contexts[0].control.set_desired("pause")
+        return judging(body, number)
+
+    class Resuming(SpoolSink):
+        def emit(self, event_type: type[Any], /, **fields: Any) -> int:
+            seq = super().emit(event_type, **fields)
+            if event_type.__name__ == "RunPaused":
+                contexts[0].control.set_desired("run")
+            return seq
+
+    with openai_server(pausing) as server:
+        config = by_endpoint(server.url)
+        run_dir = tmp_path / "runs" / "v"
+        run_dir.mkdir()
+        with closing(Resuming(run_dir, epoch=1)) as sink:
+            run = RunContext(
+                run_id="v", epoch=1, run_dir=run_dir, home=tmp_path, sink=sink, control=Control()
+            )
+            contexts.append(run)
+            assert execute(config, run) == 0
+    order = [event["type"] for event in events(tmp_path)]
+    assert 0 < order[: order.index("run_paused")].count("trajectory_scored") < 6
+    assert order.index("run_paused") < order.index("run_resumed")
+    assert len(scores(tmp_path)) == order.count("trajectory_scored") == 6
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"verifier.runs": []}, "no run is named"),
+        ({"verifier.runs": ["8"]}, "no run '8'"),
+        ({"verifier.phases": ["eval:heldout"]}, "no graded trajectories"),
+        ({"verifier.max_context": 4096}, "exceed the 2048"),
+    ],
+)
+def test_what_cannot_be_verified_fails_with_the_setting(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        roll_out(sink, TASKS[0], 0)
+    config = by_model(**settings)
+    with verifying(tmp_path, config) as run:
+        assert execute(config, run) == 1
+    ended = events(tmp_path)[-1]
+    assert ended["state"] == "failed"
+    assert ended["reason"].startswith("verifier.")
+    assert message in ended["reason"]
+
+
+def test_a_run_without_a_single_score_has_failed(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        roll_out(sink, TASKS[0], 0)
+        roll_out(sink, TASKS[0], 1)
+    with openai_server([Reply(content="perhaps")]) as server:
+        config = by_endpoint(server.url)
+        with verifying(tmp_path, config) as run:
+            assert execute(config, run) == 1
+    assert "gives no log-probabilities" in events(tmp_path)[-1]["reason"]
+    assert [score["p_yes"] for score in scores(tmp_path).values()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("settings", "setting"),
+    [
+        ({"policy.temperature": 0.7}, "policy.temperature"),
+        ({"policy.engine": "vllm"}, "policy.engine"),
+        ({"verifier.max_response": 64}, "verifier.max_response"),
+        (
+            {"policy.type": "endpoint", "policy.endpoint": "e", "policy.model": "m", "policy.stream": True},
+            "policy.stream",
+        ),
+        ({"policy.type": "oracle"}, "policy.type"),
+        ({"verifier.runs": ["../7"]}, "verifier.runs.0"),
+    ],
+)
+def test_settings_that_no_judge_reads_are_refused(settings: dict[str, Any], setting: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        resolve("verify", settings)
+    assert [problem.setting for problem in refused.value.problems] == [setting]
