@@ -15,6 +15,7 @@ from webapp.models import Experiment, Run
 from webapp.selectors import engines as engine_reads
 from webapp.selectors import iterations as iteration_reads
 from webapp.selectors import runs as run_reads
+from webapp.selectors import scores as score_reads
 from webapp.services import runs as run_writes
 
 router = Router(tags=["runs"])
@@ -223,6 +224,44 @@ def get_engines(request: HttpRequest, run_id: int) -> dict[str, Any]:
     newest = engine_reads.newest_report(run.pk)
     history = engine_reads.history(run.pk)
     return {"newest": newest, "queued": newest.queued if newest else 0, "history": history}
+
+
+class ScoreOut(Schema):
+    """Score of one trajectory; ``p_yes`` is null where there is none, with the reason in ``error``."""
+
+    source: str
+    """Run of the trajectory."""
+    phase: str
+    iteration: int
+    task_key: str
+    index: int
+    p_yes: float | None
+    yes_logprob: float | None
+    no_logprob: float | None
+    error: str
+    attempts: int
+    prompt_tokens: int
+    shortened: int
+    cost: float | None
+    resolved: bool | None
+    """Whether grading passed the trajectory."""
+
+
+class ScorePage(Schema):
+    """One page of scores, highest first, and their total number."""
+
+    total: int
+    items: list[ScoreOut]
+
+
+@router.get("/runs/{int:run_id}/scores", auth=viewer, response=ScorePage)
+def get_scores(
+    request: HttpRequest, run_id: int, missing: bool = False, page: int = 1, size: int = 50
+) -> dict[str, Any]:
+    """List the scores of a verifier's run; with ``missing`` only the trajectories that have none."""
+    run = find(run_id)
+    found = score_reads.list_scores(run.pk, missing=missing, number=page, size=max(1, min(size, 1000)))
+    return {"total": found.total, "items": list(found.rows)}
 
 
 @router.post("/runs/{int:run_id}/start", auth=operator, response=RunOut)

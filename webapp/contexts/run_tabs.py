@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.events.types import EVENT_ADAPTER
+from engine.types import RunKind
 from webapp.contexts.config_view import Objective, SettingSection, describe, objective
 from webapp.contexts.engines import EnginesView, build_engines
 from webapp.contexts.evaluations import EvaluationPlot, run_evaluations
 from webapp.contexts.frame import choices_of, trajectory_url
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.sandboxes import PoolView, pool_view
+from webapp.contexts.scores import ScoresPanel, build_scores
 from webapp.contexts.solve_map import CELL_WIDTH, MapRow, map_rows
 from webapp.models import Checkpoint, Event, Group, Run, RunAttempt, Trajectory
 from webapp.selectors import groups as group_reads
@@ -31,6 +33,8 @@ TABS = (
 )  # fmt: skip
 WITHOUT_ROLLOUTS = ("events", "sandboxes", "configuration")
 """Tabs of runs that make or look at a dataset: they have no rollouts to show."""
+OF_VERIFIERS = ("scores", "events", "configuration")
+"""Tabs of runs that score the trajectories of others."""
 _POOL = ("wanted", "waiting", "starting", "live", "idle")
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
@@ -45,6 +49,13 @@ class Tab:
     label: str
     url: str
     current: bool
+
+
+def tab_names(kind: str) -> tuple[str, ...]:
+    """Return the tabs of a kind of run."""
+    if kind == RunKind.VERIFIER:
+        return OF_VERIFIERS
+    return TABS if RunKind(kind).has_rollouts else WITHOUT_ROLLOUTS
 
 
 def tabs_of(names: Sequence[str], current: str, url: str) -> tuple[Tab, ...]:
@@ -151,6 +162,7 @@ class ConfigurationPanel:
 
 Panel = (
     GroupsPanel
+    | ScoresPanel
     | TrajectoriesPanel
     | TasksPanel
     | EvaluationPanel
@@ -176,6 +188,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str]) -> Panel:
                 num_iterations=found.num_iterations,
                 num_tasks=found.num_tasks,
             )
+        case "scores":
+            return build_scores(run, params)
         case "evaluation":
             return EvaluationPanel(plots=run_evaluations(run))
         case "engines":

@@ -14,7 +14,7 @@ from webapp.contexts.frame import Crumb, LiveCursor, run_crumbs
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.contexts.overview import RunRow, run_rows
 from webapp.contexts.run_header import RunHeader, build_header
-from webapp.contexts.run_tabs import TABS, WITHOUT_ROLLOUTS, Panel, Tab, build_panel, tabs_of
+from webapp.contexts.run_tabs import TABS, Panel, Tab, build_panel, tab_names, tabs_of
 from webapp.models import Alert, Run
 from webapp.permissions import Role, shows_rollouts
 from webapp.selectors import alerts as alert_reads
@@ -122,8 +122,8 @@ def build_run_detail(run: Run, params: Mapping[str, str], *, role: Role) -> RunD
     points = iteration_reads.points_after(run.pk, -1)
     header = build_header(run, points)
     charts: ChartSet = run_charts(points)
-    tab, tabs = params.get("tab", ""), TABS if header.has_rollouts else WITHOUT_ROLLOUTS
-    tab = tab if tab in TABS else tabs[0]
+    tab, tabs = params.get("tab", ""), tab_names(run.kind)
+    tab = tab if tab in {*TABS, *tabs} else tabs[0]
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
     trains = points and header.collection is None
     latest = iteration_reads.funnel(run.pk, points[-1].index) if trains else None

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import F, FloatField, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Exists, F, FloatField, OuterRef, Q, QuerySet, Subquery
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.utils import timezone
 
 from engine.types import RunKind, RunState
-from webapp.models import Checkpoint, Dataset, Event, Experiment, Iteration, Run
+from webapp.models import Checkpoint, Dataset, Event, Experiment, Group, Iteration, Run
 from webapp.selectors.paging import Page, paginate
 
 ACTIVE_STATES = (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING, RunState.QUEUED)
@@ -159,6 +159,11 @@ def checkpoints(run: Run, limit: int = 200) -> tuple[Sequence[Checkpoint], int]:
     return list(rows[:limit]), rows.count()
 
 
+def existing(run_ids: Collection[int]) -> set[int]:
+    """Return those of the runs that are in the database."""
+    return set(Run.objects.filter(pk__in=run_ids).values_list("pk", flat=True))
+
+
 def experiment_choices() -> list[tuple[int, str]]:
     """Return every experiment as (id, name)."""
     return list(Experiment.objects.order_by("name").values_list("id", "name"))
@@ -178,6 +183,12 @@ def runs_with_rollouts(dataset: str, limit: int = 20) -> list[int]:
     """Return the newest runs that collected rollouts on a dataset, by number."""
     runs = Run.objects.filter(dataset__name=dataset, kind=RunKind.ROLLOUT, running_at__isnull=False)
     return list(runs.order_by("-id").values_list("id", flat=True)[:limit])
+
+
+def runs_to_verify(limit: int = 50) -> list[int]:
+    """Return the newest runs with graded trajectories, by number."""
+    graded = Group.objects.filter(run=OuterRef("pk"), num_graded__gt=0)
+    return list(Run.objects.filter(Exists(graded)).order_by("-id").values_list("id", flat=True)[:limit])
 
 
 def dataset_choices() -> list[str]:

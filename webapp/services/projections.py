@@ -26,6 +26,7 @@ from webapp.models import Alert, Checkpoint, Evaluation, Iteration, Run
 from webapp.services import health, removal, states
 from webapp.services.engines import EngineStore
 from webapp.services.sandboxes import SandboxStore
+from webapp.services.scores import ScoreStore
 from webapp.services.trajectory_rows import moment
 from webapp.services.trajectory_store import TrajectoryStore
 
@@ -41,6 +42,7 @@ class Projection:
         self._trajectories = TrajectoryStore(run)
         self._sandboxes = SandboxStore(run)
         self._engines = EngineStore(run)
+        self._scores = ScoreStore(run)
         self._fields: dict[str, Any] = {}
         self._validated: list[ValidationRecord] = []
 
@@ -51,6 +53,7 @@ class Projection:
         self._trajectories.flush()
         self._sandboxes.flush()
         self._engines.flush()
+        self._scores.flush()
         if self._validated:
             health.record(run=self._run, records=self._validated)
             self._validated = []
@@ -74,6 +77,8 @@ class Projection:
                 self._sandboxes.status(event)
             case EnginesReported():
                 self._engines.reported(event)
+            case e.TrajectoryScored():
+                self._scores.scored(event)
             case e.RunStarted():
                 self._run_started(event)
             case e.RunProgress():

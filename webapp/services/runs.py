@@ -17,8 +17,8 @@ from django.db import transaction
 from engine.config.environment import makes_own_tasks
 from engine.config.recipes import resolve
 from engine.config.run import parse_run_config, with_overrides
-from engine.errors import ConfigError
-from engine.types import RunState
+from engine.errors import ConfigError, Problem
+from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
 from webapp.services import audit, difficulty, notifications, places, states
@@ -89,12 +89,13 @@ def start(*, run: Run, actor: User | None = None) -> None:
     """Queue a draft.
 
     Raises:
-        ConfigError: its dataset does not exist, the solve rates it selects tasks by cannot be exported, or it
-            uses something that is no longer allowed.
+        ConfigError: its dataset or a run that it verifies does not exist, the solve rates it selects tasks by
+            cannot be exported, or it uses something that is no longer allowed.
         IllegalTransitionError: the run is not a draft.
     """
     places.checked(run.config)
     _check_dataset(run)
+    _check_verified(run)
     difficulty.measure_for(run=run)
     states.require(run_id=run.pk, to=RunState.QUEUED, only_from=RunState.DRAFT)
     send_on_commit(TaskName.LAUNCH_RUN, run.pk)
@@ -113,6 +114,23 @@ def _check_dataset(run: Run) -> None:
                 f"the dataset '{name}' is not here: make it with a curate run (recipe quickstart-dataset "
                 f"makes 'quickstart'), or choose another one with {setting}"
             )
+
+
+def _check_verified(run: Run) -> None:
+    """Raise ConfigError where a verifier's run names no run, or one without a folder."""
+    if run.kind != RunKind.VERIFIER:
+        return
+    names = run.config["verifier"]["runs"]
+    if not names:
+        raise ConfigError(Problem("no run is named: name finished runs to score", "verifier.runs"))
+    folder = Path(settings.TRAINYARD_HOME) / "runs"
+    problems = [
+        Problem(f"there is no run '{name}' with trajectories", "verifier.runs")
+        for name in names
+        if not (folder / name).is_dir()
+    ]
+    if problems:
+        raise ConfigError(*problems)
 
 
 @transaction.atomic
