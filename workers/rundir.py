@@ -9,7 +9,7 @@ from pathlib import Path
 from django.conf import settings
 
 from engine.redaction import redact
-from webapp.services import places
+from webapp.services import learning, places
 from webapp.services.attempts import Claim
 
 SPOOL = "events.jsonl"
@@ -23,9 +23,13 @@ def run_dir(run_id: int) -> Path:
 
 
 def prepare(claim: Claim) -> Path:
-    """Write ``config.json`` and ``launch.json`` (readable by the owner only); keep other files."""
+    """Write ``config.json``, ``launch.json`` (readable by the owner only) and what the run learns from.
+
+    Other files are kept.
+    """
     folder = run_dir(claim.run_id)
     folder.mkdir(parents=True, exist_ok=True)
+    learning.provide(claim.config, folder)
     (folder / "config.json").write_text(json.dumps(claim.config, indent=1) + "\n")
     launch = {
         "run_id": str(claim.run_id),

@@ -186,27 +186,31 @@ class SampledConversation(TokenConversation):
         )
 
     def answer(self, observation: str) -> Continuation:
-        """Return the next prompt with an observation. Raises ModelError.
-
-        It answers each native call; it is a user message where there is none, or one that cannot be read.
-        """
+        """Return the next prompt with an observation. Raises ModelError."""
         step, reply = self._last
-        if not reply.calls or any(call.error for call in reply.calls):
-            return self.continuation([{"role": "user", "content": observation}])
-        answers = [
-            {
-                "role": "tool",
-                "tool_call_id": call_id(step, position),
-                "name": printable(call.name),
-                "content": observation,
-            }
-            for position, call in enumerate(reply.calls)
-        ]
-        return self.continuation(answers)
+        return self.continuation(answers(observation, reply, step))
 
     def cap(self, text: str, limit: int) -> tuple[str, int]:
         """Keep at most ``limit`` tokens, head and tail; return the text and the number of characters cut."""
         return cap_tokens(text, limit, self._chat.tokenizer)
+
+
+def answers(observation: str, reply: Reply, step: int) -> list[Message]:
+    """Return the messages that answer a response: one for each native call.
+
+    It is a user message where there is none, or one that cannot be read.
+    """
+    if not reply.calls or any(call.error for call in reply.calls):
+        return [{"role": "user", "content": observation}]
+    return [
+        {
+            "role": "tool",
+            "tool_call_id": call_id(step, position),
+            "name": printable(call.name),
+            "content": observation,
+        }
+        for position, call in enumerate(reply.calls)
+    ]
 
 
 def _assistant_message(reply: Reply, step: int, *, keep_thinking: bool) -> Message:

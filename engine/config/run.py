@@ -23,6 +23,7 @@ from engine.config.environment import (
     SweEnvironmentConfig,
     with_generated_dataset,
 )
+from engine.config.fine_tuning import ConversationConfig, FineTuningConfig, TrajectoryQuery
 from engine.config.importing import ImportConfig
 from engine.config.places import Allowed, Text, places
 from engine.config.policies import (
@@ -183,6 +184,8 @@ class SftRun(_Run):
     """Supervised warm start."""
 
     kind: Literal["sft"] = "sft"
+    data: Literal["stream"] = "stream"
+    """Source of the training data: a stream of generated episodes."""
     environment: EnvironmentConfig = SweEnvironmentConfig()
     sft: SftConfig = SftConfig()
     agent: AgentConfig = AgentConfig()
@@ -195,6 +198,17 @@ class SftRun(_Run):
                 "set by environment.warm_start_* and environment.expert_noise"
             )
         return self
+
+
+class FineTuneRun(_Run):
+    """Supervised fine-tuning on stored trajectories."""
+
+    kind: Literal["sft"] = "sft"
+    data: Literal["trajectories"] = "trajectories"
+    """Source of the training data: stored trajectories."""
+    trajectories: TrajectoryQuery = TrajectoryQuery()
+    trainer: FineTuningConfig = FineTuningConfig()
+    conversation: ConversationConfig = ConversationConfig()
 
 
 class CurateRun(_Run):
@@ -251,15 +265,33 @@ class VerifierRun(_Run):
         return self
 
 
-AnyRun = TrainRun | RolloutRun | EvaluateRun | SftRun | VerifierRun | CurateRun | ValidateRun | ImportRun
+AnyRun = (
+    TrainRun
+    | RolloutRun
+    | EvaluateRun
+    | SftRun
+    | FineTuneRun
+    | VerifierRun
+    | CurateRun
+    | ValidateRun
+    | ImportRun
+)
+_TAGS = ("kind", "data")
+"""Settings that tell the classes of runs apart."""
 _UNIONS = frozenset(
-    (kind.model_fields["kind"].default, name)
+    (*(kind.model_fields[tag].default for tag in _TAGS if tag in kind.model_fields), name)
     for kind in get_args(AnyRun)
     for name, field in kind.model_fields.items()
     if field.discriminator
 )
-"""Sections of several types, by kind of run."""
-_ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(Annotated[AnyRun, Field(discriminator="kind")])
+"""Sections of several types, behind the tags of their class."""
+_AnySft = Annotated[SftRun | FineTuneRun, Field(discriminator="data")]
+_ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(
+    Annotated[
+        TrainRun | RolloutRun | EvaluateRun | _AnySft | VerifierRun | CurateRun | ValidateRun | ImportRun,
+        Field(discriminator="kind"),
+    ]
+)
 
 
 def parse_run_config(data: Mapping[str, Any]) -> AnyRun:
@@ -268,10 +300,14 @@ def parse_run_config(data: Mapping[str, Any]) -> AnyRun:
     Raises:
         ConfigError: names every wrong setting, what it got and what is allowed.
     """
+    settings = dict(data)
+    is_sft = settings.get("kind") == "sft"
+    if is_sft:
+        settings.setdefault("data", "stream")  # the only one that configurations of earlier versions have
     try:
-        return _ADAPTER.validate_python(dict(data))
+        return _ADAPTER.validate_python(settings)
     except ValidationError as error:
-        raise config_error(error, skip=1, unions=_UNIONS) from None
+        raise config_error(error, skip=2 if is_sft else 1, unions=_UNIONS) from None
 
 
 def load_run_config(path: Path) -> AnyRun:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -13,8 +13,8 @@ ALL_LINEAR = "all-linear"
 """Target of adapters that means every linear layer."""
 
 
-class TrainerConfig(Section):
-    """Settings of the update."""
+class IterationsConfig(Section):
+    """Amount of reinforcement learning."""
 
     iterations: int = Field(default=60, ge=1)
     """Number of iterations (collect → grade → update)."""
@@ -22,12 +22,15 @@ class TrainerConfig(Section):
     """Groups (tasks) per iteration."""
     minibatches: int = Field(default=2, ge=1)
     """Optimizer steps per iteration; with 1 the clip never takes effect."""
+
+
+class OptimizationConfig(Section):
+    """Settings of optimizer steps, whatever the data: optimizer, precision, adapters, ranks."""
+
     learning_rate: float = Field(default=2e-4, gt=0)
     """Peak learning rate of AdamW."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     """Learning rate schedule after the warm-up; the latter two end at 0 with the last iteration."""
-    warmup_iterations: int = Field(default=0, ge=0)
-    """Iterations over which the learning rate rises linearly to its peak."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """β1 of AdamW: decay of the gradient's running mean."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
@@ -47,9 +50,6 @@ class TrainerConfig(Section):
     activation_checkpointing: bool = False
     """Keep only each layer's input for the backward pass and recompute the rest: less memory, a third more
     arithmetic."""
-    reference: Annotated[str | None, CheckpointPlace()] = None
-    """Checkpoint of the reference policy for the KL term, as in ``policy.checkpoint``; None uses the run's
-    initial policy."""
     lora_rank: int = Field(default=0, ge=0)
     """Rank of LoRA adapters, which are then the only trained weights; 0 trains all weights."""
     lora_alpha: float = Field(default=16.0, gt=0)
@@ -73,15 +73,11 @@ class TrainerConfig(Section):
     """Device of the weights; ``auto`` uses CUDA where available."""
     threads: int = Field(default=2, ge=1)
     """CPU threads of torch in each rank."""
-    checkpoint_every: int = Field(default=1, ge=1)
-    """Iterations between checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Number of most recent checkpoints to keep."""
-    keep_best: int = Field(default=1, ge=0)
-    """Number of additional checkpoints to keep, by best held-out solve rate."""
 
     @model_validator(mode="after")
-    def _possible(self) -> TrainerConfig:
+    def _possible(self) -> Self:
         if self.cpu_offload and self.device == "cpu":
             raise ValueError(
                 "cpu_offload is on and device is 'cpu': weights are in the host's memory anyway; turn it off"
@@ -92,3 +88,17 @@ class TrainerConfig(Section):
                 "launcher to 'local'"
             )
         return self
+
+
+class TrainerConfig(OptimizationConfig, IterationsConfig):
+    """Settings of the update."""
+
+    warmup_iterations: int = Field(default=0, ge=0)
+    """Iterations over which the learning rate rises linearly to its peak."""
+    reference: Annotated[str | None, CheckpointPlace()] = None
+    """Checkpoint of the reference policy for the KL term, as in ``policy.checkpoint``; None uses the run's
+    initial policy."""
+    checkpoint_every: int = Field(default=1, ge=1)
+    """Iterations between checkpoints."""
+    keep_best: int = Field(default=1, ge=0)
+    """Number of additional checkpoints to keep, by best held-out solve rate."""

@@ -55,6 +55,7 @@ from engine.rollout.scheduler import GroupRequest
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoints.writer import CheckpointWriter
+from engine.trainer.factory import TrainingSetup
 from engine.trainer.learner import UpdateResult
 from engine.types import Group, TaskRow
 
@@ -161,7 +162,7 @@ class TrainingLoop:
             if checkpoint is None:
                 await asyncio.to_thread(warn_of_memory, config, run)
             trainer = await AsyncTrainer.open(
-                config, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint
+                TrainingSetup.of(config), run_dir=run.run_dir, home=run.home, checkpoint=checkpoint
             )
             opened.push_async_callback(trainer.close)
             environments = await open_environments(config, run)

@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from engine.config.run import TrainRun
 from engine.errors import TrainerError, TrainyardError
 from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
@@ -24,8 +23,9 @@ from engine.models.opening import OpenedModel, keep_files, open_model, write_pol
 from engine.models.precision import weight_type
 from engine.models.weights.adapted import BASE
 from engine.threads import in_thread
+from engine.tokens import TokenRecord
 from engine.trainer.checkpoints.checkpoint import Checkpoint, Snapshot, restore_training, take_snapshot
-from engine.trainer.factory import open_trainer, training_device, trains_in_ranks
+from engine.trainer.factory import TrainingSetup, open_trainer, training_device, trains_in_ranks
 from engine.trainer.learner import Learner, UpdateResult
 from engine.types import Group
 
@@ -51,14 +51,14 @@ class AsyncTrainer:
 
     @classmethod
     async def open(
-        cls, config: TrainRun, *, run_dir: Path, home: Path, checkpoint: Checkpoint | None
+        cls, setup: TrainingSetup, *, run_dir: Path, home: Path, checkpoint: Checkpoint | None
     ) -> AsyncTrainer:
         """Open the run's policy and trainer at a checkpoint, or at their initial state.
 
         torch's random state becomes the checkpoint's, or the one of the run's seed.
 
         Args:
-            config: the run's configuration.
+            setup: what is trained, and how.
             run_dir: the run's folder.
             home: the data folder, for checkpoint references.
             checkpoint: the checkpoint to resume from; None starts from the configured policy.
@@ -69,7 +69,7 @@ class AsyncTrainer:
         """
         opened = cls()
         try:
-            await opened._call(partial(opened._open, config, run_dir, home, checkpoint))
+            await opened._call(partial(opened._open, setup, run_dir, home, checkpoint))
         except BaseException:
             opened._thread.shutdown()
             raise
@@ -83,6 +83,17 @@ class AsyncTrainer:
         """
         update = partial(self._trainer.update, groups, temperature=temperature)
         return await self._call(partial(self._typed, "the update", update), abandon=self._trainer.abandon)
+
+    async def imitate(self, records: Sequence[TokenRecord], *, rate: float) -> dict[str, float]:
+        """Run ``Learner.imitate``; cancelled as ``update`` is. Raises TrainerError."""
+        step = partial(self._trainer.imitate, records, rate=rate)
+        work = partial(self._typed, "the optimizer step", step)
+        return await self._call(work, abandon=self._trainer.abandon)
+
+    async def cross_entropy(self, records: Sequence[TokenRecord]) -> float:
+        """Run ``Learner.cross_entropy``. Raises TrainerError."""
+        scoring = partial(self._trainer.cross_entropy, records)
+        return await self._call(partial(self._typed, "measuring the loss", scoring))
 
     async def send_weights(self, consumer: WeightConsumer) -> Any:
         """Run ``Learner.send_weights``; a cancelled call waits for its end.
@@ -131,21 +142,22 @@ class AsyncTrainer:
 
     # --- in the thread -----------------------------------------------------------------------------
 
-    def _open(self, config: TrainRun, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
-        source = str(checkpoint.path) if checkpoint else config.policy.checkpoint
-        if config.trainer.lora_rank:  # checkpoints have the adapters alone
-            source = str(freeze_policy(config.policy.checkpoint, run_dir / BASE, home=home))
-        self._config = config.trainer
-        dtype = weight_type(config.trainer)
-        is_used = config.policy.engine == "builtin" or not trains_in_ranks(config.trainer)
-        opened = open_model(source, home=home, dtype=dtype, max_context=config.longest_context, read=is_used)
-        self._opened = opened if config.trainer.lora_rank else keep_files(opened, run_dir / POLICY_FILES)
+    def _open(self, setup: TrainingSetup, run_dir: Path, home: Path, checkpoint: Checkpoint | None) -> None:
+        self._config = config = setup.trainer
+        source = str(checkpoint.path) if checkpoint else setup.checkpoint
+        if config.lora_rank:  # checkpoints have the adapters alone
+            source = str(freeze_policy(setup.checkpoint, run_dir / BASE, home=home))
+        is_used = setup.sampled_here or not trains_in_ranks(config)
+        opened = open_model(
+            source, home=home, dtype=weight_type(config), max_context=setup.longest, read=is_used
+        )
+        self._opened = opened if config.lora_rank else keep_files(opened, run_dir / POLICY_FILES)
         self.model, self.chat = self._opened.model, self._opened.chat()
         if is_used:
-            self.model.to(training_device(config.trainer))
-        self._trainer = open_trainer(config, self.model, policy=source, run_dir=run_dir, home=home)
+            self.model.to(training_device(config))
+        self._trainer = open_trainer(setup, self.model, policy=source, run_dir=run_dir, home=home)
         if checkpoint is None:
-            torch.manual_seed(config.seed)
+            torch.manual_seed(setup.seed)
             return
         try:
             restore_training(checkpoint, self._trainer)

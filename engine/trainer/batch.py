@@ -26,6 +26,10 @@ from engine.trainer.packing import lay_out, pack, packed_length
 from engine.trainer.ranks import ALONE, Ranks, shared_row
 from engine.types import Group
 
+IMITATION = AlgorithmConfig(
+    ratio="none", kl="none", kl_coefficient=0.0, entropy_coefficient=0.0, importance_correction="none"
+)
+"""Objective whose loss is −w A log π of every sampled token."""
 _SHARE = 32
 """Minimum number of common tokens that are computed once."""
 
@@ -148,6 +152,19 @@ def make_sample(
         weight=weight,
         place=place,
     )
+
+
+def imitation_samples(records: Sequence[TokenRecord]) -> list[Sample]:
+    """Return the samples of one optimizer step that imitates what was sampled.
+
+    With the objective ``IMITATION`` the loss is the mean cross-entropy over all sampled tokens of the step.
+    """
+    num_sampled = sum(record.num_sampled for record in records)
+    return [
+        sample
+        for record in records
+        for sample in trajectory_samples(record, advantage=1.0, weight=1.0 / max(1, num_sampled))
+    ]
 
 
 def share_rows(

@@ -6,11 +6,14 @@ same bits.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import torch
 
 from engine.algorithms import needs_reference
+from engine.config.algorithm import AlgorithmConfig
 from engine.config.run import TrainRun
 from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
@@ -47,11 +50,43 @@ def trains_in_ranks(config: TrainerConfig) -> bool:
     return config.data_parallel * config.context_parallel > 1 or config.cpu_offload
 
 
-def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: Path, home: Path) -> Learner:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSetup:
+    """What is trained, and how."""
+
+    checkpoint: str
+    """Initial model, as in ``policy.checkpoint``."""
+    trainer: TrainerConfig
+    algorithm: AlgorithmConfig
+    max_context: int
+    """The agent's limit in tokens, the objective's default normalisation length."""
+    longest: int
+    """Number of tokens that the model must be able to read; 0 asks for none."""
+    seed: int
+    sampled_here: bool
+    """Whether this process samples the model, which then holds its weights."""
+
+    @classmethod
+    def of(cls, run: TrainRun) -> Self:
+        """Return the setup of a training run."""
+        return cls(
+            checkpoint=run.policy.checkpoint,
+            trainer=run.trainer,
+            algorithm=run.algorithm,
+            max_context=run.agent.max_context,
+            longest=run.longest_context,
+            seed=run.seed,
+            sampled_here=run.policy.engine == "builtin",
+        )
+
+
+def open_trainer(
+    setup: TrainingSetup, model: LanguageModel, *, policy: str, run_dir: Path, home: Path
+) -> Learner:
     """Return the trainer of a run.
 
     Args:
-        run: its configuration.
+        setup: what is trained, and how.
         model: the policy; updates change it in place. Where ranks train it and vLLM samples it, it stays as
             it is, and may be on the meta device.
         policy: reference of the policy, which ranks open themselves.
@@ -62,33 +97,33 @@ def open_trainer(run: TrainRun, model: LanguageModel, *, policy: str, run_dir: P
         CheckpointError: the reference policy is missing or unusable.
         TrainerError: a rank did not start.
     """
-    config = run.trainer
+    config = setup.trainer
     device = training_device(config)
-    start = run.policy.checkpoint
+    start = setup.checkpoint
     reference = None
-    if needs_reference(run.algorithm) and (config.reference or not config.lora_rank):
+    if needs_reference(setup.algorithm) and (config.reference or not config.lora_rank):
         reference = str(freeze_policy(config.reference or start, run_dir / "reference", home=home))
     if trains_in_ranks(config):
         settings = RankSettings(
             policy=policy,
             reference=reference,
             home=home,
-            algorithm=run.algorithm,
+            algorithm=setup.algorithm,
             config=config,
-            max_context=run.agent.max_context,
-            seed=run.seed,
+            max_context=setup.max_context,
+            seed=setup.seed,
             device=device.type,
         )
         if config.lora_rank:
             from engine.models.adapters import add_adapters  # peft takes seconds to import
 
-            add_adapters(model, config, seed=run.seed)
-        return TrainerGroup(settings, sampler=model if run.policy.engine == "builtin" else None)
+            add_adapters(model, config, seed=setup.seed)
+        return TrainerGroup(settings, sampler=model if setup.sampled_here else None)
     return Trainer(
         model,
-        algorithm=run.algorithm,
+        algorithm=setup.algorithm,
         config=config,
-        max_context=run.agent.max_context,
-        seed=run.seed,
+        max_context=setup.max_context,
+        seed=setup.seed,
         reference=open_model(reference, home=home).model.to(device) if reference else None,
     )

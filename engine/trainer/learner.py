@@ -7,6 +7,7 @@ each rank receives its own rows only.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import time
 from abc import ABC, abstractmethod
@@ -21,12 +22,29 @@ from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.errors import TrainerError
 from engine.inference.base import WeightConsumer
-from engine.trainer.batch import Row, Sample, make_samples, plain_sample, share_rows, trajectory_samples
+from engine.tokens import TokenRecord
+from engine.trainer.batch import (
+    Row,
+    Sample,
+    imitation_samples,
+    make_samples,
+    plain_sample,
+    share_rows,
+    trajectory_samples,
+)
 from engine.trainer.efficiency import PassMeter
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.schedule import learning_rate
 from engine.trainer.shards import Fingerprint
 from engine.types import Group
+
+_IMITATION_METRICS = frozenset(
+    {
+        "loss/value", "grad/norm", "entropy/mean", "tokens/trained", "tokens/padding_share",
+        "tokens/shared_share", "update/steps", "update/nonfinite", "update/seconds", "update/tokens_per_s",
+    }
+)  # fmt: skip
+"""Metrics of an update that mean something without a sampler and advantages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,19 +121,44 @@ class Learner(ABC):
         members = step_members(groups, self._algorithm, max_context=self._max_context, kl_sums=sums)
         rate = learning_rate(self._config, self.updates)
         steps = [self._rows(groups, members, chosen) for chosen in self._minibatches(len(groups))]
-        shares = [
-            Share(steps=[step[rank] for step in steps], rate=rate, temperature=temperature)
-            for rank in range(self._config.data_parallel)
-        ]
-        self._is_whole = False
-        learned = self._learn(shares)
-        self._is_whole = True
-        self.updates += 1
+        learned = self._make(steps, rate=rate, temperature=temperature)
         seconds = time.perf_counter() - started
         metrics = learned.meter.report(members, seconds)
         metrics |= learned.passes.report(seconds, learned.peak_flops) | {"update/learning_rate": rate}
         metrics["time/checkpoint"] = learned.saving_seconds
         return UpdateResult(metrics=metrics, members=members, optimizer_steps=learned.meter.steps)
+
+    def imitate(self, records: Sequence[TokenRecord], *, rate: float) -> dict[str, float]:
+        """Make one optimizer step on the mean cross-entropy of all sampled tokens of these records.
+
+        The trainer's objective is ``batch.IMITATION``.
+
+        Args:
+            records: at least one with sampled tokens; their log-probabilities play no part.
+            rate: learning rate.
+
+        Returns:
+            Metrics as ``area/name`` → value; always finite.
+
+        Raises:
+            UpdateAbandonedError: ``abandon`` was called.
+            TrainerError: a rank failed or ended.
+        """
+        started = time.perf_counter()
+        learned = self._make([self._share(imitation_samples(records))], rate=rate, temperature=1.0)
+        seconds = time.perf_counter() - started
+        metrics = learned.meter.report((), seconds)
+        metrics = {name: value for name, value in metrics.items() if name in _IMITATION_METRICS}
+        metrics |= learned.passes.report(seconds, learned.peak_flops) | {"update/learning_rate": rate}
+        metrics["time/checkpoint"] = learned.saving_seconds
+        return metrics
+
+    def cross_entropy(self, records: Sequence[TokenRecord]) -> float:
+        """Return the mean cross-entropy of all sampled tokens; at least one record has some."""
+        samples = imitation_samples(records)
+        (rows,) = share_rows(samples, tokens_per_microbatch=self._config.tokens_per_microbatch)
+        logprobs = (value for row in rows for value in self._logprobs(row))
+        return -math.fsum(logprobs) / sum(record.num_sampled for record in records)
 
     def send_weights(self, consumer: WeightConsumer) -> Any:
         """Pass the current weights to ``consumer``, in the first of several ranks; return its result.
@@ -179,6 +222,18 @@ class Learner(ABC):
     @abstractmethod
     def _learn(self, shares: Sequence[Share]) -> Learned:
         """Make the optimizer steps, given each data rank's share."""
+
+    def _make(self, steps: Sequence[Sequence[Sequence[Row]]], *, rate: float, temperature: float) -> Learned:
+        """Make the optimizer steps of an update, given each step's rows by data rank."""
+        shares = [
+            Share(steps=[step[rank] for step in steps], rate=rate, temperature=temperature)
+            for rank in range(self._config.data_parallel)
+        ]
+        self._is_whole = False
+        learned = self._learn(shares)
+        self._is_whole = True
+        self.updates += 1
+        return learned
 
     def _minibatches(self, num_groups: int) -> list[list[int]]:
         order = list(range(num_groups))

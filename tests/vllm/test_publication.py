@@ -20,6 +20,7 @@ from engine.inference.vllm.clients.responses import Answer
 from engine.inference.vllm.publishing.publication import PublicationReport, Publisher, ServedModel
 from engine.inference.vllm.servers.server import VllmServer
 from engine.trainer.async_trainer import AsyncTrainer
+from engine.trainer.factory import TrainingSetup
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.models.small import prompt
 from tests.vllm.servers import PARITY, QUICKSTART, command, gap, request, started
@@ -42,7 +43,7 @@ async def open_trainer(folder: Path, **settings: Any) -> AsyncTrainer:
         }
     )
     assert isinstance(config, TrainRun)
-    return await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=None)
+    return await AsyncTrainer.open(TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=None)
 
 
 @pytest.fixture

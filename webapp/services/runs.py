@@ -21,7 +21,7 @@ from engine.errors import ConfigError, Problem
 from engine.types import RunKind, RunState
 from webapp.dispatch import TaskName, send_on_commit
 from webapp.models import Dataset, Experiment, Run
-from webapp.services import audit, difficulty, notifications, places, states
+from webapp.services import audit, difficulty, learning, notifications, places, states
 from webapp.services.states import IllegalTransitionError
 
 
@@ -90,13 +90,14 @@ def start(*, run: Run, actor: User | None = None) -> None:
 
     Raises:
         ConfigError: its dataset or a run that it verifies does not exist, the solve rates it selects tasks by
-            cannot be exported, or it uses something that is no longer allowed.
+            cannot be exported, its query chooses no trajectory, or it uses something that is not allowed.
         IllegalTransitionError: the run is not a draft.
     """
     places.checked(run.config)
     _check_dataset(run)
     _check_verified(run)
     difficulty.measure_for(run=run)
+    learning.check(run.config)
     states.require(run_id=run.pk, to=RunState.QUEUED, only_from=RunState.DRAFT)
     send_on_commit(TaskName.LAUNCH_RUN, run.pk)
     _done(run, actor, "run.start")

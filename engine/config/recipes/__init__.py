@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.config.recipes import deepswe, frozenlake, importing, quickstart, validation, verifying
+from engine.config.recipes import (
+    deepswe,
+    fine_tuning,
+    frozenlake,
+    importing,
+    quickstart,
+    validation,
+    verifying,
+)
 from engine.config.run import AnyRun, parse_run_config, with_overrides
 from engine.errors import ConfigError
 
@@ -26,6 +34,8 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "qwen3-0.6b-one-gpu": deepswe.qwen3_small,
     "qwen3-4b-lora-24gb": deepswe.qwen3_lora,
     "qwen3-coder-30b-8gpu": deepswe.qwen3_coder,
+    "quickstart-fine-tune": fine_tuning.quickstart,
+    "fine-tune": fine_tuning.fine_tune,
     "collect": deepswe.collect,
     "verify": verifying.verify,
     "validate-dataset": validation.validate,

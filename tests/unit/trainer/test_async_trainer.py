@@ -17,6 +17,7 @@ from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.opening import save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
+from engine.trainer.factory import TrainingSetup
 from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
@@ -49,7 +50,7 @@ def config(tmp_path: Path) -> TrainRun:
 
 async def opened(config: TrainRun, folder: Path, **settings: Any) -> AsyncTrainer:
     config = config.model_copy(update={"trainer": config.trainer.model_copy(update=settings)})
-    return await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=None)
+    return await AsyncTrainer.open(TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=None)
 
 
 def threads() -> set[str]:
@@ -85,7 +86,9 @@ async def test_it_learns_what_a_trainer_learns_and_draws_what_a_seeded_process_d
     assert threads()
     await trainer.close()
     assert not threads()
-    again = await AsyncTrainer.open(config, run_dir=tmp_path, home=tmp_path, checkpoint=checkpoint)
+    again = await AsyncTrainer.open(
+        TrainingSetup.of(config), run_dir=tmp_path, home=tmp_path, checkpoint=checkpoint
+    )
     await again.update(GROUPS, temperature=1.0)
     alone.update(GROUPS, temperature=1.0)
     for (name, ours), theirs in zip(alone.weights(), weights(again), strict=True):
@@ -198,7 +201,9 @@ async def test_a_published_model_is_sampled_trained_and_resumed(
     assert any(not torch.equal(old, new) for old, new in zip(before, weights(trainer), strict=True))
     checkpoint = write_snapshot(await trainer.snapshot(tmp_path, 1, **CURSOR))
     await trainer.update(GROUPS, temperature=1.0)
-    again = await AsyncTrainer.open(config, run_dir=tmp_path, home=tmp_path, checkpoint=checkpoint)
+    again = await AsyncTrainer.open(
+        TrainingSetup.of(config), run_dir=tmp_path, home=tmp_path, checkpoint=checkpoint
+    )
     assert again.model.family == family
     await again.update(GROUPS, temperature=1.0)
     for ours, theirs in zip(weights(trainer), weights(again), strict=True):

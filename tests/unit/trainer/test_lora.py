@@ -21,6 +21,7 @@ from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.__main__ import main
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import load_latest, write_snapshot
+from engine.trainer.factory import TrainingSetup
 from engine.trainer.trainer import Trainer
 from tests.unit.engine.rl_model import make_groups, make_model
 from tests.unit.engine.rl_training_script import TOKENIZER_SIZE, make_tokenizer
@@ -135,7 +136,9 @@ async def train(
 ) -> dict[str, torch.Tensor]:
     """Go on from the last checkpoint, write one after every update, return the sampler's adapters."""
     checkpoint = load_latest(run_dir)
-    trainer = await AsyncTrainer.open(config, run_dir=run_dir, home=home or run_dir, checkpoint=checkpoint)
+    trainer = await AsyncTrainer.open(
+        TrainingSetup.of(config), run_dir=run_dir, home=home or run_dir, checkpoint=checkpoint
+    )
     done = checkpoint.iteration if checkpoint else 0
     try:
         for iteration in range(done + 1, done + updates + 1):

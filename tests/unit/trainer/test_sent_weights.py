@@ -25,6 +25,7 @@ from engine.models.opening import open_model, save_policy_checkpoint
 from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.export import export_policy
+from engine.trainer.factory import TrainingSetup
 from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.processes.rank import RankSettings
 from engine.trainer.trainer import Trainer
@@ -104,7 +105,7 @@ def configured(checkpoint: Path, **trainer: Any) -> TrainRun:
 
 async def opened(checkpoint: Path, folder: Path, **trainer: Any) -> AsyncTrainer:
     config = configured(checkpoint, **trainer)
-    return await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=None)
+    return await AsyncTrainer.open(TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=None)
 
 
 def exported(folder: Path, dtype: str) -> dict[str, Tensor]:
@@ -202,14 +203,18 @@ async def test_with_ranks_and_vllm_this_process_holds_no_weights(
         config = config.model_copy(update={"policy": config.policy.model_copy(update={"engine": engine})})
         folder = tmp_path / engine
         folder.mkdir()
-        trainer = await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=None)
+        trainer = await AsyncTrainer.open(
+            TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=None
+        )
         assert all(p.is_meta for p in trainer.model.parameters()) is (engine == "vllm")
         assert trainer.chat.open([{"role": "user", "content": "a"}])
         await trainer.update(GROUPS, temperature=1.0)
         cursor: dict[str, Any] = {"cursor": {}, "provenance": {}, "score": None}
         checkpoint = write_snapshot(await trainer.snapshot(folder, 1, **cursor))
         await trainer.close()
-        again = await AsyncTrainer.open(config, run_dir=folder, home=folder, checkpoint=checkpoint)
+        again = await AsyncTrainer.open(
+            TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=checkpoint
+        )
         await again.update(GROUPS, temperature=1.0)
         await again.send_weights(Store(folder / "sent"))
         found[engine] = load_file(folder / "sent"), await again.logprobs(IDS)

@@ -1,0 +1,93 @@
+"""Stored trajectories as JSON lines: what the web application hands to runs that learn from them.
+
+A run folder's ``trajectories.jsonl`` holds one trajectory a line, complete with its steps and, where the
+policy's tokens were recorded, its token block.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from engine.errors import DatasetError
+from engine.events.record import Record
+from engine.events.token_block import TokenField
+from engine.types import TerminationReason, Verdict
+
+TRAJECTORIES_FILE = "trajectories.jsonl"
+"""File of a run folder with the trajectories that the run learns from."""
+
+
+class StoredStep(Record):
+    """One turn; fields as in ``StepFinished``."""
+
+    thought: str = ""
+    response: str = ""
+    tool: str = ""
+    """Tool name; empty when no call could be parsed."""
+    arguments: dict[str, Any] = Field(default_factory=dict)
+    observation: str = ""
+    error: str = ""
+
+
+class StoredTrajectory(Record):
+    """A finished rollout with its task."""
+
+    id: int
+    """Number of the trajectory in the database; in files from elsewhere its position."""
+    run: int = 0
+    """Number of the run that made it; 0 in files from elsewhere."""
+    model: str = ""
+    """Checkpoint or name of the model that acted; empty where it is unknown."""
+    task_id: str
+    instance_id: str
+    problem_statement: str
+    workdir: str = "/testbed"
+    metadata: dict[str, Any] = Field(default_factory=dict)
+    """The task's metadata, which prompts may quote."""
+    verdict: Verdict | None = None
+    reward: float | None = None
+    termination: TerminationReason | None = None
+    patch: str = ""
+    steps: list[StoredStep]
+    tokens: TokenField | None = None
+    """Tokens as the policy read and sampled them; None where there are none."""
+
+
+def write_trajectories(path: Path, trajectories: Iterable[StoredTrajectory]) -> int:
+    """Write a file that is there completely or not at all, readable by its owner; return the count."""
+    draft = path.with_name(f".{path.name}.draft")
+    draft.unlink(missing_ok=True)
+    count = 0
+    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        for trajectory in trajectories:
+            file.write(trajectory.model_dump_json() + "\n")
+            count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    draft.rename(path)
+    return count
+
+
+def read_trajectories(path: Path) -> Iterator[StoredTrajectory]:
+    """Yield the trajectories of a file.
+
+    Raises:
+        DatasetError: the file is missing, or a line (``row``, from 0) is not a trajectory.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise DatasetError(f"cannot read the trajectories in {path}: {error.strerror}") from error
+    with file:
+        for number, line in enumerate(file):
+            try:
+                yield StoredTrajectory.model_validate_json(line)
+            except ValidationError as error:
+                first = error.errors()[0]
+                place = ".".join(map(str, first["loc"]))
+                raise DatasetError(first["msg"], row=number, field=place) from error

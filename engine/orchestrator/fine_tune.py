@@ -1,0 +1,221 @@
+"""Supervised fine-tuning on stored trajectories: the trainer of reinforcement learning imitates them.
+
+    run_started
+    open the model ─▶ examples from the run folder's trajectories.jsonl
+    for each optimizer step of all epochs:
+        safe point  (pause, stop)
+        evaluation loss if due ─▶ optimizer step ─▶ iteration_finished ─▶ checkpoint if due
+    run_finished
+
+An iteration is one optimizer step. The order of the examples is a function of the run's seed, so a resumed
+attempt makes the same steps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+from engine.config.run import FineTuneRun
+from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
+from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
+from engine.orchestrator.setup import announce, peak_memory_mb
+from engine.trainer.async_trainer import AsyncTrainer
+from engine.trainer.batch import IMITATION
+from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
+from engine.trainer.checkpoints.writer import CheckpointWriter
+from engine.trainer.factory import TrainingSetup
+from engine.trainer.schedule import learning_rate
+from engine.trainer.sft.examples import (
+    Examples,
+    epoch_ends,
+    heldout_tasks,
+    make_examples,
+    plan_steps,
+    records_of,
+)
+from engine.trainer.sft.recorded import ConversationRenderer
+
+_PROGRESS_EVERY_S = 2.0
+Summary = dict[str, float | int | str | None]
+
+
+async def fine_tune(config: FineTuneRun, run: RunContext) -> RunResult:
+    """Train on the run folder's trajectories, or resume from the run's last checkpoint."""
+    started = time.monotonic()
+    checkpoint = await asyncio.to_thread(load_latest, run.run_dir)
+    tasks = await asyncio.to_thread(_tasks, run.run_dir / TRAJECTORIES_FILE)
+    heldout = heldout_tasks(tasks, config.trainer.heldout_share, config.seed)
+    planned = plan_steps(sum(task not in heldout for task in tasks), config.trainer, config.seed)
+    announce(
+        run,
+        resumed_from=checkpoint.iteration if checkpoint else None,
+        total_iterations=len(planned),
+    )
+    setup = TrainingSetup(
+        checkpoint=config.trainer.start,
+        trainer=config.trainer.trainer(len(planned)),
+        algorithm=IMITATION,
+        max_context=config.trainer.max_tokens,
+        longest=0,
+        seed=config.seed,
+        sampled_here=False,
+    )
+    trainer = await AsyncTrainer.open(setup, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint)
+    loop = None
+    try:
+        examples = await run.interruptible(asyncio.to_thread(_examples, config, run, trainer, heldout))
+        loop = FineTuningLoop(config, run, trainer, examples, checkpoint)
+        await loop.run()
+    except RunStopped as stop:
+        return RunResult(state="stopped", reason=str(stop), summary=loop.summary if loop else {})
+    finally:
+        if loop is not None:
+            await loop.close()
+        await trainer.close()
+    summary = {**loop.summary, "seconds": round(time.monotonic() - started, 1)}
+    return RunResult(state="succeeded", summary=summary)
+
+
+def _tasks(path: Path) -> list[str]:
+    """Return the task of each trajectory. Raises DatasetError."""
+    return [trajectory.task_id for trajectory in read_trajectories(path)]
+
+
+def _examples(
+    config: FineTuneRun, run: RunContext, trainer: AsyncTrainer, heldout: frozenset[str]
+) -> Examples:
+    path = run.run_dir / TRAJECTORIES_FILE
+    told = 0.0
+
+    def progress(done: int) -> None:
+        nonlocal told
+        if time.monotonic() - told > _PROGRESS_EVERY_S:
+            told = time.monotonic()
+            run.check()
+            run.progress("reading trajectories", done, 0)
+
+    return make_examples(
+        read_trajectories(path),
+        trainer.chat,
+        ConversationRenderer(trainer.chat, config.conversation),
+        config.trainer,
+        heldout=heldout,
+        max_tokens=min(config.trainer.max_tokens, trainer.model.max_context),
+        progress=progress,
+    )
+
+
+class FineTuningLoop:
+    """Optimizer steps of one attempt.
+
+    Args:
+        config: the run's configuration.
+        run: this attempt.
+        trainer: at the checkpoint's state.
+        examples: what is imitated.
+        checkpoint: the checkpoint that the attempt resumes from; None starts over.
+    """
+
+    def __init__(
+        self,
+        config: FineTuneRun,
+        run: RunContext,
+        trainer: AsyncTrainer,
+        examples: Examples,
+        checkpoint: Checkpoint | None,
+    ) -> None:
+        self._config, self._run, self._trainer, self._examples = config, run, trainer, examples
+        self._steps = plan_steps(len(examples.train), config.trainer, config.seed)
+        self._epoch_ends = epoch_ends(len(examples.train), config.trainer)
+        self._schedule = config.trainer.trainer(len(self._steps))
+        self._heldout = records_of(examples.heldout, range(len(examples.heldout)))
+        self._writer = CheckpointWriter(run.run_dir, keep=config.trainer.keep_checkpoints)
+        self._step = checkpoint.iteration if checkpoint else 0
+        self.summary: Summary = {**examples.counts}
+
+    async def run(self) -> None:
+        """Make all remaining steps. Raises RunStopped."""
+        if self._examples.dropped:
+            await asyncio.to_thread(self._warn)
+        if not self._step:
+            await self._evaluate_first()
+        while self._step < len(self._steps):
+            await self._run.safe_point()
+            await self._train()
+            if self._is_due(self._config.trainer.checkpoint_every):
+                await self._save()
+        self.summary |= {"steps": self._step, "peak_memory_mb": round(peak_memory_mb(), 1)}
+
+    async def close(self) -> None:
+        """Finish and announce the checkpoint being written."""
+        await self._announce()
+        await asyncio.to_thread(self._writer.close)
+
+    async def _train(self) -> None:
+        step = self._step
+        chosen = self._steps[step]
+        tasks = [self._examples.train[index].task_id for index in chosen]
+        self._run.sink.emit(IterationStarted, iteration=step, policy_version=step, task_ids=tasks)
+        records = records_of(self._examples.train, chosen)
+        rate = learning_rate(self._schedule, step)
+        metrics = await self._run.interruptible(self._trainer.imitate(records, rate=rate))
+        self._step += 1
+        self.summary["train_loss"] = metrics.get("loss/value")
+        if self._heldout and self._is_due(self._config.trainer.evaluate_every):
+            metrics |= await self._evaluate()
+        self._run.sink.emit(IterationFinished, iteration=step, policy_version=step + 1, metrics=metrics)
+
+    async def _evaluate_first(self) -> None:
+        if self._heldout:
+            metrics = await self._evaluate()
+            self.summary["heldout_loss_before"] = metrics["loss/heldout"]
+
+    async def _evaluate(self) -> dict[str, float]:
+        loss = await self._run.interruptible(self._trainer.cross_entropy(self._heldout))
+        self.summary["heldout_loss"] = loss
+        return {"loss/heldout": loss}
+
+    def _is_due(self, every: int | None) -> bool:
+        """Return whether an action done every so many steps, or after each epoch, is due.
+
+        At the end everything is.
+        """
+        if self._step == len(self._steps):
+            return True
+        return self._step in self._epoch_ends if every is None else self._step % every == 0
+
+    async def _save(self) -> None:
+        """Start a checkpoint; it is written while the next steps are computed."""
+        await self._announce()
+        snapshot = await self._trainer.snapshot(
+            self._run.run_dir,
+            self._step,
+            cursor={"step": self._step},
+            provenance={
+                "run": self._run.run_id,
+                "recipe": self._config.recipe,
+                "from": self._config.trainer.start,
+                "steps": self._step,
+            },
+            score=None,
+        )
+        self._writer.save(snapshot)
+
+    async def _announce(self) -> None:
+        """Wait for the checkpoint being written and announce it."""
+        saved = await asyncio.to_thread(self._writer.wait)
+        if saved is not None:
+            self._run.sink.emit(
+                CheckpointSaved,
+                iteration=saved.iteration,
+                policy_version=saved.iteration,
+                path=str(saved.path),
+                checksum=saved.checksum,
+            )
+
+    def _warn(self) -> None:
+        counts = ", ".join(f"{reason} {count}" for reason, count in sorted(self._examples.dropped.items()))
+        self._run.alert("warning", "trajectories_dropped", f"trajectories that are not trained on: {counts}")

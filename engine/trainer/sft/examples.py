@@ -1,0 +1,161 @@
+"""Data of fine-tuning: examples from a file of stored trajectories, and the optimizer steps of all epochs."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from engine.config.fine_tuning import FineTuningConfig
+from engine.errors import DatasetError, ModelError
+from engine.events.stored_trajectories import StoredTrajectory
+from engine.events.token_block import decode
+from engine.models.chat.base import Chat
+from engine.tokens import TokenRecord
+from engine.trainer.sft.recorded import ConversationRenderer, cut, fits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A trajectory to imitate."""
+
+    trajectory: int
+    """Number of the stored trajectory."""
+    task_id: str
+    records: tuple[TokenRecord, ...]
+    """Its samples, each with sampled tokens."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Examples:
+    """Examples of a run, and counts of what became of its trajectories."""
+
+    train: list[Example] = field(default_factory=list)
+    heldout: list[Example] = field(default_factory=list)
+    """Examples of tasks that are not trained on; they measure the evaluation loss."""
+    recorded: int = 0
+    """Examples whose recorded ids are used."""
+    rendered: int = 0
+    """Examples that were rendered as conversations of the trained model."""
+    cut: int = 0
+    """Sequences that were cut off."""
+    dropped: dict[str, int] = field(default_factory=dict)
+    """Trajectories that are not used, by reason."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Return the counts for a run's summary."""
+        lost = {f"dropped_{reason}": count for reason, count in self.dropped.items()}
+        return {
+            "train_trajectories": len(self.train),
+            "heldout_trajectories": len(self.heldout),
+            "recorded_ids": self.recorded,
+            "rendered": self.rendered,
+            "cut_sequences": self.cut,
+            "sampled_tokens": sum(r.num_sampled for example in self.train for r in example.records),
+            **lost,
+        }
+
+    def drop(self, reason: str) -> None:
+        """Count a trajectory that is not used."""
+        self.dropped[reason] = self.dropped.get(reason, 0) + 1
+
+
+def make_examples(
+    trajectories: Iterable[StoredTrajectory],
+    chat: Chat,
+    renderer: ConversationRenderer,
+    config: FineTuningConfig,
+    *,
+    heldout: frozenset[str],
+    max_tokens: int,
+    progress: Callable[[int], None] = lambda _done: None,
+) -> Examples:
+    """Return the examples of stored trajectories, in their order.
+
+    Args:
+        trajectories: in the order of training before shuffling.
+        chat: the trained model's conversations.
+        renderer: renders trajectories without ids of this model.
+        config: treatment of long sequences.
+        heldout: tasks that are not trained on (``heldout_tasks``).
+        max_tokens: maximum length of a sequence.
+        progress: called with the number of trajectories read.
+
+    Raises:
+        DatasetError: nothing is left to train on.
+    """
+    found = Examples()
+    for done, trajectory in enumerate(trajectories, start=1):
+        record = _record(trajectory, chat, renderer, found)
+        progress(done)
+        if record is None:
+            continue
+        longest = max((len(sample) for sample in record.samples()), default=0)
+        if longest > max_tokens and config.overlong == "drop":
+            found.drop("overlong")
+            continue
+        found.cut += sum(len(sample) > max_tokens for sample in record.samples())
+        records = tuple(cut(record, max_tokens))
+        if not records:
+            found.drop("nothing_sampled")
+            continue
+        example = Example(trajectory=trajectory.id, task_id=trajectory.task_id, records=records)
+        (found.heldout if trajectory.task_id in heldout else found.train).append(example)
+    if not found.train:
+        why = ", ".join(f"{count} {reason}" for reason, count in found.dropped.items()) or "none was chosen"
+        raise DatasetError(f"no trajectory is left to train on ({why}): choose others, or raise max_tokens")
+    return found
+
+
+def _record(
+    trajectory: StoredTrajectory, chat: Chat, renderer: ConversationRenderer, found: Examples
+) -> TokenRecord | None:
+    if trajectory.tokens is not None and fits(trajectory, chat.tokenizer):
+        found.recorded += 1
+        return decode(trajectory.tokens.data)
+    if not trajectory.problem_statement:
+        found.drop("without_task")
+        return None
+    try:
+        record = renderer.render(trajectory)
+    except ModelError:
+        found.drop("not_expressible")
+        return None
+    found.rendered += 1
+    return record
+
+
+def heldout_tasks(task_ids: Iterable[str], share: float, seed: int) -> frozenset[str]:
+    """Return the tasks that measure the evaluation loss: at least one and never all, where a share is set."""
+    known = sorted(set(task_ids), key=lambda task: hashlib.sha256(f"{seed}/{task}".encode()).digest())
+    if not share or len(known) < 2:
+        return frozenset()
+    return frozenset(known[: min(max(1, round(share * len(known))), len(known) - 1)])
+
+
+def plan_steps(count: int, config: FineTuningConfig, seed: int) -> list[tuple[int, ...]]:
+    """Return the indices of the examples of each optimizer step, over all epochs.
+
+    Every epoch has an order of its own, a function of the seed and its number.
+    """
+    steps: list[tuple[int, ...]] = []
+    for epoch in range(config.epochs):
+        order = list(range(count))
+        random.Random(f"{seed}/{epoch}").shuffle(order)
+        steps += [
+            tuple(order[start : start + config.batch_size]) for start in range(0, count, config.batch_size)
+        ]
+    return steps[: config.max_steps]
+
+
+def epoch_ends(count: int, config: FineTuningConfig) -> frozenset[int]:
+    """Return the numbers of optimizer steps after which an epoch is complete."""
+    per_epoch = -(-count // config.batch_size)
+    return frozenset(per_epoch * (epoch + 1) for epoch in range(config.epochs))
+
+
+def records_of(examples: Sequence[Example], chosen: Iterable[int]) -> list[TokenRecord]:
+    """Return the records of the chosen examples."""
+    return [record for index in chosen for record in examples[index].records]

@@ -1,0 +1,148 @@
+"""Stored trajectories as token records to imitate.
+
+Recorded ids are used as they are where this tokenizer decodes them to the recorded responses: what was
+sampled is what is trained on. Other trajectories (of other models, endpoints, other systems) are rendered as
+conversations of the trained model, with the configured prompt, tools and format of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from engine.agent.prompts import Prompt, load_prompt
+from engine.agent.token_conversation import TokenConversation, answers
+from engine.config.fine_tuning import ConversationConfig
+from engine.events.stored_trajectories import StoredStep, StoredTrajectory
+from engine.events.token_block import decode
+from engine.inference.base import Generation
+from engine.models.chat.base import Chat, Tokenizer
+from engine.models.chat.thinking import split_thinking
+from engine.tokens import TokenRecord
+from engine.tools import printable
+from engine.tools.parser import NativeCall, parse, read_native
+from engine.tools.rendering import render_call, render_thinking
+from engine.tools.tool_sets import TOOL_SETS, ToolSet
+from engine.types import Task, ToolCall
+
+
+def fits(trajectory: StoredTrajectory, tokenizer: Tokenizer) -> bool:
+    """Return whether recorded ids are this tokenizer's: each step's decode to the step's response."""
+    if trajectory.tokens is None:
+        return False
+    record = decode(trajectory.tokens.data)
+    if not record.num_sampled or int(record.ids.max()) >= tokenizer.vocab_size:
+        return False
+    if any(sample.mask[0] for sample in record.samples()):  # of other trainers: nothing predicts that token
+        return False
+    return all(
+        _decoded(record, index, tokenizer).startswith(step.response)
+        for index, step in enumerate(trajectory.steps)
+    )
+
+
+def _decoded(record: TokenRecord, step: int, tokenizer: Tokenizer) -> str:
+    sampled = record.ids[record.mask & (record.steps == step)]
+    return printable(tokenizer.decode(sampled.tolist())) if len(sampled) else "\0"
+
+
+class ConversationRenderer:
+    """Rendering of trajectories as conversations of one model.
+
+    Args:
+        chat: the model's conversations.
+        config: prompt, tools and format of calls.
+
+    Raises:
+        ConfigError: there is no such prompt.
+    """
+
+    def __init__(self, chat: Chat, config: ConversationConfig) -> None:
+        self._chat = chat
+        self._config = config
+        self._set = TOOL_SETS[config.tools]
+        self._prompt: Prompt = load_prompt(config.prompt, config.tool_format, self._set.tools)
+
+    def render(self, trajectory: StoredTrajectory) -> TokenRecord:
+        """Return the record of a policy that sampled the trajectory's responses.
+
+        Raises:
+            ModelError: the model's family cannot express the conversation.
+        """
+        opening = (("system", self._prompt.system), ("user", self._prompt.user(_task(trajectory))))
+        conversation = TokenConversation(
+            self._chat,
+            [{"role": role, "content": text} for role, text in opening if text],
+            tools=self._prompt.declarations,
+            keep_thinking=self._config.thinking_history == "keep",
+        )
+        for index, step in enumerate(trajectory.steps):
+            ids = tuple(self._chat.reply_ids(*self._response(step)))
+            sampled = Generation(ids=ids, logprobs=(0.0,) * len(ids), versions=(0,) * len(ids))
+            reply = conversation.append_generation(sampled, step=index)
+            if index + 1 < len(trajectory.steps):
+                messages = answers(step.observation, reply, index)
+                conversation.append(conversation.continuation(messages), step=index)
+        return conversation.record()
+
+    def _response(self, step: StoredStep) -> tuple[str, Sequence[NativeCall]]:
+        """Return a step's response as text and native calls, in the configured format."""
+        call = (
+            translated(ToolCall(name=step.tool, arguments=step.arguments), self._set) if step.tool else None
+        )
+        if call is None:
+            return step.response, ()
+        if self._config.tool_format == "xml":
+            if parse(step.response, "xml", self._set.tools).call == call:
+                return step.response, ()
+            try:
+                return f"{_prose(step)}{render_call(call, 'xml')}", ()
+            except ValueError:  # a value that XML without escapes cannot express
+                return step.response, ()
+        return _prose(step), (NativeCall(name=call.name, arguments=call.arguments),)
+
+
+def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:
+    """Return a call under the names of another tool set; None where a set does not know it."""
+    for known in (target, *TOOL_SETS.values()):
+        schema = known.tools.get(call.name)
+        if schema is None or not set(call.arguments) <= {p.name for p in schema.parameters}:
+            continue
+        try:
+            return target.published_call(known.implementation_call(call))
+        except ValueError:
+            return None
+    return None
+
+
+def _prose(step: StoredStep) -> str:
+    """Return a response without its call: the thinking block, then what was said before the call."""
+    thinking, rest, _ = split_thinking(step.response)
+    content, calls = read_native(rest)
+    said = content if calls else rest.partition("<function=")[0]
+    parts = [render_thinking(thinking.strip())] if thinking is not None and thinking.strip() else []
+    parts += [said.strip()] if said.strip() else []
+    return "".join(f"{part}\n\n" for part in parts)
+
+
+def _task(trajectory: StoredTrajectory) -> Task:
+    return Task(
+        id=trajectory.task_id,
+        instance_id=trajectory.instance_id,
+        repo="",
+        base_commit="",
+        problem_statement=trajectory.problem_statement,
+        image="",
+        workdir=trajectory.workdir,
+        metadata=trajectory.metadata,
+    )
+
+
+def cut(record: TokenRecord, max_tokens: int) -> Iterator[TokenRecord]:
+    """Yield the record's samples cut off after ``max_tokens``; those without sampled tokens are left out."""
+    for sample in record.samples():
+        columns = (sample.ids, sample.mask, sample.logprobs, sample.versions, sample.steps)
+        kept = TokenRecord(*(column[:max_tokens] for column in columns))
+        if np.any(kept.mask):
+            yield kept

@@ -1,0 +1,178 @@
+"""Stored trajectories that fine-tuning runs choose: filtered, counted, written for the engine."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.core.management.base import CommandError
+
+from engine.config.fine_tuning import TrajectoryQuery
+from engine.errors import ConfigError
+from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
+from engine.events.token_block import decode
+from engine.types import RunState, TerminationReason, Verdict
+from tests.event_builders import TOKENS, Stream
+from tests.page_builders import make_dataset
+from tests.web_builders import launched, post
+from webapp.models import Run, Trajectory
+from webapp.selectors import learning
+from webapp.services import runs
+from workers import lifecycle, rundir
+
+pytestmark = pytest.mark.django_db
+
+
+def ref(task: str, index: int, phase: str = "train") -> dict[str, Any]:
+    return {"iteration": 0, "phase": phase, "task_id": task, "index": index}
+
+
+@pytest.fixture
+def run() -> Run:
+    """A run with eight finished rollouts of two tasks: five passed, two failed, one of an evaluation."""
+    _, tasks = make_dataset(tasks=2)
+    found, claim = launched()
+    stream = Stream()
+    stream.started()
+    first, second = (task.key for task in tasks)
+    for index, (task, reward, steps) in enumerate(
+        [(first, 1.0, 2), (first, 1.0, 3), (first, 0.0, 2), (second, 1.0, 4), (second, 1.0, 2)]
+    ):
+        stream.trajectory(ref(task, index), steps=steps, reward=reward)
+    stream.trajectory(ref(second, 7), reward=None, termination="env_error")
+    stream.trajectory(ref(second, 8), reward=1.0, termination="max_steps")
+    stream.trajectory(ref(first, 0, "eval:heldout"), reward=1.0)
+    stream.trajectory(ref(first, 9), finish=False)
+    post(claim, stream)
+    for row in Trajectory.objects.filter(run=found, state=Trajectory.State.FINISHED):
+        row.patch_hash = f"{row.index:016x}"
+        row.generated_tokens = 100 + row.num_steps
+        row.save()
+    return found
+
+
+def chosen(**query: Any) -> list[tuple[str, int]]:
+    ids = learning.choose(TrajectoryQuery(**query), seed=0).ids
+    rows = Trajectory.objects.in_bulk(ids)
+    return sorted((rows[pk].task_key[-1], rows[pk].index) for pk in ids)
+
+
+PASSED = [("0", 0), ("0", 1), ("1", 3), ("1", 4), ("1", 8)]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, PASSED),
+        ({"runs": (10**9,)}, []),
+        ({"dataset": "quickstart"}, PASSED),
+        ({"dataset": "other"}, []),
+        ({"splits": ("train",)}, PASSED),
+        ({"splits": ("heldout",)}, []),
+        ({"phase": "eval:heldout"}, [("0", 0)]),
+        ({"models": ("builtin:quickstart",)}, PASSED),
+        ({"models": ("gpt",)}, []),
+        ({"verdicts": (Verdict.FAILED,)}, [("0", 2)]),
+        ({"verdicts": ()}, sorted([*PASSED, ("0", 2), ("1", 7)])),
+        ({"terminations": (TerminationReason.MAX_STEPS,)}, [("1", 8)]),
+        ({"verdicts": (), "reward_max": 0.5}, [("0", 2)]),
+        ({"reward_min": 0.5, "steps_min": 3}, [("0", 1), ("1", 3)]),
+        ({"steps_max": 2}, [("0", 0), ("1", 4), ("1", 8)]),
+        ({"tokens_min": 103, "tokens_max": 103}, [("0", 1)]),
+        ({"prefer": "shortest", "per_task": 1, "terminations": ("submitted",)}, [("0", 0), ("1", 4)]),
+        ({"prefer": "shortest", "steps_min": 3, "limit": 1}, [("0", 1)]),
+    ],
+)
+@pytest.mark.usefixtures("run")
+def test_a_query_chooses_what_its_settings_say(
+    query: dict[str, Any], expected: list[tuple[str, int]]
+) -> None:
+    assert chosen(**query) == expected
+
+
+def test_equal_patches_of_a_task_count_once_and_missing_ones_never_do(run: Run) -> None:
+    Trajectory.objects.filter(run=run).update(patch_hash="same")
+    assert [task for task, _ in chosen()] == ["0", "1"]
+    assert chosen(distinct_patches=False) == PASSED
+    found = learning.choose(TrajectoryQuery(), seed=0)
+    assert (found.matching, found.duplicates, len(found.ids)) == (5, 3, 2)
+    Trajectory.objects.filter(run=run).update(patch_hash="")
+    assert chosen() == PASSED
+
+
+@pytest.mark.usefixtures("run")
+def test_a_draw_depends_on_the_seed_alone() -> None:
+    query = TrajectoryQuery(limit=2)
+    draws = [learning.choose(query, seed=seed).ids for seed in range(20)]
+    assert draws == [learning.choose(query, seed=seed).ids for seed in range(20)]
+    assert len(set(draws)) > 1
+
+
+@pytest.mark.usefixtures("run")
+def test_counts_are_told_before_a_launch() -> None:
+    out = io.StringIO()
+    call_command("count_trajectories", "--set", "trajectories.per_task=2", stdout=out)
+    found = json.loads(out.getvalue())
+    (of_run,) = found.pop("runs").values()
+    assert of_run == 4
+    assert found.pop("generated_tokens") > 400
+    assert found == {
+        "trajectories": 4,
+        "matching": 5,
+        "duplicates": 0,
+        "over_cap": 1,
+        "over_limit": 0,
+        "tasks": 2,
+        "with_token_ids": 4,
+    }
+    with pytest.raises(CommandError, match="does not train on stored trajectories"):
+        call_command("count_trajectories", "--recipe", "quickstart")
+
+
+def test_the_engine_gets_the_chosen_trajectories_whole_and_once(
+    run: Run, tmp_path: Path, settings: Any
+) -> None:
+    settings.TRAINYARD_HOME = str(tmp_path)
+    tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
+    _, claim = launched(tuned)
+    folder = rundir.prepare(claim)
+    written = list(read_trajectories(folder / TRAJECTORIES_FILE))
+    assert len(written) == 5
+    one = next(t for t in written if t.task_id.endswith("0") and len(t.steps) == 3)
+    row = Trajectory.objects.get(pk=one.id)
+    assert row.task is not None
+    assert (one.run, one.model, one.instance_id) == (run.pk, "builtin:quickstart", row.task.instance_id)
+    assert one.problem_statement == row.task.problem_statement
+    assert one.patch == row.patch
+    assert [step.thought for step in one.steps] == [f"look at line {i}" for i in range(3)]
+    assert one.steps[0].arguments == {"command": "view", "path": "/testbed/a.py"}
+    assert one.tokens is not None
+    assert decode(one.tokens.data).ids.tolist() == TOKENS["ids"]
+    Trajectory.objects.filter(run=run).update(verdict="failed")
+    rundir.prepare(claim)
+    assert list(read_trajectories(folder / TRAJECTORIES_FILE)) == written
+
+
+def test_a_query_that_chooses_nothing_is_refused_before_anything_starts() -> None:
+    tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [1]})
+    with pytest.raises(ConfigError, match="chooses no stored trajectory"):
+        runs.start(run=tuned)
+    tuned.refresh_from_db()
+    assert tuned.state == RunState.DRAFT
+
+
+def test_a_file_that_cannot_be_written_fails_the_run_with_the_reason(
+    run: Run, tmp_path: Path, settings: Any
+) -> None:
+    settings.TRAINYARD_HOME = str(tmp_path)
+    tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [run.pk]})
+    (rundir.run_dir(tuned.pk) / f".{TRAJECTORIES_FILE}.draft" / "in the way").mkdir(parents=True)
+    runs.start(run=tuned)
+    assert lifecycle.launch(run_id=tuned.pk)
+    tuned.refresh_from_db()
+    assert tuned.state == RunState.FAILED
+    assert "could not be started" in tuned.reason

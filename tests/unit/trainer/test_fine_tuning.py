@@ -1,0 +1,215 @@
+"""Runs of kind ``sft`` on stored trajectories: loss, schedule, checkpoints, resuming, adapters, ranks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+from engine.config.fine_tuning import FineTuningConfig
+from engine.events.control import Control
+from engine.models.builtin.transformer import Transformer
+from engine.models.chat.base import Chat
+from engine.models.opening import open_model
+from engine.tokens import TokenRecord
+from engine.trainer.async_trainer import AsyncTrainer
+from engine.trainer.batch import IMITATION
+from engine.trainer.checkpoints.checkpoint import load_latest
+from engine.trainer.factory import TrainingSetup
+from engine.trainer.schedule import learning_rate
+from engine.trainer.sft.recorded import ConversationRenderer
+from engine.trainer.trainer import Trainer
+from tests.unit.trainer.sft_builders import COMPACT, perform, put, run_config, trajectory, with_ids
+
+START = "builtin:quickstart"
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> Chat:
+    torch.set_num_threads(1)
+    return open_model(START, home=tmp_path_factory.mktemp("home")).chat()
+
+
+@pytest.fixture
+def records(chat: Chat) -> list[TokenRecord]:
+    return [ConversationRenderer(chat, COMPACT).render(trajectory(number)) for number in range(6)]
+
+
+def model() -> Transformer:
+    return open_model(START, home=Path()).builtin()[0]
+
+
+def mean_loss(net: Transformer, batch: list[TokenRecord]) -> torch.Tensor:
+    """Return the mean cross-entropy of all sampled tokens, each sequence on its own."""
+    losses = []
+    for record in batch:
+        ids = torch.tensor(record.ids)[None].long()
+        logits = net(ids, torch.tensor([len(record)]))[0]
+        nll = functional.cross_entropy(logits[:-1], ids[0, 1:], reduction="none")
+        losses.append(nll[torch.tensor(record.mask[1:])])
+    return torch.cat(losses).mean()
+
+
+def trainer(net: Transformer, **settings: Any) -> Trainer:
+    config = FineTuningConfig(learning_rate=1e-3, threads=1, **settings).trainer(10)
+    return Trainer(net, algorithm=IMITATION, config=config, max_context=64, seed=0)
+
+
+@pytest.mark.parametrize("tokens_per_microbatch", [64, 512, 4096])
+def test_steps_are_those_of_cross_entropy_and_adamw(
+    records: list[TokenRecord], tokens_per_microbatch: int
+) -> None:
+    """The reference computes every sequence alone, with torch's loss, clipping, optimizer, schedule."""
+    ours = model()
+    imitating = trainer(ours, tokens_per_microbatch=tokens_per_microbatch, warmup_share=0.2)
+    config = FineTuningConfig(learning_rate=1e-3, warmup_share=0.2).trainer(10)
+    theirs = model()
+    optimizer = torch.optim.AdamW(theirs.parameters(), lr=1e-3, weight_decay=0.0)
+    warmup = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.5, total_iters=1)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8)
+    rates = torch.optim.lr_scheduler.SequentialLR(optimizer, [warmup, cosine], milestones=[2])
+    for step, chosen in enumerate(((0, 1, 2), (3, 4, 5), (0, 2, 4), (1, 3, 5))):
+        batch = [records[index] for index in chosen]
+        metrics = imitating.imitate(batch, rate=learning_rate(config, step))
+        assert metrics["update/learning_rate"] == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        loss = mean_loss(theirs, batch)
+        assert metrics["loss/value"] == pytest.approx(loss.item(), rel=1e-4)
+        assert metrics["tokens/trained"] == sum(record.num_sampled for record in batch)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        norm = torch.nn.utils.clip_grad_norm_(theirs.parameters(), 1.0)
+        assert metrics["grad/norm"] == pytest.approx(norm.item(), rel=1e-3)
+        optimizer.step()
+        rates.step()
+    with torch.no_grad():
+        assert imitating.cross_entropy(records) == pytest.approx(mean_loss(theirs, records).item(), rel=1e-3)
+    imitating.close()
+
+
+def test_what_was_not_sampled_has_no_loss(records: list[TokenRecord]) -> None:
+    record = records[0]
+    last = int(record.mask.nonzero()[0][-1])
+    longer = TokenRecord([*record.ids, 5, 6, 7], [*record.mask, False, False, False])
+    imitating = trainer(model())
+    assert imitating.cross_entropy([longer]) == imitating.cross_entropy([record])
+    assert last == len(record) - 1
+    imitating.close()
+
+
+def test_a_run_learns_and_its_checkpoint_is_a_policy(chat: Chat, tmp_path: Path) -> None:
+    found = [trajectory(number) for number in range(12)]
+    found = [with_ids(chat, one) if one.id % 2 else one for one in found]
+    put(tmp_path, "1", found)
+    log = perform(tmp_path, "1", run_config(trainer={"heldout_share": 0.2, "checkpoint_every": 2}))
+    summary = log[-1]["summary"]
+    assert log[-1]["state"] == "succeeded"
+    assert (summary["recorded_ids"], summary["rendered"]) == (6, 6)
+    assert (summary["train_trajectories"], summary["heldout_trajectories"]) == (10, 2)
+    assert summary["heldout_loss"] < summary["heldout_loss_before"]
+    steps = [event for event in log if event["type"] == "iteration_finished"]
+    assert [event["iteration"] for event in steps] == list(range(6)) == list(range(summary["steps"]))
+    assert log[0]["total_iterations"] == 6
+    measured = [event["iteration"] for event in steps if "loss/heldout" in event["metrics"]]
+    assert measured == [2, 5]
+    assert [event["iteration"] for event in log if event["type"] == "checkpoint_saved"] == [2, 4, 6]
+    opened = open_model("run:1", home=tmp_path)
+    learned = trainer(opened.builtin()[0])
+    record = ConversationRenderer(chat, COMPACT).render(found[0])
+    before = trainer(model())
+    assert learned.cross_entropy([record]) < before.cross_entropy([record])
+    learned.close()
+    before.close()
+
+
+class _StopsAfter(Control):
+    """Requests a stop after so many iterations were recorded."""
+
+    def __init__(self, run_dir: Path, iterations: int) -> None:
+        super().__init__()
+        self._spool, self._iterations = run_dir / "events.jsonl", iterations
+
+    def desired(self) -> Any:
+        if self._spool.exists() and self._spool.read_text().count('"iteration_finished"') >= self._iterations:
+            self.stop("enough")
+        return super().desired()
+
+
+@pytest.mark.parametrize("adapters", [{}, {"lora_rank": 4}])
+def test_a_resumed_run_ends_with_the_same_bits(chat: Chat, tmp_path: Path, adapters: dict[str, Any]) -> None:
+    found = [with_ids(chat, trajectory(number)) for number in range(8)]
+    config = run_config(trainer={"batch_size": 2, "checkpoint_every": 3, **adapters})
+    for name in ("whole", "parts"):
+        put(tmp_path, name, found)
+    whole = perform(tmp_path, "whole", config)
+    run_dir = tmp_path / "runs" / "parts"
+    stopped = perform(tmp_path, "parts", config, control=_StopsAfter(run_dir, 4))
+    assert stopped[-1]["state"] == "stopped"
+    log = perform(tmp_path, "parts", config, epoch=2)
+    resumed = [event for event in log if event["type"] == "run_started"][1]
+    assert resumed["resumed_from"] == 3
+    losses = {
+        name: {
+            event["iteration"]: event["metrics"]["loss/value"]
+            for event in events
+            if event["type"] == "iteration_finished"
+        }
+        for name, events in (("whole", whole), ("parts", log))
+    }
+    assert losses["whole"] == losses["parts"]
+    assert len(losses["whole"]) == 8
+    ends = [load_latest(tmp_path / "runs" / name) for name in ("whole", "parts")]
+    assert [end.iteration for end in ends if end] == [8, 8]
+    first, second = (
+        dict(open_model(f"run:{name}", home=tmp_path).model.named_parameters()) for name in ("whole", "parts")
+    )
+    start = dict(model().named_parameters())
+    assert first.keys() == second.keys()
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], start[name]) for name in first)
+
+
+async def test_ranks_make_the_same_steps(records: list[TokenRecord], tmp_path: Path) -> None:
+    alone = trainer(model(), tokens_per_microbatch=128)
+    config = FineTuningConfig(
+        learning_rate=1e-3, threads=1, tokens_per_microbatch=128, data_parallel=2, device="cpu"
+    )
+    setup = TrainingSetup(
+        checkpoint=START,
+        trainer=config.trainer(10),
+        algorithm=IMITATION,
+        max_context=64,
+        longest=0,
+        seed=0,
+        sampled_here=False,
+    )
+    ranks = await AsyncTrainer.open(setup, run_dir=tmp_path, home=tmp_path, checkpoint=None)
+    try:
+        for _ in range(2):
+            expected = alone.imitate(records, rate=1e-3)
+            found = await ranks.imitate(records, rate=1e-3)
+            assert found["loss/value"] == pytest.approx(expected["loss/value"], rel=1e-5)
+            assert found["grad/norm"] == pytest.approx(expected["grad/norm"], rel=1e-4)
+        assert await ranks.cross_entropy(records) == pytest.approx(alone.cross_entropy(records), rel=1e-4)
+    finally:
+        await ranks.close()
+        alone.close()
+
+
+def test_a_run_without_usable_trajectories_fails_with_the_reason(tmp_path: Path) -> None:
+    put(tmp_path, "1", [trajectory(1, problem_statement="")])
+    log = perform(tmp_path, "1", run_config(), code=1)
+    assert log[-1]["state"] == "failed"
+    assert "no trajectory is left to train on (1 without_task)" in log[-1]["reason"]
+
+
+def test_what_is_left_out_is_told(tmp_path: Path) -> None:
+    put(tmp_path, "1", [trajectory(1), trajectory(2, problem_statement=""), trajectory(3)])
+    log = perform(tmp_path, "1", run_config(trainer={"epochs": 1}))
+    (alert,) = (event for event in log if event["type"] == "alert")
+    assert (alert["code"], alert["severity"]) == ("trajectories_dropped", "warning")
+    assert "without_task 1" in alert["message"]
+    assert math.isfinite(log[-1]["summary"]["train_loss"])

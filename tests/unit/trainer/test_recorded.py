@@ -1,0 +1,197 @@
+"""Stored trajectories as token records: recorded ids where they fit, else rendered conversations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.config.fine_tuning import ConversationConfig, FineTuningConfig
+from engine.errors import DatasetError
+from engine.events.stored_trajectories import StoredStep, StoredTrajectory, read_trajectories
+from engine.events.token_block import TokenBlock, decode
+from engine.models.chat.base import Chat
+from engine.models.opening import open_model
+from engine.tokens import TokenRecord
+from engine.tools.parser import parse, read_native
+from engine.tools.rendering import render_native
+from engine.tools.tool_sets import OPENHANDS, R2E_GYM
+from engine.trainer.sft.examples import epoch_ends, heldout_tasks, make_examples, plan_steps
+from engine.trainer.sft.recorded import ConversationRenderer, cut, fits, translated
+from engine.types import ToolCall
+from tests.unit.trainer.sft_builders import COMPACT, step, trajectory, with_ids
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> Chat:
+    return open_model("builtin:quickstart", home=tmp_path_factory.mktemp("home")).chat()
+
+
+def sampled(chat: Chat, record: TokenRecord) -> list[str]:
+    """Return the text of each turn that a policy sampled."""
+    turns = chat.tokenizer.decode(record.ids[record.mask].tolist()).split("<|im_end|>")
+    assert turns.pop() == ""
+    return turns
+
+
+def render(chat: Chat, found: StoredTrajectory, config: ConversationConfig = COMPACT) -> TokenRecord:
+    return ConversationRenderer(chat, config).render(found)
+
+
+def test_recorded_ids_are_used_where_they_decode_to_the_recorded_responses(chat: Chat) -> None:
+    known = with_ids(chat, trajectory(1))
+    assert known.tokens is not None
+    assert fits(known, chat.tokenizer)
+    assert not fits(trajectory(1), chat.tokenizer)
+    other = trajectory(2)
+    assert not fits(known.model_copy(update={"steps": other.steps}), chat.tokenizer)
+    assert not fits(known.model_copy(update={"steps": [*known.steps, other.steps[0]]}), chat.tokenizer)
+    record = decode(known.tokens.data)
+    foreign = TokenRecord(record.ids + chat.tokenizer.vocab_size, record.mask)
+    assert not fits(known.model_copy(update={"tokens": TokenBlock.of(foreign)}), chat.tokenizer)
+    unprompted = TokenRecord(record.ids, np.ones(len(record), bool))
+    assert not fits(known.model_copy(update={"tokens": TokenBlock.of(unprompted)}), chat.tokenizer)
+
+
+def test_a_rendered_trajectory_samples_its_responses_and_nothing_else(chat: Chat) -> None:
+    found = trajectory(3)
+    record = render(chat, found)
+    assert sampled(chat, record) == [step.response for step in found.steps]
+    text = chat.tokenizer.decode(record.ids.tolist())
+    assert "a3.py: the number is wrong" in text
+    for turn in found.steps[:-1]:
+        assert f"<|im_start|>user\n{turn.observation}<|im_end|>" in text
+    assert sorted(set(record.steps.tolist())) == [-1, 0, 1, 2]
+
+
+def test_calls_are_written_in_the_configured_format(chat: Chat) -> None:
+    native = ConversationConfig(prompt="compact_v1", tool_format="native")
+    found = trajectory(3)
+    turns = sampled(chat, render(chat, found, native))
+    for turn, stored in zip(turns, found.steps, strict=True):
+        prose, (call,) = read_native(turn)
+        assert (call.name, call.arguments) == (stored.tool, stored.arguments)
+        assert stored.thought in prose
+        assert "<function=" not in turn
+    back = [
+        stored.model_copy(update={"response": turn}) for turn, stored in zip(turns, found.steps, strict=True)
+    ]
+    again = sampled(chat, render(chat, found.model_copy(update={"steps": back})))
+    assert [parse(turn, "xml").call for turn in again] == [
+        ToolCall(name=stored.tool, arguments=stored.arguments) for stored in found.steps
+    ]
+    assert [parse(turn, "xml").thought for turn in again] == [stored.thought for stored in found.steps]
+
+
+def test_values_survive_a_change_of_format(chat: Chat) -> None:
+    hostile = "\n  a\t'\"<b>&\n</parameter>\n\n"
+    arguments = {"command": "create", "path": "/testbed/ü.py", "file_text": hostile}
+    response = f"I write it.\n{render_native('file_editor', arguments)}"
+    turn = StoredStep(response=response, tool="file_editor", arguments=arguments)
+    (written,) = sampled(chat, render(chat, trajectory(1, steps=[turn])))
+    assert parse(written, "xml").call == ToolCall(name="file_editor", arguments=arguments)
+    assert written.startswith("I write it.\n\n<function=file_editor>")
+
+
+def test_a_call_that_xml_cannot_express_keeps_its_recorded_text(chat: Chat) -> None:
+    arguments = {"cmd": "echo '</parameter>\n</function>'"}
+    response = render_native("execute_bash", arguments)
+    turn = StoredStep(response=response, tool="execute_bash", arguments=arguments)
+    assert sampled(chat, render(chat, trajectory(1, steps=[turn]))) == [response]
+
+
+def test_turns_without_a_call_keep_their_text(chat: Chat) -> None:
+    turns = [StoredStep(response="I am not sure", observation="ERROR: no call", error="no call")]
+    turns.append(step("done", "finish", command="submit"))
+    native = ConversationConfig(prompt="compact_v1", tool_format="native")
+    assert sampled(chat, render(chat, trajectory(1, steps=turns), native))[0] == "I am not sure"
+
+
+def test_calls_get_the_names_of_the_trained_tools() -> None:
+    bash = ToolCall(name="execute_bash", arguments={"cmd": "ls"})
+    other = ToolCall(name="execute_bash", arguments={"command": "ls"})
+    assert translated(bash, OPENHANDS) == other
+    assert translated(other, R2E_GYM) == bash
+    assert translated(bash, R2E_GYM) == bash
+    submit = ToolCall(name="submit", arguments={})
+    assert translated(submit, R2E_GYM) == ToolCall(name="finish", arguments={"command": "submit"})
+    assert translated(ToolCall(name="search", arguments={"search_term": "x"}), OPENHANDS) is None
+    assert translated(ToolCall(name="browse", arguments={}), R2E_GYM) is None
+
+
+def test_long_sequences_are_cut_or_dropped(chat: Chat) -> None:
+    record = render(chat, trajectory(1))
+    first_end = int(np.flatnonzero(record.steps == 0)[-1]) + 1
+    (short,) = cut(record, first_end)
+    assert len(short) == first_end
+    assert short.num_sampled == int(record.mask[:first_end].sum())
+    assert list(cut(record, int(np.flatnonzero(record.mask)[0]))) == []
+    forked = TokenRecord([1, 2, 3, 1, 4, 5], [0, 1, 1, 0, 0, 1], steps=[-1, 0, 0, -1, -1, 1])
+    assert [len(part) for part in cut(forked, 2)] == [2]
+
+
+def examples(chat: Chat, found: list[StoredTrajectory], **settings: object) -> dict[str, int]:
+    config = FineTuningConfig.model_validate(settings)
+    made = make_examples(
+        found,
+        chat,
+        ConversationRenderer(chat, COMPACT),
+        config,
+        heldout=heldout_tasks([t.task_id for t in found], config.heldout_share, 0),
+        max_tokens=config.max_tokens,
+    )
+    assert not {e.task_id for e in made.train} & {e.task_id for e in made.heldout}
+    return made.counts
+
+
+def test_every_trajectory_is_counted_where_it_went(chat: Chat) -> None:
+    found = [trajectory(n) for n in range(4)] + [with_ids(chat, trajectory(n)) for n in range(4, 10)]
+    counts = examples(chat, [*found, trajectory(10, problem_statement="")], heldout_share=0.2)
+    assert counts.pop("sampled_tokens") > 500
+    assert counts["train_trajectories"] + counts["heldout_trajectories"] == 10
+    assert (counts["recorded_ids"], counts["rendered"], counts["dropped_without_task"]) == (6, 4, 1)
+    assert examples(chat, found, max_tokens=100)["cut_sequences"] == 10
+    with pytest.raises(DatasetError, match=r"10 overlong.*raise max_tokens"):
+        examples(chat, found, max_tokens=100, overlong="drop")
+
+
+def test_held_out_tasks_are_neither_none_nor_all() -> None:
+    tasks = [f"t{n % 50}" for n in range(200)]
+    assert heldout_tasks(tasks, 0.0, 0) == frozenset()
+    assert len(heldout_tasks(tasks, 0.1, 0)) == 5
+    assert heldout_tasks(tasks, 0.1, 0) == heldout_tasks(reversed(tasks), 0.1, 0)
+    assert heldout_tasks(tasks, 0.1, 0) != heldout_tasks(tasks, 0.1, 1)
+    assert len(heldout_tasks(["a", "b"], 0.01, 0)) == 1
+    assert len(heldout_tasks(["a", "b"], 0.5, 0)) == 1
+    assert heldout_tasks(["a"], 0.5, 0) == frozenset()
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 10, 50])
+def test_every_epoch_takes_every_example_once_in_an_order_of_its_own(batch_size: int) -> None:
+    config = FineTuningConfig(epochs=3, batch_size=batch_size)
+    steps = plan_steps(10, config, seed=4)
+    ends = sorted(epoch_ends(10, config))
+    assert ends[-1] == len(steps)
+    epochs = [steps[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    orders = [[index for chosen in epoch for index in chosen] for epoch in epochs]
+    assert all(sorted(order) == list(range(10)) for order in orders)
+    assert len({tuple(order) for order in orders}) == 3
+    assert all(len(chosen) <= batch_size for chosen in steps)
+    assert plan_steps(10, config, seed=4) == steps != plan_steps(10, config, seed=5)
+    limited = FineTuningConfig(epochs=3, batch_size=batch_size, max_steps=2)
+    assert plan_steps(10, limited, seed=4) == steps[:2]
+
+
+def test_a_damaged_file_is_told_by_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    good = trajectory(1).model_dump_json()
+    path.write_text(f"{good}\n{json.dumps({'id': 1})}\n")
+    rows = read_trajectories(path)
+    assert next(rows) == trajectory(1)
+    with pytest.raises(DatasetError, match="row 1") as refused:
+        next(rows)
+    assert refused.value.row == 1
+    with pytest.raises(DatasetError, match="cannot read"):
+        next(read_trajectories(tmp_path / "none"))

@@ -1,0 +1,44 @@
+"""``manage.py count_trajectories --set trajectories.runs=[1]``: what a fine-tuning run would train on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.config.recipes import resolve
+from engine.errors import TrainyardError
+from webapp.management.commands._runs import add_overrides, parse_overrides
+from webapp.selectors import learning as learning_reads
+from webapp.services import learning
+
+
+class Command(BaseCommand):
+    """Count the stored trajectories that a query chooses."""
+
+    help = "Print the counts of the trajectories that a fine-tuning run would train on, as one line of JSON."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the arguments for the recipe and its overrides."""
+        parser.add_argument("--recipe", default="fine-tune", help="recipe of a fine-tuning run")
+        add_overrides(parser)
+        parser.add_argument("--ids", action="store_true", help="print the numbers of the trajectories, too")
+
+    def handle(self, **options: Any) -> None:
+        """Print the counts."""
+        try:
+            config = resolve(options["recipe"], parse_overrides(options["set"])).model_dump(mode="json")
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        query = learning.query_of(config)
+        if query is None:
+            raise CommandError(
+                f"the recipe '{options['recipe']}' does not train on stored trajectories: choose one that "
+                "does, e.g. fine-tune"
+            )
+        found = asdict(learning_reads.choose(query[0], seed=query[1]))
+        ids = found.pop("ids")
+        counts = {"trajectories": len(ids), **found, "runs": dict(found["runs"])}
+        self.stdout.write(json.dumps(counts | ({"ids": ids} if options["ids"] else {})))

@@ -1,0 +1,173 @@
+"""Stored trajectories that a query chooses to learn from: counted, listed, and read in full."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from django.db.models import Q, QuerySet
+
+from engine.config.fine_tuning import TrajectoryQuery
+from engine.events.stored_trajectories import StoredStep, StoredTrajectory
+from engine.events.token_block import TokenBlock
+from engine.types import TerminationReason, Verdict
+from webapp.models import Run, Step, TokenBlob, Trajectory
+
+_BATCH = 50
+
+
+class _Row(NamedTuple):
+    id: int
+    task_key: str
+    run_id: int
+    patch_hash: str
+    generated_tokens: int
+    samples: int | None
+    """None without token ids."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Result of a query."""
+
+    ids: tuple[int, ...]
+    """Chosen trajectories in ascending order."""
+    matching: int
+    """Trajectories that pass every filter."""
+    duplicates: int
+    """Of these, left out because another one of the task has the same patch."""
+    over_cap: int
+    """Left out because their task has enough."""
+    over_limit: int
+    """Left out because the query's limit is reached."""
+    tasks: int
+    """Tasks of the chosen ones."""
+    generated_tokens: int
+    with_token_ids: int
+    """Chosen ones with recorded token ids."""
+    runs: tuple[tuple[int, int], ...]
+    """Run and number of its chosen trajectories, by run."""
+
+
+def choose(query: TrajectoryQuery, *, seed: int) -> Chosen:
+    """Return what a query chooses now; the same rows and seed give the same choice."""
+    rows = [
+        _Row(*row)
+        for row in _matching(query)
+        .order_by("pk")
+        .values_list("pk", "task_key", "run_id", "patch_hash", "generated_tokens", "token_blob__samples")
+    ]
+    ordered = sorted(rows, key=lambda row: _preference(row, query, seed))
+    distinct = _distinct(ordered) if query.distinct_patches else ordered
+    capped = _capped(distinct, query.per_task)
+    chosen = capped[: query.limit]
+    return Chosen(
+        ids=tuple(sorted(row.id for row in chosen)),
+        matching=len(rows),
+        duplicates=len(rows) - len(distinct),
+        over_cap=len(distinct) - len(capped),
+        over_limit=len(capped) - len(chosen),
+        tasks=len({row.task_key for row in chosen}),
+        generated_tokens=sum(row.generated_tokens for row in chosen),
+        with_token_ids=sum(row.samples is not None for row in chosen),
+        runs=tuple(sorted(Counter(row.run_id for row in chosen).items())),
+    )
+
+
+def _matching(query: TrajectoryQuery) -> QuerySet[Trajectory]:
+    rows = Trajectory.objects.filter(state=Trajectory.State.FINISHED, num_steps__gt=0, phase=query.phase)
+    if query.runs:
+        rows = rows.filter(run_id__in=query.runs)
+    if query.dataset:
+        rows = rows.filter(run__dataset__name=query.dataset)
+    if query.splits:
+        rows = rows.filter(task__split__in=query.splits)
+    if query.models:
+        acting = Run.objects.filter(
+            Q(config__policy__checkpoint__in=query.models) | Q(config__policy__model__in=query.models)
+        )
+        rows = rows.filter(run__in=acting)
+    if query.verdicts:
+        rows = rows.filter(verdict__in=query.verdicts)
+    if query.terminations:
+        rows = rows.filter(termination__in=query.terminations)
+    for name, column in (("reward", "reward"), ("steps", "num_steps"), ("tokens", "generated_tokens")):
+        for bound, lookup in (("min", "gte"), ("max", "lte")):
+            if (value := getattr(query, f"{name}_{bound}")) is not None:
+                rows = rows.filter(**{f"{column}__{lookup}": value})
+    return rows
+
+
+def _preference(row: _Row, query: TrajectoryQuery, seed: int) -> tuple[int, bytes]:
+    drawn = hashlib.sha256(f"{seed}/{row.id}".encode()).digest()
+    return (row.generated_tokens if query.prefer == "shortest" else 0, drawn)
+
+
+def _distinct(rows: Sequence[_Row]) -> list[_Row]:
+    """Return the first row of each task and patch; rows without a patch are all different."""
+    seen: set[tuple[str, str]] = set()
+    kept = []
+    for row in rows:
+        key = (row.task_key, row.patch_hash)
+        if not row.patch_hash or key not in seen:
+            kept.append(row)
+        seen.add(key)
+    return kept
+
+
+def _capped(rows: Sequence[_Row], per_task: int | None) -> list[_Row]:
+    counts: Counter[str] = Counter()
+    kept = []
+    for row in rows:
+        counts[row.task_key] += 1
+        if per_task is None or counts[row.task_key] <= per_task:
+            kept.append(row)
+    return kept
+
+
+def stored(ids: Sequence[int]) -> Iterator[StoredTrajectory]:
+    """Yield trajectories in full, in the given order, reading some at a time."""
+    for some in (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)):
+        rows = Trajectory.objects.select_related("run", "task").defer("test_log", "detail").in_bulk(some)
+        steps: dict[int, list[StoredStep]] = {pk: [] for pk in some}
+        for step in Step.objects.filter(trajectory_id__in=some).order_by("trajectory_id", "index"):
+            steps[step.trajectory_id].append(_step(step))
+        blobs = TokenBlob.objects.in_bulk(some)
+        for pk in some:
+            if pk in rows:  # else removed meanwhile
+                yield _stored(rows[pk], steps[pk], blobs.get(pk))
+
+
+def _step(step: Step) -> StoredStep:
+    return StoredStep(
+        thought=step.thought,
+        response=step.response,
+        tool=step.tool,
+        arguments=step.arguments,
+        observation=step.observation,
+        error=step.error,
+    )
+
+
+def _stored(row: Trajectory, steps: list[StoredStep], blob: TokenBlob | None) -> StoredTrajectory:
+    task = row.task
+    policy = row.run.config.get("policy", {})
+    return StoredTrajectory(
+        id=row.pk,
+        run=row.run_id,
+        model=str(policy.get("checkpoint") or policy.get("model") or policy.get("type", "")),
+        task_id=row.task_key,
+        instance_id=task.instance_id if task else row.task_key,
+        problem_statement=task.problem_statement if task else "",
+        workdir=task.workdir if task else "",
+        metadata=task.metadata if task else {},
+        verdict=Verdict(row.verdict) if row.verdict else None,
+        reward=row.reward,
+        termination=TerminationReason(row.termination) if row.termination else None,
+        patch=row.patch,
+        steps=steps,
+        tokens=None if blob is None else TokenBlock(bytes(blob.data), blob.length, blob.samples),
+    )
