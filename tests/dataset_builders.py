@@ -186,6 +186,19 @@ def broken_task(home: Path, tree: Path) -> TaskRow:
     return with_content_id(TaskRow(task=task, answer=answer, split="train"))
 
 
+def own_pytest_task(home: Path, tree: Path) -> TaskRow:
+    """The same task in an image with a pytest of its own, and tests that are hidden from agents."""
+    row = broken_task(home, tree)
+    staged = home / "staged"
+    (staged / "pytest.ini").unlink()
+    (staged / "hidden").mkdir()
+    (staged / "hidden/test_hidden.py").write_text(TEST_NUMBERS)
+    binds = {MOUNT: str(ensure_toolchain(home))}
+    build_image(home, "toy-own", staged, env=image_environment(fetch_source(str(tree), home)), binds=binds)
+    answer = replace(row.answer, test_command="python3 -m pytest hidden", hidden_paths=("hidden",))
+    return replace(row, task=replace(row.task, image="local:toy-own"), answer=answer)
+
+
 def without_reuse(row: TaskRow) -> TaskRow:
     """The same task, every verdict for real."""
     return replace(row, answer=replace(row.answer, deterministic=False))

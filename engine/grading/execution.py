@@ -32,7 +32,7 @@ from engine.grading.submission.apply import AppliedPatch, apply_graded
 from engine.grading.submission.filter import FilteredPatch
 from engine.patches.apply import Changes
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxLimits, SandboxSpec
-from engine.sandbox.failures import Decision, decide, own_doing
+from engine.sandbox.failures import retried
 from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult, Verdict
 
 NOTHING_APPLIED = AppliedPatch(filtered=FilteredPatch(changes=Changes({}, ())))
@@ -121,18 +121,11 @@ class RunExecutor:
         Raises:
             SandboxError: infrastructure failed in every attempt.
         """
-        failures: list[str] = []
-        while True:
-            try:
-                return await attempt()
-            except SandboxError as error:
-                failures.append(error.kind)
-                decision = decide(failures, retries=self._sandbox.start_retries)
-                if decision is Decision.COUNT:
-                    problem = str(error) or type(error).__name__
-                    return unjudged(Verdict.FAILED, own_doing(error.kind, problem))
-                if decision is Decision.EXCLUDE:
-                    raise
+        return await retried(
+            attempt,
+            retries=self._sandbox.start_retries,
+            counted=lambda problem: unjudged(Verdict.FAILED, problem),
+        )
 
     async def _once(
         self,

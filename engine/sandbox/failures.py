@@ -9,11 +9,14 @@ Rollouts and grading share these rules; ``engine.events.failures`` is the table 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
+from typing import TypeVar
 
 from engine.errors import SandboxError
 from engine.events.failures import policy_of
+
+T = TypeVar("T")
 
 
 class Decision(StrEnum):
@@ -55,3 +58,27 @@ def own_doing(kind: str, error: str) -> str:
     return (
         f"the agent's own doing, {policy.own_doing_after} times in fresh sandboxes: {policy.name} ({error})"
     )
+
+
+async def retried(attempt: Callable[[], Awaitable[T]], *, retries: int, counted: Callable[[str], T]) -> T:
+    """Return the result of work in a sandbox that is tried again in fresh ones after failures.
+
+    Args:
+        attempt: opens a sandbox and does the work.
+        retries: fresh sandboxes the run allows in all (``sandbox.start_retries``).
+        counted: makes the result of a failure that is attributed to the agent, from its description.
+
+    Raises:
+        SandboxError: infrastructure failed in every attempt.
+    """
+    failures: list[str] = []
+    while True:
+        try:
+            return await attempt()
+        except SandboxError as error:
+            failures.append(error.kind)
+            decision = decide(failures, retries=retries)
+            if decision is Decision.COUNT:
+                return counted(own_doing(error.kind, str(error) or type(error).__name__))
+            if decision is Decision.EXCLUDE:
+                raise

@@ -342,3 +342,13 @@ async def test_a_task_without_required_tests_is_refused(home: Path, row: TaskRow
     empty = TaskRow(task=row.task, answer=TaskAnswer(gold_patch=""), split="train")
     with pytest.raises(DatasetError, match="no required tests"):
         await make_grader(LocalBackend(home)).grade(empty, "")
+
+
+async def test_a_report_beyond_all_limits_fails_the_patch(
+    home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testrun, "REPORT_BYTES", 100_000)
+    loud = patched(NUMBERS.replace("    total = sum(values)\n", "    raise ValueError('!' * 300_000)\n"))
+    grade = await make_grader(LocalBackend(home)).grade(without_reuse(row), loud)
+    assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.0)
+    assert "larger than 100000 bytes" in grade.detail

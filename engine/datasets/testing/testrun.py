@@ -35,6 +35,8 @@ TEST_ENVIRONMENT: Mapping[str, str] = {
 }
 LOG_BYTES = 10 << 20
 """Maximum size of a test log, bytes per stream; head and tail are kept, the omitted part is counted."""
+REPORT_BYTES = 64 << 20
+"""Maximum size of the driver's report, bytes."""
 _CHUNK_BYTES = 1 << 18
 _PASSED = frozenset({"PASSED", "XPASS", "XFAIL", "SKIPPED"})
 SEVERITY = (
@@ -136,9 +138,12 @@ async def run_tests(
             timed_out=True, problem="the tests hit their deadline", log=log, seconds=result.seconds
         )
     try:
-        data = await sandbox.read_file(report, max_bytes=67_108_864)
+        data = await sandbox.read_file(report, max_bytes=REPORT_BYTES)
     except OSError:
         problem = f"the test process ended without a report (exit code {result.exit_code})"
+        return TestRun(problem=problem, log=log, seconds=result.seconds)
+    except ValueError:
+        problem = f"the tests' report is larger than {REPORT_BYTES} bytes: their messages are too long"
         return TestRun(problem=problem, log=log, seconds=result.seconds)
     try:
         return await asyncio.to_thread(_read_report, data, secret, log, result.seconds)

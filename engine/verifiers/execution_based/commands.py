@@ -1,0 +1,60 @@
+"""Commands that run tests of a task's repository with pytest, and what of a row they may use."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from engine.datasets.testing.testrun import driver_command
+from engine.datasets.testing.toolchain import DRIVER
+from engine.types import TaskAnswer, TaskRow
+
+_OPTIONS = ("--continue-on-collection-errors",)
+"""A test file that a patch or its author broke must not keep the others from running."""
+_OWN_PYTEST = ("python3", "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider")
+
+
+def visible_row(row: TaskRow) -> TaskRow:
+    """Return a task without its answer: only what makes the sandbox that agents see is left of it."""
+    answer = TaskAnswer(
+        gold_patch="", setup_patch=row.answer.setup_patch, hidden_paths=row.answer.hidden_paths
+    )
+    return replace(row, answer=answer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PytestCommand:
+    """Start of pytest in a task's image."""
+
+    roots: tuple[str, ...] | None
+    """Import roots of the code under test, for the driver of images with our toolchain; None where the
+    image has a pytest of its own."""
+
+    @classmethod
+    def of(cls, row: TaskRow) -> PytestCommand:
+        """Return the command for a task's image, which its test command tells."""
+        if DRIVER not in row.answer.test_command:
+            return cls(roots=None)
+        words = shlex.split(row.answer.test_command)
+        return cls(roots=tuple(after for word, after in pairwise(words) if word == "--root"))
+
+    @property
+    def traces(self) -> bool:
+        """Return whether it can record which lines each test executes."""
+        return self.roots is not None
+
+    def script(self, tests: Sequence[str], *, path: str, trace: bool = False) -> str:
+        """Return the script that runs tests.
+
+        Args:
+            tests: files or node ids, relative to the workdir.
+            path: ``PATH`` with the project's own Python first; empty where it has none.
+            trace: whether to record executed lines.
+        """
+        if self.roots is not None:
+            traced = self.roots if trace else ()
+            return driver_command([*_OPTIONS, *tests], self.roots, trace_roots=traced)
+        search = f"export PATH={shlex.quote(path)}\n" if path else ""
+        return search + shlex.join([*_OWN_PYTEST, *_OPTIONS, *tests])

@@ -1,0 +1,154 @@
+"""Regression tests: those of the repository that pass on the untouched tree and touch what candidates change.
+
+A test touches a file if its test file imports it, or if it executes a line of it where the image's pytest can
+record that. All candidates of a task run the same tests, or their numbers of passes could not be compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from engine.datasets.paths import is_test_path
+from engine.errors import DatasetError, PatchError, SandboxError
+from engine.patches.apply import touched
+from engine.patches.trees import is_plain
+from engine.sandbox.base import Sandbox
+from engine.types import TaskRow
+from engine.verifiers.execution_based.commands import PytestCommand
+from engine.verifiers.execution_based.imports import imported_modules, is_imported
+from engine.verifiers.execution_based.reports import TestReport
+from engine.verifiers.execution_based.runs import TestRuns, TestSelection
+
+_LIST_S = 60.0
+_LIST_BYTES = 4 << 20
+_BATCH_FILES = 64
+_LIST = (
+    "find . -name '.?*' -prune -o -type f '(' -name 'test_*.py' -o -name '*_test.py' ')' -print0 | head -c "
+    f"{_LIST_BYTES // 2}"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegressionSuite:
+    """The regression tests of a task's candidates."""
+
+    tests: tuple[str, ...] = ()
+    """Node ids."""
+    changed: tuple[str, ...] = ()
+    """Python files that some candidate changes, tests left out."""
+    untested: tuple[str, ...] = ()
+    """Those of them that no regression test touches."""
+    failing: tuple[str, ...] = ()
+    """Tests that touch them and do not pass every time on the untouched tree."""
+    files_left_out: int = 0
+    """Test files beyond the limit, which were not tried."""
+    signs: tuple[str, ...] = ()
+    """Signs of tampering that the untouched repository gives."""
+
+    @property
+    def selection(self) -> TestSelection:
+        """Return the test files to run."""
+        return TestSelection(files=_files(self.tests), signs=self.signs)
+
+
+async def find_regression_tests(
+    runs: TestRuns, row: TaskRow, patches: Iterable[str], *, max_files: int = 40, repeats: int = 2
+) -> RegressionSuite:
+    """Return the regression tests of a task for its candidates' patches.
+
+    Args:
+        patches: of all candidates that are to be compared; those that are none are ignored.
+        max_files: maximum number of test files to run; those that import a changed file come first.
+        repeats: runs on the untouched tree, all of which a test must pass.
+
+    Raises:
+        DatasetError: the repository's tests do not run.
+        SandboxError: infrastructure failed in every attempt.
+    """
+    changed = await asyncio.to_thread(_changed, tuple(patches))
+    if not changed:
+        return RegressionSuite()
+    sources = await runs.inspect(row, _test_files)
+    importing = await asyncio.to_thread(_importing, sources, changed)
+    command = PytestCommand.of(row)
+    tried = [*importing, *(path for path in sources if path not in importing and command.traces)]
+    selection = TestSelection(files=tuple(tried[:max_files]))
+    if not selection.files:
+        return RegressionSuite(changed=changed, untested=changed)
+    reports = [
+        await runs.run(row, "", selection, trace=command.traces and number == 0) for number in range(repeats)
+    ]
+    if not reports[0].outcomes:
+        detail = reports[0].detail or "no test was collected"
+        raise DatasetError(f"task {row.task.instance_id}: the tests of its repository do not run: {detail}")
+    touching = {
+        test: files
+        for test in reports[0].outcomes
+        if (files := _touched(test, reports[0], importing, changed))
+    }
+    tests = tuple(test for test in touching if all(report.passed((test,)) for report in reports))
+    covered = {path for test in tests for path in touching[test]}
+    return RegressionSuite(
+        tests=tests,
+        changed=changed,
+        untested=tuple(path for path in changed if path not in covered),
+        failing=tuple(test for test in touching if test not in tests),
+        files_left_out=len(tried) - len(selection.files),
+        signs=tuple(dict.fromkeys(sign for report in reports for sign in report.signs)),
+    )
+
+
+def _changed(patches: Collection[str]) -> tuple[str, ...]:
+    """Return the Python files that patches change, without tests."""
+    found: set[str] = set()
+    for patch in dict.fromkeys(patches):
+        try:
+            names = touched(patch)
+        except PatchError:
+            continue
+        found.update(name for name in names if name.endswith(".py") and not is_test_path(name))
+    return tuple(sorted(found))
+
+
+async def _test_files(box: Sandbox) -> dict[str, bytes]:
+    """Return the test files of the repository."""
+    listed = await box.exec(_LIST, timeout_s=_LIST_S, cwd=box.spec.workdir, output_cap=_LIST_BYTES)
+    if listed.timed_out:
+        raise SandboxError(f"the repository's test files were not listed within {_LIST_S:g} s")
+    paths = (path.removeprefix("./") for path in listed.stdout.decode("utf-8", "replace").split("\0")[:-1])
+    names = sorted(path for path in paths if is_plain(path) and not path.startswith("-"))
+    found: dict[str, bytes] = {}
+    for start in range(0, len(names), _BATCH_FILES):
+        states = await box.fetch_files(names[start : start + _BATCH_FILES])
+        found |= {name: state.data for name, state in states.items()}
+    return found
+
+
+def _importing(sources: Mapping[str, bytes], changed: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Return test file → changed files that it imports, for those that import any."""
+    found: dict[str, tuple[str, ...]] = {}
+    for path, source in sources.items():
+        modules = imported_modules(path, source)
+        if imported := tuple(name for name in changed if is_imported(name, modules)):
+            found[path] = imported
+    return found
+
+
+def _touched(
+    test: str, report: TestReport, importing: Mapping[str, tuple[str, ...]], changed: Collection[str]
+) -> tuple[str, ...]:
+    """Return the changed files that a test touches."""
+    executed = set(report.executed.get(test, ()))
+    imported = importing.get(_file(test), ())
+    return tuple(path for path in changed if path in executed or path in imported)
+
+
+def _files(tests: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(map(_file, tests)))
+
+
+def _file(test: str) -> str:
+    return PurePosixPath(test.partition("::")[0]).as_posix()

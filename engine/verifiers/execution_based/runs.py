@@ -1,0 +1,187 @@
+"""Runs of tests on a task's tree with a candidate's patch, each in a fresh sandbox.
+
+    sandbox as agents see it ── patch, filtered as in grading ── test files ── pytest ── report
+
+Hidden files are removed and no answer is read. Tests that hang or end the runner cost their own file only:
+the files are then run one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from engine.config.rollout import GradingConfig
+from engine.config.sandbox import SandboxConfig
+from engine.errors import SandboxError
+from engine.grading.execution import NO_OVERLAY, RunExecutor, gather
+from engine.grading.running.placement import PlacementError
+from engine.grading.submission.apply import apply_graded
+from engine.patches.sections import patch_hash
+from engine.sandbox.base import Sandbox, SandboxBackend
+from engine.sandbox.failures import retried
+from engine.sandbox.integrity import prepare_for_agent
+from engine.types import TaskRow
+from engine.verifiers.execution_based.commands import PytestCommand, visible_row
+from engine.verifiers.execution_based.reports import RunStatus, TestReport, merged, not_run, report_of
+from engine.verifiers.execution_based.store import MemoryReports, ReportStore
+
+T = TypeVar("T")
+_LEAST_FILE_S = 5.0
+_SEPARABLE = frozenset({RunStatus.TIMED_OUT, RunStatus.NO_REPORT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TestSelection:
+    """Tests to run, and test files to put in place for them."""
+
+    __test__ = False
+    files: tuple[str, ...]
+    """Test files, relative to the workdir."""
+    added: Mapping[str, bytes] = field(default_factory=dict)
+    """Path → content of those that the repository does not have."""
+    signs: tuple[str, ...] = ()
+    """Signs of tampering that they give on the untouched repository."""
+
+
+class TestRuns:
+    """Runs tests, at most ``max_parallel`` runs at once; the report of an identical patch is reused.
+
+    Args:
+        backend: the sandboxes in which tests run.
+        sandbox: limits of the sandboxes.
+        run_id: the run that owns the sandboxes.
+        timeout_s: time limit of one run.
+        max_parallel: maximum number of concurrent runs.
+        store: reports of earlier runs; None keeps those of this process.
+    """
+
+    __test__ = False
+
+    def __init__(
+        self,
+        *,
+        backend: SandboxBackend,
+        sandbox: SandboxConfig,
+        run_id: str,
+        timeout_s: float = 300.0,
+        max_parallel: int = 2,
+        store: ReportStore | None = None,
+    ) -> None:
+        self._sandbox = sandbox
+        self._executor = RunExecutor(backend=backend, config=GradingConfig(), sandbox=sandbox, run_id=run_id)
+        self._timeout_s = timeout_s
+        self._permits = asyncio.Semaphore(max_parallel)
+        self._store = store or MemoryReports()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def report(self, row: TaskRow, patch: str, selection: TestSelection) -> TestReport:
+        """Return the report of the tests under a candidate's patch, from the store where it is known.
+
+        Raises:
+            SandboxError: infrastructure failed in every attempt; such a run is not stored.
+        """
+        if not patch.strip():
+            return not_run(RunStatus.NO_CHANGE, "the patch is empty")
+        key = self._key(row, patch, selection)
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            if (known := await self._store.load(key)) is not None:
+                return known
+            report = await self.run(row, patch, selection)
+            await self._store.save(key, report)
+            return report
+
+    async def run(
+        self, row: TaskRow, patch: str, selection: TestSelection, *, trace: bool = False
+    ) -> TestReport:
+        """Run tests on the tree with a patch, or on the untouched tree where it is empty.
+
+        Args:
+            trace: whether to record which files each test executes, where the image's pytest can.
+
+        Raises:
+            SandboxError: infrastructure failed in every attempt.
+        """
+        report = await self._run(row, patch, selection, self._timeout_s, trace)
+        if report.status not in _SEPARABLE or len(selection.files) <= 1:
+            return report
+        limit = max(_LEAST_FILE_S, self._timeout_s / len(selection.files))
+        parts = [replace(selection, files=(file,)) for file in selection.files]
+        return merged([await self._run(row, patch, part, limit, trace) for part in parts])
+
+    async def inspect(self, row: TaskRow, look: Callable[[Sandbox], Awaitable[T]]) -> T:
+        """Return what ``look`` finds in a sandbox with the untouched repository.
+
+        Raises:
+            SandboxError: infrastructure failed in every attempt.
+        """
+
+        async def attempt() -> T:
+            async with self._executor.open(row, lifetime_s=self._timeout_s) as box:
+                await _prepared(box, visible_row(row))
+                return await look(box)
+
+        def counted(problem: str) -> T:
+            raise SandboxError(problem)
+
+        async with self._permits:
+            return await retried(attempt, retries=self._sandbox.start_retries, counted=counted)
+
+    async def _run(
+        self, row: TaskRow, patch: str, selection: TestSelection, limit_s: float, trace: bool
+    ) -> TestReport:
+        async with self._permits:
+            return await retried(
+                lambda: self._once(row, patch, selection, limit_s, trace),
+                retries=self._sandbox.start_retries,
+                counted=lambda problem: not_run(RunStatus.NO_REPORT, problem),
+            )
+
+    async def _once(
+        self, row: TaskRow, patch: str, selection: TestSelection, limit_s: float, trace: bool
+    ) -> TestReport:
+        command, visible = PytestCommand.of(row), visible_row(row)
+        added = {path: content.decode("utf-8", "replace") for path, content in selection.added.items()}
+        protected = replace(visible, answer=replace(visible.answer, test_files=added))
+        async with self._executor.open(row, lifetime_s=limit_s) as box:
+            path = await _prepared(box, visible)
+            applied = await apply_graded(box, patch, protected)
+            changed = applied.filtered.changes.paths
+            if applied.problem:
+                return not_run(RunStatus.PATCH_FAILED, applied.problem)
+            if patch.strip() and not changed:
+                left_out = ", ".join(applied.filtered.left_out)
+                return not_run(RunStatus.NO_CHANGE, f"only tests are changed: {left_out}")
+            script = command.script(selection.files, path=path, trace=trace and command.traces)
+            answer = replace(protected.answer, test_command=script, pass_to_pass=_guarded(selection.files))
+            try:
+                evidence = await gather(
+                    box, answer, timeout_s=limit_s, overlay=selection.added or NO_OVERLAY, changed=changed
+                )
+            except PlacementError as error:
+                if not error.is_caused_by(f"{row.task.workdir}/{name}" for name in changed):
+                    raise
+                return not_run(RunStatus.PATCH_FAILED, str(error))
+        return await asyncio.to_thread(report_of, evidence, selection.signs)
+
+    def _key(self, row: TaskRow, patch: str, selection: TestSelection) -> str:
+        added = [(path, hashlib.sha256(data).hexdigest()) for path, data in sorted(selection.added.items())]
+        parts = (row.task.id, patch_hash(patch), selection.files, added, selection.signs, self._timeout_s)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+async def _prepared(box: Sandbox, visible: TaskRow) -> str:
+    """Make a sandbox what agents see; return ``PATH`` with the project's own Python, empty without one."""
+    answer = visible.answer
+    environment = await prepare_for_agent(
+        box, setup_patch=answer.setup_patch, hidden_paths=answer.hidden_paths
+    )
+    return environment.get("PATH", "")
+
+
+def _guarded(files: Collection[str]) -> tuple[str, ...]:
+    """Return names of tests by which the files, and test configuration above them, are guarded."""
+    return tuple(f"{file}::" for file in files)

@@ -1,0 +1,151 @@
+"""The parts of the execution-based verifier that need no sandbox."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.datasets.testing.testrun import Record, driver_command
+from engine.grading.evidence import Evidence
+from engine.types import TaskAnswer, TestOutcome
+from engine.verifiers.execution_based.commands import PytestCommand, visible_row
+from engine.verifiers.execution_based.imports import imported_modules, is_imported
+from engine.verifiers.execution_based.reports import RunStatus, TestReport, merged, report_of
+from engine.verifiers.execution_based.reproduction import Examination, Rejection, ReproductionTest
+from engine.verifiers.execution_based.scores import CandidateScore, TestScore
+from engine.verifiers.execution_based.store import FolderReports
+from engine.verifiers.execution_based.toxicity import quality_of_tests
+from tests.rollout_builders import make_row
+
+
+@pytest.mark.parametrize(
+    ("source", "path", "imported"),
+    [
+        ("import toy.numbers", "toy/numbers.py", True),
+        ("import toy.numbers", "src/toy/numbers.py", True),
+        ("import toy.numbers", "packages/a/toy/numbers.py", True),
+        ("from toy import numbers", "toy/numbers.py", True),
+        ("from toy import clamp", "toy/numbers.py", True),
+        ("from toy.numbers import clamp", "toy/numbers.py", True),
+        ("def test():\n    from toy.numbers import clamp", "toy/numbers.py", True),
+        ("from ..numbers import clamp", "toy/numbers.py", True),
+        ("from .. import numbers", "toy/numbers.py", True),
+        ("import toy", "toy/__init__.py", True),
+        ("import toy.words", "toy/numbers.py", False),
+        ("from ..words import shout", "toy/numbers.py", False),
+        ("import numbers", "toy/numbers.py", False),
+        ("import numbers", "numbers.py", True),
+        ("import toy.numbers(", "toy/numbers.py", False),
+        ("x = " + "(" * 5000, "toy/numbers.py", False),
+        ("\0", "toy/numbers.py", False),
+    ],
+)
+def test_a_test_file_touches_what_it_imports(source: str, path: str, imported: bool) -> None:
+    modules = imported_modules("toy/tests/test_numbers.py", source.encode())
+    assert is_imported(path, modules) is imported
+
+
+def test_nothing_of_the_answer_is_used() -> None:
+    answer = TaskAnswer(
+        gold_patch="gold",
+        test_patch="tests",
+        test_files={"a": "b"},
+        fail_to_pass=("t",),
+        pass_to_pass=("u",),
+        test_command="pytest t",
+        hidden_paths=("hidden",),
+        setup_patch="setup",
+        metadata={"secret": 1},
+    )
+    seen = visible_row(replace(make_row(), answer=answer)).answer
+    assert seen == TaskAnswer(gold_patch="", hidden_paths=("hidden",), setup_patch="setup")
+
+
+def test_the_driver_runs_where_the_image_has_it() -> None:
+    row = make_row()
+    command = driver_command(["t/test_a.py::test_b"], ["src", "."])
+    ours = PytestCommand.of(replace(row, answer=replace(row.answer, test_command=command)))
+    assert ours.roots == ("src", ".")
+    script = ours.script(["tests/test a.py"], path="/bin", trace=True)
+    assert "test_b" not in script
+    assert "'tests/test a.py'" in script
+    assert "--trace-root src" in script
+    own = PytestCommand.of(replace(row, answer=replace(row.answer, test_command="pytest t")))
+    assert own.script(["tests/test a.py"], path="/venv/bin:/bin").startswith("export PATH=/venv/bin:/bin\n")
+    assert not own.traces
+
+
+def record(outcomes: dict[str, str], *, status: int = 0, signs: tuple[str, ...] = ()) -> Evidence:
+    return Evidence(
+        record=Record(exit_status=status, altered=(), outcomes=outcomes), record_wanted=True, signs=signs
+    )
+
+
+def test_the_ending_of_a_run_is_typed() -> None:
+    assert report_of(record({"a": "PASSED"})).outcomes == {"a": TestOutcome.PASSED}
+    assert report_of(record({"a": "PASSED"}, status=-1)).status is RunStatus.NO_REPORT
+    assert report_of(Evidence(record_wanted=True)).status is RunStatus.NO_REPORT
+    assert report_of(Evidence(timed_out=True, problem="late")).status is RunStatus.TIMED_OUT
+    signed = record({"a": "PASSED"}, signs=("hook replaced",))
+    assert report_of(signed).status is RunStatus.TAMPERED
+    assert report_of(signed).outcomes == {}
+    assert report_of(signed, ["hook replaced"]).status is RunStatus.RAN
+
+
+def test_reports_of_files_are_merged() -> None:
+    ran = TestReport(status=RunStatus.RAN, outcomes={"a": TestOutcome.PASSED}, seconds=1)
+    late = TestReport(status=RunStatus.TIMED_OUT, detail="late", seconds=2)
+    both = merged([late, ran])
+    assert (both.status, both.detail, both.seconds) == (RunStatus.TIMED_OUT, "late", 3)
+    assert both.passed(["b", "a"]) == ("a",)
+
+
+async def test_reports_are_stored_whatever_the_tests_are_called(tmp_path: Path) -> None:
+    report = report_of(record({"test_a[\ud800]": "FAILED"}, signs=("\udcff",)), known_signs=["\\udcff"])
+    assert report.status is RunStatus.RAN
+    store = FolderReports(tmp_path / "reports")
+    await store.save("key", report)
+    assert await store.load("key") == report
+    assert await store.load("other") is None
+
+
+def examination(author: str, *, kept: bool = True) -> Examination:
+    return Examination(
+        test=ReproductionTest(author=author, content="x"),
+        rejection=None if kept else Rejection.PASSES,
+        failing=("a", "b") if kept else (),
+    )
+
+
+def score(name: str, *passed: int) -> CandidateScore:
+    tests = ("a", "b")
+    return CandidateScore(
+        trajectory_id=name,
+        patch_hash=name,
+        regression=TestScore(status=RunStatus.RAN, passed=(), total=0),
+        reproduction=tuple(
+            TestScore(status=RunStatus.RAN, passed=tests[:count], total=2) for count in passed
+        ),
+    )
+
+
+def test_toxic_tests_fail_every_good_candidate() -> None:
+    tests = [examination("honest"), examination("dropped", kept=False), examination("toxic")]
+    tests.append(examination("useless"))
+    found = [score("g1", 2, 1, 0), score("g2", 2, 0, 0), score("b1", 1, 2, 0), score("b2", 0, 0, 0)]
+    lost = CandidateScore(trajectory_id="l", patch_hash="l", regression=None, reproduction=(), error="lost")
+    scores = {one.trajectory_id: one for one in [*found, lost]}
+    resolved = {"g1": True, "g2": True, "b1": False, "b2": False, "l": True}
+    honest, toxic, useless = quality_of_tests(scores, tests, resolved)
+    assert (honest.author, honest.good, honest.good_passed, honest.bad, honest.bad_passed) == (
+        "honest", 2, 2, 2, 0,
+    )  # fmt: skip
+    assert (honest.toxic, honest.misleading, honest.distinguishes) == (False, False, True)
+    assert (toxic.toxic, toxic.misleading, toxic.distinguishes) == (True, True, True)
+    assert (useless.toxic, useless.misleading, useless.distinguishes) == (True, False, False)
+    none_good = quality_of_tests(scores, tests, dict.fromkeys(resolved, False))
+    assert not any(quality.toxic or quality.distinguishes for quality in none_good)
+    with pytest.raises(KeyError):
+        quality_of_tests(scores, tests, {"g1": True})
