@@ -21,7 +21,7 @@ from engine.verifiers.execution_based.regression import RegressionSuite, find_re
 from engine.verifiers.execution_based.reports import RunStatus
 from engine.verifiers.execution_based.reproduction import Rejection, ReproductionTest, examine
 from engine.verifiers.execution_based.runs import TestRuns, TestSelection
-from engine.verifiers.execution_based.scores import Candidate, CandidateScore, score_candidates
+from engine.verifiers.execution_based.scores import CandidatePatch, CandidateScore, score_candidates
 from engine.verifiers.execution_based.store import FolderReports
 from tests.dataset_builders import (
     BROKEN,
@@ -169,14 +169,12 @@ async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(home
     }
     patches["broken"] = "diff --git a/toy/numbers.py b/toy/numbers.py\n@@ nonsense"
     suite = await suite_of(home, row, *patches.values())
-    candidates = [Candidate(trajectory_id=name, patch=patch) for name, patch in patches.items()]
+    candidates = [CandidatePatch(trajectory_id=name, patch=patch) for name, patch in patches.items()]
     runs = make_runs(home)
     kept = await examine(runs, row, ReproductionTest(author="t1", content=REPRODUCTION))
     scores = await score_candidates(runs, row, candidates, suite=suite, tests=[kept])
     assert list(scores) == list(patches)
-    found = {
-        name: (broken_tests(score, suite), score.reproduction_passes) for name, score in scores.items()
-    }
+    found = {name: (broken_tests(score, suite), score.reproduction_passes) for name, score in scores.items()}
     assert found == {
         "good": (set(), 2),
         "breaking": ({MEAN}, 0),
@@ -184,6 +182,7 @@ async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(home
         "tests": (set(), 0),
         "broken": (set(suite.tests), 0),
     }
+    assert [name for name, score in scores.items() if not score.patch_hash] == ["empty"]
     statuses = [score.regression.status for score in scores.values() if score.regression is not None]
     unchanged, broken = RunStatus.NO_CHANGE, RunStatus.PATCH_FAILED
     assert statuses == [RunStatus.RAN, RunStatus.RAN, unchanged, unchanged, broken]
@@ -202,7 +201,7 @@ async def test_a_hanging_candidate_times_out(home: Path, row: TaskRow) -> None:
 async def test_a_crash_costs_its_own_file_only(home: Path, row: TaskRow) -> None:
     suite = await suite_of(home, row, CRASHING, WORDS_CHANGED)
     scores = await score_candidates(
-        make_runs(home), row, [Candidate(trajectory_id="a", patch=CRASHING)], suite=suite
+        make_runs(home), row, [CandidatePatch(trajectory_id="a", patch=CRASHING)], suite=suite
     )
     regression = scores["a"].regression
     assert regression is not None
@@ -242,7 +241,7 @@ async def test_reports_of_identical_patches_are_kept_over_processes(
 ) -> None:
     backend = CountingBackend(home)
     suite = await suite_of(home, row, GOOD)
-    twins = [Candidate(trajectory_id=name, patch=GOOD) for name in ("a", "b")]
+    twins = [CandidatePatch(trajectory_id=name, patch=GOOD) for name in ("a", "b")]
     first = make_runs(home, backend=backend, store=FolderReports(tmp_path / "reports"))
     scores = await score_candidates(first, row, twins, suite=suite)
     assert backend.opened == 1
@@ -260,7 +259,7 @@ async def test_lost_infrastructure_is_a_missing_score_and_is_not_kept(home: Path
     backend = CountingBackend(home)
     suite = await suite_of(home, row, GOOD)
     runs = make_runs(home, backend=backend, sandbox=SandboxConfig(memory_mb=512, start_retries=0))
-    candidates = [Candidate(trajectory_id="a", patch=GOOD)]
+    candidates = [CandidatePatch(trajectory_id="a", patch=GOOD)]
     backend.refuses = True
     lost = (await score_candidates(runs, row, candidates, suite=suite))["a"]
     assert (lost.regression_passes, lost.reproduction_passes, lost.error) == (None, None, "no room")
@@ -278,7 +277,7 @@ async def test_images_with_a_pytest_of_their_own(home: Path, own_row: TaskRow) -
     kept = await examine(runs, own_row, ReproductionTest(author="t1", content=REPRODUCTION))
     assert kept.failing == ("test_issue.py::test_inside", "test_issue.py::test_above")
     candidates = [
-        Candidate(trajectory_id=name, patch=patch) for name, patch in (("g", GOOD), ("b", BREAKING))
+        CandidatePatch(trajectory_id=name, patch=patch) for name, patch in (("g", GOOD), ("b", BREAKING))
     ]
     scores = await score_candidates(runs, own_row, candidates, suite=suite, tests=[kept])
     assert [scores[name].reproduction_passes for name in "gb"] == [2, 0]

@@ -17,7 +17,7 @@ from engine.verifiers.execution_based.runs import TestRuns, TestSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
+class CandidatePatch:
     """A finished trajectory's patch."""
 
     trajectory_id: str
@@ -45,6 +45,7 @@ class CandidateScore:
 
     trajectory_id: str
     patch_hash: str
+    """Hash of the patch; empty for an empty patch."""
     regression: TestScore | None
     """None where infrastructure failed, with the reason in ``error``: a missing score, never 0."""
     reproduction: tuple[TestScore, ...]
@@ -65,7 +66,7 @@ class CandidateScore:
 async def score_candidates(
     runs: TestRuns,
     row: TaskRow,
-    candidates: Sequence[Candidate],
+    candidates: Sequence[CandidatePatch],
     *,
     suite: RegressionSuite,
     tests: Sequence[Examination] = (),
@@ -90,9 +91,13 @@ async def score_candidates(
 
 
 async def _scored(
-    runs: TestRuns, row: TaskRow, candidate: Candidate, suite: RegressionSuite, kept: Sequence[Examination]
+    runs: TestRuns,
+    row: TaskRow,
+    candidate: CandidatePatch,
+    suite: RegressionSuite,
+    kept: Sequence[Examination],
 ) -> CandidateScore:
-    name, digest = candidate.trajectory_id, patch_hash(candidate.patch)
+    name, digest = candidate.trajectory_id, patch_hash(candidate.patch) if candidate.patch.strip() else ""
     try:
         regression = await _test_score(
             runs, row, candidate.patch, suite.selection, suite.tests, unchanged=True
