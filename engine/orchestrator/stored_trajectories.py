@@ -18,7 +18,7 @@ from engine.events.spool import SPOOL_NAME, read_lines
 from engine.orchestrator.collection.earlier import is_kept
 from engine.orchestrator.collection.ledger import type_of
 from engine.rollout.summary import RolloutSummary
-from engine.types import RolloutKey, Step, ToolCall, Verdict
+from engine.types import RolloutKey, Step, TerminationReason, ToolCall, Verdict
 from engine.verifiers.execution_free import Transcript, turn_of
 
 
@@ -42,6 +42,8 @@ class StoredTrajectory:
     id: TrajectoryId
     transcript: Transcript
     resolved: bool
+    submitted: bool
+    """Whether the agent ended it by submitting."""
 
 
 class StoredTrajectories:
@@ -100,7 +102,8 @@ class StoredTrajectories:
                 )
             transcript = Transcript(problem=problems[key.task_id], turns=turns, patch=event["patch"])
             resolved = event["verdict"] == Verdict.PASSED
-            yield StoredTrajectory(id=found, transcript=transcript, resolved=resolved)
+            submitted = event["termination"] == TerminationReason.SUBMITTED
+            yield StoredTrajectory(id=found, transcript=transcript, resolved=resolved, submitted=submitted)
 
     def _problem_statements(self) -> dict[str, str]:
         """Return the problem statements of the run's datasets by task."""

@@ -119,3 +119,35 @@ def test_a_collection_killed_three_times_has_every_rollout_once(line: Line) -> N
 def spooled(line: Line, run: int) -> list[dict[str, Any]]:
     path = line.stack.home / "runs" / str(run) / "events.jsonl"
     return [json.loads(text) for text in path.read_bytes().splitlines()]
+
+
+def test_a_verifiers_run_scores_what_another_run_collected(line: Line) -> None:
+    line.stack.manage(
+        *("collect", DATASET, "--model", "toy", "--recipe", "quickstart-collect", "--samples", "6"),
+        *("--set", "agent.max_steps=4"),
+    )
+    collected = int(line.value("select max(id) from webapp_run"))
+    line.until(lambda: line.state(collected) in TERMINAL, "the end of the collection")
+    settings = {
+        "policy.checkpoint": "fresh:tiny",
+        "verifier.runs": [str(collected)],
+        "verifier.max_context": 2048,
+    }
+    flags = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
+    line.stack.manage("launch", "verify", *(part for flag in flags for part in ("--set", flag)))
+    run = int(line.value("select max(id) from webapp_run"))
+    line.until(lambda: line.state(run) in TERMINAL, "the end of the verification")
+    assert line.state(run) == "succeeded", line.value("select reason from webapp_run where id = %s", run)
+    graded = line.rows(
+        "select phase, iteration, task_key, index, verdict = 'passed' from webapp_trajectory"
+        " where run_id = %s and reward is not null",
+        collected,
+    )
+    scored = line.rows(
+        "select phase, iteration, task_key, index, resolved from webapp_score"
+        " where run_id = %s and source = %s and p_yes > 0 and p_yes < 1",
+        run,
+        str(collected),
+    )
+    assert len(graded) == 12
+    assert sorted(scored) == sorted(graded)

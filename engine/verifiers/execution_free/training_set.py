@@ -1,0 +1,157 @@
+"""Sets to train a judge on: right and wrong trajectories in equal numbers, as conversations with the answer.
+
+Of each task with both outcomes one right and one wrong trajectory are taken for each origin, those that ended
+by submission first (as DeepSWE's verifier was trained). A set of several origins is their union: with
+trajectories of the policy itself and of others it is SWE-Gym's mixture. ``extra`` adds pairs from tasks that
+have one outcome only, whose right and wrong members are of different tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import ScoreError
+from engine.models.chat.base import Message
+from engine.verifiers.execution_free.prompts import (
+    ANSWER_END,
+    ANSWER_START,
+    ANSWERS,
+    JudgedPart,
+    judge_messages,
+)
+from engine.verifiers.execution_free.shortening import shorten
+from engine.verifiers.execution_free.transcripts import Transcript
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelled:
+    """A graded trajectory that may become an example."""
+
+    key: str
+    """Identifies the trajectory."""
+    task_id: str
+    origin: str
+    """Source of the trajectory: ``on_policy``, ``off_policy``, or the name of a model."""
+    transcript: Transcript
+    resolved: bool
+    submitted: bool = True
+    """Whether the agent ended it by submitting."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Example:
+    """A conversation whose last message is the right judgement."""
+
+    key: str
+    task_id: str
+    origin: str
+    resolved: bool
+    messages: tuple[Message, ...]
+    shortened: int
+    """Number of pieces of the trajectory that were replaced or removed so that it fits."""
+
+
+def choose(candidates: Iterable[Labelled], *, seed: int = 0, extra: int = 0) -> list[Labelled]:
+    """Return as many right as wrong trajectories, of every origin for itself, in random order.
+
+    Args:
+        candidates: graded trajectories.
+        seed: decides between trajectories of the same task and end, and the order.
+        extra: maximum number of further pairs of each origin, from tasks with one outcome only.
+    """
+    generator = random.Random(seed)
+    groups: dict[str, dict[str, list[Labelled]]] = defaultdict(lambda: defaultdict(list))
+    for candidate in candidates:
+        groups[candidate.origin][candidate.task_id].append(candidate)
+    chosen: list[Labelled] = []
+    for _, tasks in sorted(groups.items()):
+        alone: dict[bool, list[Labelled]] = {True: [], False: []}
+        for _, members in sorted(tasks.items()):
+            best = {outcome: _pick(members, outcome, generator) for outcome in (True, False)}
+            found = [one for one in best.values() if one is not None]
+            if len(found) == 2:
+                chosen += found
+            else:
+                alone[found[0].resolved] += found
+        pairs = min(extra, *map(len, alone.values()))
+        for of_outcome in alone.values():
+            chosen += generator.sample(of_outcome, pairs)
+    generator.shuffle(chosen)
+    return chosen
+
+
+def _pick(members: Sequence[Labelled], resolved: bool, generator: random.Random) -> Labelled | None:
+    """Return one of the trajectories with an outcome, a submitted one if there is one."""
+    found = sorted((one for one in members if one.resolved == resolved), key=lambda one: one.key)
+    submitted = [one for one in found if one.submitted]
+    return generator.choice(submitted or found) if found else None
+
+
+def examples(
+    chosen: Iterable[Labelled],
+    *,
+    limit: int,
+    prompt_tokens: Callable[[Sequence[Message]], int],
+    text_tokens: Callable[[str], int],
+    part: JudgedPart = "trajectory",
+    too_long: list[str] | None = None,
+) -> Iterator[Example]:
+    """Yield the conversations, shortened as a judge of this context shortens them.
+
+    Args:
+        chosen: trajectories to turn into examples.
+        limit: maximum length of a prompt, tokens.
+        prompt_tokens: exact length of a prompt.
+        text_tokens: length of one text.
+        part: what the judge reads.
+        too_long: receives the keys of trajectories left out because they do not fit without any turn either.
+    """
+    for one in chosen:
+        try:
+            shortened = shorten(
+                one.transcript,
+                limit=limit,
+                prompt_tokens=lambda shown: prompt_tokens(judge_messages(shown, part)),
+                text_tokens=text_tokens,
+            )
+        except ScoreError:
+            if too_long is not None:
+                too_long.append(one.key)
+            continue
+        answer = ANSWERS[0] if one.resolved else ANSWERS[1]
+        reply: Message = {"role": "assistant", "content": f"{ANSWER_START}{answer}{ANSWER_END}"}
+        yield Example(
+            key=one.key,
+            task_id=one.task_id,
+            origin=one.origin,
+            resolved=one.resolved,
+            messages=(*judge_messages(shortened.transcript, part), reply),
+            shortened=shortened.pieces,
+        )
+
+
+def write_examples(path: Path, found: Iterable[Example]) -> int:
+    """Write examples as JSON lines of OpenAI messages, replacing the file; return their number."""
+    count = 0
+    with path.open("w", encoding="utf-8") as file:
+        for one in found:
+            file.write(json.dumps(_line(one), ensure_ascii=False) + "\n")
+            count += 1
+    return count
+
+
+def _line(one: Example) -> dict[str, Any]:
+    return {
+        "messages": list(one.messages),
+        "trajectory": one.key,
+        "task": one.task_id,
+        "origin": one.origin,
+        "resolved": one.resolved,
+        "shortened": one.shortened,
+    }
