@@ -1,6 +1,8 @@
-"""``python -m engine.trainer export SOURCE OUT [--dtype bfloat16] [--adapters]``, and ``rank``.
+"""``python -m engine.trainer export SOURCE OUT [--dtype bfloat16] [--adapters]``; and other commands.
 
 SOURCE is a run's folder, one of its checkpoints, or a policy folder. Exit code 2: nothing to export there.
+``conversations TRAJECTORIES OUT --format sharegpt`` writes stored trajectories (a fine-tuning run's
+``trajectories.jsonl``, ``manage.py export_trajectories``) for other trainers.
 ``rank`` is the program of one rank of a trainer, started by a run or by ``torchrun``.
 """
 
@@ -11,7 +13,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.errors import CheckpointError, TrainerError
+from engine.config.fine_tuning import ConversationConfig
+from engine.datasets.conversations.base import ConversationError
+from engine.datasets.conversations.writing import FORMATS, write_conversations
+from engine.errors import CheckpointError, ConfigError, DatasetError, TrainerError
+from engine.events.stored_trajectories import read_trajectories
 from engine.trainer.export import DTYPES, export_adapters, export_policy
 
 
@@ -24,10 +30,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     export.add_argument("out", type=Path)
     export.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     export.add_argument("--adapters", action="store_true", help="the adapters alone, for peft")
-    commands.add_parser("rank", help="run one rank of a trainer").set_defaults(is_rank=True)
+    export.set_defaults(perform=_export)
+    written = commands.add_parser("conversations", help="write stored trajectories for other trainers")
+    written.add_argument("trajectories", type=Path)
+    written.add_argument("out", type=Path)
+    written.add_argument("--format", choices=sorted(FORMATS), default="openai")
+    written.add_argument("--prompt", default="deepswe_v1", help="as in agent.prompt")
+    written.add_argument("--tools", choices=("r2e_gym", "openhands"), default="r2e_gym")
+    written.add_argument("--calls", choices=("xml", "native"), default="xml", help="format of tool calls")
+    written.set_defaults(perform=_write_conversations)
+    commands.add_parser("rank", help="run one rank of a trainer").set_defaults(perform=_serve)
     given = parser.parse_args(arguments)
-    if hasattr(given, "is_rank"):
-        return _serve()
+    return int(given.perform(given))
+
+
+def _export(given: argparse.Namespace) -> int:
     try:
         if given.adapters:
             found = export_adapters(given.source, given.out)
@@ -40,7 +57,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _serve() -> int:
+def _write_conversations(given: argparse.Namespace) -> int:
+    from engine.trainer.sft.recorded import ConversationWriter
+
+    settings = {"prompt": given.prompt, "tools": given.tools, "tool_format": given.calls}
+    try:
+        writer = ConversationWriter(ConversationConfig.model_validate(settings))
+        found = map(writer.conversation, read_trajectories(given.trajectories))
+        count = write_conversations(found, given.out, given.format)
+    except (ConfigError, DatasetError, ConversationError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"wrote {count} rows to {given.out}")
+    return 0 if count else 2
+
+
+def _serve(_given: argparse.Namespace) -> int:
     from engine.trainer.processes.rank import serve
 
     try:

@@ -157,6 +157,18 @@ def test_the_engine_gets_the_chosen_trajectories_whole_and_once(
     assert list(read_trajectories(folder / TRAJECTORIES_FILE)) == written
 
 
+@pytest.mark.usefixtures("run")
+def test_chosen_trajectories_can_be_written_to_a_file(tmp_path: Path) -> None:
+    out, path = io.StringIO(), tmp_path / "t.jsonl"
+    call_command("export_trajectories", "--set", "trajectories.limit=3", "--output", str(path), stdout=out)
+    assert "wrote 3 trajectories" in out.getvalue()
+    ids = learning.choose(TrajectoryQuery(limit=3), seed=0).ids
+    assert [one.id for one in read_trajectories(path)] == list(ids)
+    assert path.stat().st_mode & 0o777 == 0o600
+    with pytest.raises(CommandError, match="cannot write"):
+        call_command("export_trajectories", "--output", str(tmp_path / "no" / "t.jsonl"))
+
+
 def test_a_query_that_chooses_nothing_is_refused_before_anything_starts() -> None:
     tuned = runs.create(recipe="quickstart-fine-tune", overrides={"trajectories.runs": [1]})
     with pytest.raises(ConfigError, match="chooses no stored trajectory"):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.fine_tuning import TrajectoryQuery
+from engine.config.recipes import resolve
 from engine.config.run import FineTuneRun, parse_run_config
 from engine.errors import ConfigError, Problem
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, write_trajectories
@@ -19,6 +20,20 @@ def query_of(config: Mapping[str, Any]) -> tuple[TrajectoryQuery, int] | None:
         return None
     run = parse_run_config(config)
     return (run.trajectories, run.seed) if isinstance(run, FineTuneRun) else None
+
+
+def query_of_recipe(recipe: str, overrides: Mapping[str, Any]) -> tuple[TrajectoryQuery, int]:
+    """Return the query and the seed of a fine-tuning recipe with overrides.
+
+    Raises:
+        ConfigError: no such recipe, a wrong setting, or a recipe that trains on something else.
+    """
+    found = query_of(resolve(recipe, overrides).model_dump(mode="json"))
+    if found is None:
+        raise ConfigError(
+            f"the recipe '{recipe}' does not train on stored trajectories: choose one that does (fine-tune)"
+        )
+    return found
 
 
 def check(config: Mapping[str, Any]) -> None:

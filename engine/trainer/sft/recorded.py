@@ -8,23 +8,26 @@ conversations of the trained model, with the configured prompt, tools and format
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
+from engine.agent.conversation import call_id
 from engine.agent.prompts import Prompt, load_prompt
 from engine.agent.token_conversation import TokenConversation, answers
 from engine.config.fine_tuning import ConversationConfig
+from engine.datasets.conversations.base import Conversation
 from engine.events.stored_trajectories import StoredStep, StoredTrajectory
 from engine.events.token_block import decode
 from engine.inference.base import Generation
-from engine.models.chat.base import Chat, Tokenizer
+from engine.models.chat.base import Chat, Message, Reply, Tokenizer, ToolDeclaration
 from engine.models.chat.thinking import split_thinking
 from engine.tokens import TokenRecord
 from engine.tools import printable
 from engine.tools.parser import NativeCall, parse, read_native
 from engine.tools.rendering import render_call, render_thinking
 from engine.tools.tool_sets import TOOL_SETS, ToolSet
-from engine.types import Task, ToolCall
+from engine.types import Task, ToolCall, Verdict
 
 
 def fits(trajectory: StoredTrajectory, tokenizer: Tokenizer) -> bool:
@@ -47,46 +50,45 @@ def _decoded(record: TokenRecord, step: int, tokenizer: Tokenizer) -> str:
     return printable(tokenizer.decode(sampled.tolist())) if len(sampled) else "\0"
 
 
-class ConversationRenderer:
-    """Rendering of trajectories as conversations of one model.
+class ConversationWriter:
+    """Trajectories as messages with one prompt, one tool set and one format of calls.
 
     Args:
-        chat: the model's conversations.
         config: prompt, tools and format of calls.
 
     Raises:
         ConfigError: there is no such prompt.
     """
 
-    def __init__(self, chat: Chat, config: ConversationConfig) -> None:
-        self._chat = chat
+    def __init__(self, config: ConversationConfig) -> None:
         self._config = config
         self._set = TOOL_SETS[config.tools]
         self._prompt: Prompt = load_prompt(config.prompt, config.tool_format, self._set.tools)
+        self.declarations: Sequence[ToolDeclaration] = self._prompt.declarations
+        """Functions declared to the model; empty unless calls are native."""
 
-    def render(self, trajectory: StoredTrajectory) -> TokenRecord:
-        """Return the record of a policy that sampled the trajectory's responses.
+    def opening(self, trajectory: StoredTrajectory) -> list[Message]:
+        """Return the messages before the first response."""
+        texts = (("system", self._prompt.system), ("user", self._prompt.user(_task(trajectory))))
+        return [{"role": role, "content": text} for role, text in texts if text]
 
-        Raises:
-            ModelError: the model's family cannot express the conversation.
-        """
-        opening = (("system", self._prompt.system), ("user", self._prompt.user(_task(trajectory))))
-        conversation = TokenConversation(
-            self._chat,
-            [{"role": role, "content": text} for role, text in opening if text],
-            tools=self._prompt.declarations,
-            keep_thinking=self._config.thinking_history == "keep",
-        )
+    def conversation(self, trajectory: StoredTrajectory) -> Conversation:
+        """Return the whole conversation, up to the last response."""
+        messages = [dict(message) for message in self.opening(trajectory)]
         for index, step in enumerate(trajectory.steps):
-            ids = tuple(self._chat.reply_ids(*self._response(step)))
-            sampled = Generation(ids=ids, logprobs=(0.0,) * len(ids), versions=(0,) * len(ids))
-            reply = conversation.append_generation(sampled, step=index)
+            text, calls = self.response(step)
+            messages.append(_assistant_message(text, calls, index))
             if index + 1 < len(trajectory.steps):
-                messages = answers(step.observation, reply, index)
-                conversation.append(conversation.continuation(messages), step=index)
-        return conversation.record()
+                reply = Reply(text=text, thinking="", content=text, calls=tuple(calls))
+                messages += [dict(message) for message in answers(step.observation, reply, index)]
+        return Conversation(
+            messages=tuple(messages),
+            tools=tuple(self.declarations),
+            name=trajectory.instance_id,
+            resolved=None if trajectory.verdict is None else trajectory.verdict is Verdict.PASSED,
+        )
 
-    def _response(self, step: StoredStep) -> tuple[str, Sequence[NativeCall]]:
+    def response(self, step: StoredStep) -> tuple[str, Sequence[NativeCall]]:
         """Return a step's response as text and native calls, in the configured format."""
         call = (
             translated(ToolCall(name=step.tool, arguments=step.arguments), self._set) if step.tool else None
@@ -101,6 +103,61 @@ class ConversationRenderer:
             except ValueError:  # a value that XML without escapes cannot express
                 return step.response, ()
         return _prose(step), (NativeCall(name=call.name, arguments=call.arguments),)
+
+
+def _assistant_message(text: str, calls: Sequence[NativeCall], step: int) -> dict[str, Any]:
+    """Return a response as a message; thinking stays in the text of responses without native calls."""
+    if not calls:
+        return {"role": "assistant", "content": text}
+    thinking, said, _ = split_thinking(text)
+    written = [
+        {
+            "id": call_id(step, position),
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for position, call in enumerate(calls)
+    ]
+    message: dict[str, Any] = {"role": "assistant", "content": said.strip(), "tool_calls": written}
+    return message | ({"reasoning_content": thinking.strip()} if thinking else {})
+
+
+class ConversationRenderer:
+    """Rendering of trajectories as conversations of one model.
+
+    Args:
+        chat: the model's conversations.
+        config: prompt, tools and format of calls.
+
+    Raises:
+        ConfigError: there is no such prompt.
+    """
+
+    def __init__(self, chat: Chat, config: ConversationConfig) -> None:
+        self._chat = chat
+        self._config = config
+        self._writer = ConversationWriter(config)
+
+    def render(self, trajectory: StoredTrajectory) -> TokenRecord:
+        """Return the record of a policy that sampled the trajectory's responses.
+
+        Raises:
+            ModelError: the model's family cannot express the conversation.
+        """
+        conversation = TokenConversation(
+            self._chat,
+            self._writer.opening(trajectory),
+            tools=self._writer.declarations,
+            keep_thinking=self._config.thinking_history == "keep",
+        )
+        for index, step in enumerate(trajectory.steps):
+            ids = tuple(self._chat.reply_ids(*self._writer.response(step)))
+            sampled = Generation(ids=ids, logprobs=(0.0,) * len(ids), versions=(0,) * len(ids))
+            reply = conversation.append_generation(sampled, step=index)
+            if index + 1 < len(trajectory.steps):
+                messages = answers(step.observation, reply, index)
+                conversation.append(conversation.continuation(messages), step=index)
+        return conversation.record()
 
 
 def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:

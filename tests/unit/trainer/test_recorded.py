@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 
 from engine.config.fine_tuning import ConversationConfig, FineTuningConfig
+from engine.datasets.conversations.base import Conversation, checked
+from engine.datasets.conversations.reading import read_conversations
 from engine.errors import DatasetError
-from engine.events.stored_trajectories import StoredStep, StoredTrajectory, read_trajectories
+from engine.events.stored_trajectories import (
+    StoredStep,
+    StoredTrajectory,
+    read_trajectories,
+    write_trajectories,
+)
 from engine.events.token_block import TokenBlock, decode
 from engine.models.chat.base import Chat
 from engine.models.opening import open_model
@@ -18,8 +25,9 @@ from engine.tokens import TokenRecord
 from engine.tools.parser import parse, read_native
 from engine.tools.rendering import render_native
 from engine.tools.tool_sets import OPENHANDS, R2E_GYM
+from engine.trainer.__main__ import main
 from engine.trainer.sft.examples import epoch_ends, heldout_tasks, make_examples, plan_steps
-from engine.trainer.sft.recorded import ConversationRenderer, cut, fits, translated
+from engine.trainer.sft.recorded import ConversationRenderer, ConversationWriter, cut, fits, translated
 from engine.types import ToolCall
 from tests.unit.trainer.sft_builders import COMPACT, step, trajectory, with_ids
 
@@ -83,6 +91,49 @@ def test_calls_are_written_in_the_configured_format(chat: Chat) -> None:
         ToolCall(name=stored.tool, arguments=stored.arguments) for stored in found.steps
     ]
     assert [parse(turn, "xml").thought for turn in again] == [stored.thought for stored in found.steps]
+
+
+@pytest.mark.parametrize("tool_format", ["xml", "native"])
+def test_messages_for_other_trainers_are_those_that_are_rendered(chat: Chat, tool_format: str) -> None:
+    config = ConversationConfig.model_validate({"prompt": "compact_v1", "tool_format": tool_format})
+    found = trajectory(3)
+    written = ConversationWriter(config).conversation(found)
+    assert (written.name, written.resolved) == ("task-3", True)
+    assert [message["role"] for message in written.messages][-5:] == (
+        ["assistant", "user", "assistant", "user", "assistant"]
+        if tool_format == "xml"
+        else ["assistant", "tool", "assistant", "tool", "assistant"]
+    )
+    rendered = chat.tokenizer.decode(render(chat, found, config).ids.tolist())
+    place = 0
+    for message in written.messages:
+        if message["role"] != "system":  # that of native calls declares the tools, too
+            place = rendered.index(message["content"], place) + len(message["content"])
+    calls = [message["tool_calls"][0]["function"] for message in written.messages if "tool_calls" in message]
+    if tool_format == "native":
+        assert calls == [{"name": step.tool, "arguments": step.arguments} for step in found.steps]
+        assert checked(list(written.messages), list(written.tools)).messages[-1]["tool_calls"]
+    else:
+        assert calls == []
+        assert written.messages[-1]["content"] == found.steps[-1].response
+
+
+@pytest.mark.parametrize("format_name", ["openai", "trl", "sharegpt"])
+def test_the_command_writes_trajectories_for_other_trainers(
+    tmp_path: Path, format_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_trajectories(tmp_path / "t.jsonl", [trajectory(1), trajectory(2)])
+    out = tmp_path / "out.jsonl"
+    command = ["conversations", str(tmp_path / "t.jsonl"), str(out), "--format", format_name]
+    assert main([*command, "--prompt", "compact_v1"]) == 0
+    found = [one for _, one in read_conversations(out)]
+    assert all(isinstance(one, Conversation) and len(one.messages) >= 6 for one in found)
+    assert main([*command, "--prompt", "none_v1"]) == 2
+    assert main(["conversations", str(tmp_path / "no.jsonl"), str(out)]) == 2
+    told = capsys.readouterr()
+    assert "wrote 2 rows" in told.out
+    assert "unknown prompt 'none_v1'" in told.err
+    assert "cannot read the trajectories" in told.err
 
 
 def test_values_survive_a_change_of_format(chat: Chat) -> None:

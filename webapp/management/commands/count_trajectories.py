@@ -8,7 +8,6 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from engine.config.recipes import resolve
 from engine.errors import TrainyardError
 from webapp.management.commands._runs import add_overrides, parse_overrides
 from webapp.selectors import learning as learning_reads
@@ -29,16 +28,10 @@ class Command(BaseCommand):
     def handle(self, **options: Any) -> None:
         """Print the counts."""
         try:
-            config = resolve(options["recipe"], parse_overrides(options["set"])).model_dump(mode="json")
+            query, seed = learning.query_of_recipe(options["recipe"], parse_overrides(options["set"]))
         except TrainyardError as error:
             raise CommandError(str(error)) from None
-        query = learning.query_of(config)
-        if query is None:
-            raise CommandError(
-                f"the recipe '{options['recipe']}' does not train on stored trajectories: choose one that "
-                "does, e.g. fine-tune"
-            )
-        found = asdict(learning_reads.choose(query[0], seed=query[1]))
+        found = asdict(learning_reads.choose(query, seed=seed))
         ids = found.pop("ids")
         counts = {"trajectories": len(ids), **found, "runs": dict(found["runs"])}
         self.stdout.write(json.dumps(counts | ({"ids": ids} if options["ids"] else {})))

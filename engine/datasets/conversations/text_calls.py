@@ -1,0 +1,151 @@
+"""Native function calls as text in XML and back, as SWE-Gym and OpenHands train on them.
+
+The functions are declared at the end of the system message, a call is the end of the assistant's content, and
+an answer is a user message that begins with ``EXECUTION RESULT of [NAME]:``. Values are lossless: types come
+back from the declared parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from engine.datasets.conversations.base import Conversation, ConversationError, Message
+from engine.tools.formats import FoundCall, read_xml
+from engine.tools.rendering import render_call, render_thinking
+from engine.types import ToolCall
+
+_DECLARED = re.compile(
+    r"(?:\n\n|\A)The functions, as JSON schemas:\n\n<functions>\n(.*?)\n</functions>\n\n", re.S
+)
+_FORMAT = (
+    "Write a call at the end of a response, one a response:\n\n"
+    "<function=NAME>\n<parameter=KEY>VALUE</parameter>\n</function>"
+)
+_RESULT = re.compile(r"EXECUTION RESULT of \[([^\]\n]*)\]:\n")
+
+
+def to_text(conversation: Conversation) -> Conversation:
+    """Return the conversation with calls, answers and declarations as text.
+
+    Raises:
+        ConversationError: XML cannot express a call, or a content looks like one.
+    """
+    messages = [
+        _call_to_text(message, f"messages.{index}") for index, message in enumerate(conversation.messages)
+    ]
+    if conversation.tools:
+        system = messages.pop(0)["content"] if messages[0]["role"] == "system" else ""
+        messages.insert(0, {"role": "system", "content": _declare(system, conversation.tools)})
+    return replace(conversation, messages=tuple(messages), tools=())
+
+
+def to_native(conversation: Conversation) -> Conversation:
+    """Return the conversation with calls, answers and declarations in OpenAI's fields.
+
+    Where no functions are declared, every argument is a text.
+
+    Raises:
+        ConversationError: a declaration is not JSON, or a value not of its declared type.
+    """
+    messages = list(conversation.messages)
+    tools = conversation.tools
+    if messages[0]["role"] == "system" and (found := _DECLARED.search(messages[0]["content"])):
+        if not messages[0]["content"].endswith(_FORMAT):
+            raise ConversationError(
+                "messages.0: the declared functions are not followed by the calls' format"
+            )
+        tools = tuple(_json(line, "messages.0") for line in found[1].split("\n"))
+        system = messages[0]["content"][: found.start()]
+        messages[:1] = [{"role": "system", "content": system}] if system else []
+    types = _types(tools)
+    result: list[Message] = []
+    for index, message in enumerate(messages):
+        called = result[-1].get("tool_calls") if result else None
+        if message["role"] == "assistant":
+            result.append(_text_to_call(message, types, len(result), f"messages.{index}"))
+        elif message["role"] == "user" and called:
+            result.append(_answer(message["content"], called[0]))
+        else:
+            result.append(message)
+    return replace(conversation, messages=tuple(result), tools=tools)
+
+
+def _declare(system: str, tools: Sequence[Mapping[str, Any]]) -> str:
+    rows = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    declared = f"The functions, as JSON schemas:\n\n<functions>\n{rows}\n</functions>\n\n{_FORMAT}"
+    return f"{system}\n\n{declared}" if system else declared
+
+
+def _call_to_text(message: Message, place: str) -> Message:
+    if message["role"] == "tool":
+        content = f"EXECUTION RESULT of [{message['name']}]:\n{message['content']}"
+        return {"role": "user", "content": content}
+    thinking = message.get("reasoning_content", "")
+    content = f"{render_thinking(thinking)}\n\n{message['content']}" if thinking else message["content"]
+    if message["role"] != "assistant":
+        return {"role": message["role"], "content": content}
+    if next(read_xml(content, 0, {}), None) is not None:
+        raise ConversationError(f"{place}: the content itself looks like a call in XML")
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        try:
+            written = render_call(ToolCall(name=function["name"], arguments=function["arguments"]), "xml")
+        except ValueError as error:
+            raise ConversationError(f"{place}: {error}") from None
+        content = f"{content}\n\n{written}" if content else written
+    return {"role": "assistant", "content": content}
+
+
+def _text_to_call(
+    message: Message, types: Mapping[str, Mapping[str, str]], index: int, place: str
+) -> Message:
+    content: str = message["content"]
+    found = next((one for one in read_xml(content, 0, {}) if isinstance(one, FoundCall)), None)
+    if found is None or found.error or content[found.end :].strip():
+        return message
+    declared = types.get(found.name, {})
+    arguments = {
+        key: _typed(str(value), declared.get(key, "string"), f"{place}: argument '{key}'")
+        for key, value in found.arguments.items()
+    }
+    call = {
+        "id": f"call_{index}",
+        "type": "function",
+        "function": {"name": found.name, "arguments": arguments},
+    }
+    said = content[: found.start].removesuffix("\n\n")
+    return {"role": "assistant", "content": said, "tool_calls": [call]}
+
+
+def _answer(content: str, call: Message) -> Message:
+    name = call["function"]["name"]
+    prefix = _RESULT.match(content)
+    text = content[prefix.end() :] if prefix and prefix[1] == name else content
+    return {"role": "tool", "content": text, "tool_call_id": call["id"], "name": name}
+
+
+def _types(tools: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Return the declared type of each parameter by function."""
+    return {
+        function["name"]: {
+            key: str(schema.get("type", "string"))
+            for key, schema in function.get("parameters", {}).get("properties", {}).items()
+        }
+        for tool in tools
+        if isinstance(function := tool.get("function"), dict) and "name" in function
+    }
+
+
+def _typed(text: str, kind: str, place: str) -> Any:
+    return text if kind == "string" else _json(text, place)
+
+
+def _json(text: str, place: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConversationError(f"{place}: not JSON: {error}") from None

@@ -1,0 +1,236 @@
+"""Conversations of other trainers: read, converted and written without loss; one bad line costs one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.datasets.conversations.__main__ import main
+from engine.datasets.conversations.base import Conversation, ConversationError, checked
+from engine.datasets.conversations.reading import Rejected, read_conversations
+from engine.datasets.conversations.text_calls import to_native, to_text
+from engine.datasets.conversations.writing import DATASET_INFO, write_conversations
+from engine.errors import DatasetError
+
+TYPES = {"text": "string", "count": "integer", "lines": "array", "on": "boolean"}
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "edit",
+        "description": "Edit.",
+        "parameters": {
+            "type": "object",
+            "properties": {key: {"type": kind} for key, kind in TYPES.items()},
+        },
+    },
+}
+
+
+def call(identifier: str, name: str = "edit", **arguments: Any) -> dict[str, Any]:
+    return {"id": identifier, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def native(*steps: tuple[str, dict[str, Any], str], last: str = "done") -> Conversation:
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "You mend code."},
+        {"role": "user", "content": "Mend it."},
+    ]
+    for index, (said, arguments, answer) in enumerate(steps):
+        messages.append(
+            {"role": "assistant", "content": said, "tool_calls": [call(f"c{index}", **arguments)]}
+        )
+        messages.append({"role": "tool", "content": answer, "tool_call_id": f"c{index}"})
+    messages.append({"role": "assistant", "content": last})
+    return checked(messages, [TOOL], name="task-1", resolved=True)
+
+
+def plain(conversation: Conversation) -> list[tuple[Any, ...]]:
+    """Return roles, contents and calls, without the calls' identifiers."""
+    return [
+        (
+            message["role"],
+            message["content"],
+            [one["function"] for one in message.get("tool_calls", ())],
+        )
+        for message in conversation.messages
+    ]
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=30).filter(lambda text: "<function" not in text)
+ARGUMENTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": TEXT.filter(lambda text: "</parameter>" not in text),
+        "count": st.integers(),
+        "lines": st.lists(st.integers(), max_size=3),
+        "on": st.booleans(),
+    },
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(TEXT, ARGUMENTS, TEXT), min_size=1, max_size=4), TEXT)
+def test_native_calls_survive_being_text(steps: list[tuple[str, dict[str, Any], str]], last: str) -> None:
+    conversation = native(*steps, last=last)
+    text = to_text(conversation)
+    assert text.tools == ()
+    assert all(set(message) == {"role", "content"} for message in text.messages)
+    back = to_native(text)
+    assert plain(back) == plain(conversation)
+    assert back.tools == conversation.tools
+    assert to_text(back) == text
+
+
+def test_a_call_is_the_end_of_the_content_and_its_answer_a_message_of_the_user() -> None:
+    text = to_text(native(("I look.", {"text": "a\nb", "count": 3}, "ok")))
+    written = "I look.\n\n<function=edit>\n<parameter=text>a\nb</parameter>\n<parameter=count>3</parameter>\n"
+    assert text.messages[2] == {"role": "assistant", "content": f"{written}</function>"}
+    assert text.messages[3] == {"role": "user", "content": "EXECUTION RESULT of [edit]:\nok"}
+    assert text.messages[0]["content"].startswith("You mend code.\n\n")
+    assert json.dumps(TOOL) in text.messages[0]["content"]
+
+
+def test_a_content_that_looks_like_a_call_is_refused() -> None:
+    fake = "<function=edit>\n<parameter=text>x</parameter>\n</function>"
+    with pytest.raises(ConversationError, match=r"messages.2: the content itself looks like a call"):
+        to_text(native((fake, {}, "ok")))
+    with pytest.raises(ConversationError, match="ends a parameter"):
+        to_text(native(("", {"text": "</parameter>\n</function>"}, "ok")))
+
+
+def test_several_calls_of_one_message_become_as_many_messages_with_their_own_answers() -> None:
+    """The answers come in another order than the calls, and the last call has none."""
+    found = checked(
+        [
+            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+            {
+                "role": "assistant",
+                "content": None,
+                "tool_calls": [call("x", text="1"), call("y", text="2")],
+            },
+            {"role": "tool", "tool_call_id": "y", "content": "two"},
+            {"role": "tool", "tool_call_id": "x", "content": "one"},
+            {"role": "assistant", "content": "end", "tool_calls": [call("x", name="finish")]},
+        ]
+    )
+    assert [(m["role"], m["content"]) for m in found.messages] == [
+        ("user", "a\nb"), ("assistant", ""), ("tool", "one"), ("assistant", ""), ("tool", "two"),
+        ("assistant", "end"),
+    ]  # fmt: skip
+    calls = [m["tool_calls"][0] for m in found.messages if "tool_calls" in m]
+    assert [one["function"]["arguments"].get("text") for one in calls] == ["1", "2", None]
+    assert len({one["id"] for one in calls}) == 3
+
+
+GOOD = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "reason"),
+    [
+        ([], "at least one message"),
+        ([GOOD[0]], "none is the assistant's"),
+        ([*GOOD, {"role": "robot", "content": "x"}], "messages.2.role"),
+        ([*GOOD, {"role": "tool", "content": "x"}], "messages.2: answers no call"),
+        ([{"role": "user", "content": 3}, GOOD[1]], "messages.0.content: expected text"),
+        ([GOOD[0], {"role": "assistant", "tool_calls": [call("a"), call("b")]}, GOOD[0]], "2 calls have 0"),
+        (
+            [GOOD[0], {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}],
+            "messages.1.tool_calls.0.function.arguments: not JSON",
+        ),
+    ],
+)
+def test_a_malformed_conversation_is_refused_by_its_place(messages: Any, reason: str) -> None:
+    with pytest.raises(ConversationError, match=reason):
+        checked(messages)
+
+
+@pytest.mark.parametrize("format_name", ["openai", "trl"])
+@pytest.mark.parametrize("as_text", [True, False])
+def test_what_is_written_is_read_again(tmp_path: Path, format_name: str, as_text: bool) -> None:
+    found = [native(("a", {"text": "ü\n", "count": 1}, "b")), native(last="only")]
+    found = [to_text(one) for one in found] if as_text else found
+    assert write_conversations(found, tmp_path / "out.jsonl", format_name) == 2
+    again = [one for _, one in read_conversations(tmp_path / "out.jsonl")]
+    assert [one.messages for one in again if isinstance(one, Conversation)] == [one.messages for one in found]
+    assert [one.tools for one in again if isinstance(one, Conversation)] == [one.tools for one in found]
+    row = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
+    if not as_text:
+        arguments = row["messages"][2]["tool_calls"][0]["function"]["arguments"]
+        assert isinstance(arguments, str if format_name == "openai" else dict)
+
+
+def test_sharegpt_alternates_and_is_entered_in_dataset_info(tmp_path: Path) -> None:
+    found = [to_text(native(("a", {"text": "x"}, "b")))]
+    (tmp_path / DATASET_INFO).write_text(json.dumps({"other": {"file_name": "o.json"}}))
+    write_conversations(found, tmp_path / "mine.jsonl", "sharegpt")
+    row = json.loads((tmp_path / "mine.jsonl").read_text())
+    assert [turn["from"] for turn in row["conversations"]] == ["human", "gpt", "human", "gpt"]
+    info = json.loads((tmp_path / DATASET_INFO).read_text())
+    assert set(info) == {"other", "mine"}
+    entry = info["mine"]
+    assert (entry["file_name"], entry["formatting"]) == ("mine.jsonl", "sharegpt")
+    assert entry["columns"] == {"messages": "conversations", "system": "system"}
+    ((_, again),) = read_conversations(tmp_path / "mine.jsonl")
+    assert isinstance(again, Conversation)
+    assert again.messages == found[0].messages
+    with pytest.raises(ConversationError, match="as text"):
+        write_conversations([native(("a", {}, "b"))], tmp_path / "no.jsonl", "sharegpt")
+    assert not (tmp_path / "no.jsonl").exists()
+
+
+def test_pairs_have_one_task_and_one_beginning(tmp_path: Path) -> None:
+    def one(name: str, resolved: bool | None, last: str) -> Conversation:
+        return checked([*GOOD[:1], {"role": "assistant", "content": last}], name=name, resolved=resolved)
+
+    found = [one("a", True, "1"), one("a", False, "2"), one("a", True, "3"), one("b", True, "4")]
+    found += [one("c", False, "5"), one("a", None, "6")]
+    assert write_conversations(found, tmp_path / "p.jsonl", "preference") == 1
+    assert json.loads((tmp_path / "p.jsonl").read_text()) == {
+        "prompt": [{"role": "user", "content": "u"}],
+        "chosen": [{"role": "assistant", "content": "1"}],
+        "rejected": [{"role": "assistant", "content": "2"}],
+    }
+
+
+def swe_gym_row(name: str, resolved: bool) -> dict[str, Any]:
+    conversation = native(("a", {"text": "x"}, "b"))
+    messages = [dict(message) for message in conversation.messages]
+    for message in messages:
+        message["content"] = [{"type": "text", "text": message["content"]}]
+    return {
+        "instance_id": name,
+        "report": {"resolved": resolved},
+        "raw_completions": {"messages": messages, "tools": [TOOL]},
+    }
+
+
+def test_a_compressed_file_of_swe_gym_is_read_and_a_bad_line_costs_itself_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "output.with_completions.jsonl.gz"
+    rows = [swe_gym_row("a", True), swe_gym_row("b", False), {"instance_id": "c", "raw_completions": None}]
+    lines = [json.dumps(row) for row in rows]
+    path.write_bytes(gzip.compress("\n".join([lines[0], "{", "", lines[2], lines[1], "[1]"]).encode()))
+    found = dict(read_conversations(path))
+    assert {number: type(one) for number, one in found.items()} == {
+        1: Conversation, 2: Rejected, 4: Rejected, 5: Conversation, 6: Rejected,
+    }  # fmt: skip
+    first = found[1]
+    assert isinstance(first, Conversation)
+    assert (first.name, first.resolved) == ("a", True)
+    assert plain(first) == plain(native(("a", {"text": "x"}, "b")))
+    assert main([str(path), str(tmp_path / "out.jsonl"), "--format", "sharegpt", "--resolved"]) == 0
+    told = capsys.readouterr()
+    assert "wrote 1 rows" in told.out
+    assert [line.split(": ")[0].rpartition(" ")[2] for line in told.err.splitlines()] == ["2", "4", "6"]
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(DatasetError, match="cannot read"):
+        list(read_conversations(path))
+    assert main([str(path), str(tmp_path / "out.jsonl")]) == 2
