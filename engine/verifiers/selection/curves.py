@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.errors import ConfigError, DatasetError
-from engine.verifiers.selection.candidates import Candidate, by_task
+from engine.verifiers.selection.candidates import Candidate, by_task, require_scores
 from engine.verifiers.selection.rules import RULES, Rule
 
 
@@ -58,6 +58,7 @@ def curves(
         DatasetError: there are no rollouts, or one occurs twice.
         MissingScoreError: a rollout is not graded, or lacks a score that a rule needs.
     """
+    candidates = list(candidates)
     tasks = by_task(candidates)
     if not tasks:
         raise DatasetError("there are no rollouts; a curve needs at least one graded rollout")
@@ -65,7 +66,9 @@ def curves(
     ks = sorted(set(ks)) if ks is not None else range(1, fewest + 1)
     _check_ks(tasks, ks, allow_short)
     if rules is None:
-        rules = available_rules([one for members in tasks.values() for one in members])
+        rules = available_rules(candidates)
+    for rule in rules:
+        require_scores(candidates, rule.needs, rule.name)
     return [_curve(rule, tasks, ks) for rule in rules]
 
 

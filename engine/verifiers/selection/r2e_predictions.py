@@ -7,11 +7,9 @@ computes what their notebook ``verifier_evals.ipynb`` estimates from 1,000 rando
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 from engine.datasets.importers.fields import Row, structure
-from engine.datasets.importers.files import open_rows
 from engine.errors import DatasetError
 from engine.verifiers.selection.candidates import Candidate
 from engine.verifiers.selection.curves import Curve, curves
@@ -34,24 +32,12 @@ def published_curves(candidates: Sequence[Candidate]) -> list[Curve]:
     return curves(candidates, NOTEBOOK_RULES, NOTEBOOK_KS, allow_short=True)
 
 
-def read_r2e_predictions(path: Path) -> list[Candidate]:
-    """Read the rollouts of a parquet, JSONL or JSON file with the columns of ``COLUMNS``.
-
-    A task is named by its row number.
+def candidates_of(row: Row, number: int) -> Iterator[Candidate]:
+    """Yield the rollouts of one row, a task, which its number names.
 
     Raises:
-        DatasetError: a row cannot be read, or a column is missing, malformed or of another length.
+        DatasetError: a column is missing, malformed or of another length.
     """
-    rows, _ = open_rows(path, 0)
-    found: list[Candidate] = []
-    for number, row in enumerate(rows):
-        if row.error:
-            raise DatasetError(f"{path}: {row.error}", row=number)
-        found += _candidates(row.row, number)
-    return found
-
-
-def _candidates(row: Row, number: int) -> Iterator[Candidate]:
     values = {column: _list(row, column, number) for column in COLUMNS}
     lengths = {column: len(entries) for column, entries in values.items()}
     if len(set(lengths.values())) > 1:

@@ -16,7 +16,7 @@ compares them over all subsets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Protocol
@@ -207,3 +207,17 @@ MAJORITY: Rule = Majority()
 ORACLE: Rule = Highest("oracle", ("resolved",), lambda one: (_known(one.resolved),))
 
 RULES: Mapping[str, Rule] = {rule.name: rule for rule in (EF, EB, HYBRID, SHORTEST, MAJORITY, ORACLE)}
+
+
+def named_rules(names: Iterable[str], *, hybrid: Rule = HYBRID) -> list[Rule]:
+    """Return the rules with the given names; ``hybrid`` replaces the one of that name.
+
+    Raises:
+        ConfigError: there is no such rule.
+    """
+    known = {**RULES, HYBRID.name: hybrid}
+    names = list(dict.fromkeys(names))
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no rule {name!r}; the rules are {', '.join(known)}")
+    return [known[name] for name in names]

@@ -13,8 +13,9 @@ import pytest
 from engine.errors import ConfigError, DatasetError, MissingScoreError
 from engine.verifiers.selection.candidates import Candidate
 from engine.verifiers.selection.curves import curves
-from engine.verifiers.selection.r2e_predictions import COLUMNS, published_curves, read_r2e_predictions
+from engine.verifiers.selection.r2e_predictions import COLUMNS, published_curves
 from engine.verifiers.selection.rules import EF, ORACLE, Hybrid
+from engine.verifiers.selection.tables import read_table
 from tests.unit.verifiers.brute_force import best_at_k
 
 PREDICTIONS = os.environ.get("TRAINYARD_R2E_PREDICTIONS", "")
@@ -100,7 +101,7 @@ def predictions(path: Path, lengths: list[int]) -> Path:
 
 
 def test_predictions_of_r2e_gym_become_the_curves_of_their_notebook(tmp_path: Path) -> None:
-    table = read_r2e_predictions(predictions(tmp_path / "predictions.jsonl", [8, 6, 7]))
+    table = read_table(predictions(tmp_path / "predictions.jsonl", [8, 6, 7]))
     assert len(table) == 21
     assert [one.steps for one in table[:8]] == [one.steps for one in table if one.task_id == "0"]
     found = {curve.rule: curve for curve in published_curves(table)}
@@ -118,7 +119,7 @@ def test_python_literals_may_say_true_and_false(tmp_path: Path) -> None:
     path = predictions(tmp_path / "p.jsonl", [2])
     row = {**json.loads(path.read_text()), "gt_rewards": "[True, False]"}
     path.write_text(json.dumps(row))
-    assert [one.resolved for one in read_r2e_predictions(path)] == [True, False]
+    assert [one.resolved for one in read_table(path)] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -141,14 +142,14 @@ def test_malformed_predictions_name_row_and_column(
     row = {**json.loads(second), column: value}
     path.write_text(f"{first}\n{json.dumps(row)}\n")
     with pytest.raises(DatasetError, match=message):
-        read_r2e_predictions(path)
+        read_table(path)
 
 
 def test_a_broken_line_is_an_error(tmp_path: Path) -> None:
     path = predictions(tmp_path / "p.jsonl", [2])
     path.write_text(path.read_text() + '{"gt_rewards": \n')
     with pytest.raises(DatasetError, match="row 1"):
-        read_r2e_predictions(path)
+        read_table(path)
 
 
 def test_the_columns_are_those_of_the_published_table() -> None:
@@ -163,7 +164,7 @@ def test_the_columns_are_those_of_the_published_table() -> None:
 
 @pytest.mark.skipif(not PREDICTIONS, reason="TRAINYARD_R2E_PREDICTIONS names no file")
 def test_the_published_file_gives_the_published_numbers() -> None:
-    found = {curve.rule: curve for curve in published_curves(read_r2e_predictions(Path(PREDICTIONS)))}
+    found = {curve.rule: curve for curve in published_curves(read_table(Path(PREDICTIONS)))}
     published = {
         "hybrid": {6: 44.7, 11: 47.7, 16: 49.4, 21: 50.4, 26: 51.0},
         "eb": {6: 41.6, 11: 43.0, 16: 43.5, 21: 43.7, 26: 43.7},

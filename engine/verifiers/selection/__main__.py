@@ -1,0 +1,76 @@
+"""Command line that prints the Best@K curves of a table of rollouts.
+
+    python -m engine.verifiers.selection ROLLOUTS.jsonl
+    python -m engine.verifiers.selection ROLLOUTS.parquet --rule hybrid --rule ef --k 1 --k 8 --keep 4 --json
+
+Rows are rollouts with the fields of ``Candidate``, or tasks with R2E-Gym's prediction columns. Prints a table
+in percent, or JSON. Exit codes: 0, or 2 with a message on stderr when the table or an option is wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from engine.errors import ConfigError, DatasetError, MissingScoreError, PreflightError
+from engine.verifiers.selection.curves import Curve, available_rules, curves
+from engine.verifiers.selection.rules import RULES, Hybrid, named_rules
+from engine.verifiers.selection.tables import read_table
+
+EXIT_BAD_INPUT = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the curves and return the exit code."""
+    options = _parse(arguments)
+    try:
+        hybrid = Hybrid(keep=options.keep, minimum=options.minimum)
+        table = read_table(options.table)
+        rules = named_rules(options.rule or [rule.name for rule in available_rules(table)], hybrid=hybrid)
+        found = curves(table, rules, options.k, allow_short=options.allow_short)
+    except (ConfigError, DatasetError, MissingScoreError, PreflightError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    print(json.dumps([asdict(curve) for curve in found], indent=2) if options.json else text_table(found))
+    return 0
+
+
+def text_table(found: Sequence[Curve]) -> str:
+    """Return Best@K in percent, a line per K; ``*`` marks a K that some tasks fall short of."""
+    lines = ["".join(["     K", *(f"{curve.rule:>10}" for curve in found)])]
+    for points in zip(*(curve.points for curve in found), strict=True):
+        mark = "*" if points[0].num_short else ""
+        lines.append(
+            f"{mark}{points[0].k}".rjust(6) + "".join(f"{100 * point.rate:10.1f}" for point in points)
+        )
+    return "\n".join(lines)
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m engine.verifiers.selection", description="Best@K curves of a table of rollouts."
+    )
+    parser.add_argument("table", type=Path, help="parquet, JSONL or JSON file of rollouts")
+    parser.add_argument(
+        "--rule", action="append", help=f"a rule of {', '.join(RULES)}; default: all with scores"
+    )
+    parser.add_argument(
+        "--k", action="append", type=int, help="a K; default: every K up to the fewest rollouts"
+    )
+    parser.add_argument("--keep", type=int, help="rollouts that hybrid keeps by P(YES); default: half of K")
+    parser.add_argument(
+        "--minimum", type=int, default=1, help="fewest that hybrid keeps of half (default: 1)"
+    )
+    parser.add_argument(
+        "--allow-short", action="store_true", help="count tasks with fewer than K with all they have"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

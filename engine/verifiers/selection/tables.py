@@ -1,0 +1,60 @@
+"""Tables of rollouts in files: one row per rollout, columns named like the fields of ``Candidate``."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from types import MappingProxyType
+
+from engine.datasets.importers.fields import Row
+from engine.datasets.importers.files import open_rows
+from engine.errors import DatasetError
+from engine.verifiers.selection import r2e_predictions
+from engine.verifiers.selection.candidates import Candidate
+
+_TYPES = MappingProxyType(
+    {
+        "task_id": (str,),
+        "trajectory_id": (str, int),
+        "resolved": (bool,),
+        "p_yes": (int, float),
+        "regression_passes": (int, float),
+        "reproduction_passes": (int, float),
+        "steps": (int,),
+        "tokens": (int,),
+        "patch_hash": (str,),
+    }
+)
+
+
+def read_table(path: Path) -> list[Candidate]:
+    """Read the rollouts of a parquet, JSONL or JSON file; R2E-Gym's predictions are known by their columns.
+
+    An absent column and a null are a score that nobody computed; unknown columns are left out.
+
+    Raises:
+        DatasetError: a row cannot be read, lacks a task or trajectory, or has a value of another type.
+    """
+    rows, _ = open_rows(path, 0)
+    found: list[Candidate] = []
+    for number, row in enumerate(rows):
+        if row.error:
+            raise DatasetError(f"{path}: {row.error}", row=number)
+        if row.row.keys() >= r2e_predictions.COLUMNS.keys():
+            found += r2e_predictions.candidates_of(row.row, number)
+        else:
+            found.append(_candidate(row.row, number))
+    return found
+
+
+def _candidate(row: Row, number: int) -> Candidate:
+    given = {field.name: row[field.name] for field in fields(Candidate) if row.get(field.name) is not None}
+    for name in ("task_id", "trajectory_id"):
+        if name not in given:
+            raise DatasetError(f"has no {name}; every row needs one", row=number, field=name)
+    for name, value in given.items():
+        # a bool is an int to Python, and never a count here
+        if type(value) not in _TYPES[name]:
+            expected = " or ".join(one.__name__ for one in _TYPES[name])
+            raise DatasetError(f"is {value!r}; expected {expected}", row=number, field=name)
+    return Candidate(**{**given, "trajectory_id": str(given["trajectory_id"])})
