@@ -15,6 +15,7 @@ from webapp.views import (
     account,
     datasets,
     endpoints,
+    evaluations,
     experiments,
     health,
     imports,
@@ -71,6 +72,8 @@ urlpatterns = [
         trajectories.trajectory_detail,
         name="trajectory-detail",
     ),
+    path(f"evaluations/<int:run_id>/{_ROLLOUTS}", evaluations.evaluation_report, name="evaluation-report"),
+    path("evaluations/compare/", evaluations.evaluation_compare, name="evaluation-compare"),
     path("alerts/<int:alert_id>/acknowledge/", runs.alert_acknowledge, name="alert-acknowledge"),
     path("trajectories/", trajectories.trajectory_search, name="trajectory-search"),
     *[

@@ -16,7 +16,7 @@ from ninja import NinjaAPI
 from ninja.parser import Parser
 
 from engine.errors import ConfigError, DatasetError
-from webapp.api import datasets, endpoints, ingest, pool, runs, trajectories
+from webapp.api import datasets, endpoints, evaluations, ingest, pool, runs, trajectories
 from webapp.services import ingest as ingest_service
 from webapp.services.states import IllegalTransitionError
 
@@ -36,6 +36,7 @@ api.add_router("", pool.router)
 api.add_router("", datasets.router)
 api.add_router("", endpoints.router)
 api.add_router("", trajectories.router)
+api.add_router("", evaluations.router)
 
 
 def _answer(status: int, **fields: Any) -> HttpResponse:

@@ -22,6 +22,8 @@ from tests.web_builders import make_run, make_user
 from webapp.contexts.account import AccountContext
 from webapp.contexts.datasets import DatasetContext, DatasetListContext, TaskContext
 from webapp.contexts.endpoints import EndpointsContext
+from webapp.contexts.evaluation_comparison import CompareContext
+from webapp.contexts.evaluation_report import ReportContext
 from webapp.contexts.experiments import ExperimentContext, ExperimentListContext
 from webapp.contexts.groups import GroupContext
 from webapp.contexts.health import HealthContext
@@ -61,6 +63,11 @@ def pages(yard: Yard) -> dict[str, tuple[type[Any], str]]:
         **{f"run-{tab}": (RunDetailContext, f"/runs/{run}/?tab={tab}") for tab in TABS},
         "iteration": (IterationContext, f"/runs/{run}/train/0/"),
         "evaluation": (IterationContext, f"/runs/{run}/eval:heldout/0/"),
+        "report": (ReportContext, f"/evaluations/{run}/eval:heldout/0/"),
+        "comparison": (
+            CompareContext,
+            f"/evaluations/compare/?first={run}:train:0&second={run}:eval:heldout:0",
+        ),
         "group": (GroupContext, f"/runs/{run}/train/0/{key}/"),
         "trajectory": (TrajectoryContext, f"/runs/{run}/train/0/{key}/0/"),
         "live": (TrajectoryContext, f"/runs/{run}/train/{yard.iterations}/{key}/0/"),

@@ -1,0 +1,196 @@
+"""Reports and comparisons of stored evaluations: page, API and commands give the same numbers."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from html import unescape
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from tests.event_builders import Stream, ref
+from tests.page_builders import make_dataset
+from tests.web_builders import launched, make_user, post
+from webapp.models import Run, Task
+from webapp.permissions import Role
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Outcomes = tuple[tuple[tuple[bool | None, ...], str], ...]
+FIRST: Outcomes = (
+    ((True, True, False, False), "aabb"),
+    ((True, False, False, False), "abbb"),
+    ((False, False, None, False), "aaaa"),
+    ((True, True, True, True), "aaaa"),
+)
+"""Of each task: what its rollouts found (None: lost to infrastructure), and which patch each submitted."""
+SECOND: Outcomes = (
+    ((True, True, True, True), "aabb"),
+    ((False, False, False, False), "abbb"),
+    ((True, True, None, True), "aaaa"),
+    ((True, True, True, True), "aaaa"),
+)
+
+
+def evaluated(tasks: list[Task], outcomes: Outcomes) -> Run:
+    """A run with one evaluation of rollouts with these outcomes."""
+    run, claim = launched()
+    stream = Stream(epoch=claim.epoch)
+    stream.started()
+    for task, (solved, patches) in zip(tasks, outcomes, strict=False):
+        for index, (passed, patch) in enumerate(zip(solved, patches, strict=True)):
+            rollout(stream, ref(0, task.key, index, phase="eval:heldout"), index + 1, passed, patch)
+    stream.add(
+        "evaluation_finished", iteration=0, name="heldout", policy_version=0, num_samples=1,
+        num_tasks=1, num_solved=1, solve_rate=1.0, interval_low=0.2, interval_high=1.0,
+    )  # fmt: skip
+    post(claim, stream)
+    run.refresh_from_db()
+    return run
+
+
+def rollout(stream: Stream, key: dict[str, Any], steps: int, passed: bool | None, patch: str) -> None:
+    """A rollout; odd numbers of steps end with a submission, even ones by a limit."""
+    stream.add("trajectory_started", ref=key, sandbox_id="s-1")
+    for index in range(steps):
+        stream.step(key, index, prompt_tokens=1000 * (index + 1), generated_tokens=100)
+    reward = None if passed is None else float(passed)
+    stream.add(
+        "trajectory_finished", ref=key, num_steps=steps, reward=reward, patch=patch, prompt="p",
+        termination="env_error" if passed is None else "submitted" if steps % 2 else "max_steps",
+        verdict=None if passed is None else "passed" if passed else "failed",
+        tests=[], generated_tokens=100 * steps, total_seconds=10.0, cost=0.25,
+    )  # fmt: skip
+
+
+def viewer() -> Client:
+    client = Client()
+    client.force_login(make_user("v", Role.VIEWER))
+    return client
+
+
+def printed(*command: Any, **options: Any) -> Any:
+    out = io.StringIO()
+    call_command(*map(str, command), stdout=out, **options)
+    return json.loads(out.getvalue())
+
+
+def test_api_and_command_give_the_same_report() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    body = viewer().get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
+    rate = body["rate"]
+    assert (rate["num_tasks"], rate["num_attempts"], rate["num_lost"]) == (4, 15, 1)
+    assert rate["rate"] == pytest.approx((0.5 + 0.25 + 0 + 1) / 4)
+    assert rate["sampling_error"] == pytest.approx(math.sqrt((0.25 / 3 + 0.1875 / 3) / 16))
+    curves = {curve["rule"]: curve["points"] for curve in body["curves"]}
+    assert set(curves) == {"shortest", "majority", "oracle"}
+    assert [point["k"] for point in curves["oracle"]] == [1, 2, 3]
+    for points in curves.values():
+        assert points[0]["rate"] == pytest.approx(rate["rate"])
+    assert curves["oracle"][2]["rate"] == pytest.approx((1.0 + 0.75 + 0 + 1) / 4)
+    context, _, turns = body["budgets"]
+    assert [(point["budget"], point["ended"]) for point in context["points"]] == [
+        (4096, pytest.approx((0.75 + 0.75 + 2 / 3 + 0.75) / 4)),
+        (8192, 1.0),
+    ]
+    assert turns["points"] == [{"budget": 5, "rate": rate["rate"], "ended": 1.0}]
+    (repository,) = body["repositories"]
+    assert (repository["name"], repository["num_solved"]) == ("mahmoud/boltons", 7)
+    assert body["submissions"]["submitted_solved"] == 4
+    assert body["submissions"]["ended_solved"] == 3
+    assert body["spending"]["cost_per_solved"] == pytest.approx(16 * 0.25 / 7)
+    report = printed("evaluation_report", run.pk)
+    assert {name: report[name] for name in body} == body
+    assert (report["phase"], report["iteration"]) == ("eval:heldout", 0)
+
+
+def test_the_page_recomputes_selection_for_other_choices() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    client, address = viewer(), f"/evaluations/{run.pk}/eval:heldout/0/"
+    page = client.get(address).content.decode()
+    assert "43.8\u202f%" in page
+    assert "1 lost to infrastructure" in page
+    assert "approximate" in page
+    chosen = client.get(address, {"rule": "majority", "k": "2"}).content.decode()
+    assert '<th class="n" scope="col">majority</th>' in chosen
+    assert '<th class="n" scope="col">oracle</th>' not in chosen
+    for choice, message in (
+        ({"k": "9"}, "K = 9 is more than the rollouts of 4 of 4 tasks"),
+        ({"k": "0"}, "at least 1"),
+        ({"rule": "ef"}, "15 of 15 rollouts have no p_yes"),
+        ({"rule": "<b>"}, "there is no rule '<b>'"),
+        ({"keep": "0"}, "the least is 1"),
+        ({"repo": "elsewhere"}, "No rollout was graded"),
+    ):
+        wrong = client.get(address, choice)
+        assert wrong.status_code == 200
+        assert "<b>" not in wrong.content.decode()
+        assert message in unescape(wrong.content.decode())
+
+
+def test_comparisons_name_gained_and_lost_tasks() -> None:
+    _, tasks = make_dataset()
+    first, second = evaluated(tasks, FIRST), evaluated(tasks, SECOND)
+    keys = [f"{run.pk}:eval:heldout:0" for run in (first, second)]
+    client = viewer()
+    body = client.get("/api/v1/evaluations/compare", {"first": keys[0], "second": keys[1]}).json()
+    assert [change["task_id"] for change in body["gained"]] == [tasks[2].key, tasks[0].key]
+    assert body["lost"] == [{"task_id": tasks[1].key, "before": 0.25, "after": 0.0}]
+    assert body["difference"] == pytest.approx((0.5 - 0.25 + 1.0 + 0) / 4)
+    assert body["p_value"] == 1.0
+    assert printed("compare_evaluations", *keys) == body
+    page = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[1]}).content.decode()
+    assert "p = 1.0000" in page
+    for run in (first, second):
+        assert f'href="/runs/{run.pk}/eval:heldout/0/{tasks[2].key}/"' in page
+    assert "graded different tasks" not in page
+
+
+def test_evaluations_of_unequal_tasks_are_said_to_be() -> None:
+    _, tasks = make_dataset()
+    first, second, other = (
+        evaluated(tasks[:3], FIRST),
+        evaluated(tasks[1:], SECOND),
+        evaluated(tasks[3:], FIRST),
+    )
+    keys = [f"{run.pk}:eval:heldout:0" for run in (first, second, other)]
+    client = viewer()
+    page = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[1]}).content.decode()
+    assert "graded different tasks. Compared: 2 that both graded. Left out: 1 of the first only, 1 of" in page
+    apart = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[2]})
+    assert "none of them in common" in apart.content.decode()
+    refused = client.get("/api/v1/evaluations/compare", {"first": keys[0], "second": keys[2]})
+    assert refused.status_code == 422
+
+
+@pytest.mark.parametrize(
+    "key", ["", "x", "1", "1:eval:heldout", "999999:eval:heldout:0", "1:eval:heldout:-1"]
+)
+def test_keys_that_name_no_evaluation(key: str) -> None:
+    answer = viewer().get("/api/v1/evaluations/compare", {"first": key, "second": key})
+    assert answer.status_code == 422
+    with pytest.raises(CommandError):
+        printed("compare_evaluations", key, key)
+
+
+def test_an_evaluation_without_a_finished_rollout_has_an_empty_report() -> None:
+    _, tasks = make_dataset()
+    run, claim = launched()
+    stream = Stream(epoch=claim.epoch)
+    stream.started()
+    stream.add("trajectory_started", ref=ref(0, tasks[0].key, 0, phase="eval:heldout"), sandbox_id="s")
+    post(claim, stream)
+    client = viewer()
+    page = client.get(f"/evaluations/{run.pk}/eval:heldout/0/")
+    assert page.status_code == 200
+    assert "No rollout was graded" in page.content.decode()
+    assert client.get(f"/evaluations/{run.pk}/eval:heldout/1/").status_code == 404
+    assert client.get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/1/report").status_code == 404
+    with pytest.raises(CommandError, match="no such finished rollouts"):
+        printed("evaluation_report", run.pk)

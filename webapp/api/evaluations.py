@@ -1,0 +1,72 @@
+"""Reports of evaluations, and two evaluations compared."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from ninja.errors import HttpError
+
+from webapp.api.auth import viewer
+from webapp.api.runs import find as find_run
+from webapp.contexts.evaluation_comparison import compare_evaluations
+from webapp.contexts.evaluation_report import Question, evaluation_report
+
+router = Router(tags=["evaluations"], auth=viewer)
+
+
+class ReportOut(Schema):
+    """Numbers of one evaluation, see ``webapp.contexts.evaluation_report.Report``."""
+
+    rate: dict[str, Any]
+    curves: list[dict[str, Any]]
+    curves_error: str
+    """Reason why there are no curves."""
+    budgets: list[dict[str, Any]]
+    """Approximate: from rollouts made with a larger budget."""
+    repositories: list[dict[str, Any]]
+    submissions: dict[str, Any]
+    spending: dict[str, Any]
+
+
+class ComparisonOut(Schema):
+    """Second evaluation against the first, see ``engine.evaluation.comparison.Comparison``."""
+
+    num_shared: int
+    only_first: list[str]
+    only_second: list[str]
+    rate_first: float
+    rate_second: float
+    difference: float
+    interval_low: float
+    interval_high: float
+    gained: list[dict[str, Any]]
+    lost: list[dict[str, Any]]
+    p_value: float
+
+
+@router.get("/runs/{int:run_id}/evaluations/{phase}/{int:iteration}/report", response=ReportOut)
+def report(
+    request: HttpRequest,
+    run_id: int,
+    phase: str,
+    iteration: int,
+    rule: str = "",
+    k: int | None = None,
+    keep: int | None = None,
+    repo: str = "",
+) -> dict[str, Any]:
+    """Return the report of an evaluation (``eval:NAME``) or of an iteration's rollouts (``train``)."""
+    question = Question(rule=rule, k=k, keep=keep, repo=repo)
+    found = evaluation_report(find_run(run_id), phase=phase, iteration=iteration, question=question)
+    if found is None:
+        raise HttpError(404, f"run {run_id} has no rollouts in {phase} {iteration}")
+    return asdict(found)
+
+
+@router.get("/evaluations/compare", response=ComparisonOut)
+def compare(request: HttpRequest, first: str, second: str) -> dict[str, Any]:
+    """Compare two evaluations, each ``RUN:PHASE:ITERATION``, over the tasks that both graded."""
+    return asdict(compare_evaluations(first, second).comparison)

@@ -1,0 +1,31 @@
+"""``manage.py compare_evaluations FIRST SECOND``: two evaluations task by task, as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from engine.errors import TrainyardError
+from webapp.contexts.evaluation_comparison import compare_evaluations
+
+
+class Command(BaseCommand):
+    """Print a comparison of two evaluations."""
+
+    help = "Print difference, interval, McNemar's p, gained and lost tasks of two evaluations, as JSON."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Add the two evaluations."""
+        for name in ("first", "second"):
+            parser.add_argument(name, metavar="RUN:PHASE:ITERATION", help="such as 12:eval:heldout:40")
+
+    def handle(self, **options: Any) -> None:
+        """Print one JSON object."""
+        try:
+            found = compare_evaluations(options["first"], options["second"])
+        except TrainyardError as error:
+            raise CommandError(str(error)) from None
+        self.stdout.write(json.dumps(asdict(found.comparison), indent=2))

@@ -1,0 +1,90 @@
+"""Finished rollouts of one iteration or evaluation as rows of statistics and of selection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import F, Max
+
+from engine.evaluation.attempts import Attempt
+from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Verdict
+from engine.verifiers.selection.candidates import Candidate
+from webapp.models import Evaluation, Step, Trajectory
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredAttempt:
+    """A finished rollout."""
+
+    attempt: Attempt
+    candidate: Candidate
+    instance_id: str
+    """Readable name of the task; its key where the dataset is not synchronised."""
+    repo: str
+
+
+def stored_attempts(run_id: int, *, phase: str, iteration: int) -> list[StoredAttempt]:
+    """Return every finished rollout, by task and index; one that was not graded counts as lost."""
+    rows = list(
+        Trajectory.objects.filter(
+            run_id=run_id, phase=phase, iteration=iteration, state=Trajectory.State.FINISHED
+        )
+        .select_related("task")
+        .only(
+            "task_key", "index", "termination", "verdict", "reward", "num_steps", "generated_tokens",
+            "total_seconds", "cost", "patch_hash", "task__instance_id", "task__repo",
+        )
+        .order_by("task_key", "index")
+    )  # fmt: skip
+    contexts = _contexts([row.pk for row in rows])
+    return [_stored(row, contexts.get(row.pk, 0)) for row in rows]
+
+
+def has_rollouts(run_id: int, *, phase: str, iteration: int) -> bool:
+    """Return whether a rollout has started there."""
+    return Trajectory.objects.filter(run_id=run_id, phase=phase, iteration=iteration).exists()
+
+
+def recent_evaluations(limit: int = 200) -> Sequence[Evaluation]:
+    """Return the newest evaluations that have ended, newest run first."""
+    return list(Evaluation.objects.select_related("run").order_by("-run_id", "-iteration", "name")[:limit])
+
+
+def _contexts(trajectories: Sequence[int]) -> dict[int, int]:
+    """Return the tokens of each trajectory's longest context."""
+    return dict(
+        Step.objects.filter(trajectory_id__in=trajectories)
+        .order_by()
+        .values_list("trajectory_id")
+        .annotate(length=Max(F("prompt_tokens") + F("generated_tokens")))
+    )
+
+
+def _stored(row: Trajectory, context_tokens: int) -> StoredAttempt:
+    reason = TerminationReason(row.termination)
+    lost = reason in INFRASTRUCTURE_REASONS or row.reward is None
+    solved = None if lost else row.verdict == Verdict.PASSED
+    return StoredAttempt(
+        attempt=Attempt(
+            task_id=row.task_key,
+            index=row.index,
+            solved=solved,
+            submitted=reason is TerminationReason.SUBMITTED,
+            steps=row.num_steps,
+            generated_tokens=row.generated_tokens,
+            context_tokens=context_tokens,
+            seconds=row.total_seconds,
+            cost=row.cost,
+        ),
+        candidate=Candidate(
+            task_id=row.task_key,
+            trajectory_id=str(row.pk),
+            resolved=solved,
+            steps=row.num_steps,
+            tokens=row.generated_tokens,
+            patch_hash=row.patch_hash,
+        ),
+        instance_id=row.task.instance_id if row.task is not None else row.task_key,
+        repo=row.task.repo if row.task is not None else "unknown",
+    )
