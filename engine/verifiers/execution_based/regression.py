@@ -79,7 +79,8 @@ async def find_regression_tests(
     if not selection.files:
         return RegressionSuite(changed=changed, untested=changed)
     reports = [
-        await runs.run(row, "", selection, trace=command.traces and number == 0) for number in range(repeats)
+        await runs.untouched(row, selection, repeat=repeat, trace=command.traces and repeat == 0)
+        for repeat in range(repeats)
     ]
     if not reports[0].outcomes:
         detail = reports[0].detail or "no test was collected"

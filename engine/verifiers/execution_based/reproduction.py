@@ -83,8 +83,8 @@ async def examine(runs: TestRuns, row: TaskRow, test: ReproductionTest) -> Exami
     if not test.content.strip():
         return Examination(test=test, rejection=Rejection.NO_TEST, detail=f"there is no {TEST_FILE}")
     reports: list[TestReport] = []
-    for _ in range(_REPEATS):
-        reports.append(await runs.run(row, "", test.selection))
+    for repeat in range(_REPEATS):
+        reports.append(await runs.untouched(row, test.selection, repeat=repeat))
         if rejected := _rejected(reports[-1]):
             rejection, detail = rejected
             return Examination(test=test, rejection=rejection, detail=detail, log=reports[0].log)

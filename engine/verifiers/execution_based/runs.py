@@ -19,6 +19,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.errors import SandboxError
 from engine.grading.execution import NO_OVERLAY, RunExecutor, gather
 from engine.grading.running.placement import PlacementError
+from engine.grading.running.request import RunRequest
 from engine.grading.submission.apply import apply_graded
 from engine.patches.sections import patch_hash
 from engine.sandbox.base import Sandbox, SandboxBackend
@@ -86,13 +87,24 @@ class TestRuns:
         """
         if not patch.strip():
             return not_run(RunStatus.NO_CHANGE, "the patch is empty")
-        key = self._key(row, patch, selection)
-        async with self._locks.setdefault(key, asyncio.Lock()):
-            if (known := await self._store.load(key)) is not None:
-                return known
-            report = await self.run(row, patch, selection)
-            await self._store.save(key, report)
-            return report
+        return await self._stored(
+            self._key(row, patch_hash(patch), selection), lambda: self.run(row, patch, selection)
+        )
+
+    async def untouched(
+        self, row: TaskRow, selection: TestSelection, *, repeat: int = 0, trace: bool = False
+    ) -> TestReport:
+        """Return the report of the tests on the untouched repository, from the store where it is known.
+
+        Args:
+            repeat: number of the run; each is made once.
+            trace: whether to record which files each test executes.
+
+        Raises:
+            SandboxError: infrastructure failed in every attempt; such a run is not stored.
+        """
+        key = self._key(row, f"untouched {repeat}{' traced' if trace else ''}", selection)
+        return await self._stored(key, lambda: self.run(row, "", selection, trace=trace))
 
     async def run(
         self, row: TaskRow, patch: str, selection: TestSelection, *, trace: bool = False
@@ -157,19 +169,28 @@ class TestRuns:
                 return not_run(RunStatus.NO_CHANGE, f"only tests are changed: {left_out}")
             script = command.script(selection.files, path=path, trace=trace and command.traces)
             answer = replace(protected.answer, test_command=script, pass_to_pass=_guarded(selection.files))
+            request = RunRequest(
+                answer=answer, timeout_s=limit_s, changed=changed, overlay=selection.added or NO_OVERLAY
+            )
             try:
-                evidence = await gather(
-                    box, answer, timeout_s=limit_s, overlay=selection.added or NO_OVERLAY, changed=changed
-                )
+                evidence = await gather(box, request)
             except PlacementError as error:
                 if not error.is_caused_by(f"{row.task.workdir}/{name}" for name in changed):
                     raise
                 return not_run(RunStatus.PATCH_FAILED, str(error))
         return await asyncio.to_thread(report_of, evidence, selection.signs)
 
-    def _key(self, row: TaskRow, patch: str, selection: TestSelection) -> str:
+    async def _stored(self, key: str, make: Callable[[], Awaitable[TestReport]]) -> TestReport:
+        async with self._locks.setdefault(key, asyncio.Lock()):
+            report = await self._store.load(key)
+            if report is None:
+                report = await make()
+                await self._store.save(key, report)
+            return report
+
+    def _key(self, row: TaskRow, tree: str, selection: TestSelection) -> str:
         added = [(path, hashlib.sha256(data).hexdigest()) for path, data in sorted(selection.added.items())]
-        parts = (row.task.id, patch_hash(patch), selection.files, added, selection.signs, self._timeout_s)
+        parts = (row.task.id, tree, selection.files, added, selection.signs, self._timeout_s)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
