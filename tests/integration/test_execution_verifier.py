@@ -8,21 +8,25 @@ from typing import Any
 
 import pytest
 
+from engine.config.rollout import RolloutConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.testing import testrun
 from engine.datasets.testing.toolchain import MOUNT, ensure_toolchain
 from engine.errors import DatasetError, SandboxStartError
+from engine.inference.base import GenerationContext, Policy
 from engine.patches.diff import diff_texts
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
-from engine.types import TaskRow
+from engine.sandbox.pool.pool import SandboxPool
+from engine.types import TaskAnswer, TaskRow, TerminationReason, Trajectory
 from engine.verifiers.execution_based.regression import RegressionSuite, find_regression_tests
 from engine.verifiers.execution_based.reports import RunStatus
 from engine.verifiers.execution_based.reproduction import Rejection, ReproductionTest, examine
 from engine.verifiers.execution_based.runs import TestRuns, TestSelection
 from engine.verifiers.execution_based.scores import CandidatePatch, CandidateScore, score_candidates
 from engine.verifiers.execution_based.store import FolderReports
+from engine.verifiers.execution_based.testing_agent import TestingAgent, written_tests
 from tests.dataset_builders import (
     BROKEN,
     NUMBERS,
@@ -34,6 +38,7 @@ from tests.dataset_builders import (
     toolchain_or_skip,
     write_toy,
 )
+from tests.rollout_builders import SUBMIT, ChatScript, Recorder, in_bytes, quick_agent, respond
 
 GOOD = patched(NUMBERS)
 BREAKING = patched(NUMBERS.replace(*BROKEN).replace("return total / count", "return total"))
@@ -336,3 +341,101 @@ async def test_a_reproduction_test_that_fails_by_chance_is_not_kept(home: Path, 
     runs = make_runs(home)
     examined = await examine(runs, row, ReproductionTest(author="t1", content=f"import random\n\n\n{names}"))
     assert len(examined.failing) < 40
+
+
+def writes(content: str, *, also: str = "") -> list[str]:
+    """A testing agent's turns: a look, perhaps a change of the source, the test, submission."""
+    turns = [respond("execute_bash", cmd="ls; cat toy/numbers.py")]
+    if also:
+        turns.append(respond("execute_bash", cmd=also))
+    turns.append(respond("file_editor", command="create", path="/testbed/test_issue.py", file_text=content))
+    return [*turns, SUBMIT]
+
+
+async def written_by(
+    home: Path, row: TaskRow, policy: Policy, runs: TestRuns, *, size: int = 1
+) -> tuple[Trajectory, ...]:
+    sandbox = SandboxConfig(memory_mb=512)
+    pool = SandboxPool(LocalBackend(home), sandbox)
+    agent = TestingAgent(
+        policy=policy,
+        runs=runs,
+        pool=pool,
+        agent=quick_agent(prompt="reproduction_v1", command_timeout_s=60.0),
+        sandbox=sandbox,
+        rollout=RolloutConfig(group_size=size, max_concurrent=2),
+        observer=Recorder(),
+        seed=1,
+        run_id="test",
+    )
+    try:
+        (group,) = await agent.collect([row])
+    finally:
+        await pool.close()
+    return group.trajectories
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+async def test_a_testing_agent_writes_a_test_that_tells_candidates_apart(
+    home: Path, row: TaskRow, tokens: bool
+) -> None:
+    turns = writes(REPRODUCTION, also="echo 'x = 1' >> toy/words.py")
+    script = ChatScript(turns)
+    runs = make_runs(home)
+    policy: Policy = in_bytes(script) if tokens else script
+    (trajectory,) = await written_by(home, row, policy, runs)
+    assert (trajectory.termination, trajectory.reward) == (TerminationReason.SUBMITTED, 1.0)
+    assert "clamp" in trajectory.steps[0].observation
+    assert (len(trajectory.tokens.ids) > 0) is tokens
+    assert trajectory.grade is not None
+    assert [test.test_id for test in trajectory.grade.tests] == [
+        "test_issue.py::test_inside",
+        "test_issue.py::test_above",
+    ]
+    (test,) = written_tests([trajectory, trajectory])
+    assert test.content == REPRODUCTION
+    scores = await score_candidates(
+        runs,
+        row,
+        [CandidatePatch(trajectory_id="g", patch=GOOD), CandidatePatch(trajectory_id="b", patch=BREAKING)],
+        suite=RegressionSuite(),
+        tests=[await examine(runs, row, test)],
+    )
+    assert [scores[name].reproduction_passes for name in "gb"] == [2, 0]
+    assert [scores[name].regression_passes for name in "gb"] == [0, 0]
+
+
+async def test_a_testing_agent_gets_no_answer_and_no_reward_for_useless_tests(
+    home: Path, own_row: TaskRow
+) -> None:
+    contents = ["def test_a():\n    assert True\n", "import nothing_like_it\n", REPRODUCTION]
+    seen: list[TaskAnswer] = []
+
+    def answer(context: GenerationContext) -> str:
+        seen.append(context.row.answer)
+        index = context.key.index
+        turns = (
+            writes(contents[index], also="ls hidden; git log --oneline | wc -l") if index < 3 else [SUBMIT]
+        )
+        return turns[len(context.steps)]
+
+    trajectories = await written_by(
+        home / "own", own_row, ChatScript(answer), make_runs(home / "own"), size=4
+    )
+    assert [trajectory.reward for trajectory in trajectories] == [0.0, 0.0, 1.0, 0.0]
+    details = [trajectory.grade.detail for trajectory in trajectories if trajectory.grade is not None]
+    assert [detail.partition(":")[0] for detail in details] == ["passes", "did_not_run", "", "no_test"]
+    assert all("No such file" in trajectory.steps[1].observation for trajectory in trajectories[:3])
+    assert len(seen) == 13
+    assert all(answer == TaskAnswer(gold_patch="", hidden_paths=("hidden",)) for answer in seen)
+    assert len(written_tests(trajectories)) == 3
+
+
+async def test_the_keep_rule_is_applied_once_to_a_test(home: Path, row: TaskRow) -> None:
+    backend = CountingBackend(home)
+    runs = make_runs(home, backend=backend)
+    test = ReproductionTest(author="t1", content=REPRODUCTION)
+    examined = await examine(runs, row, test)
+    assert backend.opened == 2
+    assert await examine(runs, row, test) == examined
+    assert backend.opened == 2

@@ -17,9 +17,13 @@ _OWN_PYTEST = ("python3", "-m", "pytest", "-q", "--tb=short", "-p", "no:cachepro
 
 
 def visible_row(row: TaskRow) -> TaskRow:
-    """Return a task without its answer: only what makes the sandbox that agents see is left of it."""
+    """Return a task with no more of its answer than makes agents' sandboxes and starts pytest there."""
+    roots = PytestCommand.of(row).roots
     answer = TaskAnswer(
-        gold_patch="", setup_patch=row.answer.setup_patch, hidden_paths=row.answer.hidden_paths
+        gold_patch="",
+        setup_patch=row.answer.setup_patch,
+        hidden_paths=row.answer.hidden_paths,
+        test_command="" if roots is None else driver_command([], roots),
     )
     return replace(row, answer=answer)
 

@@ -9,6 +9,7 @@ import pytest
 
 from engine.datasets.testing.testrun import Record, driver_command
 from engine.grading.evidence import Evidence
+from engine.patches.diff import diff_texts
 from engine.types import TaskAnswer, TestOutcome
 from engine.verifiers.execution_based.commands import PytestCommand, visible_row
 from engine.verifiers.execution_based.imports import imported_modules, is_imported
@@ -16,7 +17,9 @@ from engine.verifiers.execution_based.reports import RunStatus, TestReport, merg
 from engine.verifiers.execution_based.reproduction import Examination, Rejection, ReproductionTest
 from engine.verifiers.execution_based.scores import CandidateScore, TestScore
 from engine.verifiers.execution_based.store import FolderReports
+from engine.verifiers.execution_based.testing_agent import reproduction_test
 from engine.verifiers.execution_based.toxicity import quality_of_tests
+from tests.dataset_builders import new_file
 from tests.rollout_builders import make_row
 
 
@@ -61,6 +64,12 @@ def test_nothing_of_the_answer_is_used() -> None:
     )
     seen = visible_row(replace(make_row(), answer=answer)).answer
     assert seen == TaskAnswer(gold_patch="", hidden_paths=("hidden",), setup_patch="setup")
+    ours = visible_row(
+        replace(make_row(), answer=replace(answer, test_command=driver_command(["t.py::t"], ["src"])))
+    )
+    assert "t.py" not in ours.answer.test_command
+    assert PytestCommand.of(ours).roots == ("src",)
+    assert visible_row(ours) == ours
 
 
 def test_the_driver_runs_where_the_image_has_it() -> None:
@@ -75,6 +84,17 @@ def test_the_driver_runs_where_the_image_has_it() -> None:
     own = PytestCommand.of(replace(row, answer=replace(row.answer, test_command="pytest t")))
     assert own.script(["tests/test a.py"], path="/venv/bin:/bin").startswith("export PATH=/venv/bin:/bin\n")
     assert not own.traces
+
+
+def test_a_testing_agents_test_is_its_one_file() -> None:
+    other = diff_texts("toy/numbers.py", "a\n", "b\n")
+    test = "def test_a():\n    assert False\n"
+    found = reproduction_test(other + new_file("test_issue.py", test), author="a")
+    assert (found.author, found.content) == ("a", test)
+    assert reproduction_test(other + new_file("tests/test_issue.py", test), author="a").content == ""
+    changed = diff_texts("test_issue.py", "a\n", "b\n")
+    for patch in ("", other, changed, "no patch"):
+        assert reproduction_test(patch, author="a").content == ""
 
 
 def record(outcomes: dict[str, str], *, status: int = 0, signs: tuple[str, ...] = ()) -> Evidence:
