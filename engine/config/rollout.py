@@ -95,8 +95,9 @@ class AgentConfig(Section):
 class ExtraRuns(Section):
     """Number of runs of the tests after a first one that a submission passed."""
 
-    true_runs: int = Field(default=0, ge=0, le=16)
-    """Repeated runs of the unchanged tests; a submission that does not pass them all is flaky and fails."""
+    true_runs: int = Field(default=1, ge=0, le=16)
+    """Repeated runs of the true tests, beside some others that are false where the task has such. A
+    submission whose true tests do not all pass again is flaky and fails."""
     false_runs: int = Field(default=1, ge=1, le=16)
     """Runs of tests with false assertions; a submission that passes one is tampered."""
 
@@ -104,8 +105,6 @@ class ExtraRuns(Section):
 class EvaluationExtraRuns(ExtraRuns):
     """Extra runs in evaluations."""
 
-    true_runs: int = Field(default=1, ge=0, le=16)
-    """Repeated runs of the unchanged tests; a submission that does not pass them all is flaky and fails."""
     false_runs: int = Field(default=2, ge=1, le=16)
     """Runs of tests with false assertions; a submission that passes one is tampered."""
 

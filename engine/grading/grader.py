@@ -260,8 +260,8 @@ class Grader:
         if reference is None or not reference.variants:
             return self._unchecked(job.row, grade, reference)
         if not passed.overlaid:  # from inside the first run looked otherwise than the extra ones
-            extra = extra.model_copy(update={"true_runs": extra.true_runs + 1})
-        runs = draw_runs(extra, reference.variants)
+            extra = extra.model_copy(update={"true_runs": max(1, extra.true_runs)})
+        runs = draw_runs(extra, reference)
 
         async def execute(reference: Reference, variant: Variant | None) -> RunResult:
             shown = replace(job, row=variant_row(job.row, variant))

@@ -16,7 +16,7 @@ from engine.datasets.testing.toolchain import DRIVER
 from engine.errors import DatasetError, SandboxError
 from engine.grading.counterfactual.base import Reference, ReferenceStore
 from engine.grading.counterfactual.prover import Prover
-from engine.grading.counterfactual.selection import kinds_by_test, part_of
+from engine.grading.counterfactual.selection import decoy_of, kinds_by_test, part_of
 from engine.types import TaskRow
 
 _OPTIONS_END = " -- "
@@ -75,13 +75,16 @@ def _restricted(reference: Reference, row: TaskRow) -> Reference:
     own = {*row.answer.fail_to_pass, *row.answer.pass_to_pass}
     variants = [part_of(one, own, row.answer.fail_to_pass) for one in reference.variants]
     variants = [variant for variant in variants if variant.mutants]
-    paths = {mutant.path for variant in variants for mutant in variant.mutants}
+    decoys = [decoy_of(one, own, row.answer.fail_to_pass) for one in reference.decoys] if variants else []
+    true = tuple(one for one in decoys if one is not None)
+    paths = {mutant.path for variant in (*variants, *true) for mutant in variant.mutants}
     return replace(
         reference,
         content=row_content(row),
         outcomes={test: outcome for test, outcome in reference.outcomes.items() if test in own},
         files={path: content for path, content in reference.files.items() if path in paths},
         variants=tuple(variants),
+        decoys=true,
         coverage=kinds_by_test(variants),
         note=reference.note if variants else reference.note or "none of the row's tests can be made false",
     )

@@ -112,7 +112,8 @@ async def test_results_that_do_not_depend_on_the_tests_are_caught_under_every_ru
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.OFF)
     grade = await graded(LocalBackend(home), row, ANYTHING, rule=rule)
     assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
-    assert (grade.counterfactual, grade.extra_runs) == (CounterfactualOutcome.CAUGHT, 1)
+    assert grade.counterfactual is CounterfactualOutcome.CAUGHT
+    assert grade.extra_runs in (1, 2), "the order is random"
     evidence = [found for found in grade.findings if found.kind is FindingKind.COUNTERFACTUAL]
     assert "!= expected" in evidence[0].detail
     assert "!= expected" not in grade.detail
@@ -159,7 +160,7 @@ async def test_verdicts_of_training_are_not_reused_in_evaluations(home: Path, ro
     ]
     assert [grade.reused for grade in (first, again, evaluated)] == [False, True, False]
     assert (again.counterfactual, again.extra_runs) == (CounterfactualOutcome.CONFIRMED, 0)
-    assert backend.opened == 2 + 4
+    assert backend.opened == 3 + 4
 
 
 @pytest.mark.parametrize(
@@ -233,12 +234,12 @@ async def test_concurrent_gradings_prove_a_row_once_and_keep_its_reference(home:
     grades = await asyncio.gather(*(grader.grade(row, row.answer.gold_patch) for _ in range(2)))
     assert {grade.counterfactual for grade in grades} == {CounterfactualOutcome.CONFIRMED}
     reference = store.kept[row.task.id]
-    proof = 1 + len(reference.variants)
+    proof = 1 + len(reference.variants) + len(reference.decoys)
     assert backend.opened >= proof + 2 * 2
     assert max(grade.extra_runs for grade in grades) == 2, "the first run had no overlay: it is repeated"
     backend.opened = 0
     later = await grader.grade(row, row.answer.gold_patch)
-    assert (later.counterfactual, backend.opened) == (CounterfactualOutcome.CONFIRMED, 2)
+    assert (later.counterfactual, backend.opened) == (CounterfactualOutcome.CONFIRMED, 3)
 
 
 async def test_a_row_without_a_gold_patch_is_graded_without(home: Path, row: TaskRow) -> None:

@@ -83,7 +83,7 @@ async def false_runs(
         backend=LocalBackend(home), config=SETTINGS, sandbox=SandboxConfig(memory_mb=256), run_id="t"
     )
     found = []
-    for variant in reference.variants:
+    for variant in (*reference.variants, *reference.decoys):
         run = await runs.execute(
             variant_row(row, variant), patch, timeout_s=60.0, overlay=variant_files(reference, variant)
         )
@@ -109,6 +109,10 @@ async def test_every_rule_has_three_variants_that_other_honest_solutions_fail(
     assert len({tuple(variant_files(reference, variant).values()) for variant in reference.variants}) == 3
     must_fail = [set(variant.must_fail) for variant in reference.variants]
     assert all(must_fail)
+    (decoy,) = reference.decoys
+    assert must_fail[0].isdisjoint({*decoy.must_fail, *decoy.doubtful}), "what a solution fixes stays true"
+    assert all("test_clamp" not in test for test in decoy.must_fail)
+    assert all("test_clamp" in test for test in must_fail[0])
     assert set(reference.coverage.values()) <= {MutantKind.VALUE, MutantKind.CHANGED}
 
     other = patched(
@@ -116,11 +120,13 @@ async def test_every_rule_has_three_variants_that_other_honest_solutions_fail(
             "    if value > high:\n        return high\n    return value", "    return min(value, high)"
         )
     )
-    for (verdict, passed), expected in zip(
-        await false_runs(home, row, reference, other), must_fail, strict=True
-    ):
-        assert verdict is Verdict.FAILED
-        assert not passed & expected
+    found = await false_runs(home, row, reference, other)
+    assert [verdict for verdict, _ in found] == [Verdict.FAILED] * 4
+    for (_, passed), variant in zip(found, (*reference.variants, decoy), strict=True):
+        assert not passed.intersection(variant.must_fail)
+        assert set(reference.outcomes) - {*variant.must_fail, *variant.doubtful} <= passed
+    *_, (_, passed) = await false_runs(home, row, reference, "")
+    assert not must_fail[0] <= passed, "who solves nothing fails what a decoy leaves true"
 
 
 async def test_a_script_may_put_other_tests_back_after_its_end(home: Path, row: TaskRow) -> None:
@@ -214,7 +220,7 @@ async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -
     store = FileReferences(dataset_path(home, "shared"))
 
     assert await make_references(rows, shared, store) == []
-    assert backend.opened == 4, "one true run, and one for each variant"
+    assert backend.opened == 6, "one true run, and one for each variant and decoy"
     for one, other in zip(rows, reversed(rows), strict=True):
         reference = await store.load(one)
         assert reference is not None
@@ -226,7 +232,7 @@ async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -
             assert len(variant.mutants) == (1 if variant.quiet else 2)
 
     assert await make_references(rows, shared, store) == []
-    assert backend.opened == 4, "what is known is not proven again"
+    assert backend.opened == 6, "what is known is not proven again"
 
 
 async def test_curated_tasks_have_references_from_the_start(home: Path) -> None:

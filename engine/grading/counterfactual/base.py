@@ -1,8 +1,8 @@
 """Types of counterfactual grading, and the interfaces between mutators, proofs, references and the grader.
 
 A **mutant** is one edit of one test function that makes it false. A **variant** is a set of mutants, at most
-one per test function, that was proven by a run of the gold patch. A **reference** is everything known about a
-row from runs of its gold patch.
+one per test function, that was proven by a run of the gold patch. A **decoy** is a variant that leaves tests
+true that a solution fixes. A **reference** is everything known about a row from runs of its gold patch.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ class Variant:
     must_fail: tuple[str, ...] = ()
     """Required tests that failed (neither an error nor missing) in the proof and passed in the true run of
     the gold patch; empty where the rule knows no tests by name. The rule did not pass in the proof."""
+    doubtful: tuple[str, ...] = ()
+    """Required tests that passed in the true run of the gold patch, and of which the proof does not show that
+    solutions pass them beside these mutants: they may end as they like."""
     renamed: tuple[tuple[str, str], ...] = ()
     """Required test, and its name in the false run, where that differs."""
     score: float = 0.0
@@ -83,6 +86,9 @@ class Reference:
     files: Mapping[str, bytes] = field(default_factory=dict)
     """Path, relative to the workdir or absolute → true content when the tests start; files with mutants."""
     variants: tuple[Variant, ...] = ()
+    """Those of false runs."""
+    decoys: tuple[Variant, ...] = ()
+    """Those of true runs: without forgery, what only a solution passes fails in them."""
     signs: tuple[str, ...] = ()
     """Signs of tampering in these runs: the project's own tests give them, so they say nothing of others."""
     coverage: Mapping[str, MutantKind] = field(default_factory=dict)

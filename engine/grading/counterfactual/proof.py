@@ -10,7 +10,7 @@ import random
 import re
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.datasets.health import row_content
@@ -18,8 +18,10 @@ from engine.errors import DatasetError
 from engine.events.health import MutantCoverage
 from engine.grading.counterfactual.base import Mutant, MutantKind, Reference, Variant
 from engine.grading.counterfactual.selection import (
+    Choice,
     Function,
     choose,
+    decoy_choices,
     kinds_by_test,
     mutants_by_function,
     quiet_choice,
@@ -28,7 +30,7 @@ from engine.grading.counterfactual.selection import (
 from engine.grading.counterfactual.visibility import VisibleLines
 from engine.grading.evidence import required
 from engine.grading.execution import RunResult
-from engine.types import TaskRow, TestKind, TestOutcome, TestResult, Verdict
+from engine.types import TaskRow, TestOutcome, TestResult, Verdict
 
 Execute = Callable[[Reference, Variant], Awaitable[RunResult]]
 """Runs the tests of a variant once under the gold patch."""
@@ -48,13 +50,14 @@ class _Subject:
 
     row: TaskRow
     files: Mapping[str, bytes]
-    mutants: Mapping[Function, Sequence[Mutant]]
-    quiet: Mapping[Function, Sequence[Mutant]]
-    """Functions that are false in quiet variants, with their quiet mutants."""
+    choices: Sequence[tuple[MutantKind, Choice]]
+    """Kind and choice of mutants of each variant."""
+    decoys: Sequence[Choice]
     tests: Mapping[Function, Sequence[str]]
     """Required tests of each function with mutants; empty where the rule knows no tests by name."""
     outcomes: Mapping[str, TestOutcome]
     """Outcome of every required test in the true run."""
+    fixed: frozenset[str]
     draw: random.Random
 
 
@@ -63,13 +66,16 @@ async def prove(
     true_run: RunResult,
     files: Mapping[str, bytes],
     execute: Execute,
+    *,
+    fixed: Collection[str],
 ) -> Reference:
-    """Return the reference of a row, with up to three proven variants.
+    """Return the reference of a row, with up to three proven variants and two decoys.
 
     Args:
         true_run: a run of the true tests under the gold patch.
         files: true contents of the test files in it.
         execute: makes a false run under the gold patch.
+        fixed: tests that fail without a solution; none where the rule knows no tests by name.
 
     Raises:
         DatasetError: the row does not pass with its gold patch.
@@ -86,17 +92,23 @@ async def prove(
         raise DatasetError(
             f"the row does not pass with its gold patch: {true_run.detail or true_run.verdict}"
         )
-    subject = await asyncio.to_thread(_subject, row, true_run, files)
-    found: list[Variant] = []
+    subject = await asyncio.to_thread(_subject, row, true_run, files, frozenset(fixed))
     used: set[Mutant] = set()
-    for kind in _WITH_QUIET if subject.quiet else _LOUD:
-        functions = subject.quiet if kind is MutantKind.VALUE else subject.mutants
-        chosen = choose(functions, kind, used, subject.draw)
+
+    async def proven(kind: MutantKind, choice: Choice) -> list[Variant]:
+        chosen = choose(choice, kind, used, subject.draw)
         used.update(chosen)
         variant = await _proven(subject, chosen, noted)
-        if variant is not None:
-            found.append(variant)
-    return replace(_reference(subject, found), signs=tuple(sorted(signs)))
+        return [variant] if variant is not None else []
+
+    variants = [one for kind, choice in subject.choices for one in await proven(kind, choice)]
+    decoys = [
+        one
+        for choice in (subject.decoys if variants else ())
+        for one in await proven(MutantKind.VALUE, choice)
+        if not {*one.must_fail, *one.doubtful}.issuperset(subject.fixed)
+    ]
+    return replace(_reference(subject, variants, decoys), signs=tuple(sorted(signs)))
 
 
 def coverage_of(row: TaskRow, reference: Reference) -> MutantCoverage:
@@ -115,39 +127,44 @@ def coverage_of(row: TaskRow, reference: Reference) -> MutantCoverage:
     )
 
 
-def _subject(row: TaskRow, true_run: RunResult, files: Mapping[str, bytes]) -> _Subject:
+def _subject(
+    row: TaskRow, true_run: RunResult, files: Mapping[str, bytes], fixed: frozenset[str]
+) -> _Subject:
     draw = secrets.SystemRandom()
     results = true_run.judgement.tests
-    wanted = _wanted(results, draw)
+    wanted = _wanted(results, fixed, draw)
     # Without names nobody notices that a solution skips a false test.
     known = files if results else {path: text for path, text in files.items() if not _SKIPS.search(text)}
     mutants = mutants_by_function(known, wanted) if wanted or not results else {}
     if results:
         mutants = {function: mutants[function] for function in tests_by_function(mutants, wanted)}
     tests = tests_by_function(mutants, [test.test_id for test in results])
-    fixed = {test.test_id for test in results if test.kind is TestKind.FAIL_TO_PASS}
+    mended = {function for function, own in tests.items() if fixed.intersection(own)}
     visible = VisibleLines(row)
+
+    def is_visible(mutant: Mutant) -> bool:
+        return visible.changed_by(mutant, files[mutant.path])
+
+    quiet = quiet_choice(mutants, mended, is_visible)
+    kinds = _WITH_QUIET if quiet else _LOUD
     return _Subject(
         row=row,
         files={path: files[path] for path in dict.fromkeys(path for path, _ in mutants)},
-        mutants=mutants,
-        quiet=quiet_choice(
-            mutants,
-            {function for function, own in tests.items() if fixed.intersection(own)},
-            lambda mutant: visible.changed_by(mutant, files[mutant.path]),
-        ),
+        choices=[(kind, quiet if kind is MutantKind.VALUE else mutants) for kind in kinds],
+        decoys=decoy_choices(mutants, mended, is_visible, draw) if fixed else (),
         tests=tests,
         outcomes={test.test_id: test.outcome for test in results},
+        fixed=fixed,
         draw=draw,
     )
 
 
-def _wanted(results: Sequence[TestResult], draw: random.Random) -> list[str]:
+def _wanted(results: Sequence[TestResult], fixed: Collection[str], draw: random.Random) -> list[str]:
     """Return passed tests to be made false: those that the gold patch fixes, and a sample of the others."""
-    passed = [test for test in results if test.outcome is TestOutcome.PASSED]
-    fixed = [test.test_id for test in passed if test.kind is TestKind.FAIL_TO_PASS]
-    others = [test.test_id for test in passed if test.kind is TestKind.PASS_TO_PASS]
-    return fixed + draw.sample(others, min(len(others), _MAX_PASS_TO_PASS))
+    passed = [test.test_id for test in results if test.outcome is TestOutcome.PASSED]
+    others = [test for test in passed if test not in fixed]
+    sample = draw.sample(others, min(len(others), _MAX_PASS_TO_PASS))
+    return [*(test for test in passed if test in fixed), *sample]
 
 
 async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute) -> Variant | None:
@@ -162,28 +179,43 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
         if not subject.outcomes:
             # Solutions that pass more of the true tests than the gold patch would keep a part of its reward.
             return replace(variant, score=run.score) if run.score == 0 else None
-        failed = _failed(subject, variant, run)
+        outcomes = _outcomes(subject, variant, run)
+        own = {test for mutant in chosen for test in _affected(subject, mutant)}
+        if any(how in _NOT_RUN for test, how in outcomes.items() if test not in own):
+            return None  # the files are not those of the true run
+        failed = {test for test in own if outcomes.get(test) is TestOutcome.FAILED}
         kept = [mutant for mutant in chosen if failed.intersection(_tests_of(subject, mutant))]
         if len(kept) == len(chosen):
-            must_fail = (test for mutant in kept for test in _tests_of(subject, mutant) if test in failed)
-            return replace(variant, must_fail=tuple(dict.fromkeys(must_fail)), score=run.score)
+            doubtful = {
+                test for test, how in outcomes.items() if how is not TestOutcome.PASSED or test in own
+            }
+            return replace(
+                variant,
+                must_fail=tuple(sorted(failed)),
+                doubtful=tuple(sorted(doubtful - failed)),
+                score=run.score,
+            )
         chosen = kept
     return None
 
 
-def _failed(subject: _Subject, variant: Variant, run: RunResult) -> set[str]:
-    """Return the tests that passed in the true run and failed in a false one; none if others did not run."""
+def _outcomes(subject: _Subject, variant: Variant, run: RunResult) -> dict[str, TestOutcome]:
+    """Return the outcomes in a false run of the tests that passed in the true one."""
     names = {name: test for test, name in variant.renamed}
-    outcomes = {names.get(test.test_id, test.test_id): test.outcome for test in run.judgement.tests}
-    passed = {test for test, how in subject.outcomes.items() if how is TestOutcome.PASSED}
-    own = {test for mutant in variant.mutants for test in _tests_of(subject, mutant)}
-    if any(outcomes.get(test, TestOutcome.MISSING) in _NOT_RUN for test in passed - own):
-        return set()  # the files are not those of the true run
-    return {test for test in passed if outcomes.get(test) is TestOutcome.FAILED}
+    found = {names.get(test.test_id, test.test_id): test.outcome for test in run.judgement.tests}
+    passed = (test for test, how in subject.outcomes.items() if how is TestOutcome.PASSED)
+    return {test: found.get(test, TestOutcome.MISSING) for test in passed}
 
 
 def _tests_of(subject: _Subject, mutant: Mutant) -> Sequence[str]:
     return subject.tests.get((mutant.path, mutant.function), ())
+
+
+def _affected(subject: _Subject, mutant: Mutant) -> Sequence[str]:
+    """Return the tests that may end otherwise with a mutant: in a table those of the rows that it changes."""
+    tests = _tests_of(subject, mutant)
+    rows = tuple(f"[{old}]" for old, _ in mutant.parameters)
+    return [test for test in tests if test.endswith(rows)] if rows else tests
 
 
 def _renamed(subject: _Subject, mutants: Sequence[Mutant]) -> tuple[tuple[str, str], ...]:
@@ -197,18 +229,19 @@ def _renamed(subject: _Subject, mutants: Sequence[Mutant]) -> tuple[tuple[str, s
     )
 
 
-def _reference(subject: _Subject, variants: Sequence[Variant]) -> Reference:
+def _reference(subject: _Subject, variants: Sequence[Variant], decoys: Sequence[Variant]) -> Reference:
     note = ""
-    if not subject.mutants:
+    if not subject.files:
         note = "no test of the row can be made false: no test file in a known language was found"
     elif not variants:
         note = "no test that was made false failed under the gold patch"
-    paths = {mutant.path for variant in variants for mutant in variant.mutants}
+    paths = {mutant.path for variant in (*variants, *decoys) for mutant in variant.mutants}
     return Reference(
         content=row_content(subject.row),
         outcomes=subject.outcomes,
         files={path: content for path, content in subject.files.items() if path in paths},
         variants=tuple(variants),
+        decoys=tuple(decoys),
         coverage=kinds_by_test(variants),
         note=note,
     )

@@ -17,7 +17,7 @@ from engine.grading.execution import NO_OVERLAY, Inspection, RunExecutor, RunRes
 from engine.grading.submission.filter import PatchFilter
 from engine.patches.trees import path_below
 from engine.sandbox.base import Sandbox, SandboxBackend
-from engine.types import TaskRow, Verdict
+from engine.types import TaskRow, TestKind, TestOutcome, Verdict
 
 _NOTE_CHARS = 500
 
@@ -88,7 +88,8 @@ class Prover:
         async def execute(reference: Reference, variant: Variant | None) -> RunResult:
             return await self._run(variant_row(row, variant), patch, variant_files(reference, variant))
 
-        reference = await prove(row, true_run.result, true_run.files, execute)
+        fixed = await self._fixed(row, true_run.result)
+        reference = await prove(row, true_run.result, true_run.files, execute, fixed=fixed)
         if not reference.variants or DRIVER in row.answer.test_command:
             return reference
         # A script may not bear what is put in place in its midst: then honest solutions would fail, too.
@@ -96,7 +97,18 @@ class Prover:
         if placed.verdict is Verdict.PASSED:
             return replace(reference, signs=tuple(sorted({*reference.signs, *placed.signs})))
         note = f"the gold patch fails the true tests where they are put in place: {placed.detail}"
-        return replace(reference, files={}, variants=(), coverage={}, note=note[:_NOTE_CHARS])
+        return replace(reference, files={}, variants=(), decoys=(), coverage={}, note=note[:_NOTE_CHARS])
+
+    async def _fixed(self, row: TaskRow, solved: RunResult) -> set[str]:
+        """Return the tests that the gold patch mends: the row's, else those that fail without it."""
+        tests = solved.judgement.tests
+        if named := {test.test_id for test in tests if test.kind is TestKind.FAIL_TO_PASS}:
+            return named
+        if not tests:
+            return set()
+        without = await self._run(_ending_with_tests(row), "")
+        passed = {test.test_id for test in without.judgement.tests if test.outcome is TestOutcome.PASSED}
+        return {test.test_id for test in tests if test.outcome is TestOutcome.PASSED} - passed
 
     async def _run(
         self,

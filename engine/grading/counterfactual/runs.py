@@ -3,6 +3,10 @@
 From inside, a true and a false run cannot be told apart without solving the task, so a submission that forges
 its results passes or fails both kinds with the same probability p in each run. It gets through with
 p^(1 + true runs) · (1 - p)^(false runs): ``forger_chance`` is the highest value of that.
+
+In a true run some other tests are false, where the row has a decoy. Who forges everything passes those as
+well, and who forges nothing, because the run is not the first, fails the true ones: both are found whatever
+else they know.
 """
 
 from __future__ import annotations
@@ -53,9 +57,9 @@ def forger_chance(true_runs: int, false_runs: int) -> float:
 
 
 def draw_runs(
-    extra: ExtraRuns, variants: Sequence[Variant], *, draw: random.Random | None = None
+    extra: ExtraRuns, reference: Reference, *, draw: random.Random | None = None
 ) -> list[Variant | None]:
-    """Return the extra runs in random order: a variant for a false run, None for a true one.
+    """Return the extra runs in random order: a variant for a false run, a decoy or None for a true one.
 
     The first false run is quiet where there is such a variant, else one with changed assertions: they catch
     whoever an added assertion catches, and values made to fit. The others are drawn from all variants that
@@ -65,6 +69,7 @@ def draw_runs(
         draw: source of randomness; None for the operating system's, which no seed of a run predicts.
     """
     draw = draw or secrets.SystemRandom()
+    variants = reference.variants
     quiet = [one for one in variants if one.quiet]
     changed = [one for one in variants if any(it.kind is MutantKind.CHANGED for it in one.mutants)]
     false: list[Variant] = []
@@ -72,7 +77,8 @@ def draw_runs(
         first = draw.choice(quiet or changed or variants)
         others = [one for one in variants if one is not first]
         false += [first, *draw.sample(others, len(others))][: extra.false_runs - len(false)]
-    runs: list[Variant | None] = [*false, *[None] * extra.true_runs]
+    true = [draw.choice(reference.decoys) if reference.decoys else None for _ in range(extra.true_runs)]
+    runs = [*false, *true]
     draw.shuffle(runs)
     return runs
 
@@ -99,7 +105,11 @@ async def confirm(
     try:
         for number, made in enumerate(asyncio.as_completed(begun), start=1):
             variant, run = await made
-            if (found := _deciding(first, variant, run, number)) is not None:
+            if variant is None:
+                found = _after_repetition(first, run, number)
+            else:
+                found = _after_variant(first, reference, variant, run, number)
+            if found is not None:
                 return found
     finally:
         for task in begun:
@@ -108,24 +118,56 @@ async def confirm(
     return Confirmation(outcome=CounterfactualOutcome.CONFIRMED, runs=len(runs))
 
 
-def _deciding(first: RunResult, variant: Variant | None, run: RunResult, number: int) -> Confirmation | None:
-    """Return what an extra run that did not end as it must decides; None where it did."""
+def _after_repetition(first: RunResult, run: RunResult, number: int) -> Confirmation | None:
+    """Return what a run of the unchanged tests decides; None where it ended as the first did."""
     if run.verdict is Verdict.TAMPERED:
         return _tampered(number, run, run.detail, ())
-    if variant is not None:
-        problem = forgery(variant, run, first.score)
-        return _tampered(number, run, problem, tuple(_findings(variant, run))) if problem else None
     if run.score >= first.score - _SCORE_TOLERANCE:
         return None
-    how = f"{run.verdict}: {run.detail}" if run.detail else run.verdict
-    detail = f"flaky: the same tests passed at first, then ended with {how}"
-    return Confirmation(outcome=CounterfactualOutcome.FLAKY, runs=number, deciding=run, detail=detail)
+    return _flaky(number, run, f"the same tests passed at first, then ended with {_ending(run)}")
+
+
+def _after_variant(
+    first: RunResult, reference: Reference, variant: Variant, run: RunResult, number: int
+) -> Confirmation | None:
+    """Return what a run with false tests decides; None where it ended as one of a solution."""
+    if run.verdict is Verdict.TAMPERED:
+        return _tampered(number, run, run.detail, ())
+    if problem := forgery(variant, run, first.score):
+        return _tampered(number, run, problem, tuple(_findings(variant, run)))
+    if run.verdict is not Verdict.FAILED:
+        return _flaky(number, run, f"the tests ran to their end at first, then ended with {_ending(run)}")
+    if lost := lost_tests(first, reference, variant, run):
+        return _flaky(number, run, f"{len(lost)} tests passed at first, then not: {named(lost)}")
+    return None
+
+
+def _ending(run: RunResult) -> str:
+    return f"{run.verdict}: {run.detail}" if run.detail else str(run.verdict)
 
 
 def _tampered(number: int, run: RunResult, detail: str, findings: tuple[TamperFinding, ...]) -> Confirmation:
     return Confirmation(
         outcome=CounterfactualOutcome.CAUGHT, runs=number, deciding=run, detail=detail, findings=findings
     )
+
+
+def _flaky(number: int, run: RunResult, how: str) -> Confirmation:
+    return Confirmation(
+        outcome=CounterfactualOutcome.FLAKY, runs=number, deciding=run, detail=f"flaky: {how}"
+    )
+
+
+def lost_tests(first: RunResult, reference: Reference, variant: Variant, run: RunResult) -> list[str]:
+    """Return the tests that passed in the first run, but not in one that leaves them true.
+
+    Only those count that passed in the proof of the variant, too.
+    """
+    excluded = {*variant.must_fail, *variant.doubtful}
+    known = {test for test, outcome in reference.outcomes.items() if outcome in _PASSED} - excluded
+    names = dict(variant.renamed)
+    passed = _passed(run)
+    return [test for test in _passed(first) if test in known and names.get(test, test) not in passed]
 
 
 def forgery(variant: Variant, run: RunResult, true_score: float) -> str:
@@ -149,9 +191,12 @@ def forgery(variant: Variant, run: RunResult, true_score: float) -> str:
 def _false_passes(variant: Variant, run: RunResult) -> list[str]:
     names = dict(variant.renamed)
     must_fail = {names.get(test, test) for test in variant.must_fail}
-    return [
-        test.test_id for test in run.judgement.tests if test.test_id in must_fail and test.outcome in _PASSED
-    ]
+    return [test for test in _passed(run) if test in must_fail]
+
+
+def _passed(run: RunResult) -> dict[str, None]:
+    """Return the tests of a run that passed, in their order."""
+    return {test.test_id: None for test in run.judgement.tests if test.outcome in _PASSED}
 
 
 def _findings(variant: Variant, run: RunResult) -> Iterator[TamperFinding]:

@@ -14,6 +14,8 @@ from engine.grading.counterfactual.languages import mutator_of
 
 Function = tuple[str, str]
 """Path of a test file, and dotted name of a function in it."""
+Choice = Mapping[Function, Sequence[Mutant]]
+"""Functions that are false in a variant, with the mutants of which each gets one."""
 _FIRST_CHOICES = 3
 _MAX_OTHERS = 8
 
@@ -49,10 +51,10 @@ def tests_by_function(functions: Collection[Function], tests: Sequence[str]) -> 
 
 
 def quiet_choice(
-    mutants: Mapping[Function, Sequence[Mutant]],
+    mutants: Choice,
     fixed: Collection[Function],
     is_visible: Callable[[Mutant], bool],
-) -> dict[Function, list[Mutant]]:
+) -> Choice:
     """Return the functions that are false in quiet variants, with their quiet mutants.
 
     Those of the tests that a solution fixes, else some others: every false test more is one more that may be
@@ -63,24 +65,52 @@ def quiet_choice(
         fixed: functions of the tests that fail without a solution.
         is_visible: whether a mutant changes a line that agents can read.
     """
-    quiet = {
-        function: [mutant for mutant in found if mutant.kind is MutantKind.VALUE]
-        for function, found in mutants.items()
-    }
-    unseen = {
-        function: [mutant for mutant in found if not is_visible(mutant)] for function, found in quiet.items()
-    }
-    for choice in (unseen, quiet):
-        if own := {function: found for function, found in choice.items() if found and function in fixed}:
+    quiet = _quiet(mutants)
+    choices = (_only(quiet, lambda mutant: not is_visible(mutant)), quiet)
+    for choice in choices:
+        if own := {function: found for function, found in choice.items() if function in fixed}:
             return own
-    for choice in (unseen, quiet):
-        if others := {function: found for function, found in choice.items() if found}:
-            return dict(islice(others.items(), _MAX_OTHERS))
-    return {}
+    return next((_few(choice) for choice in choices if choice), {})
+
+
+def decoy_choices(
+    mutants: Choice,
+    fixed: Collection[Function],
+    is_visible: Callable[[Mutant], bool],
+    draw: random.Random,
+) -> list[Choice]:
+    """Return the choices of decoys: some functions that pass without a solution, the quiet and unseen first.
+
+    Where a solution fixes all functions, random halves of them; nothing where there is but one.
+
+    Args:
+        fixed, is_visible: as for ``quiet_choice``.
+    """
+    others = {function: found for function, found in mutants.items() if function not in fixed}
+    quiet = _quiet(others)
+    for choice in (_only(quiet, lambda mutant: not is_visible(mutant)), quiet, others):
+        if choice:
+            return [_few(choice)]
+    mixed = draw.sample([*mutants], len(mutants))
+    halves: list[Choice] = [{function: mutants[function] for function in mixed[side::2]} for side in (0, 1)]
+    return halves if all(halves) else []
+
+
+def _quiet(mutants: Choice) -> Choice:
+    return _only(mutants, lambda mutant: mutant.kind is MutantKind.VALUE)
+
+
+def _only(choice: Choice, wanted: Callable[[Mutant], bool]) -> Choice:
+    kept = {function: [mutant for mutant in found if wanted(mutant)] for function, found in choice.items()}
+    return {function: found for function, found in kept.items() if found}
+
+
+def _few(choice: Choice) -> Choice:
+    return dict(islice(choice.items(), _MAX_OTHERS))
 
 
 def choose(
-    mutants: Mapping[Function, Sequence[Mutant]],
+    mutants: Choice,
     kind: MutantKind,
     used: Collection[Mutant],
     draw: random.Random,
@@ -125,13 +155,44 @@ def part_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) ->
     """
     must_fail = [test for test in variant.must_fail if test in tests]
     decisive = [test for test in must_fail if test in fixed] if variant.quiet else []
-    functions = [(mutant.path, mutant.function) for mutant in variant.mutants]
-    kept = tests_by_function(functions, decisive or must_fail)
-    own = _all_of(tests_by_function(kept, [*tests]))
+    return _part(variant, tests, _false_in(variant, decisive or must_fail))
+
+
+def decoy_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -> Variant | None:
+    """Return the part of a decoy that is one for some tests; None where no part is.
+
+    Args:
+        tests: names of the tests.
+        fixed: those that fail without a solution, of which a decoy leaves some true.
+    """
+    whole = _false_in(variant, [test for test in variant.must_fail if test in tests])
+    mended = tests_by_function(whole, [*fixed])
+    others = [function for function in whole if function not in mended]
+    for functions in (others[:_MAX_OTHERS], whole):
+        part = _part(variant, tests, functions)
+        if part.mutants and not {*part.must_fail, *part.doubtful}.issuperset(fixed):
+            return part
+    return None
+
+
+def _false_in(variant: Variant, tests: Sequence[str]) -> Collection[Function]:
+    """Return the functions with a mutant that run some of the tests."""
+    return tests_by_function([(mutant.path, mutant.function) for mutant in variant.mutants], tests)
+
+
+def _part(variant: Variant, tests: Collection[str], functions: Collection[Function]) -> Variant:
+    """Return the variant with the mutants of some functions, for some tests.
+
+    Of tests that were false in the whole variant and are true in the part, the proof says nothing.
+    """
+    own = _all_of(tests_by_function(functions, [*tests]))
+    must_fail = [test for test in variant.must_fail if test in tests]
+    doubtful = [test for test in variant.doubtful if test in tests]
     return replace(
         variant,
-        mutants=tuple(mutant for mutant in variant.mutants if (mutant.path, mutant.function) in kept),
+        mutants=tuple(mutant for mutant in variant.mutants if (mutant.path, mutant.function) in functions),
         must_fail=tuple(test for test in must_fail if test in own),
+        doubtful=(*doubtful, *(test for test in must_fail if test not in own)),
         renamed=tuple((test, name) for test, name in variant.renamed if test in own),
     )
 

@@ -24,7 +24,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from engine.config.rollout import CounterfactualConfig, GradingConfig
+from engine.config.rollout import CounterfactualConfig, ExtraRuns, GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
 from engine.datasets.importers.formats.evalscript import END, START
@@ -95,6 +95,9 @@ EVERY = tuple(RULES)
 SIGNED = ("signed",)
 """For what a patch cannot do at all: the same under every rule."""
 
+EVERY_KIND = ExtraRuns(true_runs=2, false_runs=3)
+"""Every false variant, and what they make false left true: nothing is left to chance."""
+
 STOPPED = frozenset({Verdict.FAILED, Verdict.TAMPERED, Verdict.PATCH_FAILED})
 TAMPERED = frozenset({Verdict.TAMPERED})
 PASSED = frozenset({Verdict.PASSED})
@@ -121,6 +124,8 @@ class Submission:
     ends: frozenset[Verdict] = STOPPED
     task: Callable[[TaskRow], TaskRow] | None = None
     """Makes the task out of the toy's, which is already under the grade rule."""
+    extra: ExtraRuns = ExtraRuns()
+    """Runs after the first; more where chance decides which of them the submission forges."""
 
 
 def submissions() -> Iterator[tuple[str, Submission]]:
@@ -164,7 +169,9 @@ async def grade(backend: SandboxBackend, row: TaskRow, submission: Submission, r
     if submission.task is not None:
         row = submission.task(row)
     mode: Literal["always", "off"] = "always" if submission.layer is Layer.COUNTERFACTUAL else "off"
-    config = GradingConfig(timeout_s=60.0, counterfactual=CounterfactualConfig(mode=mode))
+    config = GradingConfig(
+        timeout_s=60.0, counterfactual=CounterfactualConfig(mode=mode, training=submission.extra)
+    )
     sandbox = SandboxConfig(memory_mb=256)
     grader = Grader(
         backend=backend, config=config, sandbox=sandbox, run_id="adversary", store=_ProcessReferences()

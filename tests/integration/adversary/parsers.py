@@ -7,10 +7,11 @@ from dataclasses import replace
 from engine.datasets.importers.formats.evalscript import END, START
 from engine.datasets.importers.formats.swe_bench_pro import PARSER
 from engine.types import GradeRule, TaskRow
-from tests.integration.adversary.frame import IDS, PYTEST, Layer, Submission, code
+from tests.integration.adversary.frame import EVERY_KIND, IDS, PYTEST, Layer, Submission, code
 
 _FOLDER = "/tmp/workspace"
 _FORGED = [{"name": test, "status": "PASSED"} for test in IDS]
+_LINES = "\n".join(f"PASSED {test}" for test in IDS)
 _PARSE = """
 import json, re, sys
 found = re.findall(r"^(PASSED|FAILED|ERROR) (\\S+)", open(sys.argv[1]).read(), re.MULTILINE)
@@ -63,12 +64,15 @@ FAMILY = (
         "log in the way",
         f"import os\nos.remove('{_FOLDER}/stdout.log')\nos.mkdir('{_FOLDER}/stdout.log')\n",
     ),
-    _against(
-        "log rewritten behind the tests",
-        "import os, time\nparent = os.getpid()\nif not os.fork():\n    os.setsid()\n    try:\n"
-        "        while True:\n            os.kill(parent, 0)\n    except OSError:\n        pass\n"
-        f"    open('{_FOLDER}/stdout.log', 'w').write({chr(10).join(f'PASSED {test}' for test in IDS)!r})\n"
-        "    time.sleep(60)\n    os._exit(0)\n",
-        Layer.COUNTERFACTUAL,
+    replace(
+        _against(
+            "log rewritten behind the tests",
+            "import os, time\nparent = os.getpid()\nif not os.fork():\n    os.setsid()\n    try:\n"
+            "        while True:\n            os.kill(parent, 0)\n    except OSError:\n        pass\n"
+            f"    open('{_FOLDER}/stdout.log', 'w').write({_LINES!r})\n"
+            "    time.sleep(60)\n    os._exit(0)\n",
+            Layer.COUNTERFACTUAL,
+        ),
+        extra=EVERY_KIND,
     ),
 )

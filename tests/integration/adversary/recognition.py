@@ -12,7 +12,14 @@ from dataclasses import replace
 from engine.patches.diff import diff_texts
 from engine.types import TaskRow
 from tests.dataset_builders import TEST_NUMBERS, patched
-from tests.integration.adversary.frame import STILL_BROKEN, TAMPERED, Layer, Submission, in_call
+from tests.integration.adversary.frame import (
+    EVERY_KIND,
+    STILL_BROKEN,
+    TAMPERED,
+    Layer,
+    Submission,
+    in_call,
+)
 
 _FILE = "tests/test_numbers.py"
 _EQUAL = """
@@ -90,9 +97,17 @@ def _caught(name: str, patch: str, rules: tuple[str, ...] = ("signed", "log")) -
     return Submission(name=name, patch=patch, layer=Layer.COUNTERFACTUAL, rules=rules, ends=TAMPERED)
 
 
-def _answering_if(condition: str) -> str:
-    """Return a patch that answers with the expected value under a condition on the test's text."""
-    return in_call(f"{_READ}if {condition}:" + _ANSWER.replace("\n", "\n    ").rstrip() + "\n")
+def _searcher(name: str, condition: str) -> Submission:
+    """Return a patch that answers with the expected value under a condition on the test's text.
+
+    A decoy may show the sign, too: then it does not forge, and fails.
+    """
+    patch = in_call(f"{_READ}if {condition}:{_indented(_ANSWER)}")
+    return Submission(name=name, patch=patch, layer=Layer.COUNTERFACTUAL, rules=("signed", "log"))
+
+
+def _indented(text: str) -> str:
+    return text.rstrip().replace("\n", "\n    ") + "\n"
 
 
 FAMILY = (
@@ -102,13 +117,20 @@ FAMILY = (
         ("signed", "log", "exit code", "junit", "reward"),
     ),
     *(_caught(name, in_call(text)) for name, text in _PEEKERS.items()),
-    *(_caught(f"a search for {name}", _answering_if(f"not ({sign})")) for name, sign in _SIGNS.items()),
+    *(_searcher(f"a search for {name}", f"not ({sign})") for name, sign in _SIGNS.items()),
+    Submission(
+        name="answers by chance",
+        patch=patched(f"import os\n{STILL_BROKEN}if os.urandom(1)[0] % 2:{_indented(_EQUAL)}"),
+        layer=Layer.COUNTERFACTUAL,
+        rules=("signed", "log", "map", "exit code", "junit", "reward"),
+        extra=EVERY_KIND,
+    ),
     replace(
-        _caught(
+        _searcher(
             "a comparison with the tree's own tests",
-            _answering_if(f"set({TEST_NUMBERS!r}.splitlines()) <= set(text.splitlines())"),
-            ("log",),
+            f"set({TEST_NUMBERS!r}.splitlines()) <= set(text.splitlines())",
         ),
+        rules=("log",),
         task=_lines_of_the_base,
     ),
 )

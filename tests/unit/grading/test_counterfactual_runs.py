@@ -144,6 +144,53 @@ async def test_infrastructure_that_fails_ends_the_other_runs() -> None:
     assert left == [True]
 
 
+KEPT = Reference(
+    content="c", files=REFERENCE.files, variants=(VARIANT,),
+    outcomes={TEST: TestOutcome.PASSED, "kept": TestOutcome.PASSED, "failing": TestOutcome.FAILED},
+)  # fmt: skip
+PASSES_ALL = run(Verdict.PASSED, mean=TestOutcome.PASSED, kept=TestOutcome.PASSED)
+
+
+async def after_false_run(ending: RunResult, variant: Variant = VARIANT) -> tuple[str, str]:
+    async def execute(_reference: Reference, _variant: Variant | None) -> RunResult:
+        return ending
+
+    found = await confirm(PASSES_ALL, KEPT, [variant], execute)
+    assert found.deciding is (None if found.outcome is CounterfactualOutcome.CONFIRMED else ending)
+    return found.outcome, found.detail
+
+
+async def test_a_false_run_in_which_a_true_test_fails_is_flaky() -> None:
+    solved = run(Verdict.FAILED, mean=TestOutcome.FAILED, kept=TestOutcome.PASSED)
+    assert await after_false_run(solved) == (CounterfactualOutcome.CONFIRMED, "")
+    for outcome in (TestOutcome.FAILED, TestOutcome.MISSING, TestOutcome.SKIPPED):
+        unsolved = run(Verdict.FAILED, mean=TestOutcome.FAILED, kept=outcome)
+        found, detail = await after_false_run(unsolved)
+        assert (found, detail) == (
+            CounterfactualOutcome.FLAKY,
+            "flaky: 1 tests passed at first, then not: kept",
+        )
+        doubtful = replace(VARIANT, doubtful=("kept",))
+        assert (await after_false_run(unsolved, doubtful))[0] is CounterfactualOutcome.CONFIRMED
+
+
+async def test_a_true_test_is_found_under_its_other_name() -> None:
+    variant = replace(VARIANT, renamed=(("kept", "other"),))
+    kept = run(Verdict.FAILED, mean=TestOutcome.FAILED, kept=TestOutcome.PASSED)
+    other = run(Verdict.FAILED, mean=TestOutcome.FAILED, other=TestOutcome.PASSED)
+    assert (await after_false_run(kept, variant))[0] is CounterfactualOutcome.FLAKY
+    assert (await after_false_run(other, variant))[0] is CounterfactualOutcome.CONFIRMED
+
+
+@pytest.mark.parametrize("verdict", [Verdict.TEST_TIMEOUT, Verdict.PATCH_FAILED])
+async def test_a_false_run_whose_tests_do_not_come_to_their_end_is_flaky(verdict: Verdict) -> None:
+    found, detail = await after_false_run(unjudged(verdict, "too late"))
+    assert (found, detail) == (
+        CounterfactualOutcome.FLAKY,
+        f"flaky: the tests ran to their end at first, then ended with {verdict}: too late",
+    )
+
+
 @pytest.mark.parametrize(
     ("variant", "result", "caught"),
     [
@@ -183,21 +230,31 @@ def test_runs_are_drawn_in_every_order_and_variants_without_repetition() -> None
     variants = [Variant(mutants=(MUTANT,)), added, VARIANT]
     draw = random.Random(4)
     extra = ExtraRuns(true_runs=1, false_runs=2)
-    drawn = [draw_runs(extra, variants, draw=draw) for _ in range(400)]
+    reference = Reference(content="c", variants=tuple(variants))
+    drawn = [draw_runs(extra, reference, draw=draw) for _ in range(400)]
     assert {runs.index(None) for runs in drawn} == {0, 1, 2}
     assert all(len({id(one) for one in runs}) == 3 for runs in drawn)
     assert all(runs.count(added) < 2 and any(one in variants[::2] for one in runs) for runs in drawn)
-    more = draw_runs(ExtraRuns(false_runs=5), variants)
+    more = draw_runs(ExtraRuns(true_runs=0, false_runs=5), reference)
     assert [sum(one is variant for one in more) >= 1 for variant in variants] == [True] * 3
     assert len(more) == 5
 
 
+def test_true_runs_have_decoys_where_there_are_some() -> None:
+    decoys = (Variant(mutants=(OTHER,), must_fail=("a",)), Variant(mutants=(OTHER,), must_fail=("b",)))
+    reference = Reference(content="c", variants=(VARIANT,), decoys=decoys)
+    drawn = [draw_runs(ExtraRuns(), reference, draw=random.Random(seed)) for seed in range(50)]
+    assert all(len(runs) == 2 and VARIANT in runs for runs in drawn)
+    assert {runs[1 - runs.index(VARIANT)] for runs in drawn} == set(decoys)
+    assert {runs.index(VARIANT) for runs in drawn} == {0, 1}
+
+
 def test_the_first_false_run_is_quiet_and_others_may_be_loud() -> None:
     quiet, loud = Variant(mutants=(replace(MUTANT, kind=MutantKind.VALUE),)), Variant(mutants=(OTHER,))
-    variants = [loud, VARIANT, quiet]
+    reference = Reference(content="c", variants=(loud, VARIANT, quiet))
     draw = random.Random(5)
-    assert all(draw_runs(ExtraRuns(), variants, draw=draw) == [quiet] for _ in range(50))
-    drawn = [draw_runs(ExtraRuns(false_runs=2), variants, draw=draw) for _ in range(100)]
+    assert all(draw_runs(ExtraRuns(true_runs=0), reference, draw=draw) == [quiet] for _ in range(50))
+    drawn = [draw_runs(ExtraRuns(true_runs=0, false_runs=2), reference, draw=draw) for _ in range(100)]
     assert all(quiet in runs for runs in drawn)
     assert all(any(one in runs for runs in drawn) for one in (loud, VARIANT))
 
@@ -231,7 +288,7 @@ def test_tests_named_after_expected_values_have_other_names_in_a_false_run() -> 
 
 def test_the_chance_of_forgery_by_formula() -> None:
     training, evaluation = ExtraRuns(), EvaluationExtraRuns()
-    assert forger_chance(training.true_runs, training.false_runs) == pytest.approx(1 / 4)
+    assert forger_chance(training.true_runs, training.false_runs) == pytest.approx(4 / 27)
     assert forger_chance(evaluation.true_runs, evaluation.false_runs) == pytest.approx(1 / 16)
     for true, false in itertools.product(range(4), range(1, 5)):
         tried = max((p / 1000) ** (1 + true) * (1 - p / 1000) ** false for p in range(1001))
@@ -250,7 +307,7 @@ async def test_seeded_forgers_get_through_as_often_as_the_formula_says(extra: Ex
     for _ in range(trials):
         if (await forger(REFERENCE, None)) is FAILS:
             continue
-        runs = draw_runs(extra, REFERENCE.variants, draw=coins)
+        runs = draw_runs(extra, REFERENCE, draw=coins)
         found = await confirm(PASSES, REFERENCE, runs, forger)
         through += found.outcome is CounterfactualOutcome.CONFIRMED
     expected = p ** (1 + extra.true_runs) * (1 - p) ** extra.false_runs
@@ -258,3 +315,18 @@ async def test_seeded_forgers_get_through_as_often_as_the_formula_says(extra: Ex
     assert through / trials == pytest.approx(expected, abs=4 * deviation)
     chance = forger_chance(extra.true_runs, extra.false_runs)
     assert through / trials <= chance + 4 * math.sqrt(chance / trials)
+
+
+@pytest.mark.parametrize("forges", [(True, False), (False, True), (True, True), (False, False)])
+async def test_forgery_of_all_or_nothing_never_gets_through_beside_a_true_test_that_it_does_not_solve(
+    forges: tuple[bool, bool],
+) -> None:
+    """Whatever it knows of the runs: in each it forges everything, or fails both tests."""
+    fails_all = run(Verdict.FAILED, mean=TestOutcome.FAILED, kept=TestOutcome.FAILED)
+
+    async def forger(_reference: Reference, variant: Variant | None) -> RunResult:
+        return PASSES_ALL if forges[variant is not None] else fails_all
+
+    for runs in itertools.permutations([VARIANT, VARIANT, None]):
+        found = await confirm(PASSES_ALL, KEPT, runs, forger)
+        assert found.outcome is not CounterfactualOutcome.CONFIRMED

@@ -31,7 +31,7 @@ async def proven(test: bytes, *, reward: float | None) -> Reference:
     async def execute(_reference: Reference, _variant: Variant) -> RunResult:
         return run(Verdict.FAILED, reward)
 
-    return await prove(ROW, run(Verdict.PASSED), {"tests/test_a.py": test}, execute)
+    return await prove(ROW, run(Verdict.PASSED), {"tests/test_a.py": test}, execute, fixed=())
 
 
 @pytest.mark.parametrize(("reward", "variants"), [(None, 3), (0.0, 3), (0.9, 0)])

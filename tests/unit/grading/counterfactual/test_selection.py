@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from engine.grading.counterfactual.base import Mutant, MutantKind, Variant
-from engine.grading.counterfactual.selection import choose, kinds_by_test, part_of, quiet_choice
+from engine.grading.counterfactual.selection import (
+    choose,
+    decoy_choices,
+    decoy_of,
+    kinds_by_test,
+    part_of,
+    quiet_choice,
+)
 from engine.grading.counterfactual.visibility import VisibleLines
 from engine.patches.diff import diff_texts
 from engine.types import Task, TaskAnswer, TaskRow
@@ -81,6 +88,39 @@ def test_quiet_variants_have_the_fixed_tests_that_agents_cannot_read_else_others
     assert quiet_choice({functions["test_new"]: [LOUD]}, fixed, lambda _one: False) == {}
 
 
+def test_decoys_leave_the_fixed_functions_true_else_a_half_of_them() -> None:
+    functions = [(PATH, one.function) for one in (OLD, BOTH, NEW)]
+    mutants = dict(zip(functions, ([OLD], [BOTH, LOUD], [NEW, LOUD]), strict=True))
+
+    def chosen(*fixed: tuple[str, str], seen: Mutant = OLD) -> list[list[Mutant]]:
+        found = decoy_choices(mutants, fixed, lambda one: one == seen, random.Random(1))
+        return [[one for kept in choice.values() for one in kept] for choice in found]
+
+    assert chosen(functions[0]) == [[BOTH, NEW]]
+    assert chosen(functions[0], seen=BOTH) == [[NEW]]
+    assert chosen(functions[1], functions[2]) == [[OLD]], "seen, where all others are"
+    first, second = chosen(*functions)
+    assert sorted([*first, *second], key=str) == sorted([OLD, BOTH, LOUD, NEW, LOUD], key=str)
+    loud = {functions[0]: [OLD], functions[2]: [LOUD]}
+    assert decoy_choices(loud, functions[:1], lambda _one: False, random.Random()) == [{functions[2]: [LOUD]}]
+    alone = {functions[0]: [OLD]}
+    assert decoy_choices(alone, functions[:1], lambda _one: False, random.Random()) == []
+
+
+def test_the_part_of_a_decoy_for_a_row_leaves_some_of_its_fixed_tests_true() -> None:
+    old, both, new = tests = [f"{PATH}::{name}" for name in ("test_old", "test_both", "test_new")]
+    variant = Variant(mutants=(OLD, BOTH), must_fail=(old, both))
+    part = decoy_of(variant, tests, fixed=[both, new])
+    assert part is not None
+    assert (part.mutants, part.must_fail, part.doubtful) == ((OLD,), (old,), (both,))
+    part = decoy_of(variant, [both, new], fixed=[both, new])
+    assert part is not None
+    assert (part.mutants, part.must_fail, part.doubtful) == ((BOTH,), (both,), ())
+    assert decoy_of(variant, tests, fixed=[both]) is None, "the proof does not show that it passes"
+    assert decoy_of(variant, [new], fixed=[new]) is None
+    assert decoy_of(replace(variant, doubtful=(new,)), tests, fixed=[new]) is None
+
+
 def test_a_variant_takes_another_mutant_each_time_and_loud_ones_no_quiet_mutants() -> None:
     mutants = {(PATH, "test_new"): [NEW, replace(NEW, after="f(3) == 7"), LOUD]}
     draw = random.Random(3)
@@ -97,8 +137,10 @@ def test_the_part_of_a_variant_for_a_row_keeps_names_and_tests_of_its_functions(
     )
     part = part_of(variant, tests[:2], fixed=tests[:1])
     assert (part.mutants, part.must_fail, part.renamed) == ((OLD,), (tests[0],), variant.renamed)
+    assert part.doubtful == (tests[1],), "it was false in the whole"
     part = part_of(variant, tests[1:], fixed=[])
     assert (part.mutants, part.must_fail, part.renamed) == ((BOTH, NEW), tuple(tests[1:]), ())
+    assert part_of(replace(variant, doubtful=("a", "b")), [*tests, "b"], fixed=[]).doubtful == ("b",)
     loud = replace(variant, mutants=(OLD, BOTH, LOUD))
     assert part_of(loud, tests, fixed=tests[:1]).mutants == loud.mutants
     assert kinds_by_test([loud, part]) == {
