@@ -2,7 +2,9 @@
 
 Of several numbers ``reward`` counts where it is there, else their mean. It passed at 1; what is below is the
 reward, within 0 and 1. Where the script ran pytest, a full reward over failed tests, or any over none, is not
-believed; nor is the reward of a verifier that somebody stopped.
+believed; nor is the reward of a verifier that somebody stopped. A full reward of a verifier that ends with
+another exit code than 0, as when it could not write a lower one, is a sign of tampering where the solution's
+runs can show that the verifier always ends so.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from engine.config.rollout import GradingConfig
+from engine.datasets.curation.solution import has_solution
 from engine.grading.evidence import Evidence, Judgement, recorded_tests, unconfirmed_success
 from engine.types import TaskAnswer, TaskRow
 
@@ -37,6 +40,8 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
         return Judgement(passed=False, tests=tests, detail=detail)
     detail = "" if reward >= 1 else f"the verifier's reward is {value:g}"
     signs = unconfirmed_success(evidence) if reward > 0 and not partial else ()
+    if reward >= 1 and evidence.exit_code != 0 and has_solution(row) and not row.answer.own_box:
+        signs = (*signs, f"the verifier gave a full reward, but ended with exit code {evidence.exit_code}")
     return Judgement(passed=reward >= 1, tests=tests, detail=detail, reward=reward, signs=signs)
 
 

@@ -186,6 +186,27 @@ def test_rewards_count_within_0_and_1(rewards: dict[str, float], passed: bool, r
     assert (found.passed, found.reward) == (passed, reward)
 
 
+@pytest.mark.parametrize(
+    ("reward", "code", "answer", "signs"),
+    [
+        (1.0, 1, {"gold_patch": "x"}, 1),
+        (1.0, 1, {"metadata": {"solution": "make"}}, 1),
+        (1.0, 0, {"gold_patch": "x"}, 0),
+        (0.5, 1, {"gold_patch": "x"}, 0),
+        (1.0, 1, {}, 0),
+        (1.0, 1, {"gold_patch": "x", "own_box": True}, 0),
+    ],
+)
+def test_a_full_reward_of_a_verifier_that_failed_is_a_sign_where_a_solution_can_tell(
+    reward: float, code: int, answer: dict[str, Any], signs: int
+) -> None:
+    evidence = Evidence(rewards={"reward": reward}, exit_code=code)
+    row = replace(
+        make_row(), answer=TaskAnswer(**{"gold_patch": "", "grade_rule": GradeRule.REWARD_FILE, **answer})
+    )
+    assert len(RULES[GradeRule.REWARD_FILE](row, evidence, STRICT).signs) == signs
+
+
 def test_a_full_reward_over_failed_tests_is_not_believed() -> None:
     failed = Evidence(
         rewards={"reward": 1.0}, record_wanted=True, record=record({"a": "PASSED", "b": "FAILED"})
