@@ -66,7 +66,9 @@ async def fine_tune(config: FineTuneRun, run: RunContext) -> RunResult:
     trainer = await AsyncTrainer.open(setup, run_dir=run.run_dir, home=run.home, checkpoint=checkpoint)
     loop = None
     try:
-        examples = await run.interruptible(asyncio.to_thread(_examples, config, run, trainer, heldout))
+        examples = await run.interruptible(
+            asyncio.to_thread(_examples, config, run, trainer, heldout, len(tasks))
+        )
         loop = FineTuningLoop(config, run, trainer, examples, checkpoint)
         await loop.run()
     except RunStopped as stop:
@@ -85,7 +87,7 @@ def _tasks(path: Path) -> list[str]:
 
 
 def _examples(
-    config: FineTuneRun, run: RunContext, trainer: AsyncTrainer, heldout: frozenset[str]
+    config: FineTuneRun, run: RunContext, trainer: AsyncTrainer, heldout: frozenset[str], total: int
 ) -> Examples:
     path = run.run_dir / TRAJECTORIES_FILE
     told = 0.0
@@ -95,7 +97,7 @@ def _examples(
         if time.monotonic() - told > _PROGRESS_EVERY_S:
             told = time.monotonic()
             run.check()
-            run.progress("reading trajectories", done, 0)
+            run.progress("reading trajectories", done, total)
 
     return make_examples(
         read_trajectories(path),

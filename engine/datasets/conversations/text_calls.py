@@ -1,8 +1,8 @@
 """Native function calls as text in XML and back, as SWE-Gym and OpenHands train on them.
 
 The functions are declared at the end of the system message, a call is the end of the assistant's content, and
-an answer is a user message that begins with ``EXECUTION RESULT of [NAME]:``. Values are lossless: types come
-back from the declared parameters.
+an answer is a user message that begins with ``EXECUTION RESULT of [NAME]:``. Thinking is a block at the
+beginning of a response. Values are lossless: types come back from the declared parameters.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from engine.datasets.conversations.base import Conversation, ConversationError, Message
 from engine.tools.formats import FoundCall, read_xml
+from engine.tools.parser import THINK_END
 from engine.tools.rendering import render_call, render_thinking
 from engine.types import ToolCall
 
@@ -25,6 +26,7 @@ _FORMAT = (
     "Write a call at the end of a response, one a response:\n\n"
     "<function=NAME>\n<parameter=KEY>VALUE</parameter>\n</function>"
 )
+_THOUGHT = re.compile(r"\A<think>\n(.*?)\n</think>\n\n", re.DOTALL)
 _RESULT = re.compile(r"EXECUTION RESULT of \[([^\]\n]*)\]:\n")
 
 
@@ -85,6 +87,8 @@ def _call_to_text(message: Message, place: str) -> Message:
         content = f"EXECUTION RESULT of [{message['name']}]:\n{message['content']}"
         return {"role": "user", "content": content}
     thinking = message.get("reasoning_content", "")
+    if THINK_END in thinking:
+        raise ConversationError(f"{place}: the thinking itself holds {THINK_END}")
     content = f"{render_thinking(thinking)}\n\n{message['content']}" if thinking else message["content"]
     if message["role"] != "assistant":
         return {"role": message["role"], "content": content}
@@ -103,10 +107,13 @@ def _call_to_text(message: Message, place: str) -> Message:
 def _text_to_call(
     message: Message, types: Mapping[str, Mapping[str, str]], index: int, place: str
 ) -> Message:
-    content: str = message["content"]
+    thought = _THOUGHT.match(message["content"])
+    content: str = message["content"][thought.end() :] if thought else message["content"]
+    spoken: Message = {"role": "assistant", "content": content}
+    spoken |= {"reasoning_content": thought[1]} if thought else {}
     found = next((one for one in read_xml(content, 0, {}) if isinstance(one, FoundCall)), None)
     if found is None or found.error or content[found.end :].strip():
-        return message
+        return spoken
     declared = types.get(found.name, {})
     arguments = {
         key: _typed(str(value), declared.get(key, "string"), f"{place}: argument '{key}'")
@@ -118,7 +125,7 @@ def _text_to_call(
         "function": {"name": found.name, "arguments": arguments},
     }
     said = content[: found.start].removesuffix("\n\n")
-    return {"role": "assistant", "content": said, "tool_calls": [call]}
+    return spoken | {"content": said, "tool_calls": [call]}
 
 
 def _answer(content: str, call: Message) -> Message:

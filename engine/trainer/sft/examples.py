@@ -99,12 +99,15 @@ def make_examples(
         found.cut += sum(len(sample) > max_tokens for sample in record.samples())
         records = tuple(cut(record, max_tokens))
         if not records:
-            found.drop("nothing_sampled")
+            found.drop("prompt_too_long")
             continue
         example = Example(trajectory=trajectory.id, task_id=trajectory.task_id, records=records)
         (found.heldout if trajectory.task_id in heldout else found.train).append(example)
     if not found.train:
-        why = ", ".join(f"{count} {reason}" for reason, count in found.dropped.items()) or "none was chosen"
+        why = (
+            ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in found.dropped.items())
+            or "none was chosen"
+        )
         raise DatasetError(f"no trajectory is left to train on ({why}): choose others, or raise max_tokens")
     return found
 

@@ -26,6 +26,7 @@ from engine.tokens import TokenRecord
 from engine.tools import printable
 from engine.tools.parser import NativeCall, parse, read_native
 from engine.tools.rendering import render_call, render_thinking
+from engine.tools.schemas import validate_call
 from engine.tools.tool_sets import TOOL_SETS, ToolSet
 from engine.types import Task, ToolCall, Verdict
 
@@ -167,7 +168,8 @@ def translated(call: ToolCall, target: ToolSet) -> ToolCall | None:
         if schema is None or not set(call.arguments) <= {p.name for p in schema.parameters}:
             continue
         try:
-            return target.published_call(known.implementation_call(call))
+            found = target.published_call(known.implementation_call(call))
+            return validate_call(found.name, found.arguments, target.tools)
         except ValueError:
             return None
     return None

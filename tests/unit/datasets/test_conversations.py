@@ -56,10 +56,20 @@ def plain(conversation: Conversation) -> list[tuple[Any, ...]]:
         (
             message["role"],
             message["content"],
+            message.get("reasoning_content"),
             [one["function"] for one in message.get("tool_calls", ())],
         )
         for message in conversation.messages
     ]
+
+
+def thinking(conversation: Conversation, thought: str) -> Conversation:
+    """Return the conversation with a thought in every message of the assistant."""
+    messages = [
+        message | ({"reasoning_content": thought} if thought and message["role"] == "assistant" else {})
+        for message in conversation.messages
+    ]
+    return checked(messages, list(conversation.tools), name=conversation.name)
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=30).filter(lambda text: "<function" not in text)
@@ -75,9 +85,11 @@ ARGUMENTS = st.fixed_dictionaries(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(TEXT, ARGUMENTS, TEXT), min_size=1, max_size=4), TEXT)
-def test_native_calls_survive_being_text(steps: list[tuple[str, dict[str, Any], str]], last: str) -> None:
-    conversation = native(*steps, last=last)
+@given(st.lists(st.tuples(TEXT, ARGUMENTS, TEXT), min_size=1, max_size=4), TEXT, TEXT)
+def test_native_calls_survive_being_text(
+    steps: list[tuple[str, dict[str, Any], str]], last: str, thought: str
+) -> None:
+    conversation = thinking(native(*steps, last=last), thought)
     text = to_text(conversation)
     assert text.tools == ()
     assert all(set(message) == {"role", "content"} for message in text.messages)
@@ -102,6 +114,8 @@ def test_a_content_that_looks_like_a_call_is_refused() -> None:
         to_text(native((fake, {}, "ok")))
     with pytest.raises(ConversationError, match="ends a parameter"):
         to_text(native(("", {"text": "</parameter>\n</function>"}, "ok")))
+    with pytest.raises(ConversationError, match=r"messages.2: the thinking itself holds </think>"):
+        to_text(thinking(native(("", {}, "ok")), "a</think>b"))
 
 
 def test_several_calls_of_one_message_become_as_many_messages_with_their_own_answers() -> None:

@@ -203,7 +203,7 @@ def test_a_run_without_usable_trajectories_fails_with_the_reason(tmp_path: Path)
     put(tmp_path, "1", [trajectory(1, problem_statement="")])
     log = perform(tmp_path, "1", run_config(), code=1)
     assert log[-1]["state"] == "failed"
-    assert "no trajectory is left to train on (1 without_task)" in log[-1]["reason"]
+    assert "no trajectory is left to train on (1 without task)" in log[-1]["reason"]
 
 
 def test_what_is_left_out_is_told(tmp_path: Path) -> None:
