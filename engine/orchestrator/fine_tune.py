@@ -99,7 +99,7 @@ def _examples(
             run.check()
             run.progress("reading trajectories", done, total)
 
-    return make_examples(
+    found = make_examples(
         read_trajectories(path),
         trainer.chat,
         ConversationRenderer(trainer.chat, config.conversation),
@@ -108,6 +108,8 @@ def _examples(
         max_tokens=min(config.trainer.max_tokens, trainer.model.max_context),
         progress=progress,
     )
+    run.progress("", 0, 0)  # iterations show the progress from here on
+    return found
 
 
 class FineTuningLoop:

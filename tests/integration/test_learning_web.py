@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import call_command
 from django.core.management.base import CommandError
+from django.test import Client
 
 from engine.config.fine_tuning import TrajectoryQuery
 from engine.errors import ConfigError
@@ -18,8 +20,9 @@ from engine.events.token_block import decode
 from engine.types import RunState, TerminationReason, Verdict
 from tests.event_builders import TOKENS, Stream
 from tests.page_builders import make_dataset
-from tests.web_builders import launched, post
+from tests.web_builders import launched, make_user, post
 from webapp.models import Run, Trajectory
+from webapp.permissions import Role
 from webapp.selectors import learning
 from webapp.services import runs
 from workers import lifecycle, rundir
@@ -155,6 +158,28 @@ def test_the_engine_gets_the_chosen_trajectories_whole_and_once(
     Trajectory.objects.filter(run=run).update(verdict="failed")
     rundir.prepare(claim)
     assert list(read_trajectories(folder / TRAJECTORIES_FILE)) == written
+
+
+def test_api_and_form_tell_what_a_query_chooses(run: Run, client: Client) -> None:
+    client.force_login(make_user("olga", Role.OPERATOR))
+
+    def asked(**body: Any) -> Any:
+        return client.post("/api/v1/trajectories/choose", json.dumps(body), content_type="application/json")
+
+    found = asked(overrides={"trajectories.per_task": 1}).json()
+    assert found["runs"] == [{"run_id": run.pk, "trajectories": 2}]
+    assert (len(found["ids"]), found["matching"], found["over_cap"]) == (2, 5, 3)
+    assert asked(overrides={"trajectories.steps_min": "x"}).status_code == 422
+    assert "does not train on stored trajectories" in asked(recipe="quickstart").content.decode()
+    shown = client.get("/runs/new/?recipe=quickstart-fine-tune&trajectories.per_task=1").content.decode()
+    (box,) = re.findall(r'<section class="chosen.*?</section>', shown, re.DOTALL)
+    text = " ".join(re.sub(r"<[^>]+>", " ", box).split())
+    assert "2 of 5 that pass the filters, of 2 tasks" in text
+    assert "3 left out: beyond the maximum per task" in text
+    assert f"run {run.pk} : 2" in text
+    wrong = client.get("/runs/new/?recipe=quickstart-fine-tune&trajectories.per_task=0").content.decode()
+    assert 'class="chosen' not in wrong
+    assert 'class="chosen' not in client.get("/runs/new/?recipe=quickstart").content.decode()
 
 
 @pytest.mark.usefixtures("run")

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Router, Schema
+from ninja import Field, Router, Schema
 from ninja.errors import HttpError
 
 from engine.tokens import TOKEN_COLUMNS
@@ -17,8 +17,10 @@ from webapp.contexts.tokens import tokenless_reason
 from webapp.contexts.what_if import counterfactual
 from webapp.models import Run, TokenBlob, Trajectory
 from webapp.permissions import check_rollouts
+from webapp.selectors import learning as learning_reads
 from webapp.selectors import predictions as prediction_reads
 from webapp.selectors import trajectories as reads
+from webapp.services.learning import query_of_recipe
 
 router = Router(tags=["trajectories"], auth=viewer)
 MAX_SIZE = 500
@@ -57,6 +59,35 @@ class TrajectoryOut(Schema):
     started_at: datetime
     finished_at: datetime | None
     total_seconds: float
+
+
+class QueryIn(Schema):
+    """A recipe of a fine-tuning run, with overrides by dotted name."""
+
+    recipe: str = "fine-tune"
+    overrides: dict[str, Any] = Field(default_factory=dict)
+
+
+class RunShareOut(Schema):
+    """Number of chosen trajectories of one run."""
+
+    run_id: int
+    trajectories: int
+
+
+class ChosenOut(Schema):
+    """Stored trajectories that a fine-tuning run would train on."""
+
+    ids: list[int]
+    matching: int
+    """Trajectories that pass every filter."""
+    duplicates: int
+    over_cap: int
+    over_limit: int
+    tasks: int
+    generated_tokens: int
+    with_token_ids: int
+    runs: list[RunShareOut]
 
 
 class StepOut(Schema):
@@ -177,6 +208,15 @@ def list_trajectories(
     more = len(items) > size
     items = items[:size]
     return {"total": rows.count(), "items": items, "next_before": items[-1].pk if more else None}
+
+
+@router.post("/trajectories/choose", response=ChosenOut)
+def choose_trajectories(request: HttpRequest, body: QueryIn) -> dict[str, Any]:
+    """Return the stored trajectories that a fine-tuning run would train on; nothing is started."""
+    query, seed = query_of_recipe(body.recipe, body.overrides)
+    found = dataclasses.asdict(learning_reads.choose(query, seed=seed))
+    runs = [{"run_id": run, "trajectories": count} for run, count in found["runs"]]
+    return found | {"runs": runs}
 
 
 @router.get("/trajectories/{int:trajectory_id}", response=TrajectoryDetail)

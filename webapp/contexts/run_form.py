@@ -24,6 +24,7 @@ from engine.config.places import Granted
 from engine.config.recipes import RECIPES
 from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY, parse_run_config, policy_type, with_overrides
 from engine.errors import ConfigError, Problem
+from webapp.contexts.chosen import ChosenView
 from webapp.contexts.form_bases import UNSET, as_text, policy_types
 from webapp.contexts.frame import Crumb
 from webapp.services import places
@@ -105,6 +106,8 @@ class RunFormContext:
     """Settings that were entered because they follow from others, as JSON."""
     findings: tuple[LintFinding, ...]
     """Errors first."""
+    chosen: ChosenView | None
+    """Trajectories that a fine-tuning run would train on; None for other kinds."""
     refused: tuple[Problem, ...]
     """Reasons for a refused run."""
     num_changed: int

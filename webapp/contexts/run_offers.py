@@ -42,6 +42,8 @@ def run_offers(config: AnyRun, *, dataset: str = "") -> dict[str, tuple[str, ...
     offers = {
         "dataset.name": tuple(run_reads.dataset_choices()),
         "dataset.split": dataset_reads.splits(dataset),
+        "trajectories.dataset": tuple(run_reads.dataset_choices()),
+        "trajectories.runs": tuple(str(run) for run in run_reads.runs_to_verify()),
         "policy.model": endpoint_reads.named_models(),
         "verifier.runs": tuple(str(run) for run in run_reads.runs_to_verify()),
         "collection.skip_runs": tuple(str(run) for run in run_reads.runs_with_rollouts(dataset)),

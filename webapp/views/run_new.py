@@ -15,6 +15,7 @@ from django.views.decorators.http import require_http_methods
 from engine.config.contradictions import LintFinding
 from engine.config.run import parse_run_config, policy_type
 from engine.errors import ConfigError, Problem
+from webapp.contexts.chosen import ChosenView, build_chosen
 from webapp.contexts.form_bases import rebase, recipe_base
 from webapp.contexts.frame import Crumb
 from webapp.contexts.numbers import MOST_ID, whole
@@ -116,6 +117,7 @@ def _context(
     short, derived = SHORT_FORMS.get(recipe), dict[str, str]()
     shown: dict[str, Any] = {}
     findings: tuple[LintFinding, ...] = ()
+    chosen: ChosenView | None = None
     base = _base(recipe, parent)
     if base is not None:
         shown, kept = rebase(base, posted)
@@ -124,6 +126,7 @@ def _context(
         offers = run_offers(parse_run_config(shown), dataset=kept.get("dataset.name", ""))
         sections = form_sections(shown, posted=kept, problems=refused, offers=offers, original=base)
         findings = () if refused else tuple(check(base, sections))
+        chosen = build_chosen(shown, parse_overrides(sections))
     num_changed = sum(field.changed for section in sections for field in section.fields)
     if short is not None:
         sections, others = arrange(sections, short)
@@ -141,6 +144,7 @@ def _context(
         policy=policy_type(shown),
         derived=json.dumps(derived),
         findings=findings,
+        chosen=chosen,
         refused=refused,
         num_changed=num_changed,
         experiments=tuple(run_reads.experiment_choices()),
