@@ -25,6 +25,8 @@ def addresses(yard: Yard) -> dict[str, str]:
         "new": "/runs/new/?recipe=quickstart",
         **{f"run-{tab}": f"/runs/{run}/?tab={tab}" for tab in tabs},
         "iteration": f"/runs/{run}/train/1/",
+        "report": f"/evaluations/{run}/train/0/",
+        "comparison": f"/evaluations/compare/?first={run}:train:0&second={run}:train:1",
         "group": f"/runs/{run}/train/0/{key}/",
         "trajectory": f"/runs/{run}/train/0/{key}/4/",
         "search": "/trajectories/?q=comparison",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from html import unescape
 from typing import Any
 
@@ -12,59 +13,13 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from tests.evaluation_builders import FIRST, SECOND, evaluated, scored
 from tests.event_builders import Stream, ref
 from tests.page_builders import make_dataset
 from tests.web_builders import launched, make_user, post
-from webapp.models import Run, Task
 from webapp.permissions import Role
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Outcomes = tuple[tuple[tuple[bool | None, ...], str], ...]
-FIRST: Outcomes = (
-    ((True, True, False, False), "aabb"),
-    ((True, False, False, False), "abbb"),
-    ((False, False, None, False), "aaaa"),
-    ((True, True, True, True), "aaaa"),
-)
-"""Of each task: what its rollouts found (None: lost to infrastructure), and which patch each submitted."""
-SECOND: Outcomes = (
-    ((True, True, True, True), "aabb"),
-    ((False, False, False, False), "abbb"),
-    ((True, True, None, True), "aaaa"),
-    ((True, True, True, True), "aaaa"),
-)
-
-
-def evaluated(tasks: list[Task], outcomes: Outcomes) -> Run:
-    """A run with one evaluation of rollouts with these outcomes."""
-    run, claim = launched()
-    stream = Stream(epoch=claim.epoch)
-    stream.started()
-    for task, (solved, patches) in zip(tasks, outcomes, strict=False):
-        for index, (passed, patch) in enumerate(zip(solved, patches, strict=True)):
-            rollout(stream, ref(0, task.key, index, phase="eval:heldout"), index + 1, passed, patch)
-    stream.add(
-        "evaluation_finished", iteration=0, name="heldout", policy_version=0, num_samples=1,
-        num_tasks=1, num_solved=1, solve_rate=1.0, interval_low=0.2, interval_high=1.0,
-    )  # fmt: skip
-    post(claim, stream)
-    run.refresh_from_db()
-    return run
-
-
-def rollout(stream: Stream, key: dict[str, Any], steps: int, passed: bool | None, patch: str) -> None:
-    """A rollout; odd numbers of steps end with a submission, even ones by a limit."""
-    stream.add("trajectory_started", ref=key, sandbox_id="s-1")
-    for index in range(steps):
-        stream.step(key, index, prompt_tokens=1000 * (index + 1), generated_tokens=100)
-    reward = None if passed is None else float(passed)
-    stream.add(
-        "trajectory_finished", ref=key, num_steps=steps, reward=reward, patch=patch, prompt="p",
-        termination="env_error" if passed is None else "submitted" if steps % 2 else "max_steps",
-        verdict=None if passed is None else "passed" if passed else "failed",
-        tests=[], generated_tokens=100 * steps, total_seconds=10.0, cost=0.25,
-    )  # fmt: skip
 
 
 def viewer() -> Client:
@@ -194,3 +149,34 @@ def test_an_evaluation_without_a_finished_rollout_has_an_empty_report() -> None:
     assert client.get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/1/report").status_code == 404
     with pytest.raises(CommandError, match="no such finished rollouts"):
         printed("evaluation_report", run.pk)
+
+
+def test_scores_of_a_verifier_select_and_the_newest_is_the_default() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    right = scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
+    wrong = scored(run, tasks[0], {0: 0.1, 1: 0.2, 2: 0.8, 3: 0.9})
+    client, address = viewer(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
+
+    def best_of_four(**choice: int) -> tuple[int, float]:
+        params: dict[str, str | int] = {"rule": "ef", **choice}
+        body = client.get(address, params).json()
+        assert body["curves_error"] == ""
+        return body["verifier"], body["curves"][0]["points"][-1]["rate"]
+
+    assert best_of_four() == (wrong.pk, 0.0)
+    assert best_of_four(verifier=right.pk) == (right.pk, 1.0)
+    page = client.get(f"/evaluations/{run.pk}/eval:heldout/0/", {"verifier": right.pk}).content.decode()
+    assert re.search(rf'<option value="{right.pk}"\s+selected>\s*run {right.pk},', page)
+    assert '<th class="n" scope="col">ef</th>' in page
+    assert printed("evaluation_report", run.pk, "--verifier", right.pk)["verifier"] == right.pk
+
+
+def test_a_rollout_without_a_score_costs_the_rules_that_need_it_and_is_named() -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:1], FIRST)
+    scored(run, tasks[0], {0: 0.9, 1: None, 2: 0.2})
+    page = unescape(viewer().get(f"/evaluations/{run.pk}/eval:heldout/0/").content.decode())
+    assert "2 of 4 rollouts have no p_yes" in page
+    assert '<th class="n" scope="col">ef</th>' not in page
+    assert '<th class="n" scope="col">oracle</th>' in page

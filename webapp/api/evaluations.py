@@ -23,7 +23,8 @@ class ReportOut(Schema):
     rate: dict[str, Any]
     curves: list[dict[str, Any]]
     curves_error: str
-    """Reason why there are no curves."""
+    """Reason why there are no curves, or not those of every rule."""
+    verifier: int | None
     budgets: list[dict[str, Any]]
     """Approximate: from rollouts made with a larger budget."""
     repositories: list[dict[str, Any]]
@@ -57,9 +58,10 @@ def report(
     k: int | None = None,
     keep: int | None = None,
     repo: str = "",
+    verifier: int | None = None,
 ) -> dict[str, Any]:
     """Return the report of an evaluation (``eval:NAME``) or of an iteration's rollouts (``train``)."""
-    question = Question(rule=rule, k=k, keep=keep, repo=repo)
+    question = Question(rule=rule, k=k, keep=keep, repo=repo, verifier=verifier)
     found = evaluation_report(find_run(run_id), phase=phase, iteration=iteration, question=question)
     if found is None:
         raise HttpError(404, f"run {run_id} has no rollouts in {phase} {iteration}")

@@ -6,7 +6,7 @@ Everything is computed from stored rollouts when it is asked for; page, API and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from django.urls import reverse
@@ -28,9 +28,9 @@ from engine.verifiers.selection.curves import Curve, available_rules, curves
 from engine.verifiers.selection.rules import RULES, Hybrid, named_rules
 from webapp.contexts.frame import Crumb, iteration_url, phase_label, run_crumbs
 from webapp.contexts.line_charts import LineChart, line_chart
-from webapp.contexts.numbers import whole
+from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Run
-from webapp.selectors.attempts import StoredAttempt, has_rollouts, stored_attempts
+from webapp.selectors.attempts import StoredAttempt, has_rollouts, stored_attempts, verifiers
 
 CONTEXT_BUDGETS = tuple(1024 * size for size in (4, 8, 16, 32, 64, 128))
 GENERATED_BUDGETS = tuple(1024 * size for size in (1, 2, 4, 8, 16, 32, 64))
@@ -58,6 +58,8 @@ class Question:
     """Rollouts that ``hybrid`` keeps; None is half of K."""
     repo: str = ""
     """All repositories, where empty."""
+    verifier: int | None = None
+    """Run of the verifier whose scores count; None is the newest that scored these rollouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +68,11 @@ class Report:
 
     rate: RepeatedRate
     curves: tuple[Curve, ...]
-    """Best@K of selection rules; empty where ``curves_error`` says why."""
+    """Best@K of selection rules."""
     curves_error: str
+    """Reason why there are no curves, or not those of every rule; empty without one."""
+    verifier: int | None
+    """Run of the verifier whose scores count; None where none scored these rollouts."""
     budgets: tuple[BudgetTable, ...]
     repositories: tuple[Part, ...]
     submissions: Submissions
@@ -101,6 +106,8 @@ class ReportContext:
     question: Question
     rules: tuple[str, ...]
     repos: tuple[str, ...]
+    verifiers: tuple[tuple[int, str], ...]
+    """Number and name of the verifiers' runs that scored these rollouts."""
     selection: tuple[SelectionRow, ...]
     selection_chart: LineChart | None
 
@@ -109,15 +116,18 @@ def evaluation_report(run: Run, *, phase: str, iteration: int, question: Questio
     """Compute the report; None when the run has no rollouts there."""
     if not has_rollouts(run.pk, phase=phase, iteration=iteration):
         return None
-    return _report(stored_attempts(run.pk, phase=phase, iteration=iteration), question)
+    question = _with_verifier(question, verifiers(run.pk, phase=phase, iteration=iteration))
+    stored = stored_attempts(run.pk, phase=phase, iteration=iteration, verifier=question.verifier)
+    return _report(stored, question)
 
 
 def build_report(run: Run, phase: str, iteration: int, params: Mapping[str, str]) -> ReportContext | None:
     """Return the page; None when the run has no rollouts there."""
     if not has_rollouts(run.pk, phase=phase, iteration=iteration):
         return None
-    stored = stored_attempts(run.pk, phase=phase, iteration=iteration)
-    question = question_of(params)
+    known = verifiers(run.pk, phase=phase, iteration=iteration)
+    question = _with_verifier(question_of(params), known)
+    stored = stored_attempts(run.pk, phase=phase, iteration=iteration, verifier=question.verifier)
     report = _report(stored, question)
     title = phase_label(phase, iteration)
     key = f"{run.pk}:{phase}:{iteration}"
@@ -134,6 +144,7 @@ def build_report(run: Run, phase: str, iteration: int, params: Mapping[str, str]
         question=question,
         rules=tuple(RULES),
         repos=tuple(sorted({one.repo for one in stored})),
+        verifiers=tuple(known),
         selection=_selection_rows(report.curves),
         selection_chart=_chart(report.curves),
     )
@@ -146,7 +157,14 @@ def question_of(params: Mapping[str, str]) -> Question:
         k=whole(params.get("k", "")),
         keep=whole(params.get("keep", "")),
         repo=params.get("repo", ""),
+        verifier=whole(params.get("verifier", ""), most=MOST_ID),
     )
+
+
+def _with_verifier(question: Question, known: Sequence[tuple[int, str]]) -> Question:
+    """Return the question with the newest verifier where none is chosen."""
+    newest = known[0][0] if known else None
+    return question if question.verifier is not None else replace(question, verifier=newest)
 
 
 def _report(stored: Sequence[StoredAttempt], question: Question) -> Report:
@@ -157,6 +175,7 @@ def _report(stored: Sequence[StoredAttempt], question: Question) -> Report:
         rate=repeated_rate(attempts),
         curves=found,
         curves_error=error,
+        verifier=question.verifier,
         budgets=(
             _budgets("context tokens", attempts, "context_tokens", CONTEXT_BUDGETS),
             _budgets("generated tokens", attempts, "generated_tokens", GENERATED_BUDGETS),
@@ -169,7 +188,7 @@ def _report(stored: Sequence[StoredAttempt], question: Question) -> Report:
 
 
 def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[Curve, ...], str]:
-    """Return the curves at powers of two and the largest K, or the reason why there are none."""
+    """Return the curves at powers of two and the largest K, and the reasons why some rules have none."""
     candidates = [one.candidate for one in chosen if one.candidate.resolved is not None]
     if not candidates:
         return (), "No rollout was graded, so there is nothing to select from."
@@ -178,12 +197,18 @@ def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[
         sizes[one.task_id] = sizes.get(one.task_id, 0) + 1
     largest = question.k if question.k is not None else min(sizes.values())
     ks = sorted({largest, *(2**power for power in range(largest.bit_length()) if 2**power < largest)})
+    found: list[Curve] = []
+    missing: list[str] = []
     try:
         names = [question.rule] if question.rule else [rule.name for rule in available_rules(candidates)]
-        rules = named_rules(names, hybrid=Hybrid(keep=question.keep))
-        return tuple(curves(candidates, rules, ks)), ""
-    except (ConfigError, DatasetError, MissingScoreError) as error:
+        for rule in named_rules(names, hybrid=Hybrid(keep=question.keep)):
+            try:
+                found += curves(candidates, [rule], ks)
+            except MissingScoreError as error:
+                missing.append(str(error))
+    except (ConfigError, DatasetError) as error:
         return (), str(error)
+    return tuple(found), ". ".join(missing)
 
 
 def _budgets(name: str, attempts: Sequence[Attempt], field: str, budgets: Sequence[int]) -> BudgetTable:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import F, Max
+from django.db.models import F, Max, QuerySet
 
 from engine.evaluation.attempts import Attempt
 from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Verdict
 from engine.verifiers.selection.candidates import Candidate
-from webapp.models import Evaluation, Step, Trajectory
+from webapp.models import Evaluation, Score, Step, Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +24,14 @@ class StoredAttempt:
     repo: str
 
 
-def stored_attempts(run_id: int, *, phase: str, iteration: int) -> list[StoredAttempt]:
-    """Return every finished rollout, by task and index; one that was not graded counts as lost."""
+def stored_attempts(
+    run_id: int, *, phase: str, iteration: int, verifier: int | None = None
+) -> list[StoredAttempt]:
+    """Return every finished rollout, by task and index; one that was not graded counts as lost.
+
+    Args:
+        verifier: run of the verifier whose scores the candidates have; None is without.
+    """
     rows = list(
         Trajectory.objects.filter(
             run_id=run_id, phase=phase, iteration=iteration, state=Trajectory.State.FINISHED
@@ -38,7 +44,19 @@ def stored_attempts(run_id: int, *, phase: str, iteration: int) -> list[StoredAt
         .order_by("task_key", "index")
     )  # fmt: skip
     contexts = _contexts([row.pk for row in rows])
-    return [_stored(row, contexts.get(row.pk, 0)) for row in rows]
+    scores = _scores(run_id, phase, iteration).filter(run_id=verifier) if verifier is not None else ()
+    p_yes = {(score.task_key, score.index): score.p_yes for score in scores}
+    return [_stored(row, contexts.get(row.pk, 0), p_yes.get((row.task_key, row.index))) for row in rows]
+
+
+def verifiers(run_id: int, *, phase: str, iteration: int) -> list[tuple[int, str]]:
+    """Return number and name of the verifiers' runs that have scored rollouts there, newest first."""
+    found = _scores(run_id, phase, iteration).order_by("-run_id").values_list("run_id", "run__name")
+    return list(found.distinct())
+
+
+def _scores(run_id: int, phase: str, iteration: int) -> QuerySet[Score]:
+    return Score.objects.filter(source=str(run_id), phase=phase, iteration=iteration).order_by()
 
 
 def has_rollouts(run_id: int, *, phase: str, iteration: int) -> bool:
@@ -61,7 +79,7 @@ def _contexts(trajectories: Sequence[int]) -> dict[int, int]:
     )
 
 
-def _stored(row: Trajectory, context_tokens: int) -> StoredAttempt:
+def _stored(row: Trajectory, context_tokens: int, p_yes: float | None) -> StoredAttempt:
     reason = TerminationReason(row.termination)
     lost = reason in INFRASTRUCTURE_REASONS or row.reward is None
     solved = None if lost else row.verdict == Verdict.PASSED
@@ -81,6 +99,7 @@ def _stored(row: Trajectory, context_tokens: int) -> StoredAttempt:
             task_id=row.task_key,
             trajectory_id=str(row.pk),
             resolved=solved,
+            p_yes=p_yes,
             steps=row.num_steps,
             tokens=row.generated_tokens,
             patch_hash=row.patch_hash,

@@ -26,19 +26,22 @@ class Command(BaseCommand):
         parser.add_argument("--rule", default="", help="selection rule (default: all with scores)")
         parser.add_argument("--k", type=int, help="largest K (default: the fewest rollouts of any task)")
         parser.add_argument("--keep", type=int, help="rollouts that hybrid keeps (default: half)")
+        parser.add_argument(
+            "--verifier", type=int, help="verifier's run whose scores count (default: the newest)"
+        )
         parser.add_argument("--repo", default="", help="only tasks of this repository")
 
     def handle(self, **options: Any) -> None:
         """Print one JSON object."""
         run = find_run(options["run_id"])
         choice = predictions.choose(run, phase=options["phase"], iteration=options["iteration"])
-        question = Question(**{name: options[name] for name in ("rule", "k", "keep", "repo")})
+        question = Question(**{name: options[name] for name in ("rule", "k", "keep", "repo", "verifier")})
         found = choice and evaluation_report(
             run, phase=choice.phase, iteration=choice.iteration, question=question
         )
         if not choice or not found:
             raise CommandError(f"run {run.pk} has no such finished rollouts")
         if found.curves_error:
-            self.stderr.write(f"no curves: {found.curves_error}")
+            self.stderr.write(f"curves: {found.curves_error}")
         numbers = {"run": run.pk, "phase": choice.phase, "iteration": choice.iteration, **asdict(found)}
         self.stdout.write(json.dumps(numbers, indent=2))

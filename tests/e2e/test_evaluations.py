@@ -1,0 +1,55 @@
+"""Reports and comparisons of evaluations in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.e2e.conftest import aside
+from tests.evaluation_builders import FIRST, SECOND, evaluated, scored
+from tests.page_builders import make_dataset
+from webapp.models import Run, Task
+
+pytestmark = [pytest.mark.e2e]
+expect.set_options(timeout=60_000)
+
+
+def two_evaluations() -> tuple[Run, Run, list[Task]]:
+    """Two evaluations of the same tasks; a verifier has scored the first task of the first."""
+    _, tasks = make_dataset()
+    first, second = evaluated(tasks, FIRST), evaluated(tasks, SECOND)
+    scored(first, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
+    return first, second, tasks
+
+
+def test_selection_is_recomputed_for_other_choices(page: Page, screenshots: Path) -> None:
+    run, _, _ = aside(two_evaluations)
+    page.set_viewport_size({"width": 1280, "height": 1400})
+    page.goto(f"/evaluations/{run.pk}/eval:heldout/0/")
+    table = page.locator("#selection table")
+    expect(table.locator("tbody tr")).to_have_count(3)
+    expect(page.locator("#selection [role=alert]")).to_contain_text("11 of 15 rollouts have no p_yes")
+    page.screenshot(path=screenshots / "evaluation-report.png", full_page=True)
+    page.select_option("#selection-rule", "majority")
+    page.fill("#selection-k", "2")
+    page.click("#selection button[type=submit]")
+    expect(table.locator("tbody tr")).to_have_count(2)
+    expect(table.locator("thead th")).to_have_text(["K", "majority"])
+    expect(page.locator("#selection-rule")).to_have_value("majority")
+
+
+def test_gained_tasks_open_on_both_sides(page: Page, screenshots: Path) -> None:
+    first, second, tasks = aside(two_evaluations)
+    page.set_viewport_size({"width": 1280, "height": 1000})
+    page.goto(f"/evaluations/{first.pk}/eval:heldout/0/")
+    page.click("text=Compare…")
+    expect(page.locator("#compare-first")).to_have_value(f"{first.pk}:eval:heldout:0")
+    page.select_option("#compare-second", f"{second.pk}:eval:heldout:0")
+    page.click("form[aria-label='Evaluations to compare'] button")
+    gained = page.locator("section[aria-labelledby=gained-title] tbody tr")
+    expect(gained).to_have_count(2)
+    page.screenshot(path=screenshots / "evaluation-comparison.png", full_page=True)
+    gained.first.locator("a", has_text="second").click()
+    expect(page).to_have_url(f"{page.url.split('/runs/')[0]}/runs/{second.pk}/eval:heldout/0/{tasks[2].key}/")
