@@ -158,7 +158,7 @@ def test_rows_without_a_name_or_a_patch_are_rejected(tmp_path: Path) -> None:
     assert [one.candidate.patch for one in found] == [GOOD]
     assert [reason.partition(":")[0] for reason in rejected] == [
         "line 2, field 'trajectory_id'",
-        "line 3, field 'task_id'",
+        "line 3, field 'instance_id'",
         "line 4, field 'patch'",
         "line 5, field 'patch'",
     ]

@@ -78,13 +78,16 @@ async def find_regression_tests(
     selection = TestSelection(files=tuple(tried[:max_files]))
     if not selection.files:
         return RegressionSuite(changed=changed, untested=changed)
-    reports = [
-        await runs.untouched(row, selection, repeat=repeat, trace=command.traces and repeat == 0)
-        for repeat in range(repeats)
-    ]
-    if not reports[0].outcomes:
-        detail = reports[0].detail or "no test was collected"
-        raise DatasetError(f"task {row.task.instance_id}: the tests of its repository do not run: {detail}")
+    reports: list[TestReport] = []
+    for repeat in range(repeats):
+        reports.append(
+            await runs.untouched(row, selection, repeat=repeat, trace=command.traces and repeat == 0)
+        )
+        if not reports[0].outcomes:
+            detail = reports[0].detail or "no test was collected"
+            raise DatasetError(
+                f"task {row.task.instance_id}: the tests of its repository do not run: {detail}"
+            )
     touching = {
         test: files
         for test in reports[0].outcomes
