@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from urllib.parse import urlencode
 
+from django.urls import reverse
 from django.utils import timezone
 
 from engine.types import RunKind, RunState
@@ -67,6 +69,13 @@ class RunHeader:
     """The dataset it made, once that is there."""
     counts_made: tuple[tuple[str, int], ...]
     """Counts of a run without rollouts: (name, number)."""
+
+    @property
+    def verify_url(self) -> str:
+        """Return the address of the form that scores its trajectories; empty while it has none."""
+        if not self.has_rollouts or not self.counts.total:
+            return ""
+        return f"{reverse('run-new')}?{urlencode({'recipe': 'verify', 'verifier.runs': self.run.pk})}"
 
 
 RESUME_CHECKPOINT = "Resume from the last checkpoint"

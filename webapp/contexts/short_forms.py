@@ -36,6 +36,8 @@ class ShortForm:
 
     title: str
     subjects: tuple[Subject, ...]
+    derives: bool = True
+    """Whether settings follow from others: name, tool calls, sandboxes, runs to skip."""
 
 
 _COLLECT = ShortForm(
@@ -95,7 +97,47 @@ _COLLECT = ShortForm(
         ),
     ),
 )
-SHORT_FORMS: Mapping[str, ShortForm] = {"collect": _COLLECT, "quickstart-collect": _COLLECT}
+_VERIFY = ShortForm(
+    "Verify trajectories",
+    (
+        Subject(
+            "Trajectories",
+            {
+                "name": "name",
+                "verifier.runs": "runs",
+                "verifier.phases": "phases",
+                "verifier.part": "judged part",
+            },
+        ),
+        Subject(
+            "Judge",
+            {
+                "policy.type": "kind",
+                "policy.checkpoint": "checkpoint",
+                "policy.endpoint": "endpoint",
+                "policy.model": "model",
+                "verifier.max_context": "context, tokens",
+                "verifier.parallel": "concurrency",
+                "verifier.max_attempts": "attempts",
+            },
+        ),
+        Subject(
+            "Spending",
+            {
+                "policy.input_price": "input price",
+                "policy.cached_price": "cached price",
+                "policy.output_price": "output price",
+                "policy.spend_limit": "spend limit",
+            },
+        ),
+    ),
+    derives=False,
+)
+SHORT_FORMS: Mapping[str, ShortForm] = {
+    "collect": _COLLECT,
+    "quickstart-collect": _COLLECT,
+    "verify": _VERIFY,
+}
 
 
 def arrange(

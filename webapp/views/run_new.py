@@ -121,7 +121,7 @@ def _context(
     base = _base(recipe, parent)
     if base is not None:
         shown, kept = rebase(base, posted)
-        if short is not None and parent is None:
+        if short is not None and short.derives and parent is None:
             kept, derived = derive(shown, kept)
         offers = run_offers(parse_run_config(shown), dataset=kept.get("dataset.name", ""))
         sections = form_sections(shown, posted=kept, problems=refused, offers=offers, original=base)
