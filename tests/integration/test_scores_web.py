@@ -16,7 +16,8 @@ from tests.event_builders import Stream
 from tests.html_regions import inner_html
 from tests.verifier_builders import TASKS, Source, by_model, roll_out, verifying
 from tests.web_builders import launched, make_user, post, relaunched, snapshot
-from webapp.models import Run, Score
+from webapp.contexts.scores import build_scores
+from webapp.models import Dataset, Run, Score, Task
 from webapp.permissions import Role
 from webapp.services import ingest, runs
 from webapp.services.attempts import Claim
@@ -118,6 +119,31 @@ def test_a_missing_score_is_shown_with_its_reason_and_never_as_a_number() -> Non
     assert [(item["index"], item["p_yes"]) for item in found["items"]] == [(1, 0.0), (0, None)]
     found = client.get(f"/api/v1/runs/{run.pk}/scores?missing=true").json()
     assert (found["total"], found["items"][0]["error"]) == (1, HOSTILE)
+
+
+def test_calibration_is_shown_by_length_and_repository() -> None:
+    dataset = Dataset.objects.create(name="mixed")
+    for number, repo in enumerate(["left", "right"]):
+        Task.objects.create(dataset=dataset, key=f"t{number}", instance_id=f"i{number}", repo=repo)
+    run, claim = verifier()
+    stream = Stream()
+    stream.started(total=0)
+    for index in range(4):
+        score(stream, index, 0.9 - index / 10, task="t0", prompt_tokens=1000)
+        score(stream, index, 0.1 + index / 10, task="t1", prompt_tokens=9000)
+    post(claim, stream)
+    panel = build_scores(run, {})
+    assert [(one.title, [part.name for part in one.parts]) for one in panel.breakdowns] == [
+        ("Prompt tokens", ["below 2,000", "8,000 and more"]),
+        ("Repository", ["left", "right"]),
+    ]
+    left, right = (part.calibration for part in panel.breakdowns[1].parts)
+    assert (left.auc, right.auc) == (0.75, 0.25)
+    assert (left.count, left.num_positive) == (4, 2)
+    assert panel.calibration.count == 8
+    page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
+    assert "8,000 and more" in page
+    assert "AUC within tasks" in page
 
 
 def test_trajectories_in_the_database_are_linked() -> None:

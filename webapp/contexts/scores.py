@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.verifiers.calibration import Calibration, ReliabilityBin, calibrate
+from engine.verifiers.calibration import Calibration, Forecast, ReliabilityBin, calibrate
 from webapp.contexts.frame import trajectory_url
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Run, Score
 from webapp.selectors import runs as run_reads
 from webapp.selectors import scores as reads
 from webapp.selectors.paging import Page, map_page
+from webapp.selectors.scores import GradedScore
 
 SIDE = 200
 """Side of the reliability diagram, px."""
+MAX_REPOSITORIES = 20
+"""Maximum number of repositories shown."""
+_LENGTHS = (2_000, 4_000, 8_000, 16_000, 32_000, 64_000)
+"""Lower ends of the parts by prompt tokens."""
 _LEAST_RADIUS, _MOST_RADIUS = 2.5, 8.0
 
 
@@ -41,6 +48,24 @@ class ReliabilityMark:
     radius: str
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the scores, with its own calibration."""
+
+    name: str
+    calibration: Calibration
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """The scores by one property of their trajectories."""
+
+    title: str
+    parts: tuple[Part, ...]
+    total: int
+    """Number of parts, those that are not shown included."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoresPanel:
     """Calibration, and the scores by P(YES)."""
@@ -51,6 +76,7 @@ class ScoresPanel:
     calibration: Calibration
     marks: tuple[ReliabilityMark, ...]
     side: int
+    breakdowns: tuple[Breakdown, ...]
 
 
 def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
@@ -60,7 +86,8 @@ def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
     names = reads.task_names([score.task_key for score in page.rows])
     sources = {score.source: whole(score.source, most=MOST_ID) for score in page.rows}
     known = run_reads.existing([run_id for run_id in sources.values() if run_id is not None])
-    calibration = calibrate(reads.forecasts_by_task(run.pk))
+    graded = reads.graded_scores(run.pk)
+    calibration = _calibration(graded)
     return ScoresPanel(
         page=map_page(
             page,
@@ -73,7 +100,35 @@ def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
         calibration=calibration,
         marks=_marks(calibration),
         side=SIDE,
+        breakdowns=tuple(found for found in (_by_length(graded), _by_repository(graded)) if found.total > 1),
     )
+
+
+def _calibration(scores: Iterable[GradedScore]) -> Calibration:
+    by_task: dict[str, list[Forecast]] = defaultdict(list)
+    for score in scores:
+        by_task[score.task_key].append(score.forecast)
+    return calibrate(by_task)
+
+
+def _by_length(scores: Sequence[GradedScore]) -> Breakdown:
+    parts: dict[int, list[GradedScore]] = defaultdict(list)
+    for score in scores:
+        if score.prompt_tokens:
+            parts[bisect_right(_LENGTHS, score.prompt_tokens)].append(score)
+    names = (f"below {_LENGTHS[0]:,}", *(f"{low:,} and more" for low in _LENGTHS))
+    found = tuple(Part(names[place], _calibration(members)) for place, members in sorted(parts.items()))
+    return Breakdown("Prompt tokens", found, len(found))
+
+
+def _by_repository(scores: Sequence[GradedScore]) -> Breakdown:
+    repositories = reads.repositories({score.task_key for score in scores})
+    parts: dict[str, list[GradedScore]] = defaultdict(list)
+    for score in scores:
+        parts[repositories.get(score.task_key) or "–"].append(score)
+    ordered = sorted(parts.items(), key=lambda part: (-len(part[1]), part[0]))
+    found = tuple(Part(name, _calibration(members)) for name, members in ordered[:MAX_REPOSITORIES])
+    return Breakdown("Repository", found, len(ordered))
 
 
 def _url(score: Score, run_id: int | None, known: set[int]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 from django.db.models import F
 
@@ -25,16 +25,31 @@ def count_missing(run_id: int) -> int:
     return Score.objects.filter(run_id=run_id, p_yes=None).count()
 
 
-def forecasts_by_task(run_id: int) -> dict[str, list[Forecast]]:
-    """Return the scores of graded trajectories by task."""
-    found: dict[str, list[Forecast]] = defaultdict(list)
+@dataclass(frozen=True, slots=True)
+class GradedScore:
+    """The score of a graded trajectory."""
+
+    task_key: str
+    forecast: Forecast
+    prompt_tokens: int
+    """Length of the judge's prompt; 0 where an endpoint does not report it."""
+
+
+def graded_scores(run_id: int) -> list[GradedScore]:
+    """Return the scores of all graded trajectories."""
     rows = Score.objects.filter(run_id=run_id, p_yes__isnull=False, resolved__isnull=False)
-    for task_key, p_yes, resolved in rows.order_by().values_list("task_key", "p_yes", "resolved"):
-        assert p_yes is not None
-        found[task_key].append(Forecast(p_yes, bool(resolved)))
-    return found
+    values = rows.order_by().values_list("task_key", "p_yes", "resolved", "prompt_tokens")
+    return [
+        GradedScore(task_key, Forecast(p_yes or 0.0, bool(resolved)), tokens)
+        for task_key, p_yes, resolved, tokens in values
+    ]
 
 
-def task_names(task_keys: Sequence[str]) -> Mapping[str, str]:
+def repositories(task_keys: Collection[str]) -> Mapping[str, str]:
+    """Return the repositories of tasks by key."""
+    return dict(Task.objects.filter(key__in=set(task_keys)).values_list("key", "repo"))
+
+
+def task_names(task_keys: Collection[str]) -> Mapping[str, str]:
     """Return the readable names of tasks by key; of those in several datasets any."""
     return dict(Task.objects.filter(key__in=set(task_keys)).values_list("key", "instance_id"))
