@@ -28,8 +28,8 @@ class RunKind(StrEnum):
 
     @property
     def has_rollouts(self) -> bool:
-        """Return whether agents act in such a run; the others make or check a dataset, or score rollouts."""
-        return self not in (RunKind.CURATE, RunKind.VALIDATE, RunKind.IMPORT, RunKind.VERIFIER)
+        """Return whether agents act in such a run; others make data, score or imitate."""
+        return self in (RunKind.ROLLOUT, RunKind.TRAIN, RunKind.EVALUATE)
 
 
 class RunState(StrEnum):

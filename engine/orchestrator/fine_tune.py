@@ -149,13 +149,14 @@ class FineTuningLoop:
         while self._step < len(self._steps):
             await self._run.safe_point()
             await self._train()
+            self._announce(self._writer.finished())
             if self._is_due(self._config.trainer.checkpoint_every):
                 await self._save()
         self.summary |= {"steps": self._step, "peak_memory_mb": round(peak_memory_mb(), 1)}
 
     async def close(self) -> None:
         """Finish and announce the checkpoint being written."""
-        await self._announce()
+        self._announce(await asyncio.to_thread(self._writer.wait))
         await asyncio.to_thread(self._writer.close)
 
     async def _train(self) -> None:
@@ -193,7 +194,7 @@ class FineTuningLoop:
 
     async def _save(self) -> None:
         """Start a checkpoint; it is written while the next steps are computed."""
-        await self._announce()
+        self._announce(await asyncio.to_thread(self._writer.wait))
         snapshot = await self._trainer.snapshot(
             self._run.run_dir,
             self._step,
@@ -208,9 +209,7 @@ class FineTuningLoop:
         )
         self._writer.save(snapshot)
 
-    async def _announce(self) -> None:
-        """Wait for the checkpoint being written and announce it."""
-        saved = await asyncio.to_thread(self._writer.wait)
+    def _announce(self, saved: Checkpoint | None) -> None:
         if saved is not None:
             self._run.sink.emit(
                 CheckpointSaved,

@@ -75,7 +75,11 @@ RUN_CHARTS = (
         "grading_extra", "Extra runs of tests", "share of grading time",
         (Series("grading/extra_share", "repeated and false tests", 2),), span=(0, 1),
     ),
-    ChartSpec("loss", "Loss", "", (Series("loss/value", "loss", 1),)),
+    ChartSpec(
+        "loss", "Loss", "",
+        (Series("loss/value", "loss", 1), Series("loss/heldout", "evaluation loss", 4)),
+    ),
+    ChartSpec("rate", "Learning rate", "", (Series("update/learning_rate", "learning rate", 7),)),
     ChartSpec("entropy", "Entropy", "nats", (Series("entropy/mean", "entropy", 8),)),
     ChartSpec("grad", "Gradient norm", "", (Series("grad/norm", "norm", 6),)),
     ChartSpec(

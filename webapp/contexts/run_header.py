@@ -64,7 +64,9 @@ class RunHeader:
     collection: CollectionView | None
     """Its progress if it samples a policy once; None for other kinds."""
     has_rollouts: bool
-    """False for a run that makes or looks at a dataset."""
+    """False for a run in which no agent acts."""
+    has_charts: bool
+    """Whether its iterations are drawn: those of training and of fine-tuning."""
     made: Dataset | None
     """The dataset it made, once that is there."""
     counts_made: tuple[tuple[str, int], ...]
@@ -174,6 +176,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
         engines=engine_summary(run),
         collection=collection,
         has_rollouts=has_rollouts,
+        has_charts=run.kind == RunKind.SFT or (has_rollouts and collection is None),
         made=None if has_rollouts else run.datasets_made.first(),
         counts_made=() if has_rollouts else _counted(run),
     )

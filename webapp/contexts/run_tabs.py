@@ -35,6 +35,8 @@ WITHOUT_ROLLOUTS = ("events", "sandboxes", "configuration")
 """Tabs of runs that make or look at a dataset: they have no rollouts to show."""
 OF_VERIFIERS = ("scores", "events", "configuration")
 """Tabs of runs that score the trajectories of others."""
+OF_FINE_TUNING = ("checkpoints", "events", "configuration")
+"""Tabs of runs that imitate examples."""
 _POOL = ("wanted", "waiting", "starting", "live", "idle")
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
@@ -55,6 +57,8 @@ def tab_names(kind: str) -> tuple[str, ...]:
     """Return the tabs of a kind of run."""
     if kind == RunKind.VERIFIER:
         return OF_VERIFIERS
+    if kind == RunKind.SFT:
+        return OF_FINE_TUNING
     return TABS if RunKind(kind).has_rollouts else WITHOUT_ROLLOUTS
 
 

@@ -7,7 +7,7 @@ from engine.config.run import FineTuneRun
 
 
 def fine_tune() -> FineTuneRun:
-    """Fine-tune a model on stored trajectories: R2E-Gym's settings, chosen trajectories that passed."""
+    """Fine-tune a model on stored trajectories that passed, with R2E-Gym's settings."""
     return FineTuneRun(
         name="fine-tuning",
         trainer=FineTuningConfig(
