@@ -6,13 +6,19 @@ import io
 import json
 import math
 import re
+from dataclasses import asdict
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 from django.test import Client
 
+from engine.verifiers.execution_based.rollout_files import read_rollouts
+from engine.verifiers.selection.curves import curves
+from engine.verifiers.selection.rules import named_rules
+from engine.verifiers.selection.tables import read_table
 from tests.evaluation_builders import FIRST, SECOND, evaluated, scored
 from tests.event_builders import Stream, ref
 from tests.page_builders import make_dataset
@@ -180,3 +186,27 @@ def test_a_rollout_without_a_score_costs_the_rules_that_need_it_and_is_named() -
     assert "2 of 4 rollouts have no p_yes" in page
     assert '<th class="n" scope="col">ef</th>' not in page
     assert '<th class="n" scope="col">oracle</th>' in page
+
+
+def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks[:2], FIRST)
+    verifier = scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
+    path = tmp_path / "rollouts.jsonl"
+    counts = printed("export_rollouts", run.pk, "--output", path, "--verifier", verifier.pk)
+    assert counts == {"run": run.pk, "phase": "eval:heldout", "iteration": 0, "rollouts": 8}
+    table = read_table(path)
+    assert [one.p_yes for one in table] == [0.9, 0.8, 0.2, 0.1, None, None, None, None]
+    names = ["shortest", "majority", "oracle"]
+    report = printed("evaluation_report", run.pk)
+    assert [curve["rule"] for curve in report["curves"]] == names
+    assert [asdict(curve) for curve in curves(table, named_rules(names), [1, 2, 4])] == [
+        {**curve, "points": tuple(curve["points"])} for curve in report["curves"]
+    ]
+    rollouts, rejected = read_rollouts(path)
+    assert rejected == []
+    assert [one.candidate.patch for one in rollouts] == list("aabbabbb")
+    with pytest.raises(CommandError, match="cannot write"):
+        printed("export_rollouts", run.pk, "--output", tmp_path / "none" / "f")
+    with pytest.raises(CommandError, match="no such finished rollouts"):
+        printed("export_rollouts", run.pk, "--output", path, "--iteration", 9)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from django.db.models import F, Max, QuerySet
 
@@ -47,6 +48,25 @@ def stored_attempts(
     scores = _scores(run_id, phase, iteration).filter(run_id=verifier) if verifier is not None else ()
     p_yes = {(score.task_key, score.index): score.p_yes for score in scores}
     return [_stored(row, contexts.get(row.pk, 0), p_yes.get((row.task_key, row.index))) for row in rows]
+
+
+def rollout_rows(
+    run_id: int, *, phase: str, iteration: int, verifier: int | None = None
+) -> list[dict[str, Any]]:
+    """Return every graded rollout as a row of the table that selection and verifiers read."""
+    patches = dict(
+        Trajectory.objects.filter(run_id=run_id, phase=phase, iteration=iteration).values_list("pk", "patch")
+    )
+    return [
+        {
+            **asdict(one.candidate),
+            "instance_id": one.instance_id,
+            "repo": one.repo,
+            "patch": patches[int(one.candidate.trajectory_id)],
+        }
+        for one in stored_attempts(run_id, phase=phase, iteration=iteration, verifier=verifier)
+        if one.attempt.solved is not None
+    ]
 
 
 def verifiers(run_id: int, *, phase: str, iteration: int) -> list[tuple[int, str]]:

@@ -7,7 +7,6 @@ counts with its share of resolved ones, whichever members were drawn.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import comb
@@ -93,7 +92,7 @@ def most_frequent(classes: Sequence[Class], blank: Class, ks: Sequence[int]) -> 
     """
     n = sum(one.size for one in classes) + blank.size
     found = [comb(blank.size, k) / comb(n, k) * blank.share if blank.size else 0.0 for k in ks]
-    for top in range(1, max((one.size for one in classes), default=0) + 1):
+    for top in range(1, min(max((one.size for one in classes), default=0), max(ks)) + 1):
         for (drawn, tied), (_, shares) in _draws(classes, top, max(ks)).items():
             if tied:
                 for index, k in enumerate(ks):
@@ -110,13 +109,14 @@ def _draws(classes: Sequence[Class], top: int, most: int) -> dict[tuple[int, int
     """
     draws: dict[tuple[int, int], tuple[int, float]] = {(0, 0): (1, 0.0)}
     for one in classes:
-        extended: dict[tuple[int, int], tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+        ways = [comb(one.size, times) for times in range(min(one.size, top, most) + 1)]
+        extended: dict[tuple[int, int], tuple[int, float]] = {}
         for (drawn, tied), (number, shares) in draws.items():
-            for times in range(min(one.size, top, most - drawn) + 1):
-                ways, at_top = comb(one.size, times), times == top
+            for times, chosen in enumerate(ways[: most - drawn + 1]):
+                at_top = times == top
                 key = drawn + times, tied + at_top
-                before = extended[key]
+                before = extended.get(key, (0, 0.0))
                 gained = shares + number * one.share if at_top else shares
-                extended[key] = before[0] + number * ways, before[1] + gained * ways
+                extended[key] = before[0] + number * chosen, before[1] + gained * chosen
         draws = extended
     return draws
