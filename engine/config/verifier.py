@@ -33,6 +33,11 @@ class VerifierConfig(Section):
     """Maximum length of the judge's prompt and answer, tokens (with an endpoint estimated from characters);
     longer trajectories are shortened: thoughts, then observations, then whole turns. DeepSWE's verifier reads
     76,800."""
+    answers: Literal["listed", "forced"] = "listed"
+    """Reading of an endpoint's answers: ``listed`` takes the probabilities of YES and NO where its response
+    says one of them, from the ``top_logprobs`` there; ``forced`` has a vLLM server score both answers as
+    continuations (``prompt_logprobs``), with twice the requests and never a missing one. Answers of other
+    models are always forced."""
     max_response: int = Field(default=32, ge=8)
     """Maximum length of an endpoint's response, tokens; reasoning models need more."""
     max_attempts: int = Field(default=3, ge=1)
@@ -49,12 +54,20 @@ def idle_settings(verifier: VerifierConfig, policy: JudgePolicyConfig) -> list[P
         for name in _IDLE[type(policy)]
         if getattr(policy, name) != fields[name].default
     ]
+
+    def is_set(name: str) -> bool:
+        return bool(getattr(verifier, name) != VerifierConfig.model_fields[name].default)
+
+    forced = not isinstance(policy, EndpointPolicyConfig) or verifier.answers == "forced"
+    if forced and is_set("max_response"):
+        message = "has no effect on a model whose answers are forced: leave it out"
+        problems.append(Problem(message, "verifier.max_response"))
     if isinstance(policy, EndpointPolicyConfig):
         return problems
+    if is_set("answers"):
+        message = "is for endpoints; the answers of other models are always forced: leave it out"
+        problems.append(Problem(message, "verifier.answers"))
     if policy.engine != "builtin":
         message = "a judge runs in the run's own process: leave it out, or use a vLLM server as an endpoint"
         problems.append(Problem(message, "policy.engine"))
-    if verifier.max_response != VerifierConfig.model_fields["max_response"].default:
-        message = "has no effect on a model whose answers are forced: leave it out"
-        problems.append(Problem(message, "verifier.max_response"))
     return problems

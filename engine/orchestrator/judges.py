@@ -36,6 +36,7 @@ async def open_judge(config: VerifierRun, run: RunContext) -> tuple[Judge, Close
             max_context=settings.max_context,
             max_response=settings.max_response,
             part=settings.part,
+            forced=settings.answers == "forced",
         )
         return asked, policy.close
     opened = await asyncio.to_thread(_open, config.policy, run)

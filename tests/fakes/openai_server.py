@@ -28,6 +28,8 @@ class Reply:
     """None: what follows from the message."""
     logprobs: Any = None
     """``logprobs`` of the choice; None leaves it out."""
+    prompt_logprobs: Any = None
+    """``prompt_logprobs`` of the answer; None leaves it out."""
     usage: Any = field(default_factory=lambda: dict(USAGE))
     model: str | None = None
     """None: the model asked for."""
@@ -61,6 +63,7 @@ class Reply:
             "model": asked if self.model is None else self.model,
             "choices": [choice],
             "usage": self.usage,
+            **({"prompt_logprobs": self.prompt_logprobs} if self.prompt_logprobs is not None else {}),
         }
 
     def chunks(self, asked: str) -> list[dict[str, Any]]:

@@ -10,22 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2 import Template
 from pydantic import SecretStr
 from transformers import AutoConfig
 
 from engine.config.policies import EndpointPolicyConfig
 from engine.config.recipes import resolve
-from engine.errors import ContextLengthError, EndpointRefusedError
+from engine.errors import ContextLengthError, EndpointRefusedError, ScoreError
 from engine.inference.base import ChatRequest, GenerationContext, SamplingParams
 from engine.inference.endpoint import keys
 from engine.inference.endpoint.keys import Endpoint
 from engine.inference.endpoint.policy import EndpointPolicy
 from engine.inference.vllm.servers.server import VllmServer
+from engine.models.opening import open_model
 from engine.models.published.networks import build_causal
 from engine.models.published.tiny import write_tiny_model
 from engine.orchestrator import execute
 from engine.tools.parser import parse_native
 from engine.tools.schemas import LAKE_TOOLS
+from engine.verifiers.execution_free import EndpointJudge, Transcript, judge_messages
+from engine.verifiers.execution_free.answers import differing
+from engine.verifiers.execution_free.token_judge import ModelScorer
 from tests.integration.toy_yard import events, open_context
 from tests.rollout_builders import make_key, make_row
 from tests.vllm.servers import command
@@ -177,3 +182,27 @@ def test_a_collection_with_native_calls(
     assert tools["move"] > 8
     assert all(step["prompt_tokens"] > 0 for step in steps)
     assert max(step["cached_tokens"] for step in steps if step["index"] > 0) > 0
+
+
+async def test_forced_answers_have_the_probabilities_of_our_own_forward(
+    server: VllmServer, tmp_path: Path
+) -> None:
+    """A random model answers neither YES nor NO, but both can be scored as continuations."""
+    transcript = Transcript(problem="x should be 2", turns=(), patch="+x = 2\n")
+    async with opened(server) as policy:
+        found = await EndpointJudge(policy, max_context=MAX_CONTEXT, forced=True).score(transcript)
+        with pytest.raises(ScoreError, match="no <judgement>"):
+            await EndpointJudge(policy, max_context=MAX_CONTEXT).score(transcript)
+    model = open_model(str(server.command.model), home=tmp_path)
+    prompts = []
+    for word in ("YES", "NO"):
+        reply = {"role": "assistant", "content": f"<judgement>{word}</judgement>"}
+        text = Template(TEMPLATE).render(messages=[*judge_messages(transcript), reply], tools=None)
+        prompts.append(model.tokenizer.encode(text.removesuffix("<|im_end|>\n"), add_special_tokens=False))
+    start, end = differing(*prompts)
+    scorer = ModelScorer(model.model)
+    assert prompts[0][:start] == prompts[1][:start]
+    expected = await scorer.logprobs(prompts[0][:start], [ids[start : len(ids) - end] for ids in prompts])
+    await scorer.close()
+    assert (found.yes_logprob, found.no_logprob) == pytest.approx(expected, abs=1e-3)
+    assert found.prompt_tokens == max(map(len, prompts))

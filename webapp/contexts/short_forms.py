@@ -116,6 +116,7 @@ _VERIFY = ShortForm(
                 "policy.checkpoint": "checkpoint",
                 "policy.endpoint": "endpoint",
                 "policy.model": "model",
+                "verifier.answers": "answers",
                 "verifier.max_context": "context, tokens",
                 "verifier.parallel": "concurrency",
                 "verifier.max_attempts": "attempts",

@@ -64,6 +64,8 @@ class Answer:
     usage: Mapping[str, Any] | None
     logprobs: tuple[TokenLogprobs, ...] = ()
     """Tokens of the response; empty where none were asked for, or the endpoint gives none."""
+    prompt_logprobs: tuple[tuple[str, float], ...] = ()
+    """Id and log-probability of each token of the prompt after the first, as vLLM gives them on request."""
 
 
 def read_answer(body: object) -> Answer:
@@ -96,6 +98,7 @@ def read_answer(body: object) -> Answer:
         finish_reason=read_text(choices[0].get("finish_reason")),
         usage=body["usage"] if isinstance(body.get("usage"), dict) else None,
         logprobs=_logprobs(choices[0].get("logprobs")),
+        prompt_logprobs=_prompt_logprobs(body.get("prompt_logprobs")),
     )
     if len(answer.content) + len(answer.thinking) > MAX_RESPONSE_CHARS:
         raise OversizedAnswerError(f"the answer is longer than {MAX_RESPONSE_CHARS} characters")
@@ -130,6 +133,18 @@ def _logprobs(logprobs: object) -> tuple[TokenLogprobs, ...]:
         for token in tokens
         if isinstance(token, dict)
     )
+
+
+def _prompt_logprobs(entries: object) -> tuple[tuple[str, float], ...]:
+    if not isinstance(entries, list):
+        return ()
+    found = []
+    for entry in entries[1:]:
+        if not isinstance(entry, dict) or len(entry) != 1:
+            raise GarbledAnswerError(f"a token of the prompt has the log-probabilities {entry!r:.200}")
+        ((token, value),) = entry.items()
+        found.append((str(token), _logprob(value if isinstance(value, dict) else {})))
+    return tuple(found)
 
 
 def _alternatives(listed: object) -> dict[str, float]:

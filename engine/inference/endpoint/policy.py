@@ -20,7 +20,7 @@ from openai import OpenAIError
 from engine.config.policies import EndpointPolicyConfig
 from engine.errors import ContextLengthError, EndpointRefusedError, ModelError, RunEndingError
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, SamplingParams, Usage
-from engine.inference.endpoint.answers import Answer, TokenLogprobs, read_answer, read_usage
+from engine.inference.endpoint.answers import Answer, read_answer, read_usage
 from engine.inference.endpoint.client import EndpointClient
 from engine.inference.endpoint.failures import Failure, classify
 from engine.inference.endpoint.keys import Endpoint
@@ -151,27 +151,25 @@ class EndpointPolicy(ChatPolicy):
             usage=usage,
         )
 
-    async def respond_with_logprobs(
-        self, messages: Sequence[Message], sampling: SamplingParams, *, seed: int, key: RolloutKey, top: int
-    ) -> tuple[Sequence[TokenLogprobs], Usage]:
-        """Return the tokens of a response, each with the most likely ones at its place.
+    async def ask(
+        self, messages: Sequence[Message], *, max_tokens: int, key: RolloutKey, seed: int = 0, **fields: Any
+    ) -> tuple[Answer, Usage]:
+        """Return the whole answer to a request with fields of its own, such as those for log-probabilities.
 
         Args:
             messages: the conversation; no functions are declared.
-            sampling: temperature and maximum length.
-            seed: of the response.
+            max_tokens: maximum length of the response.
             key: rollout for which it is counted.
-            top: number of tokens at each place; most endpoints give at most 20.
+            seed: of the response.
+            fields: further fields of the request; they replace configured ones.
 
         Raises:
             ContextLengthError, ModelError, RunEndingError: as ``respond``.
         """
-        body = self._body(messages, (), sampling, seed=seed)
+        body = self._body(messages, (), SamplingParams(max_tokens=max_tokens), seed=seed)
         for inert in ("stream", "stream_options"):
             body.pop(inert, None)
-        body |= {"logprobs": True, "top_logprobs": top}
-        answer, usage = await self._answer(body, self._expected(messages, sampling.max_tokens), key)
-        return answer.logprobs, usage
+        return await self._answer(body | fields, self._expected(messages, max_tokens), key)
 
     def release(self, key: RolloutKey) -> None:
         """Forget the waits and the cost of a rollout."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import ScoreError
@@ -40,14 +41,20 @@ class ForcedChoice:
 def forced_choice(chat: Chat) -> ForcedChoice:
     """Return the answers in a model's tokens, cut by id: shared beginnings and ends are not scored."""
     yes, no = (chat.reply_ids(f"{ANSWER_START}{answer}{ANSWER_END}") for answer in ANSWERS)
-    start = _shared(yes, no)
-    end = min(_shared(yes[::-1], no[::-1]), len(yes) - start - 1, len(no) - start - 1)
+    start, end = differing(yes, no)
     return ForcedChoice(
         start=tuple(yes[:start]), yes=tuple(yes[start : len(yes) - end]), no=tuple(no[start : len(no) - end])
     )
 
 
-def _shared(one: list[int], other: list[int]) -> int:
+def differing(one: Sequence[object], other: Sequence[object]) -> tuple[int, int]:
+    """Return the lengths of the common beginning and end; at least one token lies between in either."""
+    start = _shared(one, other)
+    end = min(_shared(one[::-1], other[::-1]), len(one) - start - 1, len(other) - start - 1)
+    return start, end
+
+
+def _shared(one: Sequence[object], other: Sequence[object]) -> int:
     """Return the length of the common beginning."""
     for length, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:

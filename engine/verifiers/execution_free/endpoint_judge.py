@@ -1,8 +1,8 @@
-"""Judge behind an endpoint: the answer's log-probabilities are read where it says YES or NO.
+"""Judge behind an endpoint.
 
-Endpoints do not force continuations. The place of the answer is found in the response's own tokens (not at a
-fixed index), and both words must be among the tokens that the endpoint lists there: a word that is missing
-has an unknown probability, not 0.
+Most endpoints do not force continuations. The place of the answer is then found in the response's own tokens
+(not at a fixed index), and both words must be among the tokens that the endpoint lists there: a word that is
+missing has an unknown probability, not 0. vLLM servers can score both answers as continuations (``forced``).
 """
 
 from __future__ import annotations
@@ -12,13 +12,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.errors import ContextLengthError, ScoreError
-from engine.inference.base import SamplingParams
 from engine.inference.endpoint.answers import TokenLogprobs
 from engine.inference.endpoint.messages import estimate_tokens
 from engine.inference.endpoint.policy import EndpointPolicy
+from engine.models.chat.base import Message
 from engine.types import RolloutKey
-from engine.verifiers.execution_free.answers import Score, probability_of_yes
-from engine.verifiers.execution_free.prompts import ANSWER_START, ANSWERS, JudgedPart, judge_messages
+from engine.verifiers.execution_free.answers import Score, differing, probability_of_yes
+from engine.verifiers.execution_free.prompts import (
+    ANSWER_END,
+    ANSWER_START,
+    ANSWERS,
+    JudgedPart,
+    judge_messages,
+)
 from engine.verifiers.execution_free.shortening import shorten
 from engine.verifiers.execution_free.transcripts import Transcript
 
@@ -31,13 +37,14 @@ _SHOWN = 200
 
 
 class EndpointJudge:
-    """Judge that asks an endpoint and reads the probabilities of YES and NO in its response.
+    """Judge that asks an endpoint for the probabilities of YES and NO.
 
     Args:
-        policy: the endpoint; it must give ``top_logprobs``.
+        policy: the endpoint; it must give ``top_logprobs``, or with ``forced`` be a vLLM server.
         max_context: maximum length of a prompt and its response, tokens, by an estimate from characters.
         max_response: maximum length of a response, tokens, thinking included.
         part: what the judge reads.
+        forced: score both answers as continuations of the prompt, in two requests.
     """
 
     def __init__(
@@ -47,11 +54,13 @@ class EndpointJudge:
         max_context: int,
         max_response: int = 32,
         part: JudgedPart = "trajectory",
+        forced: bool = False,
     ) -> None:
         self._policy = policy
         self._limit = max_context - max_response
         self._max_response = max_response
         self._part: JudgedPart = part
+        self._forced = forced
 
     async def score(self, transcript: Transcript, *, attempt: int = 0) -> Score:
         """Score one transcript. Raises ScoreError, ModelError, RunEndingError."""
@@ -61,18 +70,73 @@ class EndpointJudge:
             prompt_tokens=lambda shown: estimate_tokens(judge_messages(shown, self._part)),
             text_tokens=lambda text: estimate_tokens([{"content": text}]),
         )
-        sampling = SamplingParams(
-            temperature=RETRY_TEMPERATURE if attempt else 0.0, max_tokens=self._max_response
-        )
         messages = judge_messages(shortened.transcript, self._part)
         try:
-            tokens, usage = await self._policy.respond_with_logprobs(
-                messages, sampling, seed=attempt, key=_KEY, top=TOP_LOGPROBS
-            )
+            score = await (self._force(messages) if self._forced else self._ask(messages, attempt))
         except ContextLengthError as error:
             raise ScoreError(f"{error}; lower the judge's context", retry=False) from error
-        score = read_answer_tokens(tokens)
-        return replace(score, prompt_tokens=usage.prompt_tokens, shortened=shortened.pieces, cost=usage.cost)
+        return replace(score, shortened=shortened.pieces)
+
+    async def _ask(self, messages: Sequence[Message], attempt: int) -> Score:
+        """Read the probabilities where the response says YES or NO."""
+        answer, usage = await self._policy.ask(
+            messages,
+            max_tokens=self._max_response,
+            key=_KEY,
+            seed=attempt,
+            temperature=RETRY_TEMPERATURE if attempt else 0.0,
+            logprobs=True,
+            top_logprobs=TOP_LOGPROBS,
+        )
+        return replace(
+            read_answer_tokens(answer.logprobs), prompt_tokens=usage.prompt_tokens, cost=usage.cost
+        )
+
+    async def _force(self, messages: Sequence[Message]) -> Score:
+        """Compare the log-probabilities of the two answers where their tokens differ."""
+        scored, costs, lengths = [], [], []
+        for word in ANSWERS:
+            reply: Message = {"role": "assistant", "content": f"{ANSWER_START}{word}{ANSWER_END}"}
+            answer, usage = await self._policy.ask(
+                [*messages, reply],
+                max_tokens=1,
+                key=_KEY,
+                temperature=0.0,
+                prompt_logprobs=0,
+                add_generation_prompt=False,
+                continue_final_message=True,
+            )
+            if not answer.prompt_logprobs:
+                raise ScoreError("the endpoint scores no prompts (prompt_logprobs)", retry=False)
+            scored.append(answer.prompt_logprobs)
+            costs.append(usage.cost)
+            lengths.append(usage.prompt_tokens)
+        score = compare_continuations(*scored)
+        cost = sum(one or 0.0 for one in costs) if None not in costs else None
+        return replace(score, prompt_tokens=max(lengths), cost=cost)
+
+
+def compare_continuations(yes: Sequence[tuple[str, float]], no: Sequence[tuple[str, float]]) -> Score:
+    """Return the score that two prompts hold which end with the answers YES and NO.
+
+    Args:
+        yes: id and log-probability of each token of the prompt that ends with YES.
+        no: the same of the one that ends with NO.
+
+    Raises:
+        ScoreError: the prompts do not differ, or a log-probability is not a number.
+    """
+    start, end = differing([token for token, _ in yes], [token for token, _ in no])
+    parts = [[logprob for _, logprob in one[start : len(one) - end]] for one in (yes, no)]
+    if not all(parts):
+        raise ScoreError("the endpoint does not show the answers that were forced", retry=False)
+    yes_logprob, no_logprob = map(sum, parts)
+    return Score(
+        p_yes=probability_of_yes(yes_logprob, no_logprob),
+        yes_logprob=yes_logprob,
+        no_logprob=no_logprob,
+        prompt_tokens=0,
+    )
 
 
 def read_answer_tokens(tokens: Sequence[TokenLogprobs]) -> Score:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.config.policies import EndpointPolicyConfig
-from engine.errors import EndpointRefusedError, ScoreError
+from engine.errors import EndpointRefusedError, ModelError, ScoreError
 from engine.inference.endpoint import policy as endpoint_policy
 from engine.inference.endpoint.answers import TokenLogprobs
 from engine.inference.endpoint.keys import Endpoint
@@ -60,11 +60,13 @@ GOOD = reply(["<judg", "ement>", "YES", "</", "judgement>"], 2, {"YES": YES, "NO
 
 
 @asynccontextmanager
-async def judged_by(server: OpenAIServer, **settings: Any) -> AsyncIterator[EndpointJudge]:
+async def judged_by(
+    server: OpenAIServer, *, forced: bool = False, **settings: Any
+) -> AsyncIterator[EndpointJudge]:
     config = EndpointPolicyConfig(endpoint=server.url, **{"model": "m", "max_retries": 1, **settings})
     opened = EndpointPolicy(config, Endpoint(address=server.url, key=""))
     try:
-        yield EndpointJudge(opened, max_context=8192)
+        yield EndpointJudge(opened, max_context=8192, forced=forced)
     finally:
         await opened.close()
 
@@ -184,3 +186,45 @@ async def test_scores_belong_to_their_trajectories_in_whatever_order_they_arrive
         f"t{n}": n / 10 for n in range(7)
     }
     assert (found["t7"].score, found["t7"].error, found["t7"].attempts) == (None, "unreadable, attempt 1", 2)
+
+
+def prompt_logprobs(*tokens: tuple[int, float]) -> list[dict[str, Any] | None]:
+    """A prompt's log-probabilities as vLLM gives them: none of the first token."""
+    return [None, *({str(token): {"logprob": logprob, "rank": 1}} for token, logprob in tokens)]
+
+
+def forcing(body: dict[str, Any], _number: int) -> Reply:
+    """A vLLM server that splits YES in two tokens."""
+    start, end = [(5, -1.0), (6, -0.5)], [(9, -0.01), (10, -3.0)]
+    words = {"YES": [(7, math.log(0.8)), (8, math.log(0.75))], "NO": [(11, math.log(0.2))]}
+    (word,) = (word for word in words if word in body["messages"][-1]["content"])
+    return Reply(content="x", prompt_logprobs=prompt_logprobs(*start, *words[word], *end))
+
+
+async def test_a_vllm_server_scores_both_answers_as_continuations() -> None:
+    with openai_server(forcing) as server:
+        async with judged_by(server, forced=True, input_price=1.0, output_price=2.0) as judge:
+            score = await judge.score(make_transcript())
+    assert score.p_yes == pytest.approx(0.75)
+    assert score.yes_logprob == pytest.approx(math.log(0.6))
+    assert score.cost == pytest.approx(2 * (100 * 1.0 + 20 * 2.0) / 1e6)
+    for body, word in zip(server.requests, ("YES", "NO"), strict=True):
+        assert body["messages"][-1] == {"role": "assistant", "content": f"<judgement>{word}</judgement>"}
+        assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
+        assert (body["prompt_logprobs"], body["max_tokens"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("answered", "message"),
+    [
+        (None, "scores no prompts"),
+        (prompt_logprobs((5, -1.0), (6, -1.0)), "does not show the answers"),
+        ([None, {"5": {"logprob": -1.0}, "6": {"logprob": -2.0}}], "has the log-probabilities"),
+        (prompt_logprobs((5, math.nan)), "not a number"),
+    ],
+)
+async def test_an_endpoint_that_forces_nothing_gives_no_score(answered: Any, message: str) -> None:
+    with openai_server([Reply(content="x", prompt_logprobs=answered)]) as server:
+        async with judged_by(server, forced=True) as judge:
+            with pytest.raises((ScoreError, ModelError), match=message):
+                await judge.score(make_transcript())

@@ -220,6 +220,17 @@ def test_a_run_without_a_single_score_has_failed(tmp_path: Path) -> None:
         ({"policy.temperature": 0.7}, "policy.temperature"),
         ({"policy.engine": "vllm"}, "policy.engine"),
         ({"verifier.max_response": 64}, "verifier.max_response"),
+        ({"verifier.answers": "forced"}, "verifier.answers"),
+        (
+            {
+                "policy.type": "endpoint",
+                "policy.endpoint": "e",
+                "policy.model": "m",
+                "verifier.answers": "forced",
+                "verifier.max_response": 64,
+            },
+            "verifier.max_response",
+        ),
         (
             {"policy.type": "endpoint", "policy.endpoint": "e", "policy.model": "m", "policy.stream": True},
             "policy.stream",
