@@ -7,6 +7,7 @@ record that. All candidates of a task run the same tests, or their numbers of pa
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -18,17 +19,16 @@ from engine.patches.trees import is_plain
 from engine.sandbox.base import Sandbox
 from engine.types import TaskRow
 from engine.verifiers.execution_based.commands import PytestCommand
-from engine.verifiers.execution_based.imports import imported_modules, is_imported
+from engine.verifiers.execution_based.imports import imported_modules, is_imported, module_names
 from engine.verifiers.execution_based.reports import TestReport
 from engine.verifiers.execution_based.runs import TestRuns, TestSelection
 
 _LIST_S = 60.0
 _LIST_BYTES = 4 << 20
 _BATCH_FILES = 64
-_LIST = (
-    "find . -name '.?*' -prune -o -type f '(' -name 'test_*.py' -o -name '*_test.py' ')' -print0 | head -c "
-    f"{_LIST_BYTES // 2}"
-)
+_LIST = f"find . -name '.?*' -prune -o -type f -name '*.py' -print0 | head -c {_LIST_BYTES // 2}"
+_TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
+"""Names by which pytest knows test files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +71,8 @@ async def find_regression_tests(
     changed = await asyncio.to_thread(_changed, tuple(patches))
     if not changed:
         return RegressionSuite()
-    sources = await runs.inspect(row, _test_files)
-    importing = await asyncio.to_thread(_importing, sources, changed)
+    sources, modules = await runs.inspect(row, _test_files)
+    importing = await asyncio.to_thread(_importing, sources, modules, changed)
     command = PytestCommand.of(row)
     tried = [*importing, *(path for path in sources if path not in importing and command.traces)]
     selection = TestSelection(files=tuple(tried[:max_files]))
@@ -117,25 +117,32 @@ def _changed(patches: Collection[str]) -> tuple[str, ...]:
     return tuple(sorted(found))
 
 
-async def _test_files(box: Sandbox) -> dict[str, bytes]:
-    """Return the test files of the repository."""
+async def _test_files(box: Sandbox) -> tuple[dict[str, bytes], frozenset[tuple[str, ...]]]:
+    """Return the test files of the repository, and the names of its modules."""
     listed = await box.exec(_LIST, timeout_s=_LIST_S, cwd=box.spec.workdir, output_cap=_LIST_BYTES)
     if listed.timed_out:
-        raise SandboxError(f"the repository's test files were not listed within {_LIST_S:g} s")
+        raise SandboxError(f"the repository's files were not listed within {_LIST_S:g} s")
     paths = (path.removeprefix("./") for path in listed.stdout.decode("utf-8", "replace").split("\0")[:-1])
     names = sorted(path for path in paths if is_plain(path) and not path.startswith("-"))
+    tests = [path for path in names if _TEST_FILE.fullmatch(PurePosixPath(path).name)]
     found: dict[str, bytes] = {}
-    for start in range(0, len(names), _BATCH_FILES):
-        states = await box.fetch_files(names[start : start + _BATCH_FILES])
+    for start in range(0, len(tests), _BATCH_FILES):
+        states = await box.fetch_files(tests[start : start + _BATCH_FILES])
         found |= {name: state.data for name, state in states.items()}
-    return found
+    return found, module_names(names)
 
 
-def _importing(sources: Mapping[str, bytes], changed: Collection[str]) -> dict[str, tuple[str, ...]]:
-    """Return test file → changed files that it imports, for those that import any."""
+def _importing(
+    sources: Mapping[str, bytes], known: Collection[tuple[str, ...]], changed: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return test file → changed files that it imports, for those that import any.
+
+    Args:
+        known: names of the repository's modules.
+    """
     found: dict[str, tuple[str, ...]] = {}
     for path, source in sources.items():
-        modules = imported_modules(path, source)
+        modules = imported_modules(path, source, known)
         if imported := tuple(name for name in changed if is_imported(name, modules)):
             found[path] = imported
     return found

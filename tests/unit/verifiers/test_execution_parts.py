@@ -12,7 +12,7 @@ from engine.grading.evidence import Evidence
 from engine.patches.diff import diff_texts
 from engine.types import TaskAnswer, TestOutcome
 from engine.verifiers.execution_based.commands import PytestCommand, visible_row
-from engine.verifiers.execution_based.imports import imported_modules, is_imported
+from engine.verifiers.execution_based.imports import imported_modules, is_imported, module_names
 from engine.verifiers.execution_based.reports import RunStatus, TestReport, merged, report_of
 from engine.verifiers.execution_based.reproduction import Examination, Rejection, ReproductionTest
 from engine.verifiers.execution_based.scores import CandidateScore, TestScore
@@ -37,16 +37,25 @@ from tests.rollout_builders import make_row
         ("from .. import numbers", "toy/numbers.py", True),
         ("import toy", "toy/__init__.py", True),
         ("import toy.words", "toy/numbers.py", False),
+        ("from toy import words", "toy/numbers.py", False),
+        ("from toy import words, clamp", "toy/numbers.py", True),
         ("from ..words import shout", "toy/numbers.py", False),
         ("import numbers", "toy/numbers.py", False),
         ("import numbers", "numbers.py", True),
-        ("import toy.numbers(", "toy/numbers.py", False),
+        ("import os, toy.numbers as n", "toy/numbers.py", True),
+        ("from toy import (\n    words,  # import numbers\n    numbers as n,\n)", "toy/numbers.py", True),
+        ("from toy.words import (\n    count,\n    numbers,\n)", "toy/words/numbers.py", True),
+        ("from toy.words import \\\n    shout", "toy/words.py", True),
+        ("x = 'from toy import numbers'", "toy/numbers.py", False),
+        ("from __future__ import annotations", "toy/numbers.py", False),
+        ("important = 1\nfrom_toy = 2", "toy/numbers.py", False),
         ("x = " + "(" * 5000, "toy/numbers.py", False),
         ("\0", "toy/numbers.py", False),
     ],
 )
 def test_a_test_file_touches_what_it_imports(source: str, path: str, imported: bool) -> None:
-    modules = imported_modules("toy/tests/test_numbers.py", source.encode())
+    known = module_names(["toy/__init__.py", "toy/words.py", path, "toy/tests/test_numbers.py"])
+    modules = imported_modules("toy/tests/test_numbers.py", source.encode(), known)
     assert is_imported(path, modules) is imported
 
 
