@@ -243,3 +243,50 @@ def test_settings_that_no_judge_reads_are_refused(settings: dict[str, Any], sett
     with pytest.raises(ConfigError) as refused:
         resolve("verify", settings)
     assert [problem.setting for problem in refused.value.problems] == [setting]
+
+
+def test_a_stopped_run_keeps_its_scores_and_says_how_many(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        for index in range(6):
+            roll_out(sink, TASKS[0], index)
+    contexts: list[RunContext] = []
+
+    def stopping(body: dict[str, Any], number: int) -> Reply:
+        if number == 3:
+            contexts[0].control.stop("somebody asked for it")
+            return Reply(hang="before")
+        return judging(body, number)
+
+    with openai_server(stopping) as server:
+        config = by_endpoint(server.url)
+        with verifying(tmp_path, config) as run:
+            contexts.append(run)
+            assert execute(config, run) == 0
+    ended = events(tmp_path)[-1]
+    assert (ended["state"], ended["reason"]) == ("stopped", "somebody asked for it")
+    assert ended["summary"]["scored"] == len(scores(tmp_path)) == 2
+    assert ended["summary"]["trajectories"] == 6
+
+
+def test_a_spend_limit_stops_the_run_and_the_next_attempt_keeps_what_was_paid(tmp_path: Path) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        for index in range(6):
+            roll_out(sink, TASKS[0], index)
+    prices = {"policy.input_price": 1.0, "policy.output_price": 1.0, "policy.spend_limit": 4e-4}
+    with openai_server(judging) as server:
+        config = by_endpoint(server.url, **prices)
+        with verifying(tmp_path, config) as run:
+            assert execute(config, run) == 0
+        ended = events(tmp_path)[-1]
+        assert (ended["state"], ended["summary"]["stopped_by"]) == ("stopped", "spend_limit")
+        first = scores(tmp_path)
+        assert 0 < len(first) < 6
+        richer = by_endpoint(server.url, **{**prices, "policy.spend_limit": 1.0})
+        with verifying(tmp_path, richer, epoch=2) as run:
+            assert execute(richer, run) == 0
+    assert events(tmp_path)[-1]["summary"]["scored"] == 6
+    assert {key: scores(tmp_path)[key] for key in first} == first
+    asked = [body["messages"][-1]["content"] for body in server.requests]
+    assert len([text for text in asked if "ready?" not in text]) == 6
