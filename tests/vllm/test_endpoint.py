@@ -33,6 +33,7 @@ from engine.verifiers.execution_free.answers import differing
 from engine.verifiers.execution_free.token_judge import ModelScorer
 from tests.integration.toy_yard import events, open_context
 from tests.rollout_builders import make_key, make_row
+from tests.verifier_builders import TASKS, Source, roll_out
 from tests.vllm.servers import command
 
 pytestmark = pytest.mark.vllm
@@ -206,3 +207,32 @@ async def test_forced_answers_have_the_probabilities_of_our_own_forward(
     await scorer.close()
     assert (found.yes_logprob, found.no_logprob) == pytest.approx(expected, abs=1e-3)
     assert found.prompt_tokens == max(map(len, prompts))
+
+
+def test_a_verifiers_run_scores_every_trajectory_with_forced_answers(
+    server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = Source(tmp_path)
+    with source.attempt() as sink:
+        for task in TASKS:
+            for index in range(3):
+                roll_out(sink, task, index, passed=index == 0)
+    lab = Endpoint(address=f"{server.address}/v1", key=SecretStr(server.api_key))
+    monkeypatch.setitem(keys._named, "lab", lab)
+    settings = {
+        "policy.type": "endpoint",
+        "policy.endpoint": "lab",
+        "policy.model": "policy",
+        "verifier.runs": ["7"],
+        "verifier.answers": "forced",
+        "verifier.max_context": MAX_CONTEXT,
+    }
+    config = resolve("verify", settings)
+    with open_context(tmp_path, "v", config) as run:
+        assert execute(config, run) == 0
+    scored = [event for event in events(run.run_dir) if event["type"] == "trajectory_scored"]
+    assert {(event["ref"]["task_id"], event["ref"]["index"]) for event in scored} == {
+        (task, index) for task in TASKS for index in range(3)
+    }
+    assert all(0 < event["score"]["p_yes"] < 1 for event in scored)
+    assert all(event["score"]["prompt_tokens"] > 100 for event in scored)
