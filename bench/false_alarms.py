@@ -4,7 +4,7 @@ Patches: the gold patch, half of it, an unrelated edit, and the gold patch with 
 elsewhere in its file. Tasks: the quickstart's; of three other packages, made by injecting faults; the example
 images where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own
 datasets are graded by the driver's report, every fourth also by a script, as rows of SWE-bench are; what
-passes is graded with all false variants of its tests.
+passes is graded with all false variants of its tests, and twice with a decoy.
 
 Every grading is a line of ``HOME/false_alarms.jsonl``: a bench that was stopped goes on from there, with the
 datasets that it has made, and repeats what ended wrongly. Run: ``python -m bench.false_alarms [--quick]
@@ -56,7 +56,7 @@ GRADING = GradingConfig(
     timeout_s=250.0,
     max_parallel=2,
     reuse_verdicts=False,
-    counterfactual=CounterfactualConfig(evaluation=EvaluationExtraRuns(true_runs=0, false_runs=3)),
+    counterfactual=CounterfactualConfig(evaluation=EvaluationExtraRuns(true_runs=2, false_runs=3)),
 )
 PYTEST = f"PYTHONPATH=$PYTHONPATH:{MOUNT} python3 -m pytest -rA -p no:cacheprovider"
 

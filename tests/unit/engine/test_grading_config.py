@@ -16,7 +16,7 @@ DATASET = {"name": "d", "recipe": "r", "dataset": {"name": "data"}}
 def test_it_is_on_by_default_and_stricter_in_evaluations() -> None:
     settings = GradingConfig().counterfactual
     assert (settings.mode, settings.prove) == ("always", "first_use")
-    assert (settings.training.true_runs, settings.training.false_runs) == (0, 1)
+    assert (settings.training.true_runs, settings.training.false_runs) == (1, 1)
     assert (settings.evaluation.true_runs, settings.evaluation.false_runs) == (1, 2)
 
 
