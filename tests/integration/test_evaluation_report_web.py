@@ -21,7 +21,7 @@ from engine.verifiers.selection.rules import named_rules
 from engine.verifiers.selection.tables import read_table
 from tests.evaluation_builders import FIRST, SECOND, evaluated, scored
 from tests.event_builders import Stream, ref
-from tests.page_builders import make_dataset
+from tests.page_builders import make_dataset, make_yard
 from tests.web_builders import launched, make_user, post
 from webapp.permissions import Role
 
@@ -210,3 +210,15 @@ def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> Non
         printed("export_rollouts", run.pk, "--output", tmp_path / "none" / "f")
     with pytest.raises(CommandError, match="no such finished rollouts"):
         printed("export_rollouts", run.pk, "--output", path, "--iteration", 9)
+
+
+def test_the_tab_of_evaluations_leads_to_the_first_against_the_newest() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    client = viewer()
+    tab = client.get(f"/runs/{yard.run.pk}/?tab=evaluation").content.decode()
+    link = re.search(r'href="(/evaluations/compare/[^"]+)"', tab)
+    assert link is not None
+    page = client.get(unescape(link[1])).content.decode()
+    # one task each: unsolved at first, solved after the iteration
+    assert "+100.0\u202fpp" in page
+    assert f'href="/evaluations/{yard.run.pk}/eval:heldout/1/"' in page

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from django.urls import reverse
 
 from engine.errors import ConfigError, DatasetError
+from engine.evaluation.attempts import Attempt
 from engine.evaluation.comparison import Comparison, TaskChange, compare
 from webapp.contexts.frame import Crumb, group_url, phase_label
 from webapp.contexts.numbers import MOST_ID, whole
 from webapp.models import Run
 from webapp.selectors import attempts as reads
 from webapp.selectors import runs as run_reads
-from webapp.selectors.attempts import StoredAttempt
 
 MAX_LISTED = 200
 """Gained or lost tasks that the page lists; the API has all."""
@@ -108,9 +108,9 @@ def compare_evaluations(first_key: str, second_key: str) -> Compared:
         ConfigError: a key is malformed, or names nothing that has finished rollouts.
         DatasetError: the evaluations have no graded task in common.
     """
-    (first, before), (second, after) = _side(first_key), _side(second_key)
-    names = {one.attempt.task_id: one.instance_id for one in [*before, *after]}
-    found = compare([one.attempt for one in before], [one.attempt for one in after])
+    (first, before, names), (second, after, more_names) = _side(first_key), _side(second_key)
+    found = compare(before, after)
+    names |= more_names
 
     def rows(changes: tuple[TaskChange, ...]) -> tuple[ChangeRow, ...]:
         return tuple(
@@ -128,17 +128,18 @@ def compare_evaluations(first_key: str, second_key: str) -> Compared:
     )
 
 
-def _side(key: str) -> tuple[Side, list[StoredAttempt]]:
+def _side(key: str) -> tuple[Side, list[Attempt], dict[str, str]]:
+    """Return an evaluation with its attempts and the names of its tasks."""
     number, _, rest = key.partition(":")
     phase, _, at = rest.rpartition(":")
     run_id, iteration = whole(number, most=MOST_ID), whole(at)
     if run_id is None or iteration is None or not phase:
         raise ConfigError(f"'{key}' is no evaluation; write RUN:PHASE:ITERATION, such as 12:eval:heldout:40")
     run = run_reads.get_run(run_id)
-    stored = reads.stored_attempts(run_id, phase=phase, iteration=iteration) if run is not None else []
-    if run is None or not stored:
+    attempts, names = reads.outcomes(run_id, phase=phase, iteration=iteration)
+    if run is None or not attempts:
         raise ConfigError(f"{key} has no finished rollouts; choose an evaluation or iteration that has")
-    return Side(run=run, phase=phase, iteration=iteration), stored
+    return Side(run=run, phase=phase, iteration=iteration), attempts, names
 
 
 def _choices(*given: str) -> tuple[tuple[str, str], ...]:

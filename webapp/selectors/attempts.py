@@ -79,6 +79,23 @@ def _scores(run_id: int, phase: str, iteration: int) -> QuerySet[Score]:
     return Score.objects.filter(source=str(run_id), phase=phase, iteration=iteration).order_by()
 
 
+def outcomes(run_id: int, *, phase: str, iteration: int) -> tuple[list[Attempt], dict[str, str]]:
+    """Return the finished rollouts with nothing but their outcomes, and the readable name of each task."""
+    rows = (
+        Trajectory.objects.filter(
+            run_id=run_id, phase=phase, iteration=iteration, state=Trajectory.State.FINISHED
+        )
+        .order_by("task_key", "index")
+        .values_list("task_key", "index", "termination", "verdict", "reward", "task__instance_id")
+    )
+    attempts, names = [], {}
+    for task_key, index, termination, verdict, reward, name in rows:
+        solved = _solved(termination, verdict, reward)
+        attempts.append(Attempt(task_id=task_key, index=index, solved=solved))
+        names[task_key] = name or task_key
+    return attempts, names
+
+
 def has_rollouts(run_id: int, *, phase: str, iteration: int) -> bool:
     """Return whether a rollout has started there."""
     return Trajectory.objects.filter(run_id=run_id, phase=phase, iteration=iteration).exists()
@@ -100,15 +117,13 @@ def _contexts(trajectories: Sequence[int]) -> dict[int, int]:
 
 
 def _stored(row: Trajectory, context_tokens: int, p_yes: float | None) -> StoredAttempt:
-    reason = TerminationReason(row.termination)
-    lost = reason in INFRASTRUCTURE_REASONS or row.reward is None
-    solved = None if lost else row.verdict == Verdict.PASSED
+    solved = _solved(row.termination, row.verdict, row.reward)
     return StoredAttempt(
         attempt=Attempt(
             task_id=row.task_key,
             index=row.index,
             solved=solved,
-            submitted=reason is TerminationReason.SUBMITTED,
+            submitted=row.termination == TerminationReason.SUBMITTED,
             steps=row.num_steps,
             generated_tokens=row.generated_tokens,
             context_tokens=context_tokens,
@@ -127,3 +142,10 @@ def _stored(row: Trajectory, context_tokens: int, p_yes: float | None) -> Stored
         instance_id=row.task.instance_id if row.task is not None else row.task_key,
         repo=row.task.repo if row.task is not None else "unknown",
     )
+
+
+def _solved(termination: str, verdict: str, reward: float | None) -> bool | None:
+    """Return whether a rollout was solved; None where infrastructure lost it or its grading."""
+    if reward is None or TerminationReason(termination) in INFRASTRUCTURE_REASONS:
+        return None
+    return verdict == Verdict.PASSED

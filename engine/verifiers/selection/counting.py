@@ -35,13 +35,16 @@ def best_of_ordered(classes: Sequence[Class], k: int) -> float:
         classes: best first.
         k: candidates drawn, 1 … n.
     """
-    n = sum(one.size for one in classes)
-    subsets = comb(n, k)
-    first, found = 0, 0.0
+    left = sum(one.size for one in classes)
+    subsets = unsettled = comb(left, k)
+    found = 0.0
     for one in classes:
-        after = first + one.size
-        found += (comb(n - first, k) - comb(n - after, k)) / subsets * one.share
-        first = after
+        left -= one.size
+        without = comb(left, k)
+        found += (unsettled - without) / subsets * one.share
+        unsettled = without
+        if not unsettled:
+            break
     return found
 
 
