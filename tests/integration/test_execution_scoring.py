@@ -11,6 +11,8 @@ import pytest
 
 from engine.datasets.store import save_dataset, with_content_id
 from engine.errors import DatasetError
+from engine.events.stored_trajectories import StoredStep, StoredTrajectory, write_trajectories
+from engine.types import Verdict
 from engine.verifiers.execution_based.__main__ import main
 from engine.verifiers.execution_based.rollout_files import read_rollouts, read_tests
 from engine.verifiers.selection.__main__ import main as selection
@@ -166,3 +168,21 @@ def test_rows_without_a_name_or_a_patch_are_rejected(tmp_path: Path) -> None:
         read_rollouts(write_lines(tmp_path / "rows.jsonl", bad))
     (written,), _ = read_tests(write_lines(tmp_path / "tests.jsonl", [{**good, "content": ""}]))
     assert written.test.content == ""
+
+
+def test_stored_trajectories_are_rollouts(tmp_path: Path) -> None:
+    stored = StoredTrajectory(
+        id=17,
+        run=3,
+        task_id="a" * 16,
+        instance_id="toy__numbers-8",
+        problem_statement="clamp is broken",
+        verdict=Verdict.PASSED,
+        patch=GOOD,
+        steps=[StoredStep(response="a"), StoredStep(response="b")],
+    )
+    write_trajectories(tmp_path / "trajectories.jsonl", [stored])
+    (found,), rejected = read_rollouts(tmp_path / "trajectories.jsonl")
+    assert not rejected
+    assert (found.task, found.candidate.trajectory_id, found.candidate.patch) == ("a" * 16, "17", GOOD)
+    assert found.columns == {"resolved": True, "steps": 2}

@@ -42,6 +42,7 @@ from tests.rollout_builders import SUBMIT, ChatScript, Recorder, in_bytes, quick
 
 GOOD = patched(NUMBERS)
 BREAKING = patched(NUMBERS.replace(*BROKEN).replace("return total / count", "return total"))
+BROKEN_ALONE = patched(NUMBERS.replace(*BROKEN) + "\n\nX = 1\n")
 HANGING = patched(NUMBERS.replace("    total = sum(values)\n", "    while True:\n        pass\n"))
 CRASHING = patched(
     NUMBERS.replace("    total = sum(values)\n", "    import os\n    os.kill(os.getpid(), 9)\n")
@@ -336,7 +337,7 @@ async def test_a_reproduction_test_that_hangs_is_not_kept(home: Path, row: TaskR
 
 
 async def test_a_reproduction_test_that_fails_by_chance_is_not_kept(home: Path, row: TaskRow) -> None:
-    """It fails once: a file outside of the sandbox cannot tell the runs apart, so chance itself does."""
+    """Runs in fresh sandboxes differ by chance alone; each of the tests fails in half of them."""
     names = "".join(f"def test_{n}():\n    assert random.random() < 0.5\n\n\n" for n in range(40))
     runs = make_runs(home)
     examined = await examine(runs, row, ReproductionTest(author="t1", content=f"import random\n\n\n{names}"))
@@ -429,6 +430,34 @@ async def test_a_testing_agent_gets_no_answer_and_no_reward_for_useless_tests(
     assert len(seen) == 13
     assert all(answer == TaskAnswer(gold_patch="", hidden_paths=("hidden",)) for answer in seen)
     assert len(written_tests(trajectories)) == 3
+
+
+@pytest.mark.parametrize(
+    ("patch", "status", "passes"),
+    [
+        (GOOD + new_file("test_issue.py/x.py", "x = 1\n"), RunStatus.RAN, 2),
+        (BROKEN_ALONE + new_file("test_issue.py", "def test_inside():\n    pass\n"), RunStatus.RAN, 0),
+        (BROKEN_ALONE + new_file("conftest.py", "collect_ignore = ['test_issue.py']\n"), RunStatus.RAN, 0),
+        (
+            patched(
+                NUMBERS.replace(*BROKEN).replace(
+                    "def clamp", "open(__file__[:9] + 'test_issue.py', 'w')\n\n\ndef clamp"
+                )
+            ),
+            RunStatus.TAMPERED,
+            0,
+        ),
+    ],
+)
+async def test_no_candidate_reaches_the_tests_that_judge_it(
+    home: Path, row: TaskRow, patch: str, status: RunStatus, passes: int
+) -> None:
+    runs = make_runs(home)
+    kept = await examine(runs, row, ReproductionTest(author="t1", content=REPRODUCTION))
+    candidates = [CandidatePatch(trajectory_id="a", patch=patch)]
+    score = (await score_candidates(runs, row, candidates, suite=RegressionSuite(), tests=[kept]))["a"]
+    assert [one.status for one in score.reproduction] == [status]
+    assert score.reproduction_passes == passes
 
 
 async def test_the_keep_rule_is_applied_once_to_a_test(home: Path, row: TaskRow) -> None:
