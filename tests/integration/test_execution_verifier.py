@@ -254,11 +254,15 @@ async def test_reports_of_identical_patches_are_kept_over_processes(
     again = make_runs(home, backend=backend, store=FolderReports(tmp_path / "reports"))
     assert await score_candidates(again, row, twins, suite=suite) == scores
     assert backend.opened == 1
+    roomy = SandboxConfig(memory_mb=600)
+    other = make_runs(home, backend=backend, sandbox=roomy, store=FolderReports(tmp_path / "reports"))
+    await score_candidates(other, row, twins, suite=suite)
+    assert backend.opened == 2  # within other limits the tests may end otherwise
     for path in (tmp_path / "reports").iterdir():
         path.write_text("{")
     made_anew = await score_candidates(again, row, twins[:1], suite=suite)
     assert made_anew["a"].regression_passes == scores["a"].regression_passes == len(suite.tests)
-    assert backend.opened == 2
+    assert backend.opened == 3
 
 
 async def test_lost_infrastructure_is_a_missing_score_and_is_not_kept(home: Path, row: TaskRow) -> None:

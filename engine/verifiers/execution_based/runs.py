@@ -190,7 +190,9 @@ class TestRuns:
 
     def _key(self, row: TaskRow, tree: str, selection: TestSelection) -> str:
         added = [(path, hashlib.sha256(data).hexdigest()) for path, data in sorted(selection.added.items())]
-        parts = (row.task.id, tree, selection.files, added, selection.signs, self._timeout_s)
+        box = self._sandbox
+        limits = (self._timeout_s, box.memory_mb, box.processes, box.disk_mb)
+        parts = (row.task.id, tree, selection.files, added, selection.signs, limits)
         return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
