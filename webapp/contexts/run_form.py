@@ -250,7 +250,9 @@ def _nested(
         key = f"{prefix}{name}"
         fields = _fields(f"{key}.", part, base[name], posted, problems, offers, originals)
         help_text = _summary(part)
-        opened = key in ("dataset", "trainer", "importing") or any(f.changed or f.error for f in fields)
+        opened = key in ("dataset", "trajectories", "trainer", "importing") or any(
+            f.changed or f.error for f in fields
+        )
         yield FormSection(key, help_text, fields, opened)
         yield from _nested(f"{key}.", part, base[name], posted, problems, offers, originals)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -34,10 +33,6 @@ def by_trl(folder: Path, records: list[TokenRecord]) -> list[dict[str, float]]:
     from trl.trainer.sft_config import SFTConfig
     from trl.trainer.sft_trainer import SFTTrainer
 
-    class InOrder(SFTTrainer):
-        def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-            return SequentialSampler(train_dataset or self.train_dataset)
-
     rows = {
         "input_ids": [record.ids.tolist() for record in records],
         "assistant_masks": [record.mask.astype(int).tolist() for record in records],
@@ -50,12 +45,13 @@ def by_trl(folder: Path, records: list[TokenRecord]) -> list[dict[str, float]]:
         max_length=None, save_strategy="no", weight_decay=0.0, max_grad_norm=1.0,
         optim="adamw_torch", disable_tqdm=True,
     )  # fmt: skip
-    trainer = InOrder(
+    trainer = SFTTrainer(
         model=Qwen3ForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
         args=arguments,
         train_dataset=Dataset.from_dict(rows),
         processing_class=AutoTokenizer.from_pretrained(folder / "model"),
     )
+    trainer._get_train_sampler = SequentialSampler
     trainer.train()
     return [row for row in trainer.state.log_history if "loss" in row]
 
@@ -89,6 +85,6 @@ def test_an_epoch_has_the_loss_curve_of_trls_sft_trainer(tmp_path: Path) -> None
     theirs = by_trl(tmp_path, records)
     ours = by_us(tmp_path, records)
     assert len(theirs) == len(ours) == 8
-    assert [row["loss/value"] for row in ours] == pytest.approx([row["loss"] for row in theirs], abs=1e-3)
-    assert [row["grad/norm"] for row in ours] == pytest.approx([row["grad_norm"] for row in theirs], rel=1e-2)
+    assert [row["loss/value"] for row in ours] == pytest.approx([row["loss"] for row in theirs], abs=1e-4)
+    assert [row["grad/norm"] for row in ours] == pytest.approx([row["grad_norm"] for row in theirs], rel=1e-3)
     assert ours[-1]["loss/value"] < ours[0]["loss/value"] - 0.5
