@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -239,11 +239,11 @@ def events_of(trajectory: ImportedTrajectory, *, first_seq: int, time: float) ->
     )
 
 
-def print_ndjson(path: Path) -> None:
+def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> None:
     """Write the lines that the module's docstring describes to standard output."""
     known: set[str] = set()
-    seq, time = 1, path.stat().st_mtime
-    for trajectory in read_r2e_trajectories(path):
+    seq = 1
+    for trajectory in trajectories:
         row = trajectory.row
         if row.task.id not in known:
             known.add(row.task.id)
@@ -260,7 +260,7 @@ def main() -> int:
     parser.add_argument("file", type=Path, help="JSONL of trajectories in R2E-Gym's format")
     path: Path = parser.parse_args().file
     try:
-        print_ndjson(path)
+        print_ndjson(read_r2e_trajectories(path), time=path.stat().st_mtime)
     except (DatasetError, OSError) as error:
         sys.stderr.write(f"{path}: {error}\n")
         return 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import re
@@ -13,10 +14,11 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from django.test import Client
 
-from engine.config.fine_tuning import TrajectoryQuery
+from engine.config.fine_tuning import ConversationConfig, TrajectoryQuery
 from engine.errors import ConfigError
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
 from engine.events.token_block import decode
+from engine.trainer.sft.recorded import ConversationWriter
 from engine.types import RunState, TerminationReason, Verdict
 from tests.event_builders import TOKENS, Stream
 from tests.page_builders import make_dataset
@@ -213,3 +215,48 @@ def test_a_file_that_cannot_be_written_fails_the_run_with_the_reason(
     tuned.refresh_from_db()
     assert tuned.state == RunState.FAILED
     assert "could not be started" in tuned.reason
+
+
+def test_conversations_of_other_systems_become_trajectories_to_learn_from(tmp_path: Path) -> None:
+    """SWE-Gym's completions: imported, chosen and written with the same calls; a bad line is told."""
+
+    def row(name: str, resolved: bool) -> str:
+        called = {"name": "execute_bash", "arguments": json.dumps({"command": f"ls {name}"})}
+        submit = {"name": "submit", "arguments": "{}"}
+        messages = [
+            {"role": "system", "content": "You mend code."},
+            {"role": "user", "content": f"Do:\n<pr_description>\n{name} breaks\n</pr_description>\nnow"},
+            {
+                "role": "assistant",
+                "content": "I look.",
+                "tool_calls": [{"id": "a", "type": "function", "function": called}],
+            },
+            {"role": "tool", "tool_call_id": "a", "content": "a.py"},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "b", "type": "function", "function": submit}],
+            },
+        ]
+        found = {"messages": messages, "tools": []}
+        return json.dumps({"instance_id": name, "report": {"resolved": resolved}, "raw_completions": found})
+
+    path = tmp_path / "output.with_completions.jsonl.gz"
+    path.write_bytes(gzip.compress("\n".join([row("one", True), "{", row("two", False)]).encode()))
+    out, err = io.StringIO(), io.StringIO()
+    call_command("import_trajectories", str(path), format="conversations", stdout=out, stderr=err)
+    assert "2 trajectories" in out.getvalue()
+    assert "line 2: not JSON" in err.getvalue()
+    (chosen_one,) = learning.stored(learning.choose(TrajectoryQuery(), seed=0).ids)
+    assert (chosen_one.instance_id, chosen_one.problem_statement) == ("one", "one breaks")
+    assert (chosen_one.verdict, chosen_one.termination) == ("passed", "submitted")
+    calls = [(step.tool, step.arguments) for step in chosen_one.steps]
+    assert calls == [("execute_bash", {"command": "ls one"}), ("submit", {})]
+    assert [step.observation for step in chosen_one.steps] == ["a.py", ""]
+    assert chosen_one.steps[0].response.startswith("I look.\n<tool_call>")
+    settings_of_rendering = ConversationConfig.model_validate({"prompt": "deepswe_v1", "tools": "r2e_gym"})
+    written = ConversationWriter(settings_of_rendering).conversation(chosen_one)
+    assert [m["content"] for m in written.messages if m["role"] == "assistant"] == [
+        "I look.\n\n<function=execute_bash>\n<parameter=cmd>ls one</parameter>\n</function>",
+        "<function=finish>\n<parameter=command>submit</parameter>\n</function>",
+    ]

@@ -19,7 +19,10 @@ from engine.errors import TrainyardError
 from webapp.management.commands._runs import describe
 from webapp.services import trajectories
 
-_READERS = {"r2e-gym": "engine.datasets.trajectories_r2e"}
+_READERS = {
+    "r2e-gym": "engine.datasets.trajectories_r2e",
+    "conversations": "engine.datasets.trajectories_conversations",
+}
 
 
 class Command(BaseCommand):
@@ -33,7 +36,7 @@ class Command(BaseCommand):
         parser.add_argument("file", type=Path)
 
     def handle(self, **options: Any) -> None:
-        """Import the file and print the run; nothing is stored if any line is invalid."""
+        """Import the file and print the run, and on stderr what its reader left out."""
         file: Path = options["file"]
         if not file.is_file():
             raise CommandError(f"there is no file {file}")
@@ -49,4 +52,6 @@ class Command(BaseCommand):
                 run = trajectories.import_lines(file_name=file.name, lines=output)
             except TrainyardError as error:
                 raise CommandError(str(error)) from None
+        if told := done.stderr.decode(errors="replace").strip():
+            self.stderr.write(told)
         self.stdout.write(f"{describe(run)}: {run.trajectories.count()} trajectories")

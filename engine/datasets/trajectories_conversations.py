@@ -1,0 +1,120 @@
+"""Reader of conversations (SWE-Gym's completions, OpenAI messages, ShareGPT) as trajectories.
+
+As a command, ``python -m engine.datasets.trajectories_conversations FILE``, it prints what
+``engine.datasets.trajectories_r2e`` prints. The first message of the user is the task: of SWE agents' prompts
+the part between the tags of the issue. A line that is no trajectory is reported on stderr and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from engine.datasets.conversations.base import Conversation, Message
+from engine.datasets.conversations.reading import Rejected, read_conversations
+from engine.datasets.store import with_content_id
+from engine.datasets.trajectories_r2e import ImportedTrajectory, parse_action, print_ndjson
+from engine.errors import DatasetError
+from engine.tools.parser import NativeCall
+from engine.tools.rendering import render_turn
+from engine.types import Step, Task, TaskAnswer, TaskRow, TerminationReason, ToolCall, Verdict
+
+_ISSUE = re.compile(r"<(github_issue|issue_description|pr_description)>\s*(.*?)\s*</\1>", re.DOTALL)
+_FINISHING = frozenset({"finish", "submit"})
+_VERDICTS = {True: Verdict.PASSED, False: Verdict.FAILED}
+
+
+def read_trajectories(path: Path) -> Iterator[ImportedTrajectory]:
+    """Yield the trajectories of a file, in order; lines that are none are reported on stderr.
+
+    Raises:
+        DatasetError: the file cannot be read.
+    """
+    seen: Counter[str] = Counter()
+    for number, found in read_conversations(path):
+        if isinstance(found, Rejected):
+            sys.stderr.write(f"{path}, line {number}: {found.reason}; left out\n")
+            continue
+        row = _row(found, number)
+        yield _trajectory(found, number, row, seen[row.task.id])
+        seen[row.task.id] += 1
+
+
+def _row(conversation: Conversation, number: int) -> TaskRow:
+    said = next((m["content"] for m in conversation.messages if m["role"] == "user"), "")
+    issue = _ISSUE.search(said)
+    task = Task(
+        id="",
+        instance_id=conversation.name or f"line-{number}",
+        repo="",
+        base_commit="",
+        problem_statement=issue[2] if issue else said,
+        image="",
+        metadata={"format": "conversations"},
+    )
+    return with_content_id(TaskRow(task=task, answer=TaskAnswer(gold_patch=""), split="imported"))
+
+
+def _trajectory(conversation: Conversation, number: int, row: TaskRow, index: int) -> ImportedTrajectory:
+    steps = tuple(_steps(conversation.messages))
+    last = steps[-1].call
+    submitted = last is not None and last.name in _FINISHING
+    resolved = conversation.resolved
+    return ImportedTrajectory(
+        line=number,
+        row=row,
+        index=index,
+        steps=steps,
+        # the formats do not say why else a conversation ended
+        termination=TerminationReason.SUBMITTED if submitted else TerminationReason.MAX_STEPS,
+        patch="",
+        reward=None if resolved is None else float(resolved),
+        verdict=None if resolved is None else _VERDICTS[resolved],
+        tests=(),
+        test_log="",
+        grading_seconds=0.0,
+        metadata={},
+    )
+
+
+def _steps(messages: Sequence[Message]) -> Iterator[Step]:
+    starts = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    for position, (start, end) in enumerate(zip(starts, [*starts[1:], len(messages)], strict=True)):
+        message = messages[start]
+        calls = [one["function"] for one in message.get("tool_calls", ())]
+        native = [NativeCall(name=call["name"], arguments=call["arguments"]) for call in calls]
+        thinking, content = message.get("reasoning_content", ""), message["content"]
+        call, error = parse_action(content)
+        if calls:
+            call, error = ToolCall(name=calls[0]["name"], arguments=calls[0]["arguments"]), ""
+        yield Step(
+            index=position,
+            thought=thinking or content.partition("<function=")[0].strip(),
+            response=render_turn(thinking, content, native),
+            call=call,
+            error=error,
+            observation="\n\n".join(answer["content"] for answer in messages[start + 1 : end]),
+            done=call is not None and call.name in _FINISHING,
+            thinking_tokens=None,
+        )
+
+
+def main() -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description="Convert conversations to events.")
+    parser.add_argument("file", type=Path, help="JSON Lines of conversations, maybe compressed with gzip")
+    path: Path = parser.parse_args().file
+    try:
+        print_ndjson(read_trajectories(path), time=path.stat().st_mtime)
+    except (DatasetError, OSError) as error:
+        sys.stderr.write(f"{path}: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
