@@ -52,7 +52,7 @@ def trains_in_ranks(config: TrainerConfig) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetup:
-    """What is trained, and how."""
+    """Model to train, and settings of its training."""
 
     checkpoint: str
     """Initial model, as in ``policy.checkpoint``."""

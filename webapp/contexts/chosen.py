@@ -1,4 +1,4 @@
-"""What a fine-tuning run's query chooses, shown before the run is started."""
+"""Trajectories that a fine-tuning run's query chooses, shown before the run is started."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from webapp.models.runs import Run
 
 
 class Score(models.Model):
-    """What a run of kind ``verifier`` found of one trajectory: a score, or the reason why there is none.
+    """Finding of a run of kind ``verifier`` on one trajectory: a score, or the reason why there is none.
 
     The trajectory is named by its natural key: its row is replaced when its own run repeats it.
     """

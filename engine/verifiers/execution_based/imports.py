@@ -1,4 +1,4 @@
-"""Which modules a test file imports, and whether a file of the repository is one of them."""
+"""Modules that a test file imports, and whether a file of the repository is one of them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class FinishedRollout:
     """Id or instance id of its task."""
     candidate: CandidatePatch
     columns: Mapping[str, Any] = field(default_factory=dict)
-    """What selection wants to know besides: ``resolved``, ``p_yes``, ``steps``, ``tokens``."""
+    """Other columns for selection: ``resolved``, ``p_yes``, ``steps``, ``tokens``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
