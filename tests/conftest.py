@@ -39,7 +39,15 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a module's or package's fixture on one worker, where it is made once."""
+    """Keep the tests that share a module's or package's fixture on one worker, where it is made once.
+
+    Refuses names that differ between workers.
+    """
+    unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
+    if unstable:
+        raise pytest.UsageError(
+            f"named after an address, which no two workers share: {unstable[0]}; give ids"
+        )
     for item in items:
         if isinstance(item, pytest.Function) and not item.get_closest_marker("xdist_group"):
             shared = _owners_of_shared_fixtures(item)

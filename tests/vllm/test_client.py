@@ -241,7 +241,7 @@ async def test_weights_that_do_not_fit_are_refused_and_nothing_is_touched(
 async def test_refusals_name_their_reason(client: VllmClient) -> None:
     with pytest.raises(EngineError, match="nobody") as raised:
         await client.generate(request(prompt(5)), request_id="r", model="nobody")
-    assert raised.value.kind == "refused"
+    assert raised.value.kind == "unloaded"
     with pytest.raises(EngineError) as raised:
         await client.generate(request(prompt(600)), request_id="too-long")
     assert raised.value.kind == "refused"

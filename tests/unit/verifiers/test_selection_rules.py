@@ -70,7 +70,12 @@ def tables(draw: st.DrawFn) -> list[Candidate]:
     ]
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=repr)
+def _named(rule: Rule) -> str:
+    settings = [f"{name} {getattr(rule, name)}" for name in ("keep", "minimum") if hasattr(rule, name)]
+    return " ".join([rule.name, *settings])
+
+
+@pytest.mark.parametrize("rule", ALL_RULES, ids=_named)
 @given(candidates=tables())
 def test_best_at_k_is_the_mean_over_every_subset(rule: Rule, candidates: list[Candidate]) -> None:
     ks = range(1, len(candidates) + 1)
@@ -86,7 +91,7 @@ def test_the_oracle_is_the_unbiased_pass_at_k(candidates: list[Candidate]) -> No
     assert ORACLE.expected(candidates, ks) == pytest.approx(unbiased, abs=1e-12)
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=repr)
+@pytest.mark.parametrize("rule", ALL_RULES, ids=_named)
 @given(candidates=tables(), seed=st.randoms(use_true_random=False))
 def test_the_order_of_the_rollouts_changes_nothing(
     rule: Rule, candidates: list[Candidate], seed: object
@@ -98,7 +103,7 @@ def test_the_order_of_the_rollouts_changes_nothing(
     assert pick(rule, shuffled) == pick(rule, candidates)
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=repr)
+@pytest.mark.parametrize("rule", ALL_RULES, ids=_named)
 def test_one_rollout_is_its_own_choice(rule: Rule) -> None:
     only = candidate("a", resolved=True)
     assert pick(rule, [only]) is only
