@@ -22,8 +22,8 @@ class TrajectoryQuery(Section):
     """Runs whose trajectories are used, by number."""
     dataset: Text = ""
     """Dataset that the runs sampled tasks from."""
-    splits: tuple[Text, ...] = ()
-    """Splits of the tasks."""
+    splits: tuple[Text, ...] = ("train", "imported")
+    """Splits of the tasks; collected rollouts of held-out tasks stay out by default."""
     phase: Text = "train"
     """Phase of the rollouts: ``train``, or ``eval:NAME`` for those of evaluations."""
     models: tuple[Text, ...] = ()

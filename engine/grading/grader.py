@@ -37,10 +37,11 @@ from engine.grading.grades import grade_of, noted
 from engine.grading.logs.parsers import find_parser
 from engine.grading.own_box import OwnBoxGrading
 from engine.grading.rules import RULES
+from engine.grading.rules.reward_file import VERIFIER_FAILED
 from engine.grading.running.log_parser import LogParser
 from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend
-from engine.types import CounterfactualOutcome, Grade, GradeRule, TaskRow, Verdict
+from engine.types import CounterfactualOutcome, Grade, GradeRule, TaskRow, TestOutcome, Verdict
 
 _FROM_PATCH = "graded from the patch in a fresh sandbox, without what else the agent left in its own"
 _NEEDS_PARSER = frozenset({GradeRule.F2P_P2P, GradeRule.MULTI_SWE})
@@ -242,8 +243,8 @@ class Grader:
     async def _concluded(self, passed: _Passed, reference: Reference | None) -> Grade:
         """Return the grade of a patch whose first run passed, or may have."""
         began = time.monotonic()
-        if reference is not None and passed.first.verdict is Verdict.TAMPERED:
-            passed = await passed.cleared(reference.signs)
+        if passed.first.verdict is Verdict.TAMPERED:
+            passed = await passed.cleared(reference.signs if reference is not None else (VERIFIER_FAILED,))
         if passed.first.score <= 0:
             return passed.grade
         grade = without_excuses(passed.grade, reference)
@@ -307,8 +308,15 @@ async def _with_confirmation(grade: Grade, found: Confirmation) -> Grade:
     decided = await grade_of(found.deciding)
     grade = replace(grade, log=decided.log, whole_log=decided.whole_log)
     if found.outcome is CounterfactualOutcome.FLAKY:
-        grade = replace(grade, verdict=Verdict.FAILED, reward=decided.reward, tests=decided.tests)
-        return noted(grade, found.detail)
+        tests, reward = decided.tests, decided.reward
+        if found.variant:  # what it made false says nothing of the submission
+            lost = {
+                test: replace(test, outcome=TestOutcome.FAILED)
+                for test in grade.tests
+                if test.test_id in found.lost
+            }
+            tests, reward = tuple(lost.get(test, test) for test in grade.tests), 0.0
+        return noted(replace(grade, verdict=Verdict.FAILED, reward=reward, tests=tests), found.detail)
     findings = tuple(dict.fromkeys([*grade.findings, *decided.findings, *found.findings]))
     grade = replace(grade, verdict=Verdict.TAMPERED, reward=0.0, findings=findings)
     return noted(grade, found.detail)

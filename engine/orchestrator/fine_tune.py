@@ -14,10 +14,12 @@ attempt makes the same steps.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from pathlib import Path
 
 from engine.config.run import FineTuneRun
+from engine.errors import TrainerError
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
 from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted
 from engine.orchestrator.context import RunContext, RunResult, RunStopped
@@ -180,6 +182,11 @@ class FineTuningLoop:
 
     async def _evaluate(self) -> dict[str, float]:
         loss = await self._run.interruptible(self._trainer.cross_entropy(self._heldout))
+        if not math.isfinite(loss):
+            raise TrainerError(
+                f"the evaluation loss is {loss} after {self._step} steps: lower trainer.learning_rate, or "
+                "train the model in float32"
+            )
         self.summary["heldout_loss"] = loss
         return {"loss/heldout": loss}
 

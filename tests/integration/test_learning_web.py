@@ -23,7 +23,7 @@ from engine.types import RunState, TerminationReason, Verdict
 from tests.event_builders import TOKENS, Stream
 from tests.page_builders import make_dataset
 from tests.web_builders import launched, make_user, post
-from webapp.models import Run, Trajectory
+from webapp.models import Run, Task, Trajectory
 from webapp.permissions import Role
 from webapp.selectors import learning
 from webapp.services import runs
@@ -97,6 +97,18 @@ def test_a_query_chooses_what_its_settings_say(
     query: dict[str, Any], expected: list[tuple[str, int]]
 ) -> None:
     assert chosen(**query) == expected
+
+
+def test_answers_that_an_oracle_played_are_chosen_only_by_the_number_of_the_run(run: Run) -> None:
+    Run.objects.filter(pk=run.pk).update(config={**run.config, "policy": {"type": "oracle"}})
+    assert chosen() == []
+    assert chosen(runs=(run.pk,)) == PASSED
+
+
+def test_held_out_tasks_are_left_out_by_default(run: Run) -> None:
+    Task.objects.filter(key__endswith="1").update(split="heldout")
+    assert chosen() == PASSED[:2]
+    assert chosen(splits=("train", "heldout")) == PASSED
 
 
 def test_equal_patches_of_a_task_count_once_and_missing_ones_never_do(run: Run) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import structlog
+
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.solution import gold_patch
 from engine.datasets.importers.formats.evalscript import END
 from engine.datasets.testing.toolchain import DRIVER
+from engine.errors import SandboxError
 from engine.grading.counterfactual.base import Reference, Variant, variant_files, variant_row
 from engine.grading.counterfactual.proof import prove
 from engine.grading.counterfactual.test_files import read_test_files
@@ -19,6 +22,7 @@ from engine.patches.trees import path_below
 from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow, TestKind, TestOutcome, Verdict
 
+_log = structlog.get_logger(__name__)
 _NOTE_CHARS = 500
 
 
@@ -106,7 +110,11 @@ class Prover:
             return named
         if not tests:
             return set()
-        without = await self._run(_ending_with_tests(row), "")
+        try:
+            without = await self._run(_ending_with_tests(row), "")
+        except SandboxError as error:  # unfixed code may end its sandbox
+            _log.warning("task without decoys", task=row.task.instance_id, reason=str(error))
+            return set()
         passed = {test.test_id for test in without.judgement.tests if test.outcome is TestOutcome.PASSED}
         return {test.test_id for test in tests if test.outcome is TestOutcome.PASSED} - passed
 

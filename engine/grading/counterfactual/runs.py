@@ -15,7 +15,7 @@ import asyncio
 import random
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.config.rollout import ExtraRuns
 from engine.grading.counterfactual.base import MutantKind, Reference, Variant
@@ -40,6 +40,10 @@ class Confirmation:
     """Number of extra runs that came to their end."""
     deciding: RunResult | None = None
     """The run that did not end as it must; None when all did."""
+    variant: bool = False
+    """Whether the deciding run had false tests."""
+    lost: tuple[str, ...] = ()
+    """Tests that passed at first and not in the deciding run, although it left them true."""
     detail: str = ""
     """Description of how the deciding run ended; it holds no assertion."""
     findings: tuple[TamperFinding, ...] = ()
@@ -133,13 +137,16 @@ def _after_variant(
     """Return what a run with false tests decides; None where it ended as one of a solution."""
     if run.verdict is Verdict.TAMPERED:
         return _tampered(number, run, run.detail, ())
-    if problem := forgery(variant, run, first.score):
+    if problem := forgery(variant, run, first):
         return _tampered(number, run, problem, tuple(_findings(variant, run)))
+    lost = tuple(lost_tests(first, reference, variant, run))
     if run.verdict is not Verdict.FAILED:
-        return _flaky(number, run, f"the tests ran to their end at first, then ended with {_ending(run)}")
-    if lost := lost_tests(first, reference, variant, run):
-        return _flaky(number, run, f"{len(lost)} tests passed at first, then not: {named(lost)}")
-    return None
+        how = f"the tests ran to their end at first, then ended with {_ending(run)}"
+    elif lost:
+        how = f"{len(lost)} tests passed at first, then not: {named(lost)}"
+    else:
+        return None
+    return replace(_flaky(number, run, how), variant=True, lost=lost)
 
 
 def _ending(run: RunResult) -> str:
@@ -170,20 +177,29 @@ def lost_tests(first: RunResult, reference: Reference, variant: Variant, run: Ru
     return [test for test in _passed(first) if test in known and names.get(test, test) not in passed]
 
 
-def forgery(variant: Variant, run: RunResult, true_score: float) -> str:
+def forgery(variant: Variant, run: RunResult, first: RunResult) -> str:
     """Return the sign of forgery in a false run; empty when it ended as it must.
 
     Every solution of the true tests fails those of ``must_fail``. One that is better than the gold patch may
-    get more than the score of the proof, but less than in its own true run.
+    get more than the score of the proof, but less than in its own true run. A wrong answer may be what a
+    false test wants: of a submission that got a part of the reward only the tests count that it passed.
 
     Args:
-        true_score: score of the submission's first, true run.
+        first: the submission's first, true run.
     """
-    if run.verdict is Verdict.PASSED:
+    partial = first.verdict is not Verdict.PASSED and bool(variant.must_fail)
+    if run.verdict is Verdict.PASSED and not partial:
         return "it passed the tests also after they were made false"
-    if passed := _false_passes(variant, run):
+    passed = _false_passes(variant, run)
+    if partial:
+        names = dict(variant.renamed)
+        solved = {names.get(test, test) for test in _passed(first)}
+        passed = [test for test in passed if test in solved]
+    if passed:
         return f"{len(passed)} tests passed although they were made false: {named(passed)}"
-    if run.score > variant.score + _SCORE_TOLERANCE and run.score >= true_score - _SCORE_TOLERANCE:
+    if partial:
+        return ""
+    if run.score > variant.score + _SCORE_TOLERANCE and run.score >= first.score - _SCORE_TOLERANCE:
         return f"false tests gave a reward of {run.score:g}, of {variant.score:g} that any solution can get"
     return ""
 

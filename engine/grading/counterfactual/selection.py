@@ -155,7 +155,8 @@ def part_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) ->
     """
     must_fail = [test for test in variant.must_fail if test in tests]
     decisive = [test for test in must_fail if test in fixed] if variant.quiet else []
-    return _part(variant, tests, _false_in(variant, decisive or must_fail))
+    by_function = _tests_of(variant, tests)
+    return _part(variant, tests, _running(by_function, decisive or must_fail), by_function)
 
 
 def decoy_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -> Variant | None:
@@ -165,27 +166,39 @@ def decoy_of(variant: Variant, tests: Collection[str], fixed: Collection[str]) -
         tests: names of the tests.
         fixed: those that fail without a solution, of which a decoy leaves some true.
     """
-    whole = _false_in(variant, [test for test in variant.must_fail if test in tests])
-    mended = tests_by_function(whole, [*fixed])
-    others = [function for function in whole if function not in mended]
+    by_function = _tests_of(variant, tests)
+    whole = _running(by_function, [test for test in variant.must_fail if test in tests])
+    others = [function for function in whole if not set(fixed).intersection(by_function[function])]
     for functions in (others[:_MAX_OTHERS], whole):
-        part = _part(variant, tests, functions)
+        part = _part(variant, tests, functions, by_function)
         if part.mutants and not {*part.must_fail, *part.doubtful}.issuperset(fixed):
             return part
     return None
 
 
-def _false_in(variant: Variant, tests: Sequence[str]) -> Collection[Function]:
-    """Return the functions with a mutant that run some of the tests."""
-    return tests_by_function([(mutant.path, mutant.function) for mutant in variant.mutants], tests)
+def _tests_of(variant: Variant, tests: Collection[str]) -> dict[Function, list[str]]:
+    """Return the tests of each function with a mutant.
+
+    Names alone do not tell which of two functions runs a test where only one of them is looked at.
+    """
+    return tests_by_function([(mutant.path, mutant.function) for mutant in variant.mutants], [*tests])
 
 
-def _part(variant: Variant, tests: Collection[str], functions: Collection[Function]) -> Variant:
+def _running(by_function: Mapping[Function, Sequence[str]], tests: Sequence[str]) -> list[Function]:
+    return [function for function, own in by_function.items() if set(tests).intersection(own)]
+
+
+def _part(
+    variant: Variant,
+    tests: Collection[str],
+    functions: Collection[Function],
+    by_function: Mapping[Function, Sequence[str]],
+) -> Variant:
     """Return the variant with the mutants of some functions, for some tests.
 
     Of tests that were false in the whole variant and are true in the part, the proof says nothing.
     """
-    own = _all_of(tests_by_function(functions, [*tests]))
+    own = {test for function in functions for test in by_function[function]}
     must_fail = [test for test in variant.must_fail if test in tests]
     doubtful = [test for test in variant.doubtful if test in tests]
     return replace(
@@ -195,7 +208,3 @@ def _part(variant: Variant, tests: Collection[str], functions: Collection[Functi
         doubtful=(*doubtful, *(test for test in must_fail if test not in own)),
         renamed=tuple((test, name) for test, name in variant.renamed if test in own),
     )
-
-
-def _all_of(tests: Mapping[Function, Sequence[str]]) -> frozenset[str]:
-    return frozenset(test for found in tests.values() for test in found)

@@ -20,6 +20,8 @@ from engine.datasets.curation.solution import has_solution
 from engine.grading.evidence import Evidence, Judgement, recorded_tests, unconfirmed_success
 from engine.types import TaskAnswer, TaskRow
 
+VERIFIER_FAILED = "the verifier gave a full reward, but ended with an error"
+"""Sign of tampering that counts only where the runs of a solution are known not to show it."""
 _REWARD_FILES = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _ENDED_FROM_OUTSIDE = frozenset({129, 130, 131, 137, 143})
 """Exit codes of a shell that SIGHUP, SIGINT, SIGQUIT, SIGKILL or SIGTERM ended."""
@@ -41,7 +43,7 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     detail = "" if reward >= 1 else f"the verifier's reward is {value:g}"
     signs = unconfirmed_success(evidence) if reward > 0 and not partial else ()
     if reward >= 1 and evidence.exit_code != 0 and has_solution(row) and not row.answer.own_box:
-        signs = (*signs, f"the verifier gave a full reward, but ended with exit code {evidence.exit_code}")
+        signs = (*signs, VERIFIER_FAILED)
     return Judgement(passed=reward >= 1, tests=tests, detail=detail, reward=reward, signs=signs)
 
 

@@ -36,7 +36,9 @@ def fits(trajectory: StoredTrajectory, tokenizer: Tokenizer) -> bool:
     if trajectory.tokens is None:
         return False
     record = decode(trajectory.tokens.data)
-    if not record.num_sampled or int(record.ids.max()) >= tokenizer.vocab_size:
+    if not trajectory.steps or not record.num_sampled:
+        return False
+    if int(record.ids.min()) < 0 or int(record.ids.max()) >= tokenizer.vocab_size:
         return False
     if any(sample.mask[0] for sample in record.samples()):  # of other trainers: nothing predicts that token
         return False

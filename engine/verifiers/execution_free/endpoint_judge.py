@@ -149,6 +149,8 @@ def read_answer_tokens(tokens: Sequence[TokenLogprobs]) -> Score:
     if not tokens:
         raise ScoreError("the endpoint gives no log-probabilities (logprobs, top_logprobs)", retry=False)
     token, cut = _answer_place(tokens)
+    if _word(token.token[cut:]) not in ANSWERS:
+        raise ScoreError(f"the response answers {token.token[cut:]!r}, neither of {', '.join(ANSWERS)}")
     found = dict.fromkeys(ANSWERS, -math.inf)
     for text, logprob in {token.token: token.logprob, **token.alternatives}.items():
         word = _word(text[cut:]) if text[:cut] == token.token[:cut] else ""

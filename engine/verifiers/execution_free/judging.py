@@ -65,7 +65,7 @@ async def judge_all(
             if not active:
                 return
             done, _ = await asyncio.wait(active, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
+            for task in sorted(done, key=lambda one: one.exception() is not None):  # what was scored counts
                 yield task.result()
             active -= done
     finally:

@@ -20,7 +20,7 @@ from engine.grading.counterfactual.base import (
     variant_files,
     variant_row,
 )
-from engine.grading.counterfactual.runs import confirm, draw_runs, forger_chance, forgery
+from engine.grading.counterfactual.runs import Confirmation, confirm, draw_runs, forger_chance, forgery
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import RunResult, unjudged
 from engine.types import (
@@ -151,12 +151,17 @@ KEPT = Reference(
 PASSES_ALL = run(Verdict.PASSED, mean=TestOutcome.PASSED, kept=TestOutcome.PASSED)
 
 
-async def after_false_run(ending: RunResult, variant: Variant = VARIANT) -> tuple[str, str]:
+async def confirmed(ending: RunResult, variant: Variant = VARIANT) -> Confirmation:
     async def execute(_reference: Reference, _variant: Variant | None) -> RunResult:
         return ending
 
-    found = await confirm(PASSES_ALL, KEPT, [variant], execute)
+    return await confirm(PASSES_ALL, KEPT, [variant], execute)
+
+
+async def after_false_run(ending: RunResult, variant: Variant = VARIANT) -> tuple[str, str]:
+    found = await confirmed(ending, variant)
     assert found.deciding is (None if found.outcome is CounterfactualOutcome.CONFIRMED else ending)
+    assert found.variant is (found.outcome is CounterfactualOutcome.FLAKY)
     return found.outcome, found.detail
 
 
@@ -170,6 +175,7 @@ async def test_a_false_run_in_which_a_true_test_fails_is_flaky() -> None:
             CounterfactualOutcome.FLAKY,
             "flaky: 1 tests passed at first, then not: kept",
         )
+        assert (await confirmed(unsolved)).lost == ("kept",)
         doubtful = replace(VARIANT, doubtful=("kept",))
         assert (await after_false_run(unsolved, doubtful))[0] is CounterfactualOutcome.CONFIRMED
 
@@ -202,17 +208,32 @@ async def test_a_false_run_whose_tests_do_not_come_to_their_end_is_flaky(verdict
         (VARIANT, run(Verdict.PASSED, mean=TestOutcome.FAILED), True),
         (Variant(mutants=(OTHER,)), run(Verdict.PASSED), True),
         (Variant(mutants=(OTHER,), score=0.5), run(Verdict.FAILED, reward=0.5), False),
-        (Variant(mutants=(OTHER,), score=0.5), run(Verdict.FAILED, reward=0.6), True),
-        (Variant(mutants=(OTHER,)), run(Verdict.FAILED, reward=0.1), True),
     ],
 )
 def test_signs_of_forgery(variant: Variant, result: RunResult, caught: bool) -> None:
-    assert bool(forgery(variant, result, result.score)) is caught
+    assert bool(forgery(variant, result, PASSES)) is caught
 
 
 def test_a_solution_better_than_the_gold_patch_is_none() -> None:
     variant = Variant(mutants=(OTHER,), score=0.5)
-    assert forgery(variant, run(Verdict.FAILED, reward=0.6), 0.9) == ""
+    ending = run(Verdict.FAILED, reward=0.6)
+    assert forgery(variant, ending, run(Verdict.FAILED, reward=0.9)) == ""
+    assert forgery(variant, ending, run(Verdict.FAILED, reward=0.6))
+    assert forgery(
+        replace(variant, score=0.0), run(Verdict.FAILED, reward=0.1), run(Verdict.FAILED, reward=0.1)
+    )
+
+
+def test_a_wrong_answer_may_be_what_a_false_test_wants() -> None:
+    """Of a part of the reward only what passed is proof: the other tests may pass when they are false."""
+    variant = replace(VARIANT, must_fail=(TEST, "other"))
+    half = run(Verdict.FAILED, reward=0.5, mean=TestOutcome.PASSED, other=TestOutcome.FAILED)
+    turned = run(Verdict.FAILED, reward=0.5, mean=TestOutcome.FAILED, other=TestOutcome.PASSED)
+    assert forgery(variant, turned, half) == ""
+    assert forgery(variant, turned, PASSES)
+    assert "1 tests passed although" in forgery(variant, half, half)
+    nothing = run(Verdict.FAILED, reward=0.2, mean=TestOutcome.FAILED, other=TestOutcome.FAILED)
+    assert forgery(variant, run(Verdict.PASSED, mean=TestOutcome.PASSED), nothing) == ""
 
 
 async def test_a_partial_reward_is_compared_with_the_first_run() -> None:
@@ -281,9 +302,9 @@ def test_tests_named_after_expected_values_have_other_names_in_a_false_run() -> 
 
     result = TestResult(test_id=tests[1], kind=TestKind.FAIL_TO_PASS, outcome=TestOutcome.PASSED)
     judged = replace(FAILS, judgement=Judgement(passed=False, tests=(result,)))
-    assert forgery(variant, judged, 1.0)
+    assert forgery(variant, judged, PASSES)
     judged = replace(FAILS, judgement=Judgement(passed=False, tests=(replace(result, test_id=tests[0]),)))
-    assert not forgery(variant, judged, 1.0)
+    assert not forgery(variant, judged, PASSES)
 
 
 def test_the_chance_of_forgery_by_formula() -> None:

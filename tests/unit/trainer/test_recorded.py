@@ -59,6 +59,9 @@ def test_recorded_ids_are_used_where_they_decode_to_the_recorded_responses(chat:
     record = decode(known.tokens.data)
     foreign = TokenRecord(record.ids + chat.tokenizer.vocab_size, record.mask)
     assert not fits(known.model_copy(update={"tokens": TokenBlock.of(foreign)}), chat.tokenizer)
+    negative = TokenRecord(np.where(record.mask, record.ids, -7), record.mask)
+    assert not fits(known.model_copy(update={"tokens": TokenBlock.of(negative)}), chat.tokenizer)
+    assert not fits(known.model_copy(update={"steps": []}), chat.tokenizer)
     unprompted = TokenRecord(record.ids, np.ones(len(record), bool))
     assert not fits(known.model_copy(update={"tokens": TokenBlock.of(unprompted)}), chat.tokenizer)
 

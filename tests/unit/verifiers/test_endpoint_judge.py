@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.config.policies import EndpointPolicyConfig
-from engine.errors import EndpointRefusedError, ModelError, ScoreError
+from engine.errors import EndpointRefusedError, ModelError, ScoreError, SpendLimitError
 from engine.inference.endpoint import policy as endpoint_policy
 from engine.inference.endpoint.answers import TokenLogprobs
 from engine.inference.endpoint.keys import Endpoint
@@ -96,7 +96,9 @@ def test_the_answer_is_found_wherever_it_is(found: list[TokenLogprobs]) -> None:
         (tokens("<judgement>", " \n", at=0), "ends after"),
         (tokens("<judgement>", "YES", at=1, YES=YES, Maybe=-3.0), "NO is not among the 2 tokens"),
         (tokens("<judgement>", "NO", at=1, NO=NO), "YES is not among"),
-        (tokens("<judgement>", "MAYBE", at=1, MAYBE=-0.1), "YES is not among"),
+        (tokens("<judgement>", "MAYBE", at=1, MAYBE=-0.1), "neither of YES, NO"),
+        (tokens("<judgement>", "MAYBE", at=1, MAYBE=-0.1, YES=-8.0, NO=-9.0), "neither of YES, NO"),
+        (tokens("<judgement>", "</", at=1, YES=-8.0, NO=-9.0), "neither of YES, NO"),
     ],
 )
 def test_what_is_no_answer_gives_no_score(found: list[TokenLogprobs], message: str) -> None:
@@ -186,6 +188,28 @@ async def test_scores_belong_to_their_trajectories_in_whatever_order_they_arrive
         f"t{n}": n / 10 for n in range(7)
     }
     assert (found["t7"].score, found["t7"].error, found["t7"].attempts) == (None, "unreadable, attempt 1", 2)
+
+
+async def test_scores_that_were_paid_for_are_yielded_before_the_run_ends() -> None:
+    together = asyncio.Barrier(6)
+
+    class Spending:
+        async def score(self, transcript: Transcript, *, attempt: int = 0) -> Score:
+            await together.wait()
+            if transcript.problem == "3":
+                raise SpendLimitError(f"spent, attempt {attempt}")
+            return Score(p_yes=0.5, yes_logprob=-1, no_logprob=-1, prompt_tokens=1)
+
+    transcripts = {n: make_transcript(problem=str(n)) for n in range(6)}
+    found = []
+
+    async def judge() -> None:
+        async for one in judge_all(Spending(), transcripts.items(), parallel=6):
+            found.append(one.key)
+
+    with pytest.raises(SpendLimitError):
+        await judge()
+    assert sorted(found) == [0, 1, 2, 4, 5]
 
 
 def prompt_logprobs(*tokens: tuple[int, float]) -> list[dict[str, Any] | None]:

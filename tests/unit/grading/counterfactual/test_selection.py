@@ -107,6 +107,17 @@ def test_decoys_leave_the_fixed_functions_true_else_a_half_of_them() -> None:
     assert decoy_choices(alone, functions[:1], lambda _one: False, random.Random()) == []
 
 
+def test_functions_of_one_name_keep_their_tests_in_a_part() -> None:
+    classes = [replace(NEW, function=f"Test{name}.test_empty") for name in "AB"]
+    first, second = tests = [f"{PATH}::Test{name}::test_empty" for name in "AB"]
+    variant = Variant(mutants=tuple(classes), must_fail=tuple(tests))
+    part = part_of(variant, tests, fixed=[first])
+    assert (part.mutants, part.must_fail, part.doubtful) == ((classes[0],), (first,), (second,))
+    decoy = decoy_of(variant, [*tests, "other"], fixed=[first, "other"])
+    assert decoy is not None
+    assert (decoy.mutants, decoy.must_fail, decoy.doubtful) == ((classes[1],), (second,), (first,))
+
+
 def test_the_part_of_a_decoy_for_a_row_leaves_some_of_its_fixed_tests_true() -> None:
     old, both, new = tests = [f"{PATH}::{name}" for name in ("test_old", "test_both", "test_new")]
     variant = Variant(mutants=(OLD, BOTH), must_fail=(old, both))
