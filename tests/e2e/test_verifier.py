@@ -74,6 +74,7 @@ def test_a_verifier_is_launched_from_a_runs_page_and_shows_its_calibration(
     expect(page.locator("#run-header .chip").first).to_contain_text("succeeded", timeout=PATIENCE_MS)
     total = 2 * SAMPLES * TASKS
     assert line.value("select count(p_yes) from webapp_score where run_id = %s", run) == total
+    page.reload()  # scores that came after the first ones wait behind a pill
     panel = page.locator("#run-panel")
     expect(panel.locator("tbody tr")).to_have_count(total)
     expect(panel.locator("svg.reliability circle").first).to_be_visible()
