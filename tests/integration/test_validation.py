@@ -184,7 +184,7 @@ async def test_lost_gradings_are_made_again_and_only_so_many_at_once(home: Path)
 
 @pytest.mark.parametrize(("rule", "opened"), [("signed", 2 + 2 + 3 + 1), ("log", 2 + 2 + 3 + 1 + 1)])
 async def test_the_last_gold_repeat_is_the_true_run_of_the_proof(home: Path, rule: str, opened: int) -> None:
-    """Three variants and a decoy are proven; a script's tests are run once more, as they are, in the same place."""
+    """Three variants and a decoy are proven; a script's tests are run once more where false ones would be."""
     row = under(toy_row(home / "toy-row"), rule)
     name = f"counted-{rule}"
     save_dataset(home, name, [with_content_id(row)], {})
