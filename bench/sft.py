@@ -10,9 +10,6 @@ Results go to ``bench/results/sft.json``.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import random
 import tempfile
 from pathlib import Path
@@ -20,8 +17,7 @@ from typing import Any
 
 import torch
 
-from bench.harness import store
-from bench.train_step import Timing
+from bench.trl_harness import Timing, against_trl, compared, write_tokenizer_settings
 from engine.config.fine_tuning import FineTuningConfig
 from engine.models.opening import open_model, save_policy_checkpoint
 from engine.tokens import TokenRecord
@@ -101,10 +97,7 @@ def measure(count: int, repeats: int, threads: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_policy_checkpoint(folder / "model", model, tokenizer, {})
-        (folder / "model" / "tokenizer_config.json").write_text(
-            json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<|im_end|>",
-                        "eos_token": "<|im_end|>"})
-        )  # fmt: skip
+        write_tokenizer_settings(folder / "model")
         theirs = {size: Trl(folder, batch, size) for size in (2, 4, 8)}
         config = FineTuningConfig(learning_rate=RATE, threads=threads).trainer(repeats + 1)
         ours = Trainer(model, algorithm=IMITATION, config=config, max_context=1024, seed=0)
@@ -118,42 +111,8 @@ def measure(count: int, repeats: int, threads: int) -> dict[str, Any]:
             mine.add(lambda: ours.imitate(batch, rate=RATE))
             for size, peer in theirs.items():
                 peers[size].add(peer.step)
-    best = min(peers, key=lambda size: peers[size].cpu_s)
-    rate = tokens * repeats
-    return {
-        "trajectories": count,
-        "tokens": tokens,
-        "threads": threads,
-        "repeats": repeats,
-        "ours_tokens_per_s": round(rate / mine.wall_s),
-        "trl_tokens_per_s": round(rate / peers[best].wall_s),
-        "trl_microbatch": best,
-        "ours_cpu_s": round(mine.cpu_s / repeats, 2),
-        "trl_cpu_s": round(peers[best].cpu_s / repeats, 2),
-        "ratio_wall": round(peers[best].wall_s / mine.wall_s, 2),
-        "ratio_cpu": round(peers[best].cpu_s / mine.cpu_s, 2),
-        "bar": BAR,
-        "cpus": os.cpu_count(),
-    }
-
-
-def main() -> None:
-    """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="16 trajectories and one repetition")
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    try:
-        import trl
-    except ImportError:
-        print("skipped: TRL is not installed (pip install -r requirements/oracles.txt)")
-        return
-    row = measure(16 if given.quick else 32, 1 if given.quick else 5, given.threads)
-    row["trl"] = trl.__version__
-    for name, value in row.items():
-        print(f"{name:<20}{value:>12}")
-    store("sft", row, quick=given.quick)
+    return compared(mine, peers, tokens=tokens, repeats=repeats, trajectories=count, threads=threads, bar=BAR)
 
 
 if __name__ == "__main__":
-    main()
+    against_trl("sft", measure, trajectories=32, repeats=5, description=__doc__)

@@ -10,14 +10,9 @@ Results go to ``bench/results/train_step.json``.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
 import random
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.harness import store
+from bench.trl_harness import Timing, against_trl, compared, write_tokenizer_settings
 from engine.config.algorithm import AlgorithmConfig
 from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
@@ -39,22 +34,6 @@ BAR = 3.0
 PROMPT, SAMPLED, SIBLINGS = 220, 100, 8
 CONTEXT = 1024
 SETTINGS: dict[str, Any] = {"baseline": "none", "clip_high": 0.2, "filtered_reasons": ()}
-
-
-@dataclass(slots=True)
-class Timing:
-    """Timing of repeated updates."""
-
-    wall_s: float = 0.0
-    cpu_s: float = 0.0
-    updates: int = 0
-
-    def add(self, update: Callable[[], object]) -> None:
-        wall, cpu = time.perf_counter(), time.process_time()
-        update()
-        self.wall_s += time.perf_counter() - wall
-        self.cpu_s += time.process_time() - cpu
-        self.updates += 1
 
 
 def episodes(model: Transformer, count: int) -> list[Group]:
@@ -178,10 +157,7 @@ def measure(count: int, repeats: int, threads: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         save_policy_checkpoint(folder / "model", model, tokenizer, {})
-        (folder / "model" / "tokenizer_config.json").write_text(
-            json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<|im_end|>",
-                        "eos_token": "<|im_end|>"})
-        )  # fmt: skip
+        write_tokenizer_settings(folder / "model")
         theirs = {size: Trl(folder, groups, size) for size in (4, 8)}
         ours = our_trainer(model, threads)
         metrics = ours.update(groups, temperature=1.0).metrics
@@ -194,42 +170,8 @@ def measure(count: int, repeats: int, threads: int) -> dict[str, Any]:
             mine.add(lambda: ours.update(groups, temperature=1.0))
             for size, peer in theirs.items():
                 peers[size].add(peer.update)
-    best = min(peers, key=lambda size: peers[size].cpu_s)
-    rate = tokens * repeats
-    return {
-        "trajectories": count,
-        "tokens": tokens,
-        "threads": threads,
-        "repeats": repeats,
-        "ours_tokens_per_s": round(rate / mine.wall_s),
-        "trl_tokens_per_s": round(rate / peers[best].wall_s),
-        "trl_microbatch": best,
-        "ours_cpu_s": round(mine.cpu_s / repeats, 2),
-        "trl_cpu_s": round(peers[best].cpu_s / repeats, 2),
-        "ratio_wall": round(peers[best].wall_s / mine.wall_s, 2),
-        "ratio_cpu": round(peers[best].cpu_s / mine.cpu_s, 2),
-        "bar": BAR,
-        "cpus": os.cpu_count(),
-    }
-
-
-def main() -> None:
-    """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="16 trajectories and one repetition")
-    parser.add_argument("--threads", type=int, default=1)
-    given = parser.parse_args()
-    try:
-        import trl
-    except ImportError:
-        print("skipped: TRL is not installed (pip install -r requirements/oracles.txt)")
-        return
-    row = measure(16 if given.quick else 64, 1 if given.quick else 3, given.threads)
-    row["trl"] = trl.__version__
-    for name, value in row.items():
-        print(f"{name:<20}{value:>12}")
-    store("train_step", row, quick=given.quick)
+    return compared(mine, peers, tokens=tokens, repeats=repeats, trajectories=count, threads=threads, bar=BAR)
 
 
 if __name__ == "__main__":
-    main()
+    against_trl("train_step", measure, trajectories=64, repeats=3, description=__doc__)

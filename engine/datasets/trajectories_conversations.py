@@ -7,8 +7,6 @@ the part between the tags of the issue. A line that is no trajectory is reported
 
 from __future__ import annotations
 
-import argparse
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,13 +15,12 @@ from pathlib import Path
 from engine.datasets.conversations.base import Conversation, Message
 from engine.datasets.conversations.reading import Rejected, read_conversations
 from engine.datasets.store import with_content_id
-from engine.datasets.trajectories_r2e import ImportedTrajectory, parse_action, print_ndjson
-from engine.errors import DatasetError
+from engine.datasets.trajectories_r2e import ImportedTrajectory, convert, parse_action
 from engine.tools.parser import NativeCall
 from engine.tools.rendering import render_turn
 from engine.types import Step, Task, TaskAnswer, TaskRow, TerminationReason, ToolCall, Verdict
 
-_ISSUE = re.compile(r"<(github_issue|issue_description|pr_description)>\s*(.*?)\s*</\1>", re.DOTALL)
+_ISSUE_TAGS = ("github_issue", "issue_description", "pr_description")
 _FINISHING = frozenset({"finish", "submit"})
 _VERDICTS = {True: Verdict.PASSED, False: Verdict.FAILED}
 
@@ -44,15 +41,24 @@ def read_trajectories(path: Path) -> Iterator[ImportedTrajectory]:
         seen[row.task.id] += 1
 
 
+def _issue(text: str) -> str:
+    """Return what stands between the tags around an issue; the whole text without any."""
+    for tag in _ISSUE_TAGS:
+        _, opened, rest = text.partition(f"<{tag}>")
+        issue, closed, _ = rest.partition(f"</{tag}>")
+        if opened and closed:
+            return issue.strip()
+    return text
+
+
 def _row(conversation: Conversation, number: int) -> TaskRow:
     said = next((m["content"] for m in conversation.messages if m["role"] == "user"), "")
-    issue = _ISSUE.search(said)
     task = Task(
         id="",
         instance_id=conversation.name or f"line-{number}",
         repo="",
         base_commit="",
-        problem_statement=issue[2] if issue else said,
+        problem_statement=_issue(said),
         image="",
         metadata={"format": "conversations"},
     )
@@ -103,18 +109,5 @@ def _steps(messages: Sequence[Message]) -> Iterator[Step]:
         )
 
 
-def main() -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description="Convert conversations to events.")
-    parser.add_argument("file", type=Path, help="JSON Lines of conversations, maybe compressed with gzip")
-    path: Path = parser.parse_args().file
-    try:
-        print_ndjson(read_trajectories(path), time=path.stat().st_mtime)
-    except (DatasetError, OSError) as error:
-        sys.stderr.write(f"{path}: {error}\n")
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(convert(read_trajectories, "conversations, maybe compressed with gzip"))

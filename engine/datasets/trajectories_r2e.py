@@ -18,7 +18,7 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -254,13 +254,18 @@ def print_ndjson(trajectories: Iterable[ImportedTrajectory], *, time: float) -> 
             seq += 1
 
 
-def main() -> int:
-    """Run the command."""
-    parser = argparse.ArgumentParser(description="Convert R2E-Gym trajectories to events.")
-    parser.add_argument("file", type=Path, help="JSONL of trajectories in R2E-Gym's format")
+def convert(read: Callable[[Path], Iterable[ImportedTrajectory]], content: str) -> int:
+    """Run a command that converts the file that it is given; return its exit code.
+
+    Args:
+        read: reads the file.
+        content: what the lines of the file are, for the command's help.
+    """
+    parser = argparse.ArgumentParser(description=f"Convert {content} to events.")
+    parser.add_argument("file", type=Path, help=f"JSON Lines of {content}")
     path: Path = parser.parse_args().file
     try:
-        print_ndjson(read_r2e_trajectories(path), time=path.stat().st_mtime)
+        print_ndjson(read(path), time=path.stat().st_mtime)
     except (DatasetError, OSError) as error:
         sys.stderr.write(f"{path}: {error}\n")
         return 2
@@ -268,4 +273,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(convert(read_r2e_trajectories, "R2E-Gym's trajectories"))

@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from django.urls import reverse
 
-from engine.errors import ConfigError, DatasetError, MissingScoreError
+from engine.errors import ConfigError, DatasetError
 from engine.evaluation.attempts import Attempt
 from engine.evaluation.breakdown import (
     BudgetPoint,
@@ -24,7 +24,7 @@ from engine.evaluation.breakdown import (
     submissions,
 )
 from engine.evaluation.repeats import RepeatedRate, repeated_rate
-from engine.verifiers.selection.curves import Curve, available_rules, curves
+from engine.verifiers.selection.curves import Curve, available_rules, possible_curves
 from engine.verifiers.selection.rules import RULES, Hybrid, named_rules
 from webapp.contexts.frame import Crumb, iteration_url, phase_label, run_crumbs
 from webapp.contexts.line_charts import LineChart, line_chart
@@ -197,15 +197,11 @@ def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[
         sizes[one.task_id] = sizes.get(one.task_id, 0) + 1
     largest = question.k if question.k is not None else min(sizes.values())
     ks = sorted({largest, *(2**power for power in range(largest.bit_length()) if 2**power < largest)})
-    found: list[Curve] = []
-    missing: list[str] = []
     try:
         names = [question.rule] if question.rule else [rule.name for rule in available_rules(candidates)]
-        for rule in named_rules(names, hybrid=Hybrid(keep=question.keep)):
-            try:
-                found += curves(candidates, [rule], ks)
-            except MissingScoreError as error:
-                missing.append(str(error))
+        found, missing = possible_curves(
+            candidates, named_rules(names, hybrid=Hybrid(keep=question.keep)), ks
+        )
     except (ConfigError, DatasetError) as error:
         return (), str(error)
     return tuple(found), ". ".join(missing)

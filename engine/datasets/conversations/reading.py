@@ -25,6 +25,9 @@ from engine.errors import DatasetError
 _ROLES = {"human": "user", "gpt": "assistant", "user": "user", "assistant": "assistant", "system": "system"}
 _GZIP = b"\x1f\x8b"
 
+MAX_NESTING = 100
+"""Levels of lists and objects; readers and writers downstream work by recursion."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
@@ -54,15 +57,28 @@ def read_conversations(path: Path) -> Iterator[tuple[int, Conversation | Rejecte
 
 def _read(line: bytes) -> Conversation | Rejected:
     try:
-        row = json.loads(line)
+        found = conversation_of(json.loads(line))
+        if _nesting([found.messages, found.tools]) > MAX_NESTING:
+            return Rejected(f"nested more than {MAX_NESTING} levels deep")
+        json.dumps([found.name, found.messages, found.tools], ensure_ascii=False).encode()
+    except ConversationError as error:
+        return Rejected(str(error))
+    except UnicodeEncodeError:
+        return Rejected("not text: it holds half of a surrogate pair")
     except ValueError as error:
         return Rejected(f"not JSON: {error}")
     except RecursionError:
-        return Rejected("not JSON: nested too deeply")
-    try:
-        return conversation_of(row)
-    except ConversationError as error:
-        return Rejected(str(error))
+        return Rejected(f"nested more than {MAX_NESTING} levels deep")
+    return found
+
+
+def _nesting(value: Any) -> int:
+    """Return how many lists and objects deep a value is."""
+    level, depth = [value], 0
+    while level := [one for one in level if isinstance(one, dict | list | tuple)]:
+        depth += 1
+        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+    return depth
 
 
 def conversation_of(row: Any) -> Conversation:

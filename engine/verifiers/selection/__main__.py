@@ -4,7 +4,8 @@
     python -m engine.verifiers.selection ROLLOUTS.parquet --rule hybrid --rule ef --k 1 --k 8 --keep 4 --json
 
 Rows are rollouts with the fields of ``Candidate``, or tasks with R2E-Gym's prediction columns. Prints a table
-in percent, or JSON. Exit codes: 0, or 2 with a message on stderr when the table or an option is wrong.
+in percent, or JSON; a rule that lacks a score is named on stderr, and an error only where ``--rule`` asks for
+it. Exit codes: 0, or 2 with a message on stderr when the table or an option is wrong.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from engine.errors import ConfigError, DatasetError, MissingScoreError, PreflightError
-from engine.verifiers.selection.curves import Curve, available_rules, curves
+from engine.verifiers.selection.curves import Curve, available_rules, curves, possible_curves
 from engine.verifiers.selection.rules import RULES, Hybrid, named_rules
 from engine.verifiers.selection.tables import read_table
 
@@ -31,10 +32,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         hybrid = Hybrid(keep=options.keep, minimum=options.minimum)
         table = read_table(options.table)
         rules = named_rules(options.rule or [rule.name for rule in available_rules(table)], hybrid=hybrid)
-        found = curves(table, rules, options.k, allow_short=options.allow_short)
+        missing: list[str] = []
+        if options.rule:
+            found = curves(table, rules, options.k, allow_short=options.allow_short)
+        else:
+            found, missing = possible_curves(table, rules, options.k, allow_short=options.allow_short)
+            if not found:
+                raise DatasetError("; ".join(missing) or "no rollout has the scores of any rule")
     except (ConfigError, DatasetError, MissingScoreError, PreflightError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
+    for reason in missing:
+        print(f"left out: {reason}", file=sys.stderr)
     print(json.dumps([asdict(curve) for curve in found], indent=2) if options.json else text_table(found))
     return 0
 

@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from engine.errors import ConfigError, DatasetError
+from engine.errors import ConfigError, DatasetError, MissingScoreError
 from engine.verifiers.selection.candidates import Candidate, by_task, require_scores
 from engine.verifiers.selection.rules import RULES, Rule
 
@@ -70,6 +70,32 @@ def curves(
     for rule in rules:
         require_scores(candidates, rule.needs, rule.name)
     return [_curve(rule, tasks, ks) for rule in rules]
+
+
+def possible_curves(
+    candidates: Iterable[Candidate],
+    rules: Sequence[Rule],
+    ks: Sequence[int] | None = None,
+    *,
+    allow_short: bool = False,
+) -> tuple[list[Curve], list[str]]:
+    """Compute the curves of the rules that have all their scores; arguments as for ``curves``.
+
+    Returns:
+        The curves, and the reason of each rule that lacks a score.
+
+    Raises:
+        ConfigError, DatasetError: as ``curves`` does.
+    """
+    candidates = list(candidates)
+    found: list[Curve] = []
+    missing: list[str] = []
+    for rule in rules:
+        try:
+            found += curves(candidates, [rule], ks, allow_short=allow_short)
+        except MissingScoreError as error:
+            missing.append(str(error))
+    return found, missing
 
 
 def available_rules(candidates: Sequence[Candidate]) -> list[Rule]:

@@ -16,6 +16,7 @@ from engine.datasets.conversations.base import Conversation, ConversationError, 
 from engine.datasets.conversations.reading import Rejected, read_conversations
 from engine.datasets.conversations.text_calls import to_native, to_text
 from engine.datasets.conversations.writing import DATASET_INFO, write_conversations
+from engine.datasets.trajectories_conversations import read_trajectories
 from engine.errors import DatasetError
 
 TYPES = {"text": "string", "count": "integer", "lines": "array", "on": "boolean"}
@@ -248,3 +249,62 @@ def test_a_compressed_file_of_swe_gym_is_read_and_a_bad_line_costs_itself_only(
     with pytest.raises(DatasetError, match="cannot read"):
         list(read_conversations(path))
     assert main([str(path), str(tmp_path / "out.jsonl")]) == 2
+
+
+def nested(depth: int, as_text: bool) -> dict[str, Any]:
+    arguments: Any = "x"
+    for _ in range(depth):
+        arguments = {"a": arguments}
+    return {
+        "messages": [
+            {"role": "user", "content": "Mend it."},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [
+                    {
+                        "id": "1",
+                        "function": {
+                            "name": "edit",
+                            "arguments": json.dumps(arguments) if as_text else arguments,
+                        },
+                    }
+                ],
+            },
+        ]
+    }
+
+
+@pytest.mark.parametrize("as_text", [True, False])
+@pytest.mark.parametrize("depth", [120, 600])
+def test_arguments_that_are_nested_deeply_cost_their_line_only(
+    tmp_path: Path, depth: int, as_text: bool
+) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text("\n".join(json.dumps(nested(levels, as_text)) for levels in (20, depth, 20)))
+    kept = [one.line for one in read_trajectories(path)]
+    assert kept == [1, 3]
+
+
+@pytest.mark.parametrize("place", ["content", "arguments", "text"])
+def test_half_a_surrogate_pair_costs_its_line_only(tmp_path: Path, place: str) -> None:
+    row = nested(1, as_text=place == "text")
+    bad = json.dumps(row).replace(
+        "Mend it." if place == "content" else "x", "\\\\ud800" if place == "text" else "\\ud800"
+    )
+    path = tmp_path / "set.jsonl"
+    path.write_text(f"{bad}\n{json.dumps(row)}\n")
+    first, second = (one for _, one in read_conversations(path))
+    assert first == Rejected("not text: it holds half of a surrogate pair")
+    assert isinstance(second, Conversation)
+
+
+def test_the_issue_is_what_stands_between_its_tags(tmp_path: Path) -> None:
+    said = ["<github_issue>\n One. </github_issue> Mend it.", "<pr_description>Two.", "Three."]
+    path = tmp_path / "set.jsonl"
+    answer = {"role": "assistant", "content": "done"}
+    path.write_text(
+        "".join(json.dumps({"messages": [{"role": "user", "content": one}, answer]}) + "\n" for one in said)
+    )
+    found = [one.row.task.problem_statement for one in read_trajectories(path)]
+    assert found == ["One.", "<pr_description>Two.", "Three."]

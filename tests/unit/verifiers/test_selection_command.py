@@ -83,6 +83,24 @@ def test_short_tasks_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.split() == ["K", "oracle", "1", "75.0", "*2", "100.0"]
 
 
+def test_a_rule_that_lacks_a_score_is_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "t.jsonl", ROWS)
+    assert main([str(path), "--k", "1"]) == 0
+    told = capsys.readouterr()
+    assert told.out.split()[:4] == ["K", "ef", "oracle", "1"]
+    for rule, line in zip(("shortest", "majority"), told.err.splitlines(), strict=True):
+        assert line.startswith("left out: 1 of 4 rollouts have no patch_hash, such as trajectory 10 of")
+        assert f"{rule} needs it of all" in line
+
+
+def test_a_table_without_any_score_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [{"task_id": "a", "trajectory_id": name, "resolved": None} for name in "xy"]
+    assert main([str(written(tmp_path / "t.jsonl", rows))]) == EXIT_BAD_INPUT
+    assert capsys.readouterr().err.startswith("error: ")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
