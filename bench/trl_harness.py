@@ -1,4 +1,4 @@
-"""What the comparisons with TRL share: timing, the row of results, the command."""
+"""Comparison with TRL: timing, the row of results, and the command."""
 
 from __future__ import annotations
 
